@@ -1,0 +1,1 @@
+"""What every stage may use: options, errors, the on-disk store, reports, the text writer."""

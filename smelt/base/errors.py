@@ -1,0 +1,53 @@
+"""Errors and warnings. Each says what went wrong, where in the user's code and what to try."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SmeltError(RuntimeError):
+    """Base of every error that smelt raises on purpose.
+
+    Args:
+        what: the problem, in the user's terms.
+        at: `file.py:line` in the user's code, where one is known.
+        why: the reason, when it is not obvious from `what`.
+        hint: what to try.
+    """
+
+    def __init__(self, what: str, *, at: str | None = None, why: str | None = None, hint: str | None = None) -> None:
+        self.what, self.at, self.why, self.hint = what, at, why, hint
+        lines = [what]
+        lines += [f"  at:  {at}"] if at else []
+        lines += [f"  why: {why}"] if why else []
+        lines += [f"  try: {hint}"] if hint else []
+        super().__init__("\n".join(lines))
+
+
+class Unsupported(SmeltError):
+    """Capture met Python that it cannot put in a graph (a graph break; an error under `fullgraph`)."""
+
+
+class CompileError(SmeltError):
+    """A stage after capture failed. Without `SMELT_STRICT=1` the frame runs in eager instead."""
+
+
+class BuildError(CompileError):
+    """The C++ (or Triton, or C) compiler is missing or refused the generated source."""
+
+
+class OptionError(SmeltError, ValueError):
+    """An unknown backend, mode or option, or a value of the wrong type."""
+
+
+class SmeltWarning(UserWarning):
+    """The category of every warning that smelt emits."""
+
+
+def unknown_name(kind: str, name: object, valid: Iterable[str]) -> OptionError:
+    """The error for a name that is not one of `valid`: lists them and the nearest one."""
+    names = sorted(valid)
+    near = difflib.get_close_matches(str(name), names, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return OptionError(f"unknown {kind} {name!r}", hint=f"{hint}valid: {', '.join(map(repr, names))}")

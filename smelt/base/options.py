@@ -1,0 +1,125 @@
+"""Options: one frozen value, made once from arguments and environment; its key enters cache hashes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from smelt.base.errors import OptionError, unknown_name
+
+MODES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {"cuda_graphs": True},
+    "max-autotune": {"cuda_graphs": True, "max_autotune": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True},
+}
+"""What each mode sets, as option values."""
+
+
+def _user(default: Any, help: str) -> Any:
+    """A field that users may set through `options={...}`."""
+    return dataclasses.field(default=default, metadata={"user": True, "help": help})
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything that may change what is compiled. Fields marked user are keys of `options={...}`."""
+
+    backend: str = "smelt"
+    mode: str = "default"
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    eager_rng: bool = _user(False, "random operators give eager's bits for the same seed")
+    activation_memory_budget: float = _user(1.0, "0 saves as little as possible for backward, 1 what is fastest")
+    recompile_limit: int = _user(8, "compiled versions per code location before eager takes over")
+    gemm: str = _user("auto", "matrix products: auto (measured once per shape), aten, onednn or own")
+    channels_last: bool = _user(True, "convolutions may use channels-last memory inside the graph")
+    cuda_graphs: bool = _user(False, "record and replay CUDA graphs")
+    max_autotune: bool = _user(False, "time more kernel candidates")
+
+    def key(self) -> str:
+        """A text that is equal exactly when two options compile the same."""
+        return ";".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self))
+
+
+def user_options() -> dict[str, str]:
+    """The keys that `options={...}` accepts, with their help."""
+    return {f.name: f.metadata["help"] for f in dataclasses.fields(Options) if f.metadata.get("user")}
+
+
+def resolve_options(
+    *,
+    backend: str = "smelt",
+    mode: str | None = None,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Options:
+    """Check user-given values and return the frozen Options.
+
+    Raises:
+        OptionError: unknown mode or option key (names the nearest), a value of the wrong type,
+            or `mode` together with `options`.
+    """
+    if mode is not None and options:
+        raise OptionError("mode and options were both given", hint="a mode is a set of options: pass one of the two")
+    if mode is not None and mode not in MODES:
+        raise unknown_name("mode", mode, MODES)
+    base = Options(backend=backend, mode=mode or "default", fullgraph=bool(fullgraph), dynamic=dynamic)
+    return dataclasses.replace(base, **MODES[mode or "default"], **_checked(options or {}))
+
+
+def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = Options()
+    valid = user_options()
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in valid:
+            raise unknown_name("option", name, valid)
+        want = type(getattr(defaults, name))
+        if want is float and type(value) is int:
+            value = float(value)
+        if type(value) is not want:
+            raise OptionError(f"option {name!r} wants {want.__name__}, got {value!r}", hint=valid[name])
+        values[name] = value
+    if values.get("gemm", "auto") not in GEMM_CHOICES:
+        raise unknown_name("value of option 'gemm'", values["gemm"], GEMM_CHOICES)
+    if not 0.0 <= values.get("activation_memory_budget", 1.0) <= 1.0:
+        raise OptionError("activation_memory_budget must lie between 0 and 1")
+    return values
+
+
+GEMM_CHOICES = ("auto", "aten", "onednn", "own")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The SMELT_* variables. They change where things go and how loud smelt is, never what is compiled."""
+
+    strict: bool
+    trace: bool
+    trace_dir: Path
+    cache_dir: Path
+    log: frozenset[str]
+    cxx: str | None
+
+
+def environment() -> Environment:
+    """Read SMELT_STRICT, SMELT_TRACE, SMELT_TRACE_DIR, SMELT_CACHE_DIR, SMELT_LOG and CXX, here and nowhere else."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Environment(
+        strict=_flag("SMELT_STRICT"),
+        trace=_flag("SMELT_TRACE"),
+        trace_dir=Path(os.environ.get("SMELT_TRACE_DIR", "smelt_trace")),
+        cache_dir=Path(os.environ.get("SMELT_CACHE_DIR", os.path.join(home, "smelt"))),
+        log=frozenset(filter(None, os.environ.get("SMELT_LOG", "").split(","))),
+        cxx=os.environ.get("CXX"),
+    )
+
+
+def _flag(name: str) -> bool:
+    return os.environ.get(name, "0").lower() not in ("", "0", "false", "no")

@@ -1,0 +1,45 @@
+"""What each stage made, as text. `SMELT_TRACE=1` writes one numbered folder per graph."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+from smelt.base.options import environment
+
+_numbers = itertools.count()
+
+
+class Report:
+    """The artefacts of one graph's way through the pipeline, by file name (`1_torch.py`, `4_loops.txt` ...).
+
+    A stage passes a function that makes the text, so that nothing is printed when nobody looks.
+    """
+
+    def __init__(self, name: str, folder: Path | None = None) -> None:
+        self.name = name
+        self.folder = folder
+        self.artefacts: dict[str, Callable[[], str]] = {}
+        self.seconds: dict[str, float] = {}
+
+    @classmethod
+    def for_graph(cls, name: str) -> Report:
+        """A report that writes to disk when SMELT_TRACE is set."""
+        env = environment()
+        folder = env.trace_dir / f"{next(_numbers):03d}_{name}" if env.trace else None
+        return cls(name, folder)
+
+    def add(self, file: str, text: Callable[[], str]) -> None:
+        """Keep `text` under the name `file`; write it now when tracing."""
+        self.artefacts[file] = text
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / file).write_text(text())
+
+    def save(self, folder: Path) -> Path:
+        """Write every artefact into `folder` (used when a later stage failed)."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, text in self.artefacts.items():
+            (folder / file).write_text(text())
+        return folder

@@ -1,0 +1,43 @@
+"""Counts since the last reset: what was captured, compiled and why it went elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+_lock = threading.Lock()
+_counts: Counter[str] = Counter()
+_seconds: Counter[str] = Counter()
+
+NAMES = ("graphs", "breaks", "ops", "recompiles", "fallbacks", "fallback_ops", "compile_s")
+"""The keys that are always present in `stats()`."""
+
+
+def count(name: str, by: int = 1) -> None:
+    """Add to a counter."""
+    with _lock:
+        _counts[name] += by
+
+
+def spend(stage: str, seconds: float) -> None:
+    """Add compile time in seconds to a stage."""
+    with _lock:
+        _seconds[stage] += seconds
+
+
+def stats() -> dict[str, Any]:
+    """Counters since `reset`, `compile_s` (seconds, all stages) and `stage_s` (seconds by stage)."""
+    with _lock:
+        known: dict[str, Any] = {name: _counts[name] for name in NAMES if name != "compile_s"}
+        known |= dict(_counts)
+        known["compile_s"] = sum(_seconds.values())
+        known["stage_s"] = dict(_seconds)
+        return known
+
+
+def reset_stats() -> None:
+    """Set every counter to zero."""
+    with _lock:
+        _counts.clear()
+        _seconds.clear()

@@ -1,0 +1,31 @@
+"""An indenting writer for generated source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Writer:
+    """Collects lines; `with w.block("for (...) {", "}"):` indents what is written inside."""
+
+    def __init__(self, indent: str = "    ") -> None:
+        self._lines: list[str] = []
+        self._depth = 0
+        self._indent = indent
+
+    def __call__(self, *lines: str) -> None:
+        for line in lines:
+            self._lines.append(self._indent * self._depth + line if line else "")
+
+    @contextmanager
+    def block(self, head: str, tail: str | None = None) -> Iterator[None]:
+        self(head)
+        self._depth += 1
+        yield
+        self._depth -= 1
+        if tail is not None:
+            self(tail)
+
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"
