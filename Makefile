@@ -1,0 +1,78 @@
+# Everything starts here: `make demo`, `make test`, `make lint`, `make docs`. Each sets up what it needs first.
+#   PYTHON=3.12 (a version or an executable; default: the first of 3.11 to 3.13 found)
+#   TORCH=2.12.1 (default 2.13.0)
+#   TORCH_INDEX=https://download.pytorch.org/whl/cpu (another package index for torch alone; default: none)
+#   ARGS="-k guards -x" (passed on to pytest, or to `smelt demo`)
+# The default choice lives in .venv, every other in a folder of its own beside it.
+
+DEFAULT_TORCH := 2.13.0
+PYTHON ?=
+TORCH ?= $(DEFAULT_TORCH)
+TORCH_INDEX ?=
+ARGS ?=
+
+# torchvision has one release line for each of torch's; timm imports its Python part.
+TORCHVISION_2.11 := 0.26.0
+TORCHVISION_2.12 := 0.27.1
+TORCHVISION_2.13 := 0.28.0
+TORCHVISION_2.14 := 0.29.1
+TORCHVISION_2.15 := 0.29.2
+TORCHVISION ?= $(TORCHVISION_$(basename $(TORCH)))
+
+ifeq ($(PYTHON)$(TORCH),$(DEFAULT_TORCH))
+VENV ?= .venv
+else
+VENV ?= .venv-$(if $(PYTHON),$(subst /,_,$(PYTHON)),default)-torch$(TORCH)
+endif
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SOURCES := $(shell find smelt -name '*.c' -o -name '*.h')
+
+.PHONY: help setup demo test lint format docs clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
+
+setup: $(VENV)/.ready
+
+# torch comes first and is then held by a constraints file: timm and torchvision by themselves would
+# replace it with the newest CUDA build. Both come without their dependencies, which follow by name.
+$(VENV)/.packages: pyproject.toml tools/find_python.sh
+	@test -n "$(TORCHVISION)" || { echo "smelt supports torch 2.11 to 2.15, not $(TORCH)" >&2; exit 1; }
+	python=$$(tools/find_python.sh $(PYTHON)) && { test -x $(BIN)/python || "$$python" -m venv $(VENV); }
+	$(PIP) install --quiet "setuptools>=77" wheel
+	$(PIP) install --quiet "torch==$(TORCH)" $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	$(BIN)/python -c "import importlib.metadata as m; print('torch==' + m.version('torch'))" > $(VENV)/constraints.txt
+	$(PIP) install --quiet --no-deps "torchvision==$(TORCHVISION)" "timm>=1"
+	$(PIP) install --quiet --constraint $(VENV)/constraints.txt pyyaml huggingface_hub safetensors pillow \
+	    $$($(BIN)/python tools/requirements.py)
+	touch $@
+
+# Without build isolation the extensions are built against the Python and torch that are already here.
+$(VENV)/.ready: $(VENV)/.packages $(wildcard setup.py) $(SOURCES)
+	$(PIP) install --quiet --no-build-isolation --no-deps --editable .
+	touch $@
+
+demo: setup
+	$(BIN)/smelt demo $(ARGS)
+
+test: setup
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: setup
+	$(BIN)/python docs/make_story.py
+
+clean:
+	rm -rf build dist smelt_report smelt_trace *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find smelt -name '*.so' -delete

@@ -1,0 +1,1 @@
+"""Measures eager, torch.compile and smelt side by side: cold start, steps, memory, accuracy."""

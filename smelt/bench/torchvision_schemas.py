@@ -1,0 +1,49 @@
+"""Bench and tests: makes torchvision's Python part (timm and transformers import it) load beside any torch build.
+
+torchvision registers fake kernels for two of its compiled operators when it is imported. Where its
+binary part does not match the installed torch (a CPU-only torch with the registry's CUDA build), the
+operators do not exist and the import fails. Defining their schemas first is enough.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import torch
+
+SCHEMAS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+
+_libraries: list[torch.library.Library] = []
+"""Keeps the definitions alive: a library takes its operators along when it is collected."""
+
+
+def define_torchvision_schemas() -> None:
+    """Define `torchvision::nms` and `torchvision::qnms` unless torchvision is loaded or already has them.
+
+    Call it before the first import of torchvision, timm or transformers. Calling it again does nothing.
+    """
+    if _libraries or "torchvision" in sys.modules or _binary_part_loads():
+        return
+    library = torch.library.Library("torchvision", "DEF")
+    for schema in SCHEMAS:
+        library.define(schema)
+    _libraries.append(library)
+
+
+def _binary_part_loads() -> bool:
+    """Load torchvision's compiled operators if they fit this torch (also true where torchvision is absent)."""
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        return True
+    binaries = list(Path(spec.origin).parent.glob("_C*.so"))
+    try:
+        for binary in binaries:
+            torch.ops.load_library(str(binary))
+    except (OSError, RuntimeError):
+        return False
+    return bool(binaries)

@@ -1,0 +1,1 @@
+"""The `smelt` command: verify, bench, demo, ops."""

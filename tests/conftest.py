@@ -1,0 +1,56 @@
+"""Every test runs strict, with its own cache folder, fixed seeds and a compiler without memory of other tests."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+
+# Before anything imports smelt: the environment of the whole session, also of subprocesses.
+os.environ["SMELT_STRICT"] = "1"
+os.environ["SMELT_CACHE_DIR"] = tempfile.mkdtemp(prefix="smelt-test-cache-")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import numpy as np
+import pytest
+import torch
+
+from smelt.bench.torchvision_schemas import define_torchvision_schemas
+
+define_torchvision_schemas()
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds() -> None:
+    """The same random numbers for every test, whatever ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    """Forget compiled code and counts after each test that used the compiler."""
+    yield
+    smelt = sys.modules.get("smelt")
+    reset = getattr(smelt, "reset", None)
+    if reset is not None:
+        reset()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` are skipped where there is none."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_sessionfinish() -> None:
+    """Remove the session's cache folder."""
+    shutil.rmtree(os.environ["SMELT_CACHE_DIR"], ignore_errors=True)
