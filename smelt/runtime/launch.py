@@ -1,0 +1,18 @@
+"""What generated host programs launch kernels with: `Table`, `launch`, `launch_short`.
+
+A table holds the base pointers that a kernel `void f(char **P)` indexes. `launch` releases the GIL; `launch_short`
+keeps it, for kernels so short that another thread would not profit. Tables borrow: the program keeps tensors alive.
+"""
+
+from __future__ import annotations
+
+from smelt.runtime import _native
+from smelt.runtime.native_layout import calibrate
+
+Table = _native.Table
+launch = _native.launch
+launch_short = _native.launch_short
+data_ptr = _native.data_ptr
+
+FAST_TENSOR_READS: bool = calibrate()
+"""Whether data pointers are read without a Python call; False on a torch whose layout did not validate."""

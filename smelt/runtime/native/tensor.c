@@ -1,0 +1,113 @@
+/* Tensor data pointers at about 3 ns each, without linking torch.
+ *
+ * smelt/runtime/native_layout.py finds at import where a tensor object keeps its implementation pointer, its dispatch
+ * key word, its storage and its storage offset, checks the result on many tensors, and hands the offsets to set_layout.
+ * A tensor whose key word is not one of the plain dense CPU ones (subclasses with Python keys, conjugate or negative
+ * views, sparse, functorch wrappers), one with a storage offset and one whose storage is copy-on-write take the slow
+ * path: the Python callable `slow`. Until set_layout succeeded every tensor takes the slow path. */
+#include "tensor.h"
+#include <stdint.h>
+
+#define MAX_KEYS 8
+static struct {
+    int ready;
+    int implementation, key, storage, offset; /* words in the Python object, then in the implementation */
+    int data, deleter;                        /* words in the storage */
+    uint64_t cow_deleter;
+    uint64_t keys[MAX_KEYS];
+    int key_count;
+    PyTypeObject *tensor_type, *parameter_type;
+    PyObject *slow;
+} layout;
+
+static char *slow_data(PyObject *tensor, int *failed) {
+    if (!layout.slow) {
+        PyErr_SetString(PyExc_RuntimeError, "smelt.runtime._native: set_layout was not called");
+        *failed = 1;
+        return NULL;
+    }
+    PyObject *address = PyObject_CallOneArg(layout.slow, tensor);
+    char *data = address ? PyLong_AsVoidPtr(address) : NULL;
+    Py_XDECREF(address);
+    if (PyErr_Occurred()) *failed = 1;
+    return data;
+}
+
+static inline int plain_key(uint64_t key) {
+    for (int i = 0; i < layout.key_count; i++)
+        if (layout.keys[i] == key) return 1;
+    return 0;
+}
+
+char *smelt_tensor_data(PyObject *tensor, int *failed) {
+    PyTypeObject *type = Py_TYPE(tensor);
+    if (layout.ready && (type == layout.tensor_type || type == layout.parameter_type)) {
+        const uint64_t *implementation = ((const uint64_t **)tensor)[layout.implementation];
+        const uint64_t *storage = (const uint64_t *)implementation[layout.storage];
+        if (plain_key(implementation[layout.key]) && implementation[layout.offset] == 0 &&
+            storage[layout.deleter] != layout.cow_deleter)
+            return (char *)storage[layout.data];
+    }
+    return slow_data(tensor, failed);
+}
+
+/* Copies words of memory that belong to a live object: only the calibration calls it, with bounds it knows. */
+static PyObject *words_at(const uint64_t *words, int count) {
+    PyObject *list = PyList_New(count);
+    for (int i = 0; list && i < count; i++) PyList_SET_ITEM(list, i, PyLong_FromUnsignedLongLong(words[i]));
+    return list;
+}
+
+static PyObject *peek(PyObject *module, PyObject *args) {
+    PyObject *object;
+    int count;
+    if (!PyArg_ParseTuple(args, "Oi", &object, &count)) return NULL;
+    return words_at((const uint64_t *)object, count);
+}
+
+static PyObject *peek_at(PyObject *module, PyObject *args) {
+    unsigned long long address;
+    int count;
+    if (!PyArg_ParseTuple(args, "Ki", &address, &count)) return NULL;
+    return words_at((const uint64_t *)(uintptr_t)address, count);
+}
+
+static PyObject *set_layout(PyObject *module, PyObject *args) {
+    PyObject *words, *keys, *tensor_type, *parameter_type, *slow;
+    unsigned long long cow;
+    if (!PyArg_ParseTuple(args, "OKOOOO", &words, &cow, &keys, &tensor_type, &parameter_type, &slow)) return NULL;
+    layout.ready = 0;
+    Py_INCREF(slow);
+    Py_XSETREF(layout.slow, slow);
+    if (words == Py_None) Py_RETURN_NONE; /* slow path for every tensor */
+    if (!PyArg_ParseTuple(words, "iiiiii", &layout.implementation, &layout.key, &layout.storage, &layout.offset,
+                          &layout.data, &layout.deleter))
+        return NULL;
+    if (!PyTuple_Check(keys) || PyTuple_GET_SIZE(keys) > MAX_KEYS)
+        return PyErr_Format(PyExc_ValueError, "keys: a tuple of at most %d integers", MAX_KEYS);
+    layout.key_count = (int)PyTuple_GET_SIZE(keys);
+    for (int i = 0; i < layout.key_count; i++) layout.keys[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(keys, i));
+    if (PyErr_Occurred()) return NULL;
+    layout.cow_deleter = cow;
+    Py_INCREF(tensor_type);
+    Py_INCREF(parameter_type);
+    layout.tensor_type = (PyTypeObject *)tensor_type;
+    layout.parameter_type = (PyTypeObject *)parameter_type;
+    layout.ready = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *data_ptr(PyObject *module, PyObject *tensor) {
+    int failed = 0;
+    char *data = smelt_tensor_data(tensor, &failed);
+    return failed ? NULL : PyLong_FromVoidPtr(data);
+}
+
+PyMethodDef smelt_tensor_methods[] = {
+    {"peek", peek, METH_VARARGS, "peek(object, words) -> the first machine words of an object"},
+    {"peek_at", peek_at, METH_VARARGS, "peek_at(address, words) -> machine words at an address"},
+    {"set_layout", set_layout, METH_VARARGS,
+     "set_layout(words | None, cow_deleter, keys, tensor_type, parameter_type, slow): see native_layout.py"},
+    {"data_ptr", data_ptr, METH_O, "data_ptr(tensor) -> int: as Table.bind reads it"},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,12 @@
+/* Reads a dense CPU tensor's data pointer from C without linking torch: see tensor.c. */
+#ifndef SMELT_TENSOR_H
+#define SMELT_TENSOR_H
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+/* The data pointer of a tensor object; NULL with a Python error set when it has none that may be used. */
+char *smelt_tensor_data(PyObject *tensor, int *failed);
+
+/* Module functions: peek(object, words), peek_at(address, words), set_layout(...), data_ptr(tensor). */
+extern PyMethodDef smelt_tensor_methods[];
+#endif

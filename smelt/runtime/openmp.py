@@ -1,0 +1,39 @@
+"""The one OpenMP runtime of the process: finds the library that torch loaded, so that nothing loads a second one.
+
+Two OpenMP runtimes in one process would each start a thread pool and fight for the cores. Generated kernels link the
+file that is already loaded (by its soname), and the native extension looks its entry points up at run time.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+import torch
+
+_NAMES = ("libgomp", "libiomp5", "libomp")
+
+
+def loaded_runtimes() -> list[Path]:
+    """Every OpenMP runtime mapped into this process, in load order; more than one is a fault."""
+    if sys.platform.startswith("linux"):
+        with open("/proc/self/maps") as maps:
+            paths = {fields[5].strip(): None for line in maps if len(fields := line.split(maxsplit=5)) == 6}
+        return [Path(path) for path in paths if _is_runtime(path)]
+    folder = Path(torch.__file__).parent / "lib"
+    return [path for path in sorted(folder.glob("*omp*")) if _is_runtime(str(path))]
+
+
+@functools.cache
+def torch_openmp() -> Path | None:
+    """The runtime that torch uses, or None when torch was built without OpenMP."""
+    runtimes = loaded_runtimes()
+    inside = [path for path in runtimes if "torch" in path.parts]
+    return (inside or runtimes or [None])[0]
+
+
+def _is_runtime(path: str) -> bool:
+    name = path.rsplit("/", 1)[-1]
+    stem = name.split(".", 1)[0].split("-", 1)[0]
+    return stem in _NAMES and (".so" in name or ".dylib" in name)
