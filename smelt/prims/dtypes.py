@@ -1,0 +1,76 @@
+"""Dtype questions of the prims stage: classes, the precision arithmetic runs in, promotion as in eager."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+LOW_PRECISION = frozenset({torch.bfloat16, torch.float16})
+INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+FLOATS = frozenset({torch.float32, torch.float64}) | LOW_PRECISION
+PLAIN = INTEGERS | FLOATS | {torch.bool}
+"""Dtypes that decompositions handle; graphs with others (complex, quantized) keep the ATen op."""
+
+BOUNDS = {d: (torch.finfo(d).min, torch.finfo(d).max) for d in FLOATS} | {
+    d: (torch.iinfo(d).min, torch.iinfo(d).max) for d in INTEGERS
+}
+
+
+def is_float(dtype: torch.dtype) -> bool:
+    """A floating-point dtype (real)."""
+    return dtype.is_floating_point
+
+
+def is_integral(dtype: torch.dtype) -> bool:
+    """An integer dtype or bool."""
+    return dtype in INTEGERS or dtype is torch.bool
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which eager computes one op on `dtype`: float32 for bfloat16 and float16, else itself."""
+    return torch.float32 if dtype in LOW_PRECISION else dtype
+
+
+def floating(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of float-valued ops such as exp: integers go to the default dtype."""
+    return dtype if dtype.is_floating_point else torch.get_default_dtype()
+
+
+@cache
+def _promote(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    return torch.promote_types(a, b)
+
+
+def _category(dtype: torch.dtype) -> int:
+    return 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
+
+
+_OF_NUMBER: dict[type, tuple[int, torch.dtype | None]] = {
+    bool: (0, torch.bool),
+    int: (1, torch.int64),
+    float: (2, None),
+}
+
+
+def result_dtype(*operands: object) -> torch.dtype:
+    """torch.result_type over any number of operands: tensor metas (`.dtype`, `.shape`) and Python numbers.
+
+    Tensors with dimensions decide; 0-d tensors, then numbers, matter only when their category
+    (bool < integer < float) is higher.
+    """
+    levels: list[torch.dtype | None] = [None, None, None]
+    for operand in operands:
+        if isinstance(operand, (bool, int, float)):
+            level, dtype = 2, _OF_NUMBER[type(operand)][1] or torch.get_default_dtype()
+        else:
+            level, dtype = (0 if len(operand.shape) else 1), operand.dtype  # type: ignore[attr-defined]
+        known = levels[level]
+        levels[level] = dtype if known is None else _promote(known, dtype)
+    result: torch.dtype | None = None
+    for dtype in levels:
+        if dtype is not None and (result is None or _category(dtype) > _category(result)):
+            result = dtype if result is None else _promote(result, dtype)
+    if result is None:
+        raise TypeError("result_dtype needs an operand")
+    return result

@@ -1,0 +1,17 @@
+"""Every primitive under its name: `smelt.prims.ops.add`. The targets of the fx nodes of a prim graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smelt.prims import creation, indexing, pointwise, products, reductions, scans, views, windows
+from smelt.prims.table import PRIMS, Prim
+
+FAMILIES = (pointwise, reductions, views, indexing, creation, scans, products, windows)
+"""The modules whose import fills the table."""
+
+globals().update(PRIMS)
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Prim: ...

@@ -1,0 +1,176 @@
+"""Pointwise primitives: one result element from the operands' elements at the same place.
+
+Tensor operands have equal shape and dtype (broadcasting and promotion are explicit prims); a Python
+number stands for a tensor filled with it. NaN propagates through maximum and minimum. Integer overflow
+wraps. Shifts by a negative amount or by the width or more are undefined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smelt.graph.meta import TensorMeta
+from smelt.prims.table import Kind, Number, pointwise_like, prim, require
+
+
+def _unary(name: str, reference: Callable[..., Any], dtype: torch.dtype | None = None) -> None:
+    def meta(x: TensorMeta) -> TensorMeta:
+        return pointwise_like((x,), dtype or x.dtype)
+
+    meta.__doc__ = f"{name} of each element" + (" (bool)." if dtype is torch.bool else ".")
+    prim(name, kind=Kind.POINTWISE, reference=reference)(meta)
+
+
+for _name, _reference in {
+    "abs": torch.abs,
+    "neg": torch.neg,
+    "sign": torch.sign,
+    "exp": torch.exp,
+    "expm1": torch.expm1,
+    "exp2": torch.exp2,
+    "log": torch.log,
+    "log1p": torch.log1p,
+    "log2": torch.log2,
+    "log10": torch.log10,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "reciprocal": torch.reciprocal,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "tan": torch.tan,
+    "asin": torch.asin,
+    "acos": torch.acos,
+    "atan": torch.atan,
+    "sinh": torch.sinh,
+    "cosh": torch.cosh,
+    "tanh": torch.tanh,
+    "asinh": torch.asinh,
+    "acosh": torch.acosh,
+    "atanh": torch.atanh,
+    "erf": torch.erf,
+    "erfc": torch.erfc,
+    "erfinv": torch.erfinv,
+    "lgamma": torch.lgamma,
+    "digamma": torch.digamma,
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "round": torch.round,  # half to even
+    "trunc": torch.trunc,
+    "sigmoid": torch.sigmoid,
+    "bitwise_not": torch.bitwise_not,
+}.items():
+    _unary(_name, _reference)
+
+for _name, _reference in {
+    "isnan": torch.isnan,
+    "isinf": torch.isinf,
+    "isfinite": torch.isfinite,
+    "signbit": torch.signbit,
+    "logical_not": torch.logical_not,
+}.items():
+    _unary(_name, _reference, torch.bool)
+
+
+def _tensors(x: Tensor | Number, y: Tensor | Number) -> tuple[Tensor, Tensor]:
+    """Both operands as tensors: a number becomes a 0-d tensor of the other's dtype."""
+    if not isinstance(x, Tensor):
+        assert isinstance(y, Tensor)
+        return torch.tensor(x, dtype=y.dtype, device=y.device).expand(y.shape), y
+    if not isinstance(y, Tensor):
+        return x, torch.tensor(y, dtype=x.dtype, device=x.device).expand(x.shape)
+    return x, y
+
+
+def _operands(name: str, *operands: TensorMeta | Number) -> list[TensorMeta]:
+    """The tensor operands, checked to agree in shape and dtype."""
+    tensors = [x for x in operands if isinstance(x, TensorMeta)]
+    require(bool(tensors), f"prim {name}: no operand is a tensor")
+    first = tensors[0]
+    for x in tensors[1:]:
+        if x.shape != first.shape or x.dtype != first.dtype:
+            require(False, f"prim {name}: operands {first.dtype} {first.shape} and {x.dtype} {x.shape}")
+    return tensors
+
+
+def _binary(name: str, reference: Callable[..., Any], dtype: torch.dtype | None = None) -> None:
+    def meta(x: TensorMeta | Number, y: TensorMeta | Number) -> TensorMeta:
+        tensors = _operands(name, x, y)
+        return pointwise_like(tensors, dtype or tensors[0].dtype)
+
+    meta.__doc__ = f"{name} of x and y, elementwise" + (" (bool)." if dtype is torch.bool else ".")
+    prim(name, kind=Kind.POINTWISE, reference=lambda x, y: reference(*_tensors(x, y)))(meta)
+
+
+def _floor_divide(x: Tensor, y: Tensor) -> Tensor:
+    return torch.div(x, y, rounding_mode="floor")
+
+
+def _trunc_divide(x: Tensor, y: Tensor) -> Tensor:
+    return torch.div(x, y, rounding_mode="trunc")
+
+
+for _name, _reference in {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,  # true division, floats only
+    "floor_div": _floor_divide,
+    "trunc_div": _trunc_divide,
+    "fmod": torch.fmod,  # the sign of x
+    "remainder": torch.remainder,  # the sign of y
+    "pow": torch.pow,
+    "atan2": torch.atan2,
+    "hypot": torch.hypot,
+    "copysign": torch.copysign,
+    "nextafter": torch.nextafter,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "bitwise_and": torch.bitwise_and,
+    "bitwise_or": torch.bitwise_or,
+    "bitwise_xor": torch.bitwise_xor,
+    "shift_left": torch.bitwise_left_shift,
+    "shift_right": torch.bitwise_right_shift,  # arithmetic
+}.items():
+    _binary(_name, _reference)
+
+for _name, _reference in {
+    "eq": torch.eq,
+    "ne": torch.ne,
+    "lt": torch.lt,
+    "le": torch.le,
+    "gt": torch.gt,
+    "ge": torch.ge,
+    "logical_and": torch.logical_and,
+    "logical_or": torch.logical_or,
+    "logical_xor": torch.logical_xor,
+}.items():
+    _binary(_name, _reference, torch.bool)
+
+
+def _where(cond: Tensor, a: Tensor | Number, b: Tensor | Number) -> Tensor:
+    return torch.where(cond, *_tensors(a, b))
+
+
+@prim("where", kind=Kind.POINTWISE, reference=_where)
+def where(cond: TensorMeta, a: TensorMeta | Number, b: TensorMeta | Number) -> TensorMeta:
+    """a where the bool tensor cond holds, else b; at least one of a and b is a tensor."""
+    tensors = _operands("where", a, b)
+    require(cond.dtype is torch.bool, f"prim where: the condition is {cond.dtype}")
+    require(cond.shape == tensors[0].shape, f"prim where: condition {cond.shape}, value {tensors[0].shape}")
+    return pointwise_like((*tensors, cond), tensors[0].dtype)
+
+
+@prim("convert", kind=Kind.POINTWISE, reference=lambda x, dtype: x.to(dtype))
+def convert(x: TensorMeta, dtype: torch.dtype) -> TensorMeta:
+    """x in another dtype: round to nearest even between floats, truncate to integers, != 0 to bool."""
+    return pointwise_like((x,), dtype)
+
+
+@prim("clone", kind=Kind.POINTWISE, reference=lambda x: x.clone())
+def clone(x: TensorMeta) -> TensorMeta:
+    """The same values in memory of their own."""
+    return pointwise_like((x,), x.dtype)

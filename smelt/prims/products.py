@@ -1,0 +1,217 @@
+"""Primitives with kernels of their own: matrix products, convolution, attention. Never recomputed by default."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from smelt.graph.meta import TensorMeta, contiguous_stride
+from smelt.prims.table import Kind, Shape, make, pointwise_like, prim, require
+
+aten = torch.ops.aten
+
+
+@prim("mm", kind=Kind.PRODUCT, reference=torch.mm)
+def mm(a: TensorMeta, b: TensorMeta) -> TensorMeta:
+    """(n, k) @ (k, m); accumulates in float32 or wider and rounds once."""
+    ok = len(a.shape) == len(b.shape) == 2 and a.shape[1] == b.shape[0] and a.dtype is b.dtype
+    require(ok, f"prim mm: {a.dtype} {a.shape} @ {b.dtype} {b.shape}")
+    return make((a.shape[0], b.shape[1]), a.dtype, a.device)
+
+
+@prim("bmm", kind=Kind.PRODUCT, reference=torch.bmm)
+def bmm(a: TensorMeta, b: TensorMeta) -> TensorMeta:
+    """(batch, n, k) @ (batch, k, m)."""
+    ok = len(a.shape) == len(b.shape) == 3 and a.shape[0] == b.shape[0] and a.shape[2] == b.shape[1]
+    require(ok and a.dtype is b.dtype, f"prim bmm: {a.dtype} {a.shape} @ {b.dtype} {b.shape}")
+    return make((a.shape[0], a.shape[1], b.shape[2]), a.dtype, a.device)
+
+
+def convolution_shape(
+    x: Shape, w: Shape, stride: Shape, padding: Shape, dilation: Shape, transposed: bool, extra: Shape, groups: int
+) -> Shape:
+    """The result shape of a convolution of (batch, channels, *space) with w."""
+    space = []
+    for n, k, s, p, d, e in zip(x[2:], w[2:], stride, padding, dilation, extra, strict=True):
+        span = d * (k - 1) + 1
+        space.append((n - 1) * s - 2 * p + span + e if transposed else (n + 2 * p - span) // s + 1)
+    return (x[0], w[1] * groups if transposed else w[0], *space)
+
+
+def is_channels_last(x: TensorMeta) -> bool:
+    """Memory order batch, space, channels, and not also plain."""
+    rank = len(x.shape)
+    if rank not in (4, 5) or x.stride == contiguous_stride(x.shape):
+        return False
+    order = (0, *range(2, rank), 1)
+    expected = 1
+    for d in reversed(order):
+        if x.shape[d] != 1 and x.stride[d] != expected:
+            return False
+        expected *= x.shape[d]
+    return True
+
+
+def channels_last_stride(shape: Shape) -> Shape:
+    """The strides of `shape` in memory order batch, space, channels."""
+    order = (0, *range(2, len(shape)), 1)
+    steps = contiguous_stride(tuple(shape[d] for d in order))
+    result = [0] * len(shape)
+    for d, step in zip(order, steps, strict=True):
+        result[d] = step
+    return tuple(result)
+
+
+def _convolved(shape: Shape, x: TensorMeta, w: TensorMeta) -> TensorMeta:
+    if len(shape) in (4, 5) and (is_channels_last(x) or is_channels_last(w)):
+        return TensorMeta(shape, x.dtype, channels_last_stride(shape), x.device)
+    return make(shape, x.dtype, x.device)
+
+
+def _convolution(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    stride: Shape,
+    padding: Shape,
+    dilation: Shape,
+    transposed: bool,
+    output_padding: Shape,
+    groups: int,
+) -> Tensor:
+    return aten.convolution(
+        x, w, bias, list(stride), list(padding), list(dilation), transposed, list(output_padding), groups
+    )
+
+
+@prim("convolution", kind=Kind.PRODUCT, reference=_convolution)
+def convolution(
+    x: TensorMeta,
+    w: TensorMeta,
+    bias: TensorMeta | None,
+    stride: Shape,
+    padding: Shape,
+    dilation: Shape,
+    transposed: bool,
+    output_padding: Shape,
+    groups: int,
+) -> TensorMeta:
+    """Convolution in 1 to 3 dimensions of x (batch, channels, *space); tuples hold one entry per dimension."""
+    rank = len(x.shape) - 2
+    ok = rank >= 1 and all(len(t) == rank for t in (stride, padding, dilation, output_padding))
+    require(ok and x.dtype is w.dtype, f"prim convolution: {x.dtype} {x.shape} with {w.dtype} {w.shape}")
+    shape = convolution_shape(x.shape, w.shape, stride, padding, dilation, transposed, output_padding, groups)
+    return _convolved(shape, x, w)
+
+
+def _convolution_backward(
+    grad: Tensor,
+    x: Tensor,
+    w: Tensor,
+    bias_shape: Shape | None,
+    stride: Shape,
+    padding: Shape,
+    dilation: Shape,
+    transposed: bool,
+    output_padding: Shape,
+    groups: int,
+    mask: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, ...]:
+    sizes = None if bias_shape is None else list(bias_shape)
+    options = (list(stride), list(padding), list(dilation), transposed, list(output_padding), groups, list(mask))
+    return tuple(aten.convolution_backward(grad, x, w, sizes, *options))
+
+
+@prim("convolution_backward", kind=Kind.PRODUCT, reference=_convolution_backward)
+def convolution_backward(
+    grad: TensorMeta,
+    x: TensorMeta,
+    w: TensorMeta,
+    bias_shape: Shape | None,
+    stride: Shape,
+    padding: Shape,
+    dilation: Shape,
+    transposed: bool,
+    output_padding: Shape,
+    groups: int,
+    mask: tuple[bool, bool, bool],
+) -> tuple[TensorMeta | None, TensorMeta | None, TensorMeta | None]:
+    """Gradients with respect to x, w and bias; entries whose mask is False are None."""
+    last = is_channels_last(x) or is_channels_last(w)
+
+    def gradient(wanted: bool, like: Shape) -> TensorMeta | None:
+        if not wanted:
+            return None
+        if last and len(like) in (4, 5):
+            return TensorMeta(like, grad.dtype, channels_last_stride(like), grad.device)
+        return make(like, grad.dtype, grad.device)
+
+    return gradient(mask[0], x.shape), gradient(mask[1], w.shape), gradient(mask[2], (grad.shape[1],))
+
+
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool, bias: Tensor | None, scale: float | None
+) -> tuple[Tensor, Tensor]:
+    op = aten._scaled_dot_product_flash_attention_for_cpu
+    return tuple(op(q, k, v, dropout, causal, attn_mask=bias, scale=scale))
+
+
+@prim("attention_cpu", kind=Kind.PRODUCT, reference=_attention)
+def attention_cpu(
+    q: TensorMeta,
+    k: TensorMeta,
+    v: TensorMeta,
+    dropout: float,
+    causal: bool,
+    bias: TensorMeta | None,
+    scale: float | None,
+) -> tuple[TensorMeta, TensorMeta]:
+    """softmax(q k^T * scale + bias) v over (batch, heads, length, width) -> (out, logsumexp).
+
+    scale None means 1/sqrt(width). out has the layout of q; logsumexp is (batch, heads, length) in
+    float32 or wider.
+    """
+    batch, heads, length, width = q.shape[0], q.shape[1], q.shape[2], v.shape[3]
+    shape = (batch, heads, length, width)
+    wide = q.dtype if q.dtype is torch.float64 else torch.float32
+    sums = TensorMeta((batch, heads, length), wide, (length * heads, 1, heads), q.device)
+    out = pointwise_like((q,), q.dtype) if shape == q.shape else make(shape, q.dtype, q.device)
+    return out, sums
+
+
+def _attention_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    dropout: float,
+    causal: bool,
+    bias: Tensor | None,
+    scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    op = aten._scaled_dot_product_flash_attention_for_cpu_backward
+    return tuple(op(grad, q, k, v, out, logsumexp, dropout, causal, attn_mask=bias, scale=scale))
+
+
+@prim("attention_cpu_backward", kind=Kind.PRODUCT, reference=_attention_backward)
+def attention_cpu_backward(
+    grad: TensorMeta,
+    q: TensorMeta,
+    k: TensorMeta,
+    v: TensorMeta,
+    out: TensorMeta,
+    logsumexp: TensorMeta,
+    dropout: float,
+    causal: bool,
+    bias: TensorMeta | None,
+    scale: float | None,
+) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    """Gradients with respect to q, k and v; memory order batch, length, heads, width."""
+
+    def gradient(x: TensorMeta) -> TensorMeta:
+        b, h, n, w = x.shape
+        return TensorMeta(x.shape, x.dtype, (n * h * w, w, h * w, 1), x.device)
+
+    return gradient(q), gradient(k), gradient(v)

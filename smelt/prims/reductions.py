@@ -1,0 +1,57 @@
+"""Reduction primitives. Reduced dimensions are dropped; the dtype stays (convert first to accumulate wider)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smelt.graph.meta import TensorMeta
+from smelt.prims.table import Kind, Shape, make, prim, require
+
+
+def _without(shape: Shape, dims: Shape) -> Shape:
+    return tuple(n for d, n in enumerate(shape) if d not in dims)
+
+
+def _reduction(name: str, reference: Callable[..., Any], dtype: torch.dtype | None = None) -> None:
+    def meta(x: TensorMeta, dims: Shape) -> TensorMeta:
+        for d in dims:
+            require(0 <= d < len(x.shape), f"prim {name}: dimension {d} of shape {x.shape}")
+        require(dtype is None or x.dtype is dtype, f"prim {name}: operand is {x.dtype}")
+        return make(_without(x.shape, dims), x.dtype, x.device)
+
+    meta.__doc__ = f"{name} over dims (non-negative, sorted; empty: x itself)."
+    prim(name, kind=Kind.REDUCTION, reference=lambda x, dims: reference(x, dims) if dims else x.clone())(meta)
+
+
+def _each(reduce: Callable[..., Tensor]) -> Callable[[Tensor, Shape], Tensor]:
+    def reference(x: Tensor, dims: Shape) -> Tensor:
+        for d in sorted(dims, reverse=True):
+            x = reduce(x, d)
+        return x
+
+    return reference
+
+
+_reduction("sum", lambda x, dims: torch.sum(x, dims, dtype=x.dtype))
+_reduction("prod", _each(lambda x, d: torch.prod(x, d, dtype=x.dtype)))
+_reduction("amax", torch.amax)  # NaN wins
+_reduction("amin", torch.amin)
+_reduction("any", _each(torch.any), torch.bool)
+_reduction("all", _each(torch.all), torch.bool)
+
+
+def _arg_reduction(name: str, reference: Callable[..., Any]) -> None:
+    def meta(x: TensorMeta, dim: int) -> TensorMeta:
+        require(0 <= dim < len(x.shape), f"prim {name}: dimension {dim} of shape {x.shape}")
+        return make(_without(x.shape, (dim,)), torch.int64, x.device)
+
+    meta.__doc__ = f"{name} along dim as int64: the first of equal elements; a NaN wins."
+    prim(name, kind=Kind.REDUCTION, reference=reference)(meta)
+
+
+_arg_reduction("argmax", torch.argmax)
+_arg_reduction("argmin", torch.argmin)

@@ -1,0 +1,134 @@
+"""The table of primitives: what every stage after autograd has to know, and nothing else.
+
+A Prim holds name, kind, signature, meta rule and eager reference. It is the target of the fx nodes of a
+prim graph and calls its reference, so a prim GraphModule runs. Arguments are always positional and
+complete (defaults filled in), so that a later stage can unpack `node.args`.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from smelt.base.errors import CompileError
+from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
+
+
+class Kind(enum.Enum):
+    """What a primitive does to its operands; the partitioner and the loops stage go by it."""
+
+    POINTWISE = "pointwise"
+    REDUCTION = "reduction"
+    VIEW = "view"  # an index remap of one operand
+    COPY = "copy"  # an index remap that selects among operands or a constant: cat, pad
+    INDEXING = "indexing"  # reads at data-dependent places: gather, index
+    SCATTER = "scatter"  # writes at data-dependent places
+    CREATION = "creation"
+    RANDOM = "random"
+    SCAN = "scan"  # cumsum, sort, topk
+    PRODUCT = "product"  # matrix products, convolution, attention
+    WINDOW = "window"  # pooling
+
+
+class Prim:
+    """One primitive. `prim(*tensors_and_parameters)` runs the eager reference."""
+
+    __module__ = "smelt.prims.ops"
+
+    def __init__(self, name: str, kind: Kind, meta: Callable[..., Any], reference: Callable[..., Any]) -> None:
+        self.__name__ = self.__qualname__ = self.name = name
+        self.kind = kind
+        self.meta = meta
+        self.reference = reference
+        self.signature = inspect.signature(meta)
+        self.parameters = tuple(self.signature.parameters)
+        self.defaults = tuple(p.default for p in self.signature.parameters.values())
+        self.__doc__ = meta.__doc__
+
+    def __call__(self, *args: Any) -> Any:
+        return self.reference(*args)
+
+    def __repr__(self) -> str:
+        return f"prims.{self.name}"
+
+    def __reduce__(self) -> str:
+        return self.name  # a global of smelt.prims.ops
+
+    def __copy__(self) -> Prim:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Prim:
+        return self
+
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Positional, complete arguments.
+
+        Raises:
+            CompileError: an argument is missing or unknown.
+        """
+        if not kwargs and len(args) == len(self.parameters):
+            return tuple(args)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise CompileError(f"prim {self.name}: {error}") from None
+        bound.apply_defaults()
+        return tuple(bound.arguments.values())
+
+    def schema(self) -> str:
+        """`add(x: Tensor, y: Tensor | Number)`: the typed signature as text."""
+        parts = []
+        for p in self.signature.parameters.values():
+            kind = str(p.annotation).replace("TensorMeta", "Tensor").replace("torch.", "")
+            parts.append(f"{p.name}: {kind}" + ("" if p.default is p.empty else f" = {p.default!r}"))
+        return f"{self.name}({', '.join(parts)})"
+
+
+PRIMS: dict[str, Prim] = {}
+"""Every primitive by name, in the order of definition."""
+
+
+def prim(name: str, *, kind: Kind, reference: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter a primitive; the decorated function is its meta rule: operand metas in, result meta (or tuple) out."""
+
+    def enter(meta: Callable[..., Any]) -> Callable[..., Any]:
+        if name in PRIMS:
+            raise CompileError(f"prim {name} is defined twice")
+        PRIMS[name] = Prim(name, kind, meta, reference)
+        return meta
+
+    return enter
+
+
+Number = bool | int | float
+Shape = tuple[int, ...]
+
+
+def make(shape: Shape, dtype: torch.dtype, device: torch.device) -> TensorMeta:
+    """The meta of a fresh contiguous result."""
+    return TensorMeta(shape, dtype, contiguous_stride(shape), device)
+
+
+def require(condition: bool, what: str) -> None:
+    """Raise CompileError with `what` unless the condition holds (meta rules check their operands)."""
+    if not condition:
+        raise CompileError(what)
+
+
+_dense = lru_cache(maxsize=4096)(is_dense)
+
+
+def pointwise_like(operands: Sequence[TensorMeta], dtype: torch.dtype) -> TensorMeta:
+    """The result meta of a pointwise op: the layout of the first dense operand, else contiguous."""
+    first = operands[0]
+    for x in operands:
+        if _dense(x.shape, x.stride):
+            if x.dtype == dtype and not x.requires_grad:
+                return x
+            return TensorMeta(first.shape, dtype, x.stride, first.device)
+    return make(first.shape, dtype, first.device)

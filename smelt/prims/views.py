@@ -1,0 +1,119 @@
+"""Views and copies that only move elements. Values are logical: a view prim never aliases its operand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from smelt.graph.meta import TensorMeta
+from smelt.prims.table import Kind, Number, Shape, make, pointwise_like, prim, require
+
+
+def _view(x: TensorMeta, shape: Shape, stride: Shape) -> TensorMeta:
+    return TensorMeta(shape, x.dtype, stride, x.device)
+
+
+def reshaped_stride(shape: Shape, stride: Shape, new: Shape) -> Shape | None:
+    """The strides of a reshape that needs no copy, or None. Merges old dimensions into runs, then splits them."""
+    runs: list[tuple[int, int]] = []  # (elements, innermost stride), outermost first
+    for size, step in zip(shape, stride, strict=True):
+        if size == 1:
+            continue
+        if runs and runs[-1][1] == step * size:
+            runs[-1] = (runs[-1][0] * size, step)
+        else:
+            runs.append((size, step))
+    result: list[int] = []
+    left, step = (1, 1) if not runs else runs.pop()
+    for size in reversed(new):
+        if size == 1:
+            result.append(step * left if not result else result[-1])
+            continue
+        if left == 1 and runs:
+            left, step = runs.pop()
+        if left % size:
+            return None
+        result.append(step)
+        left, step = left // size, step * size
+    return tuple(reversed(result))
+
+
+@prim("reshape", kind=Kind.VIEW, reference=lambda x, shape: x.reshape(shape))
+def reshape(x: TensorMeta, shape: Shape) -> TensorMeta:
+    """The elements of x in row-major order under another shape (all sizes given)."""
+    require(math.prod(x.shape) == math.prod(shape), f"prim reshape: {x.shape} to {shape}")
+    stride = reshaped_stride(x.shape, x.stride, shape) if math.prod(shape) else None
+    return make(shape, x.dtype, x.device) if stride is None else _view(x, shape, stride)
+
+
+@prim("permute", kind=Kind.VIEW, reference=lambda x, dims: x.permute(dims))
+def permute(x: TensorMeta, dims: Shape) -> TensorMeta:
+    """Result dimension i is dimension dims[i] of x."""
+    require(sorted(dims) == list(range(len(x.shape))), f"prim permute: {dims} of {x.shape}")
+    return _view(x, tuple(x.shape[d] for d in dims), tuple(x.stride[d] for d in dims))
+
+
+def _broadcast(x: Tensor, shape: Shape, dims: Shape) -> Tensor:
+    sizes = [1] * len(shape)
+    for d, n in zip(dims, x.shape, strict=True):
+        sizes[d] = n
+    return x.reshape(sizes).expand(shape)
+
+
+@prim("broadcast_in_dim", kind=Kind.VIEW, reference=_broadcast)
+def broadcast_in_dim(x: TensorMeta, shape: Shape, dims: Shape) -> TensorMeta:
+    """Dimension i of x becomes dimension dims[i] (increasing) of shape; sizes of 1 and new dimensions repeat."""
+    require(len(dims) == len(x.shape), f"prim broadcast_in_dim: {len(dims)} dims for {x.shape}")
+    stride = [0] * len(shape)
+    for i, d in enumerate(dims):
+        require(x.shape[i] in (1, shape[d]), f"prim broadcast_in_dim: {x.shape} to {shape} by {dims}")
+        stride[d] = x.stride[i] if x.shape[i] == shape[d] else 0
+    return _view(x, shape, tuple(stride))
+
+
+def _slice(x: Tensor, starts: Shape, stops: Shape, steps: Shape) -> Tensor:
+    return x[tuple(slice(a, b, s) for a, b, s in zip(starts, stops, steps, strict=True))]
+
+
+@prim("slice", kind=Kind.VIEW, reference=_slice)
+def slice_(x: TensorMeta, starts: Shape, stops: Shape, steps: Shape) -> TensorMeta:
+    """x[a:b:s] per dimension, 0 <= a <= b <= size, s >= 1."""
+    require(len(starts) == len(stops) == len(steps) == len(x.shape), f"prim slice: {starts} of {x.shape}")
+    for a, b, s, n in zip(starts, stops, steps, x.shape, strict=True):
+        require(0 <= a <= b <= n and s >= 1, f"prim slice: {a}:{b}:{s} of size {n}")
+    shape = tuple((b - a + s - 1) // s for a, b, s in zip(starts, stops, steps, strict=True))
+    return _view(x, shape, tuple(t * s for t, s in zip(x.stride, steps, strict=True)))
+
+
+@prim("flip", kind=Kind.VIEW, reference=torch.flip)
+def flip(x: TensorMeta, dims: Shape) -> TensorMeta:
+    """x with the order of the elements along dims reversed."""
+    return pointwise_like((x,), x.dtype)
+
+
+def _pad(x: Tensor, low: Shape, high: Shape, value: Number) -> Tensor:
+    amounts = [n for pair in zip(reversed(low), reversed(high), strict=True) for n in pair]
+    return torch.constant_pad_nd(x, amounts, value)
+
+
+@prim("pad", kind=Kind.COPY, reference=_pad)
+def pad(x: TensorMeta, low: Shape, high: Shape, value: Number) -> TensorMeta:
+    """low[d] elements of value before and high[d] after x along each dimension (non-negative)."""
+    require(min((*low, *high), default=0) >= 0, f"prim pad: negative amount in {low}, {high}")
+    shape = tuple(a + n + b for a, n, b in zip(low, x.shape, high, strict=True))
+    return make(shape, x.dtype, x.device)
+
+
+@prim("cat", kind=Kind.COPY, reference=lambda tensors, dim: torch.cat(list(tensors), dim))
+def cat(tensors: Sequence[TensorMeta], dim: int) -> TensorMeta:
+    """The tensors one after another along dim; other sizes and dtypes are equal."""
+    first = tensors[0]
+    for x in tensors:
+        same = x.dtype is first.dtype and len(x.shape) == len(first.shape)
+        same = same and all(d == dim or a == b for d, (a, b) in enumerate(zip(x.shape, first.shape, strict=True)))
+        require(same, f"prim cat: {first.dtype} {first.shape} with {x.dtype} {x.shape} along {dim}")
+    total = sum(x.shape[dim] for x in tensors)
+    return make(first.shape[:dim] + (total,) + first.shape[dim + 1 :], first.dtype, first.device)
