@@ -1,0 +1,193 @@
+"""Holds the import table of docs/architecture.md: who may import whom, and which torch modules nobody may."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "smelt"
+
+STAGES = ("base", "shapes", "graph", "prims", "autograd", "loops", "schedule", "codegen", "runtime")
+USERS = ("integrations", "bench", "demo", "cli")
+"""They use the compiler as anybody does: through `import smelt`."""
+
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "base": (),
+    "shapes": ("base",),
+    "graph": ("base", "shapes"),
+    "capture": ("base", "shapes", "graph"),
+    "prims": ("base", "shapes", "graph"),
+    "autograd": ("base", "shapes", "graph", "prims"),
+    "loops": ("base", "shapes", "graph", "prims"),
+    "schedule": ("base", "shapes", "loops"),
+    "codegen": ("base", "shapes", "loops", "schedule"),
+    "runtime": ("base",),
+    "distributed": STAGES,
+    "tiny": STAGES,
+    **{user: ("smelt", "base", *USERS) for user in USERS},
+}
+"""Package -> packages it may import besides itself. Modules directly under smelt/ may import everything."""
+
+FORBIDDEN = (
+    "torch._dynamo",
+    "torch._functorch",
+    "torch._inductor",
+    "torch._refs",
+    "torch._prims",
+    "torch._decomp",
+    "torch._export",
+    "torch._subclasses",
+    "torch.fx.experimental.proxy_tensor",
+    "torch.fx.experimental.symbolic_shapes",
+)
+"""What this project implements itself."""
+
+PRIVATE_NAMES = PACKAGE / "base" / "torch_c.py"
+"""The one file that may name `torch._C`."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module name and where it stands."""
+
+    module: str
+    line: int
+    in_function: bool
+
+
+def imports_of(tree: ast.AST, inside: bool = False) -> Iterator[Import]:
+    """Every absolute import under `tree`. `from a import b` yields a and a.b: b may be a module."""
+    for node in ast.iter_child_nodes(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (Import(name.name, node.lineno, inside) for name in names)
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                yield Import(module, node.lineno, inside)
+                yield from (Import(f"{module}.{name.name}", node.lineno, inside) for name in names)
+            case ast.ImportFrom():
+                yield Import("(relative)", node.lineno, inside)
+            case _:
+                function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                yield from imports_of(node, inside or function)
+
+
+def smelt_part(module: str) -> str | None:
+    """The part of smelt that an imported name belongs to: a package, or "smelt" for the public API."""
+    names = module.split(".")
+    if names[0] != "smelt":
+        return None
+    return names[1] if len(names) > 1 and (PACKAGE / names[1]).is_dir() else "smelt"
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def where(path: Path) -> str:
+    return path.relative_to(PACKAGE.parent).as_posix()
+
+
+def package_of(path: Path) -> str | None:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else None
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text(), str(path)) for path in sources()}
+
+
+def test_every_package_has_a_row(trees: dict[Path, ast.Module]) -> None:
+    packages = {package_of(path) for path in trees} - {None}
+    assert packages <= set(MAY_IMPORT), "add the new package to MAY_IMPORT and to docs/architecture.md"
+
+
+def test_packages_import_only_what_their_row_lists(trees: dict[Path, ast.Module]) -> None:
+    wrong = []
+    for path, tree in trees.items():
+        package = package_of(path)
+        if package is None:
+            continue
+        allowed = {package, *MAY_IMPORT[package]}
+        for item in imports_of(tree):
+            part = smelt_part(item.module)
+            if part is not None and part not in allowed:
+                wrong.append(f"{where(path)}:{item.line}: {package} may not import {item.module}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_relative_imports(trees: dict[Path, ast.Module]) -> None:
+    wrong = [f"{where(p)}:{i.line}" for p, tree in trees.items() for i in imports_of(tree) if i.module == "(relative)"]
+    assert not wrong, wrong
+
+
+def test_forbidden_torch_modules(trees: dict[Path, ast.Module]) -> None:
+    wrong = []
+    for path, tree in trees.items():
+        for item in imports_of(tree):
+            if any(item.module == name or item.module.startswith(name + ".") for name in FORBIDDEN):
+                wrong.append(f"{where(path)}:{item.line}: {item.module}")
+        wrong += [f"{where(path)}:{line}: {name}" for name, line in attribute_chains(tree) if name in FORBIDDEN]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_private_torch_names_live_in_one_file(trees: dict[Path, ast.Module]) -> None:
+    wrong = []
+    for path, tree in trees.items():
+        if path == PRIVATE_NAMES:
+            continue
+        names = [(item.module, item.line) for item in imports_of(tree)] + list(attribute_chains(tree))
+        wrong += [f"{where(path)}:{line}: {name}" for name, line in names if name.split(".")[:2] == ["torch", "_C"]]
+    assert not wrong, "\n".join(sorted(set(wrong)))
+
+
+def attribute_chains(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Dotted names that are read, such as `torch._C._foo`, with every prefix."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            chain = ast.unparse(node)
+            if chain.startswith("torch."):
+                yield chain, node.lineno
+
+
+def test_no_imports_inside_functions(trees: dict[Path, ast.Module]) -> None:
+    """Late imports are for commands and benchmarks, where a rival or an optional package is loaded on demand."""
+    wrong = [
+        f"{where(path)}:{item.line}: {item.module}"
+        for path, tree in trees.items()
+        if package_of(path) not in USERS
+        for item in imports_of(tree)
+        if item.in_function
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_torch_compile_is_named_only_by_the_bench(trees: dict[Path, ast.Module]) -> None:
+    wrong = [
+        f"{where(path)}:{line}"
+        for path, tree in trees.items()
+        if package_of(path) not in ("bench", "integrations")
+        for name, line in attribute_chains(tree)
+        if name == "torch.compile"
+    ]
+    assert not wrong, wrong
+
+
+def test_every_module_says_its_place(trees: dict[Path, ast.Module]) -> None:
+    wrong = [where(path) for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)]
+    assert not wrong, wrong
+
+
+def test_nothing_is_left_for_later() -> None:
+    marks = ("TO" + "DO", "FIX" + "ME", "XX" + "X")
+    wrong = [
+        f"{where(path)}:{number}"
+        for path in sorted(p for p in PACKAGE.rglob("*") if p.suffix in (".py", ".c", ".h", ".cpp"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if any(mark in line for mark in marks)
+    ]
+    assert not wrong, wrong
