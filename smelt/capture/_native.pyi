@@ -1,0 +1,283 @@
+"""The C core of capture: frame hook, entries per code object, resume points, guards, tensor metadata.
+
+Built from smelt/capture/native/*.c. Nothing here imports torch; `smelt.capture.calibrate.calibrate()` tells the
+extension where tensor metadata lives, and must have run before a `TensorSpec` or `state()` is made.
+
+Words used below
+    slot          an element of CPython's `localsplus`: variables, then cells, then free variables.
+    argument slots  the first slots of a frame: positional, keyword-only, *args, **kwargs (in this order).
+    active        a thread is active while it runs inside `call`/`Compiled` and outside `Quiet`, the callback and guards.
+    flat          a function without defaults, *args, **kwargs, keyword-only arguments or free variables.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, FrameType, FunctionType
+from typing import Any, Final, Literal, TypeAlias
+
+class _Null:
+    """The type of `NULL`."""
+
+NULL: Final[_Null]
+"""Stands for an unset slot or stack element, an empty cell and a missing item. Falsy; prints as `<NULL>`."""
+
+# ---------------------------------------------------------------------------------------------- running
+
+def call(fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    """Run `fn(*args, **kwargs)` with the hook active for this thread. May nest."""
+
+class Compiled:
+    """A callable that runs `fn` with the hook active. Binds like a function when stored in a class."""
+
+    __wrapped__: Callable[..., Any]
+    def __init__(self, fn: Callable[..., Any]) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+class Quiet:
+    """A callable that runs `fn` with the hook inactive for this thread (a few ns). Binds like a function."""
+
+    __wrapped__: Callable[..., Any]
+    def __init__(self, fn: Callable[..., Any]) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+def quiet_call(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """`Quiet(fn)(*args, **kwargs)`."""
+
+def is_active() -> bool:
+    """Whether the hook acts on frames that this thread starts now."""
+
+# ---------------------------------------------------------------------------------------------- entries
+
+FrameCallback: TypeAlias = Callable[[CodeType, FunctionType, tuple[Any, ...], dict[str, Any], dict[str, Any]], object]
+ResumeCallback: TypeAlias = Callable[
+    [ResumePoint, FunctionType | None, tuple[Any, ...], dict[str, Any], dict[str, Any]], object
+]
+
+def set_callback(cb: FrameCallback | None) -> None:
+    """`cb(code, func, slots, globals, builtins)` runs, with the hook inactive, before a function frame that starts
+    without a matching entry. `slots` holds the argument slots. Afterwards entries are looked up again; still none: the
+    original runs (and the callback runs again next time, unless `skip(code)`). What cb raises is what the frame raises.
+    Not called for module and class bodies or for the resumption of generators.
+    """
+
+def set_resume_callback(cb: ResumeCallback | None) -> None:
+    """`cb(point, func, slots, globals, builtins)`: the same for `resume`; `slots` holds all slots, then the stack."""
+
+def skip_prefixes(prefixes: Sequence[str]) -> None:
+    """Codes whose co_filename starts with one of these are skipped without a callback (decided once per code)."""
+
+class ResumePoint:
+    """A place inside `code` where execution continues after a graph break; the owner of its own entries.
+
+    Args:
+        code: code of an ordinary function (generators and coroutines: ValueError).
+        offset: byte offset of the next instruction (of its first EXTENDED_ARG, if it has any).
+        depth: number of stack elements there (NULLs that CPython keeps on the stack count).
+    """
+
+    def __init__(self, code: CodeType, offset: int, depth: int) -> None: ...
+    @property
+    def code(self) -> CodeType: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def depth(self) -> int: ...
+
+Place: TypeAlias = CodeType | ResumePoint
+"""What entries belong to."""
+
+class Entry:
+    """One compiled version of a place. Made by `add_entry`."""
+
+    @property
+    def guards(self) -> Guards: ...
+    @property
+    def replacement(self) -> CodeType: ...
+    @property
+    def constants(self) -> Any: ...
+    @property
+    def hits(self) -> int: ...
+    @property
+    def alive(self) -> bool:
+        """False once removed or cleared, or when the code object died."""
+    def remove(self) -> None:
+        """Drop this entry only. Does nothing when it is gone already."""
+
+def add_entry(place: Place, guards: Guards, replacement: CodeType, constants: Any) -> Entry:
+    """Append a version. `replacement` is the code of a flat function `def resid(<slots>, _c, _f)`.
+
+    <slots> are the argument slots (for a code) or all slots and then the stack (for a ResumePoint; unset ones arrive
+    as NULL, cells as cell objects). `_c` receives `constants`, `_f` the tuple that `guards` fetched. On a hit
+    the replacement runs in the frame that CPython made for the original, with the original function's globals.
+
+    Raises:
+        ValueError: the replacement is not flat or takes another number of arguments.
+    """
+
+def skip(place: Place) -> None:
+    """Never look at this place again until `clear`: frames run as they are, resume points are injected."""
+
+def is_skipped(place: Place) -> bool: ...
+def clear(place: Place) -> None:
+    """Forget entries and skip mark."""
+
+def clear_all() -> None:
+    """`clear` for every code and resume point (the skip marks of replacements stay)."""
+
+def entries(place: Place) -> list[Entry]:
+    """The versions in the order in which they are tried now (the last one hit moves to the front)."""
+
+def argument_slots(code: CodeType) -> int:
+    """How many argument slots a frame of `code` has."""
+
+def resume(
+    point: ResumePoint, globals: dict[str, Any], func: FunctionType | None, slots: list[Any], stack: list[Any]
+) -> Any:
+    """Continue `point.code` at `point.offset` and return what the function returns.
+
+    `slots` has `co_nlocalsplus` elements: values of plain variables, cell objects for cell and free variables, NULL
+    for what is unset. `stack` has `point.depth` elements. Entries are tried (as long as the thread is active), then
+    the resume callback, then the entries again; then the original code runs by frame injection.
+
+    Raises:
+        ValueError: lengths that do not fit the code or the point.
+    """
+
+def snapshot(frame: FrameType, depth: int) -> tuple[list[Any], list[Any]]:
+    """Raw slots and the lowest `depth` stack elements of a running frame. For tests and debugging: `depth` is not
+    checked, too large a value crashes."""
+
+# ---------------------------------------------------------------------------------------------- guards
+# Fetch kinds: (parent, KIND, key). `parent` is the index of an earlier fetch, -1 for a root.
+# A fetch that raises or does not apply (wrong type, no such key) fails the guards; the error is cleared.
+
+LOCAL: Final[int]  # root, key: slot number (resume: slots, then stack). Unset: NULL
+GLOBALS: Final[int]  # root, key: None. The globals dict
+GLOBAL: Final[int]  # root, key: name. From globals, then builtins
+BUILTINS: Final[int]  # root, key: None. The builtins dict
+FUNC: Final[int]  # root, key: None. The function object of the frame
+CLOSURE: Final[int]  # root, key: i. Content of func.__closure__[i]. Empty: NULL
+CONST: Final[int]  # root, key: the object itself (kept alive)
+WEAK: Final[int]  # root, key: a weakref. Its referent; dead: fails
+ATTR: Final[int]  # key: name. getattr(parent, name): may run Python code
+TYPE_ATTR: Final[int]  # key: name. Raw attribute from the MRO of type(parent), unbound. None there: NULL
+CLASS_ATTR: Final[int]  # key: name. Raw attribute from the MRO of parent, which is a class. None there: NULL
+INSTANCE_DICT: Final[int]  # key: None. The instance's own __dict__ (fails for objects without)
+DICT_ITEM: Final[int]  # key: hashable. From the dict's own storage (dict subclasses: no __getitem__, no __missing__)
+DICT_ITEM_OR_MISSING: Final[int]  # the same; absent: NULL
+LIST_ITEM: Final[int]  # key: i, negative from the end. Lists and subclasses, own storage
+TUPLE_ITEM: Final[int]  # the same for tuples
+TYPE: Final[int]  # key: None. type(parent)
+CELL: Final[int]  # key: None. Content of a cell object. Empty: NULL
+MODULE_MEMBER: Final[int]  # key: ("_parameters" | "_buffers" | "_modules", name). parent.__dict__[which][name]
+SIZE: Final[int]  # key: dim. parent.shape[dim] as an int; parent passed a TENSOR check
+CALL: Final[int]  # key: callable. callable(parent): may run Python code
+
+# Check kinds: (fetch, KIND, operand). Those of one fetch run in their given order right after it, before any later
+# fetch. `fetch` is -1 for STATE.
+
+IS: Final[int]  # operand: object. Identity (kept alive; use WEAK_IS where that matters)
+IS_NOT: Final[int]  # operand: object
+TYPE_IS: Final[int]  # operand: class. type(value) is operand
+EQ: Final[int]  # operand: constant. Same type and equal; 0.0 and -0.0 differ, NaN equals NaN; tuples element by element
+LEN: Final[int]  # operand: int
+RANGE: Final[int]  # operand: (low, high). An int (not bool) with low <= value <= high
+DICT_KEYS: Final[int]  # operand: tuple. Exactly these keys in this order
+HAS_KEY: Final[int]  # operand: key
+NOT_KEY: Final[int]  # operand: key. Is a dict without this key
+MISSING: Final[int]  # operand: None. value is NULL
+WEAK_IS: Final[int]  # operand: weakref. Identity; once the referent died the entry is removed
+TENSOR: Final[int]  # operand: TensorSpec
+ALIASED: Final[int]  # operand: index of an earlier fetch. Same object
+NOT_ALIASED: Final[int]  # operand: index of an earlier fetch. Different objects
+NONE_ALIASED: Final[int]  # operand: tuple of indices up to this fetch. All different objects
+STATE: Final[int]  # operand: what state() returned. fetch is -1
+MODULE: Final[int]  # operand: (training | None, names). parent.__dict__["training"] is so, parent.__dict__[names] empty
+PYTHON: Final[int]  # operand: callable(value) -> truthy, or (callable, (i, j, ...)): callable(*values of these fetches)
+
+FETCH_NAMES: Final[tuple[str, ...]]
+"""Name of each fetch kind, by number."""
+CHECK_NAMES: Final[tuple[str, ...]]
+"""Name of each check kind, by number."""
+
+Fetch: TypeAlias = tuple[int, int, Any]
+Check: TypeAlias = tuple[int, int, Any]
+Failure: TypeAlias = tuple[Literal["fetch", "check"], int, Any]
+
+class Guards:
+    """A tree of fetches with their checks; evaluated without Python frames, except for ATTR, CALL and PYTHON.
+
+    Args:
+        fetches: (parent, KIND, key), parents before children.
+        checks: (fetch, KIND, operand).
+        outputs: indices of fetches whose values become the tuple `_f`.
+
+    Raises:
+        ValueError, TypeError: an unknown kind, an index out of order, a key or operand of the wrong type.
+    """
+
+    def __init__(self, fetches: Sequence[Fetch], checks: Sequence[Check], outputs: Sequence[int]) -> None: ...
+    @property
+    def fetches(self) -> tuple[Fetch, ...]: ...
+    @property
+    def checks(self) -> tuple[Check, ...]: ...
+    @property
+    def outputs(self) -> tuple[int, ...]: ...
+    def check(
+        self, slots: Sequence[Any], globals: dict[str, Any], func: FunctionType | None = None
+    ) -> tuple[Any, ...] | None:
+        """The fetched outputs, or None when a guard fails. `slots` is a tuple or list."""
+    def failure(
+        self, slots: Sequence[Any], globals: dict[str, Any], func: FunctionType | None = None
+    ) -> Failure | None:
+        """The first guard that fails: ("fetch", index, value of its parent) or ("check", index, value found: the
+        current `state()` for STATE); None when all hold."""
+    def time(self, slots: Sequence[Any], globals: dict[str, Any], func: FunctionType | None, n: int) -> float:
+        """Seconds per evaluation over `n` evaluations (0 counts as one). For benchmarks."""
+
+# ---------------------------------------------------------------------------------------------- tensors
+
+class TensorSpec:
+    """What a TENSOR check asks: exact class, dispatch keys (device type, layout, conj, neg, functorch, Python ...),
+    dtype, device with index, requires_grad, shape, strides.
+
+    Args:
+        tensor: the example. Subclasses with Python sizes, sparse and nested tensors take a slower path.
+        shape: as long as tensor.shape; None where any size will do. Default: the example's.
+        stride: as long as tensor.stride(), None where any will do; "contiguous": contiguous for the actual shape.
+            Default: the example's.
+        requires_grad: None where any will do. Default: the example's.
+    """
+
+    def __init__(
+        self,
+        tensor: Any,
+        *,
+        shape: Sequence[int | None] | None = None,
+        stride: Sequence[int | None] | Literal["contiguous"] | None = None,
+        requires_grad: bool | None | Literal["example"] = "example",
+    ) -> None: ...
+    @property
+    def shape(self) -> tuple[int | None, ...]: ...
+    @property
+    def stride(self) -> tuple[int | None, ...] | Literal["contiguous"]: ...
+    @property
+    def raw(self) -> bool:
+        """Whether checks read memory directly (False: through the tensor's Python attributes)."""
+    def matches(self, value: Any) -> bool: ...
+    def mismatch(self, value: Any) -> str | None:
+        """The first difference in words (`shape[0]: expected 8, got 4`), None when it matches."""
+
+def state() -> tuple[Any, ...]:
+    """The present values of the ambient modes, in the order of `state_names()`."""
+
+def state_names() -> tuple[str, ...]: ...
+
+# ---------------------------------------------------------------------------------------------- set-up (calibrate.py)
+
+def set_tensor_layout(tensor: type, layout: Mapping[str, int] | None) -> None:
+    """`tensor` is torch.Tensor. `layout`: the numbers of `smelt.base.tensor_layout.TensorLayout`; None: slow path."""
+
+def set_state_readers(readers: Sequence[tuple[str, Callable[[], Any]]], libc10: str | None) -> None:
+    """Functions without arguments whose results make up `state()`; the thread-local dispatch key set of `libc10` (path)
+    is added when its symbol is found."""
+
