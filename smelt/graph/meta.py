@@ -1,0 +1,80 @@
+"""What is known of a tensor without its data. Every value of every fx graph carries one as `node.meta["val"]`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMeta:
+    """Shape (elements), stride (elements), dtype and device of a strided tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stride: tuple[int, ...]
+    device: torch.device
+    requires_grad: bool = False
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, without gaps or repeats."""
+        return self.numel * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        name = str(self.dtype).removeprefix("torch.")
+        place = "" if self.device.type == "cpu" else f"@{self.device}"
+        layout = "" if self.stride == contiguous_stride(self.shape) else f" stride {list(self.stride)}"
+        return f"{name}{list(self.shape)}{layout}{place}"
+
+
+def meta_of(tensor: torch.Tensor) -> TensorMeta:
+    """The metadata of a strided tensor (real or traced)."""
+    return TensorMeta(
+        tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()), tensor.device, bool(tensor.requires_grad)
+    )
+
+
+def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides as PyTorch sets them: sizes of 0 count as 1."""
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """True when some order of the dimensions makes the tensor row-major without gaps or overlap."""
+    step = 1
+    for size, this in sorted(((n, s) for n, s in zip(shape, stride, strict=True) if n != 1), key=lambda p: p[::-1]):
+        if size == 0:
+            return True
+        if this != step:
+            return False
+        step *= size
+    return True
+
+
+def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements from the first to the last that the tensor can touch (0 when it has none)."""
+    last = 0
+    for size, step in zip(shape, stride, strict=True):
+        if size == 0:
+            return 0
+        last += (size - 1) * step
+    return last + 1

@@ -1,0 +1,116 @@
+"""What an operator's schema says: is it pure, a view, or does it write to its arguments; is it random, composite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.base.torch_c import is_composite
+
+
+class Kind(Enum):
+    """How an operator treats memory."""
+
+    PURE = "pure"  # fresh results, nothing written
+    VIEW = "view"  # results alias the first argument
+    WRITE = "write"  # some arguments are written
+
+
+@dataclass(frozen=True, slots=True)
+class OpInfo:
+    """Facts about one operator overload, read once from its schema.
+
+    Attributes:
+        kind: how it treats memory.
+        random: it draws from a generator.
+        composite: it is only a recipe over other operators and never needs to be recorded.
+        moves: it changes which elements its first argument shows (`t_`, `squeeze_`).
+        written: names of the arguments that it writes, in schema order.
+        returned: for each result the name of the written argument that it is, or None for a fresh one.
+        functional: for WRITE, the operator that returns what this one writes (its results: the fresh
+            results first, then one per written argument), or None when there is none.
+    """
+
+    kind: Kind
+    random: bool
+    composite: bool
+    moves: bool = False
+    written: tuple[str, ...] = ()
+    returned: tuple[str | None, ...] = ()
+    functional: OpOverload | None = None
+
+
+_infos: dict[OpOverload, OpInfo] = {}
+
+
+def op_info(op: OpOverload) -> OpInfo:
+    """The facts about `op`."""
+    info = _infos.get(op)
+    if info is None:
+        info = _infos[op] = _read(op)
+    return info
+
+
+def _read(op: OpOverload) -> OpInfo:
+    schema = op._schema
+    written = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    random = torch.Tag.nondeterministic_seeded in op.tags
+    composite = is_composite(op)
+    if written:
+        by_set = {_alias_set(a): a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+        returned = tuple(by_set.get(_alias_set(r)) if r.alias_info is not None else None for r in schema.returns)
+        return OpInfo(
+            Kind.WRITE,
+            random,
+            composite,
+            torch.Tag.inplace_view in op.tags,
+            written,
+            returned,
+            _functional(op, written),
+        )
+    if any(r.alias_info is not None for r in schema.returns):
+        return OpInfo(Kind.VIEW, random, composite)
+    return OpInfo(Kind.PURE, random, composite)
+
+
+def _alias_set(value: torch._C.Argument) -> frozenset[str]:
+    assert value.alias_info is not None
+    return frozenset(value.alias_info.before_set) | frozenset(value.alias_info.after_set)
+
+
+_OTHER_NAMES = {
+    "aten::bernoulli_.float": "aten::bernoulli.p",
+    "aten::normal_": "aten::normal_functional",
+    "aten::_native_batch_norm_legit": "aten::_native_batch_norm_legit_functional",
+}
+"""Writing operators whose functional form has a name of its own."""
+
+
+def find_op(name: str) -> OpOverload | None:
+    """The overload named `ns::op.overload`, or None."""
+    space, _, rest = name.partition("::")
+    packet_name, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, space), packet_name, None)
+    return None if packet is None else getattr(packet, overload or "default", None)
+
+
+def _functional(op: OpOverload, written: tuple[str, ...]) -> OpOverload | None:
+    """The overload with the same arguments that returns what `op` writes."""
+    name = op.name()
+    if name in _OTHER_NAMES:
+        return find_op(_OTHER_NAMES[name])
+    space, _, base = op._schema.name.partition("::")
+    outs = {a.name for a in op._schema.arguments if a.name in written and a.kwarg_only}
+    inputs = [(a.name, str(a.real_type)) for a in op._schema.arguments if a.name not in outs]
+    bases = [base] if outs else [base.removesuffix("_"), f"{base}_functional"]
+    for candidate in bases:
+        packet = getattr(getattr(torch.ops, space), candidate, None)
+        for overload in packet.overloads() if packet is not None else ():
+            found = getattr(packet, overload)
+            arguments = [(a.name, str(a.real_type)) for a in found._schema.arguments]
+            if arguments == inputs and op_info(found).kind is Kind.PURE and found is not op:
+                return found
+    return None
