@@ -113,7 +113,7 @@ class Store:
         return None if self.get(kind, key, ".so") is None else self.path(kind, key, ".so")
 
     def put_library(self, kind: str, key: str, built: Path) -> Path:
-        """Publish the shared object at `built` and return a path to load: the entry, or `built` itself as last resort."""
+        """Publish the shared object at `built`; the path to load: the entry, or `built` itself as last resort."""
         return self.put(kind, key, built.read_bytes(), ".so") or built
 
     def size(self) -> int:

@@ -36,9 +36,9 @@ FLAGS = (
     "-fvisibility=default",
     "-w",
 )
-"""Flags of every build. Nothing here changes a floating-point value beyond contracting a*b+c, the compilers' default."""
+"""Flags of every build. None changes a floating-point value beyond contracting a*b+c, the compilers' default."""
 
-_HINT = "install g++ (Debian/Ubuntu: apt install g++; Fedora: dnf install gcc-c++; conda: gxx) or set CXX to a compiler"
+_HINT = "install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; conda: gxx) or set CXX"
 _lock = threading.Lock()
 _libraries: dict[str, Library] = {}
 
@@ -185,7 +185,7 @@ def _openmp_flags(version: str) -> tuple[str, ...]:
 def _link(compiler: Compiler) -> list[str]:
     """Link the loaded OpenMP file itself (its soname is what the loader finds loaded), not the compiler's own copy.
 
-    The compiler appends its own copy at the end; `--as-needed` drops that one, because nothing is left for it to define.
+    The compiler appends its own copy at the end; `--as-needed` drops it, because nothing is left for it to define.
     """
     runtime = torch_openmp()
     if runtime is None or "-fopenmp" not in compiler.flags:

@@ -33,12 +33,12 @@ def slow_data_ptr(tensor: object) -> int:
     """The data pointer of any dense CPU tensor.
 
     Raises:
-        TypeError: not a tensor, a meta tensor, or a lazily conjugated or negated view (its memory does not hold its values).
+        TypeError: not a tensor, a meta tensor, or a lazy conjugate or negative view (its memory holds other values).
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a tensor, got {type(tensor).__name__}")
     if tensor.is_conj() or tensor.is_neg():
-        raise TypeError("a lazy conjugate or negative view has no memory with its values; call resolve_conj/resolve_neg")
+        raise TypeError("a lazy conjugate or negative view: call resolve_conj() or resolve_neg() first")
     if tensor.is_meta:
         raise TypeError("a meta tensor has no data")
     return tensor.data_ptr()

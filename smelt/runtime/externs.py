@@ -1,0 +1,192 @@
+"""Operations that are not generated: `extern(name, params, inputs, outputs)` binds one to its best implementation.
+
+The host program calls the result between generated segments: `k(*tensors)` returns fresh tensors, `k.into(out, *tensors)`
+writes into a given one where `k.supports_out`. Implementations register per operation in `EXTERNS` (modules `gemm`,
+`convolution`, `fallback`); where an operation has several, the first call times them on the real tensors (see `tune`).
+Programs run below autograd and autocast, so the ATen calls here dispatch straight to kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from smelt.base.errors import CompileError
+from smelt.base.torch_c import empty_strided
+from smelt.runtime.tune import choose, remembered
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape, stride (both in elements) and dtype of one operand or result."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}:{list(self.stride)}"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One implementation. `call(*tensors)` returns fresh results; `into(out, *tensors)`, if any, writes the only one."""
+
+    name: str
+    call: Callable[..., Any]
+    into: Callable[..., Any] | None = None
+
+
+Factory = Callable[[Mapping[str, Any], "list[Spec | None]", list[Spec]], list[Candidate]]
+EXTERNS: dict[str, Factory] = {}
+"""Operation name -> the function that lists its candidates for given static parameters and operand metadata."""
+
+
+def register(name: str) -> Callable[[Factory], Factory]:
+    """Enter a candidate factory in `EXTERNS`."""
+
+    def enter(factory: Factory) -> Factory:
+        EXTERNS[name] = factory
+        return factory
+
+    return enter
+
+
+def spec_of(value: Any) -> Spec | None:
+    """A Spec of None, a Spec, a tensor, a (shape, stride, dtype) tuple, or any object with shape, stride and dtype."""
+    match value:
+        case None | Spec():
+            return value
+        case torch.Tensor():
+            return Spec(tuple(value.shape), value.stride(), value.dtype)
+        case (shape, stride, dtype):
+            named = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+            return Spec(tuple(shape), tuple(stride), named)
+        case _:
+            return Spec(tuple(value.shape), tuple(value.stride), value.dtype)
+
+
+class ExternKernel:
+    """An operation bound to static parameters and operand metadata.
+
+    Attributes:
+        call: `call(*tensors)` -> a tensor, or a tuple for several results; same as calling the kernel itself.
+        into: `into(out, *tensors)` writes the single result into `out`; raises TypeError when not `supports_out`.
+        chosen: name of the implementation in use, None until the first call has decided.
+    """
+
+    __slots__ = ("name", "candidates", "outputs", "operation", "call", "into", "chosen", "supports_out")
+
+    def __init__(self, name: str, candidates: list[Candidate], outputs: list[Spec], operation: str) -> None:
+        self.name, self.candidates, self.outputs, self.operation = name, candidates, outputs, operation
+        self.supports_out = len(outputs) == 1
+        self.chosen: str | None = None
+        self.call: Callable[..., Any] = self._first_call
+        self.into: Callable[..., Any] = self._first_into if self.supports_out else self._no_into
+
+    def __call__(self, *tensors: Any) -> Any:
+        return self.call(*tensors)
+
+    def __repr__(self) -> str:
+        return f"<extern {self.name} {self.chosen or '|'.join(c.name for c in self.candidates)}>"
+
+    def _first_call(self, *tensors: Any) -> Any:
+        runs = {c.name: c.call for c in self.candidates}
+        self.chosen = _decide(self.operation + " call", runs, tensors)
+        call = runs[self.chosen]
+        result = call(*tensors)
+        if _conforms(result, self.outputs):
+            self.call = call
+            return result
+        self.call = _conforming(call, self.outputs)
+        return self.call(*tensors)
+
+    def _first_into(self, out: torch.Tensor, *tensors: Any) -> Any:
+        runs = {c.name: c.into or _copied_into(c.call) for c in self.candidates}
+        self.chosen = _decide(self.operation + " into", runs, (out, *tensors))
+        self.into = runs[self.chosen]
+        return self.into(out, *tensors)
+
+    def _no_into(self, out: Any, *tensors: Any) -> Any:
+        raise TypeError(f"extern {self.name} has {len(self.outputs)} results and cannot write into a given tensor")
+
+
+def extern(
+    name: str, params: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any], only: str = "auto"
+) -> ExternKernel:
+    """Bind operation `name`.
+
+    Args:
+        name: a prim name in `EXTERNS`, or an ATen overload such as "aten.cumsum.default" whose `params` then hold
+            `args` and `kwargs` with `Slot(i)` where input i goes (see `fallback`).
+        params: the static parameters by name (those of the prim, without its tensors).
+        inputs: metadata of the tensors that calls will pass, None for an absent optional one.
+        outputs: metadata of the results; results come in exactly these strides.
+        only: an implementation name to use whenever the operation has it (`options.gemm`).
+
+    Raises:
+        CompileError: no such operation.
+    """
+    specs, results = [spec_of(value) for value in inputs], [spec for value in outputs if (spec := spec_of(value))]
+    factory = EXTERNS.get(name) or (EXTERNS["aten"] if name.count(".") == 2 else None)
+    if factory is None:
+        raise CompileError(f"no external kernel for {name!r}", hint=f"known: {', '.join(sorted(EXTERNS))}")
+    candidates = factory({**params, "overload": name} if name not in EXTERNS else params, specs, results)
+    forced = [c for c in candidates if c.name == only]
+    operation = f"{name} {_text(params)} {' '.join(map(str, specs))} -> {' '.join(map(str, results))}"
+    return ExternKernel(name, forced or candidates, results, operation)
+
+
+def _text(params: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value!r}" for key, value in sorted(params.items()))
+
+
+def _decide(operation: str, runs: dict[str, Callable[..., Any]], arguments: tuple[Any, ...]) -> str:
+    if len(runs) == 1:
+        return next(iter(runs))
+    known = remembered(operation, tuple(runs))
+    if known is not None:
+        return known
+    return choose(operation, {name: _bound(run, arguments) for name, run in runs.items()})
+
+
+def _bound(run: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[], Any]:
+    return lambda: run(*arguments)
+
+
+def _copied_into(call: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda out, *tensors: out.copy_(call(*tensors))
+
+
+def _conforms(result: Any, outputs: list[Spec]) -> bool:
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    present = [tensor for tensor in results if tensor is not None]
+    return len(present) == len(outputs) and all(
+        _same_layout(tensor, spec) for tensor, spec in zip(present, outputs, strict=True)
+    )
+
+
+def _same_layout(tensor: torch.Tensor, spec: Spec) -> bool:
+    sizes = zip(spec.shape, tensor.stride(), spec.stride, strict=True)
+    return tuple(tensor.shape) == spec.shape and all(size == 1 or a == b for size, a, b in sizes)
+
+
+def _conforming(call: Callable[..., Any], outputs: list[Spec]) -> Callable[..., Any]:
+    """`call` with each result copied to the strides its consumers were compiled for."""
+
+    def laid_out(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
+        if _same_layout(tensor, spec):
+            return tensor
+        return empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=tensor.device).copy_(tensor)
+
+    def run(*tensors: Any) -> Any:
+        result = call(*tensors)
+        if not isinstance(result, (tuple, list)):
+            return laid_out(result, outputs[0])
+        wanted = iter(outputs)
+        return tuple(None if tensor is None else laid_out(tensor, next(wanted)) for tensor in result)
+
+    return run

@@ -1,0 +1,127 @@
+"""External kernels with one implementation: ATen's. Attention, sorts, scans, and any ATen overload by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from smelt.base.errors import CompileError
+from smelt.runtime.externs import EXTERNS, Candidate, Spec, register
+
+aten = torch.ops.aten
+Call = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands for input number `index` inside the `args` and `kwargs` of an ATen overload."""
+
+    index: int
+
+
+def _only(bind: Callable[[Mapping[str, Any]], Call]) -> Callable[..., list[Candidate]]:
+    def candidates(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
+        return [Candidate("aten", bind(params))]
+
+    return candidates
+
+
+def _attention(p: Mapping[str, Any]) -> Call:
+    op, dropout, causal, scale = aten._scaled_dot_product_flash_attention_for_cpu.default, *_attention_params(p)
+    return lambda q, k, v, bias=None: op(q, k, v, dropout, causal, attn_mask=bias, scale=scale)
+
+
+def _attention_backward(p: Mapping[str, Any]) -> Call:
+    op, dropout, causal, scale = (
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+        *_attention_params(p),
+    )
+    return lambda grad, q, k, v, out, logsumexp, bias=None: op(
+        grad, q, k, v, out, logsumexp, dropout, causal, attn_mask=bias, scale=scale
+    )
+
+
+def _attention_params(p: Mapping[str, Any]) -> tuple[float, bool, float | None]:
+    return p["dropout"], p["causal"], p["scale"]
+
+
+def _sort(p: Mapping[str, Any]) -> Call:
+    dim, descending, stable = p["dim"], p["descending"], p["stable"]
+    return lambda x: tuple(torch.sort(x, dim=dim, descending=descending, stable=stable))
+
+
+def _topk(p: Mapping[str, Any]) -> Call:
+    k, dim, largest, ordered = p["k"], p["dim"], p["largest"], p["ordered"]
+    return lambda x: tuple(torch.topk(x, k, dim, largest, ordered))
+
+
+def _scan(function: Call) -> Callable[[Mapping[str, Any]], Call]:
+    def bind(p: Mapping[str, Any]) -> Call:
+        dim = p["dim"]
+        return lambda x: function(x, dim, dtype=x.dtype)
+
+    return bind
+
+
+def _max_pool(p: Mapping[str, Any]) -> Call:
+    kernel, stride, padding, dilation, ceil = (p[n] for n in ("kernel", "stride", "padding", "dilation", "ceil"))
+    op = aten.max_pool2d_with_indices.default
+    return lambda x: op(x, kernel, stride, padding, dilation, ceil)
+
+
+def _avg_pool(p: Mapping[str, Any]) -> Call:
+    names = ("kernel", "stride", "padding", "ceil", "count_padding", "divisor")
+    kernel, stride, padding, ceil, count_padding, divisor = (p[n] for n in names)
+    op = aten.avg_pool2d.default
+    return lambda x: op(x, kernel, stride, padding, ceil, count_padding, divisor)
+
+
+for _name, _bind in {
+    "attention_cpu": _attention,
+    "attention_cpu_backward": _attention_backward,
+    "sort": _sort,
+    "topk": _topk,
+    "cumsum": _scan(torch.cumsum),
+    "cumprod": _scan(torch.cumprod),
+    "max_pool2d": _max_pool,
+    "avg_pool2d": _avg_pool,
+}.items():
+    EXTERNS[_name] = _only(_bind)
+
+
+@register("aten")
+def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
+    """Any ATen overload, `params["overload"]` = "aten.name.overload", with `args`/`kwargs` that hold Slots."""
+    namespace, name, variant = params["overload"].split(".")
+    try:
+        op = getattr(getattr(getattr(torch.ops, namespace), name), variant)
+    except AttributeError as error:
+        raise CompileError(f"torch has no operator {params['overload']}") from error
+    args, kwargs = params.get("args"), params.get("kwargs", {})
+    if args is None:
+        args = tuple(Slot(i) for i in range(len(inputs)))
+    return [Candidate("aten", _call_with(op, args, kwargs))]
+
+
+def _call_with(op: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+    """A function of the input tensors; written as source once, so that a call does no substitution."""
+    constants: list[Any] = []
+
+    def text(value: Any) -> str:
+        match value:
+            case Slot(index):
+                return f"t[{index}]"
+            case list() | tuple():
+                inner = "".join(f"{text(item)}, " for item in value)
+                return f"[{inner}]" if isinstance(value, list) else f"({inner})"
+            case _:
+                constants.append(value)
+                return f"c[{len(constants) - 1}]"
+
+    words = [text(value) for value in args] + [f"{name}={text(value)}" for name, value in kwargs.items()]
+    scope: dict[str, Any] = {"op": op, "c": constants}
+    exec(f"def call(*t):\n    return op({', '.join(words)})\n", scope)
+    return scope["call"]
