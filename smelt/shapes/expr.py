@@ -1,0 +1,369 @@
+"""Integer index expressions: a linear form over variables and floor-div / mod atoms, simplified as it is built.
+
+Used by loops (index remaps of views), schedule (are two accesses equal, do they cover the same elements) and codegen
+(strides, hoisting). Every variable has a range 0 .. size-1, so most divisions that reshapes bring in fold away.
+Division and remainder round towards minus infinity, as in Python.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+
+
+class Atom:
+    """What a linear form is made of: a variable, a runtime value, a floor division or a remainder."""
+
+    __slots__ = ("key", "low", "high", "_hash")
+
+    def __init__(self, key: str, low: int, high: int) -> None:
+        self.key, self.low, self.high = key, low, high
+        self._hash = hash(key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Atom) and self.key == other.key)
+
+    def __repr__(self) -> str:
+        return self.key
+
+
+class Var(Atom):
+    """A loop variable with values 0 .. size-1. Equal names mean equal variables."""
+
+    __slots__ = ("name", "size")
+
+    def __init__(self, name: str, size: int) -> None:
+        super().__init__(name, 0, max(size - 1, 0))
+        self.name, self.size = name, size
+
+
+class Runtime(Atom):
+    """An integer loaded from memory; `value` is whatever the interpreter of the loop body made of it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, name: str, size: int, value: object = None) -> None:
+        super().__init__(name, 0, max(size - 1, 0))
+        self.value = value
+
+
+class Quotient(Atom):
+    """`of // by` for a positive number `by`."""
+
+    __slots__ = ("of", "by")
+
+    def __init__(self, of: Expr, by: int) -> None:
+        low, high = of.range()
+        super().__init__(f"({of} // {by})", low // by, high // by)
+        self.of, self.by = of, by
+
+
+class Remainder(Atom):
+    """`of % by` for a positive number `by`."""
+
+    __slots__ = ("of", "by")
+
+    def __init__(self, of: Expr, by: int) -> None:
+        super().__init__(f"({of} % {by})", 0, by - 1)
+        self.of, self.by = of, by
+
+
+class Expr:
+    """`const + sum(coefficient * atom)`. Immutable; terms are sorted by atom, so equal forms compare equal."""
+
+    __slots__ = ("terms", "const", "_hash", "_range")
+
+    def __init__(self, terms: tuple[tuple[Atom, int], ...], const: int) -> None:
+        self.terms, self.const = terms, const
+        self._hash = hash((terms, const))
+        self._range: tuple[int, int] | None = None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if isinstance(other, Expr):
+            return self._hash == other._hash and self.const == other.const and self.terms == other.terms
+        return not self.terms and self.const == other
+
+    def __add__(self, other: Expr | int) -> Expr:
+        if isinstance(other, int):
+            return self if other == 0 else Expr(self.terms, self.const + other)
+        if not other.terms:
+            return self if other.const == 0 else Expr(self.terms, self.const + other.const)
+        if not self.terms:
+            return other if self.const == 0 else Expr(other.terms, self.const + other.const)
+        sums = dict(self.terms)
+        for atom, coefficient in other.terms:
+            sums[atom] = sums.get(atom, 0) + coefficient
+        return _normal(sums, self.const + other.const)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Expr:
+        return self * -1
+
+    def __sub__(self, other: Expr | int) -> Expr:
+        return self + (-other)
+
+    def __rsub__(self, other: Expr | int) -> Expr:
+        return -self + other
+
+    def __mul__(self, by: int) -> Expr:
+        if by == 1:
+            return self
+        if by == 0:
+            return ZERO
+        return Expr(tuple((atom, c * by) for atom, c in self.terms), self.const * by)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, by: int) -> Expr:
+        return _floordiv(self, by)
+
+    def __mod__(self, by: int) -> Expr:
+        return _mod(self, by)
+
+    def __str__(self) -> str:
+        parts = [str(atom) if c == 1 else f"{c}*{atom}" for atom, c in self.terms]
+        if self.const or not parts:
+            parts.append(str(self.const))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    __repr__ = __str__
+
+    def range(self) -> tuple[int, int]:
+        """The lowest and highest value (bounds that hold; exact for sums of different variables)."""
+        if self._range is None:
+            low = high = self.const
+            for atom, c in self.terms:
+                if c > 0:
+                    low += c * atom.low
+                    high += c * atom.high
+                else:
+                    low += c * atom.high
+                    high += c * atom.low
+            self._range = (low, high)
+        return self._range
+
+    def coefficient(self, atom: Atom) -> int:
+        """The factor of `atom` in the linear form, 0 when absent. Occurrences inside other atoms do not count."""
+        for other, c in self.terms:
+            if other == atom:
+                return c
+        return 0
+
+    def is_linear(self) -> bool:
+        """True when every atom is a loop variable."""
+        return all(type(atom) is Var for atom, _ in self.terms)
+
+    def atoms(self) -> Iterator[Atom]:
+        """Variables and runtime values, also those inside divisions; repeats are possible."""
+        for atom, _ in self.terms:
+            if isinstance(atom, (Quotient, Remainder)):
+                yield from atom.of.atoms()
+            else:
+                yield atom
+
+    def divisions(self) -> Iterator[Quotient | Remainder]:
+        """Every floor-div and mod atom, inner ones first."""
+        for atom, _ in self.terms:
+            if isinstance(atom, (Quotient, Remainder)):
+                yield from atom.of.divisions()
+                yield atom
+
+    def substitute(self, values: Mapping[Atom, Expr]) -> Expr:
+        """The expression with variables replaced, simplified again."""
+        if not self.terms:
+            return self
+        result = constant(self.const)
+        for atom, c in self.terms:
+            if isinstance(atom, Quotient):
+                result = result + (atom.of.substitute(values) // atom.by) * c
+            elif isinstance(atom, Remainder):
+                result = result + (atom.of.substitute(values) % atom.by) * c
+            else:
+                value = values.get(atom)
+                result = result + (value * c if value is not None else Expr(((atom, c),), 0))
+        return result
+
+    def evaluate(self, values: Mapping[Atom, int]) -> int:
+        """The value for given variables (any type with + * // % works, such as integer arrays)."""
+        result = self.const
+        for atom, c in self.terms:
+            if isinstance(atom, Quotient):
+                x = atom.of.evaluate(values) // atom.by
+            elif isinstance(atom, Remainder):
+                x = atom.of.evaluate(values) % atom.by
+            else:
+                x = values[atom]
+            result = result + x * c
+        return result
+
+
+ZERO = Expr((), 0)
+ONE = Expr((), 1)
+
+
+def constant(value: int) -> Expr:
+    """The expression of one number."""
+    return ZERO if value == 0 else Expr((), value)
+
+
+def variable(atom: Atom) -> Expr:
+    """The expression of one atom; a variable with a single value is 0."""
+    return ZERO if atom.low == atom.high == 0 else Expr(((atom, 1),), 0)
+
+
+def flat_index(index: Sequence[Expr], strides: Sequence[int]) -> Expr:
+    """sum(index * stride)."""
+    sums: dict[Atom, int] = {}
+    const = 0
+    for part, stride in zip(index, strides, strict=True):
+        const += part.const * stride
+        for atom, c in part.terms:
+            sums[atom] = sums.get(atom, 0) + c * stride
+    return _normal(sums, const)
+
+
+def reshape_index(index: Sequence[Expr], new: Sequence[int], old: Sequence[int]) -> tuple[Expr, ...]:
+    """Where element `index` of a tensor of shape `new` lies in the row-major tensor of shape `old`.
+
+    Sizes are matched in groups of equal product, so that divisions appear only inside a group that needs them.
+    """
+    result: list[Expr] = []
+    i = j = 0
+    while i < len(new) or j < len(old):
+        first, begin = i, j
+        have, want = 1, 1
+        if i < len(new):
+            have, i = new[i], i + 1
+        if j < len(old):
+            want, j = old[j], j + 1
+        while have != want:
+            if have < want:
+                have, i = have * new[i], i + 1
+            else:
+                want, j = want * old[j], j + 1
+        result += _regroup(index[first:i], new[first:i], old[begin:j])
+    return tuple(result)
+
+
+def _regroup(index: Sequence[Expr], new: Sequence[int], old: Sequence[int]) -> list[Expr]:
+    if len(new) == len(old) == 1:
+        return [index[0]]
+    if all(n == 1 for n in old):
+        return [ZERO] * len(old)
+    flat = ZERO
+    for part, size in zip(index, new, strict=True):
+        flat = flat * size + part
+    result = []
+    step = 1
+    for place, size in reversed(list(enumerate(old))):
+        if size == 1:
+            result.append(ZERO)
+            continue
+        rest = flat // step if step > 1 else flat
+        result.append(rest % size if any(n != 1 for n in old[:place]) else rest)
+        step *= size
+    return result[::-1]
+
+
+def _key(term: tuple[Atom, int]) -> str:
+    return term[0].key
+
+
+def _normal(sums: dict[Atom, int], const: int) -> Expr:
+    """Sort, drop zeros, and join c*(y % n) + c*n*(y // n) into c*y."""
+    remainders = [a for a, c in sums.items() if c and type(a) is Remainder]
+    for atom in remainders:
+        c = sums.get(atom, 0)
+        if not c:
+            continue
+        whole = _floordiv(atom.of, atom.by)
+        if len(whole.terms) == 1 and whole.const == 0 and whole.terms[0][1] == 1:
+            quotient = whole.terms[0][0]
+            if sums.get(quotient, 0) == c * atom.by:
+                rest = {a: k for a, k in sums.items() if a is not atom and a != quotient}
+                rest.pop(atom, None)
+                for a, k in atom.of.terms:
+                    rest[a] = rest.get(a, 0) + k * c
+                return _normal(rest, const + atom.of.const * c)
+    terms = [term for term in sums.items() if term[1]]
+    if len(terms) > 1:
+        terms.sort(key=_key)
+    return Expr(tuple(terms), const)
+
+
+def _split(e: Expr, by: int) -> tuple[Expr, Expr]:
+    """e as by * quotient + rest, term by term; the rest keeps a constant in 0 .. by-1."""
+    whole, rest = [], []
+    for atom, c in e.terms:
+        if c % by == 0:
+            whole.append((atom, c // by))
+        else:
+            rest.append((atom, c))
+    return Expr(tuple(whole), e.const // by), Expr(tuple(rest), e.const % by)
+
+
+def _digits(rest: Expr, by: int) -> tuple[int, Expr, Expr] | None:
+    """rest = unit * high + low with 0 <= low < unit and unit dividing `by`: the mixed-radix cut of a reshape."""
+    for unit in sorted({math.gcd(c, by) for _, c in rest.terms}, reverse=True):
+        if unit == 1:
+            return None
+        high, low = _split(rest, unit)
+        bottom, top = low.range()
+        if high.terms and bottom >= 0 and top < unit:
+            return unit, high, low
+    return None
+
+
+@lru_cache(maxsize=65536)
+def _floordiv(e: Expr, by: int) -> Expr:
+    if by == 1:
+        return e
+    if by <= 0:
+        raise ZeroDivisionError(f"{e} // {by}")
+    whole, rest = _split(e, by)
+    low, high = rest.range()
+    if low // by == high // by:
+        return whole + low // by
+    cut = _digits(rest, by)
+    if cut is not None:
+        unit, upper, _ = cut
+        return whole + _floordiv(upper, by // unit)
+    if len(rest.terms) == 1 and rest.const == 0:
+        atom, c = rest.terms[0]
+        if c == 1 and type(atom) is Quotient:
+            return whole + _floordiv(atom.of, atom.by * by)
+        if c == 1 and type(atom) is Remainder and atom.by % by == 0:
+            # (y % (a*b)) // b == (y // b) % a
+            return whole + _mod(_floordiv(atom.of, by), atom.by // by)
+    return whole + Expr(((Quotient(rest, by), 1),), 0)
+
+
+@lru_cache(maxsize=65536)
+def _mod(e: Expr, by: int) -> Expr:
+    if by == 1:
+        return ZERO
+    if by <= 0:
+        raise ZeroDivisionError(f"{e} % {by}")
+    _, rest = _split(e, by)
+    low, high = rest.range()
+    if low // by == high // by:
+        return rest - (low // by) * by
+    cut = _digits(rest, by)
+    if cut is not None:
+        unit, upper, lower = cut
+        return _mod(upper, by // unit) * unit + lower
+    if len(rest.terms) == 1 and rest.const == 0:
+        atom, c = rest.terms[0]
+        if c == 1 and type(atom) is Remainder and atom.by % by == 0:
+            return _mod(atom.of, by)
+    return Expr(((Remainder(rest, by), 1),), 0)
