@@ -1,0 +1,149 @@
+"""The builder appends prim nodes to an fx graph: `p.mul(p.add(x, y), 2.0)`.
+
+One method per prim, with the prim's own signature. Every call is simplified first (identities, constants;
+see simplify), then looked up among the nodes already built (common subexpressions cost nothing), and only
+then becomes a node whose `meta["val"]` the prim's meta rule gives. No tensor is touched.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.fx import Node
+
+from smelt.graph.meta import TensorMeta
+from smelt.prims.ops import PRIMS, Prim
+from smelt.prims.simplify import RULES
+from smelt.prims.simplify_views import VIEW_RULES
+
+_RULES = RULES | VIEW_RULES
+
+Value = Any
+"""What a prim argument can be: a Node, a Python number, a tuple of these, or a parameter."""
+
+
+def meta_of_value(value: Value) -> Any:
+    """The metas of an argument: nodes become their meta, tuples are walked, the rest stays."""
+    if isinstance(value, Node):
+        return value.meta["val"]
+    if isinstance(value, (tuple, list)):
+        return tuple(meta_of_value(v) for v in value)
+    return value
+
+
+class Builder:
+    """Appends prim nodes to `graph`. `scope` entries are copied into the meta of each new node."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self.scope: dict[str, Any] = {}
+        self._known: dict[Any, Node] = {}
+        self._parts: dict[Node, tuple[Node | None, ...]] = {}
+
+    def emit(self, prim: Prim, *args: Value, **kwargs: Value) -> Any:
+        """The value of one prim application: an existing node, a new one, or a tuple for several results."""
+        args = prim.bind(args, kwargs)
+        rule = _RULES.get(prim.name)
+        if rule is not None:
+            simpler = rule(self, *args)
+            if simpler is not None:
+                return simpler
+        return self.unique(prim, args)
+
+    def unique(self, prim: Prim, args: tuple[Value, ...]) -> Any:
+        """The node of exactly this application, made only once; the simplification rules are not asked."""
+        key = (prim.name, *map(_key, args))
+        node = self._known.get(key)
+        if node is None:
+            node = self._append(prim, prim.name, args, prim.meta(*map(meta_of_value, args)))
+            self._known[key] = node
+        meta = node.meta["val"]
+        return self.parts(node) if type(meta) is tuple else node
+
+    def _append(self, target: Callable[..., Any], name: str, args: tuple[Value, ...], meta: Any) -> Node:
+        node = self.graph.create_node("call_function", target, args, {}, name)
+        node.meta.update(self.scope)
+        node.meta["val"] = meta
+        return node
+
+    def parts(self, node: Node) -> tuple[Node | None, ...]:
+        """The getitem nodes of a node with several results; None where the meta is None."""
+        known = self._parts.get(node)
+        if known is None:
+            metas = enumerate(node.meta["val"])
+            known = tuple(
+                None if m is None else self._append(operator.getitem, node.name, (node, i), m) for i, m in metas
+            )
+            self._parts[node] = known
+        return known
+
+    def call(self, target: Callable[..., Any], args: tuple[Value, ...], kwargs: dict[str, Value], meta: Any) -> Any:
+        """A node of another kind (an ATen fallback) with the given meta."""
+        node = self.graph.create_node("call_function", target, args, kwargs)
+        node.meta.update(self.scope)
+        node.meta["val"] = meta
+        return self.parts(node) if isinstance(meta, (tuple, list)) else node
+
+    # -- shorthands that are not prims themselves
+
+    def broadcast(self, x: Node, shape: Sequence[int]) -> Node:
+        """x expanded to shape by numpy's rule (dimensions align at the end)."""
+        own = x.meta["val"].shape
+        shape = tuple(shape)
+        if own == shape:
+            return x
+        lead = len(shape) - len(own)
+        return self.emit(PRIMS["broadcast_in_dim"], x, shape, tuple(range(lead, len(shape))))
+
+    def keep(self, x: Node, dims: Sequence[int]) -> Node:
+        """x with dimensions of size 1 put back at dims (places in the result): undoes a reduction's drop."""
+        own = x.meta["val"].shape
+        rank = len(own) + len(dims)
+        rest = iter(own)
+        return self.emit(PRIMS["reshape"], x, tuple(1 if d in dims else next(rest) for d in range(rank)))
+
+    def spread(self, x: Node, shape: Sequence[int], dims: Sequence[int]) -> Node:
+        """The result of a reduction over dims repeated back to shape."""
+        kept = tuple(d for d in range(len(shape)) if d not in dims)
+        return self.emit(PRIMS["broadcast_in_dim"], x, tuple(shape), kept)
+
+    def full_like(self, x: Node, value: float) -> Node:
+        """A constant with the shape, dtype and device of x."""
+        meta: TensorMeta = x.meta["val"]
+        return self.emit(PRIMS["full"], meta.shape, value, meta.dtype, meta.device)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., Any]: ...
+
+
+def _method(prim: Prim) -> Callable[..., Any]:
+    def method(self: Builder, *args: Value, **kwargs: Value) -> Any:
+        return self.emit(prim, *args, **kwargs)
+
+    method.__name__ = prim.name
+    method.__doc__ = f"{prim.schema()}: {prim.__doc__}"
+    return method
+
+
+for _prim in PRIMS.values():
+    setattr(Builder, _prim.name, _method(_prim))
+
+
+def _key(value: Value) -> Any:
+    """A hashable stand-in that also separates what Python calls equal: True and 1 and 1.0, 0.0 and -0.0."""
+    kind = type(value)
+    if kind is Node or kind is str or kind is torch.dtype or value is None:
+        return value
+    if kind is tuple or kind is list:
+        return tuple(map(_key, value))
+    if kind is float and value == 0.0:
+        return (kind, math.copysign(1.0, value))
+    if kind is float and value != value:
+        return "nan"
+    return (kind, value)

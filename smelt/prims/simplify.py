@@ -1,0 +1,248 @@
+"""Pointwise simplifications that the builder applies before it makes a node: identities and constants.
+
+A rule gets the builder and the prim's arguments and returns the simpler value, or None. Rules only look at
+operands, so one look at each new node is enough: a graph built through them has no such pattern left.
+Values stay the same bit for bit, except that x + 0 may lose the sign of a zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+
+from smelt.prims.dtypes import INTEGERS
+from smelt.prims.ops import PRIMS
+from smelt.prims.table import Number
+
+if TYPE_CHECKING:
+    from smelt.prims.builder import Builder
+
+Rule = Callable[..., Any]
+Identity = Callable[["Builder", Any, Any], Any]
+
+FULL, CONVERT, NEG = PRIMS["full"], PRIMS["convert"], PRIMS["neg"]
+COMMUTATIVE = frozenset(
+    "add mul maximum minimum eq ne logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor".split()
+)
+
+
+def constant_of(x: Any) -> Any:
+    """The Python number that x is: itself, or the value of a `full` node; else None."""
+    if isinstance(x, Node):
+        return x.args[1] if x.target is FULL else None
+    return x
+
+
+def typed(number: Number, dtype: torch.dtype) -> Number:
+    """The number as the Python type that stands for dtype."""
+    return float(number) if dtype.is_floating_point else bool(number) if dtype is torch.bool else int(number)
+
+
+def rounded(number: Number, dtype: torch.dtype) -> Number:
+    """The number as dtype holds it."""
+    if type(number) is int and dtype in INTEGERS and -128 <= number < 128 and (number >= 0 or dtype is not torch.uint8):
+        return number
+    return torch.tensor(number, dtype=torch.float64 if type(number) is float else None).to(dtype).item()
+
+
+# -- identities of binary prims: (builder, x, y) with at most one number among x and y
+
+
+def _add(p: Builder, x: Any, y: Any) -> Any:
+    if y == 0 and not isinstance(y, Node):
+        return x
+    if isinstance(y, Node) and y.target is NEG:
+        return p.sub(x, y.args[0])
+    return None
+
+
+def _sub(p: Builder, x: Any, y: Any) -> Any:
+    if not isinstance(y, Node):
+        return x if y == 0 else None
+    if x == 0 and not isinstance(x, Node):
+        return None if y.meta["val"].dtype.is_floating_point else p.neg(y)
+    return p.add(x, y.args[0]) if y.target is NEG else None
+
+
+def _mul(p: Builder, x: Any, y: Any) -> Any:
+    if isinstance(y, Node):
+        return None
+    return x if y == 1 else p.neg(x) if y == -1 else None
+
+
+def _div(p: Builder, x: Any, y: Any) -> Any:
+    if isinstance(y, Node):
+        return p.reciprocal(y) if x == 1 else None
+    if y == 1:
+        return x
+    exact = y != 0 and math.isfinite(y) and math.frexp(y)[0] in (0.5, -0.5) and 1e-30 < abs(y) < 1e30
+    return p.mul(x, 1 / y) if exact and x.meta["val"].dtype is not torch.float16 else None
+
+
+_FLOAT_POWERS: dict[float, Callable[[Builder, Any], Any]] = {
+    0.5: lambda p, x: p.sqrt(x),
+    -0.5: lambda p, x: p.rsqrt(x),
+    -1.0: lambda p, x: p.reciprocal(x),
+    -2.0: lambda p, x: p.reciprocal(p.mul(x, x)),
+}
+_POWERS: dict[float, Callable[[Builder, Any], Any]] = {
+    0.0: lambda p, x: p.full_like(x, 1),
+    1.0: lambda p, x: x,
+    2.0: lambda p, x: p.mul(x, x),
+    3.0: lambda p, x: p.mul(p.mul(x, x), x),
+}
+
+
+def _pow(p: Builder, x: Any, y: Any) -> Any:
+    if isinstance(y, Node):
+        return None
+    make = _POWERS.get(y)
+    if make is None and x.meta["val"].dtype.is_floating_point:
+        make = _FLOAT_POWERS.get(y)
+    return make(p, x) if make else None
+
+
+def _floor_div(p: Builder, x: Any, y: Any) -> Any:
+    return x if y == 1 and not isinstance(y, Node) and x.meta["val"].dtype in INTEGERS else None
+
+
+def _logical_and(p: Builder, x: Any, y: Any) -> Any:
+    if isinstance(y, Node) or x.meta["val"].dtype is not torch.bool:
+        return x if x is y and x.meta["val"].dtype is torch.bool else None
+    return x if y else p.full_like(x, False)
+
+
+def _logical_or(p: Builder, x: Any, y: Any) -> Any:
+    if isinstance(y, Node) or x.meta["val"].dtype is not torch.bool:
+        return x if x is y and x.meta["val"].dtype is torch.bool else None
+    return p.full_like(x, True) if y else x
+
+
+def _same(p: Builder, x: Any, y: Any) -> Any:
+    return x if x is y else None
+
+
+IDENTITIES: dict[str, Identity] = {
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "div": _div,
+    "pow": _pow,
+    "floor_div": _floor_div,
+    "trunc_div": _floor_div,
+    "logical_and": _logical_and,
+    "logical_or": _logical_or,
+    "bitwise_and": _same,
+    "bitwise_or": _same,
+    "maximum": _same,
+    "minimum": _same,
+}
+
+
+def _binary(name: str) -> Rule:
+    """Constants become numbers (to the right where order is free); two constants are computed."""
+    prim, identity, swap = PRIMS[name], IDENTITIES.get(name), name in COMMUTATIVE
+
+    def rule(p: Builder, x: Any, y: Any) -> Any:
+        a, b = constant_of(x), constant_of(y)
+        if a is None and b is None:
+            return identity(p, x, y) if identity else None
+        like = (x if isinstance(x, Node) else y).meta["val"]
+        if a is not None and b is not None:
+            return _fold(p, name, like, typed(a, like.dtype), typed(b, like.dtype))
+        if a is not None:
+            number = typed(a, like.dtype)
+            x, y = (y, number) if swap else (number, y)
+        else:
+            y = typed(b, like.dtype)
+        simpler = identity(p, x, y) if identity else None
+        return p.unique(prim, (x, y)) if simpler is None else simpler
+
+    return rule
+
+
+def _fold(p: Builder, name: str, like: Any, *numbers: Number) -> Node:
+    """The prim applied to constants, computed by its own reference."""
+    tensors = [torch.tensor(n, dtype=like.dtype) for n in numbers]
+    value = PRIMS[name](*tensors)
+    return p.full(like.shape, value.item(), value.dtype, like.device)
+
+
+def _unary(name: str) -> Rule:
+    def rule(p: Builder, x: Node) -> Any:
+        if x.target is FULL:
+            return _fold(p, name, x.meta["val"], x.args[1])
+        if name == "neg" and x.target is NEG:
+            return x.args[0]
+        return None
+
+    return rule
+
+
+def _where(p: Builder, cond: Node, a: Any, b: Any) -> Any:
+    if cond.target is FULL:
+        chosen = a if cond.args[1] else b
+        if isinstance(chosen, Node):
+            return chosen
+        return p.full_like(b if cond.args[1] else a, chosen)
+    if a is b:
+        return a
+    first, second = constant_of(a), constant_of(b)
+    if first is not None and second is None:
+        return p.unique(PRIMS["where"], (cond, typed(first, b.meta["val"].dtype), b))
+    if second is not None and first is None:
+        return p.unique(PRIMS["where"], (cond, a, typed(second, a.meta["val"].dtype)))
+    return None
+
+
+_HOLDS: dict[torch.dtype, frozenset[torch.dtype]] = {
+    torch.bool: frozenset(INTEGERS) | {torch.float16, torch.bfloat16, torch.float32, torch.float64},
+    torch.uint8: frozenset({torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32})
+    | {torch.float64},
+    torch.int8: frozenset({torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32})
+    | {torch.float64},
+    torch.int16: frozenset({torch.int32, torch.int64, torch.float32, torch.float64}),
+    torch.int32: frozenset({torch.int64, torch.float64}),
+    torch.float16: frozenset({torch.float32, torch.float64}),
+    torch.bfloat16: frozenset({torch.float32, torch.float64}),
+    torch.float32: frozenset({torch.float64}),
+}
+"""The dtypes that hold every value of a dtype exactly: a conversion through them can be left out."""
+
+
+def _convert(p: Builder, x: Node, dtype: torch.dtype) -> Any:
+    source = x.meta["val"].dtype
+    if source is dtype:
+        return x
+    if x.target is FULL:
+        meta = x.meta["val"]
+        return p.full(meta.shape, typed(rounded(x.args[1], source), dtype), dtype, meta.device)
+    if x.target is CONVERT:
+        inner = x.args[0]
+        if source in _HOLDS.get(inner.meta["val"].dtype, ()):
+            return p.convert(inner, dtype)
+    return None
+
+
+def _full(p: Builder, shape: Any, value: Number, dtype: torch.dtype, device: torch.device) -> Any:
+    number = rounded(typed(value, dtype), dtype)
+    return p.unique(FULL, (shape, number, dtype, device))
+
+
+def _clone(p: Builder, x: Node) -> Any:
+    return x if x.target is PRIMS["clone"] else None
+
+
+_BINARY = [name for name, prim in PRIMS.items() if prim.parameters == ("x", "y")]
+_UNARY = [name for name, prim in PRIMS.items() if prim.parameters == ("x",) and name != "clone"]
+
+RULES: dict[str, Rule] = (
+    {name: _binary(name) for name in _BINARY}
+    | {name: _unary(name) for name in _UNARY}
+    | {"where": _where, "convert": _convert, "full": _full, "clone": _clone}
+)
+"""The rule of each pointwise prim that has one."""

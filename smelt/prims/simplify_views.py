@@ -1,0 +1,129 @@
+"""Simplifications of views and copies: identities vanish, chains of one kind become one, constants pass through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch.fx import Node
+
+from smelt.prims.ops import PRIMS
+from smelt.prims.simplify import FULL
+from smelt.prims.table import Number, Shape
+
+if TYPE_CHECKING:
+    from smelt.prims.builder import Builder
+
+RESHAPE, PERMUTE, BROADCAST, SLICE = (PRIMS[n] for n in ("reshape", "permute", "broadcast_in_dim", "slice"))
+
+
+def _constant(p: Builder, x: Node, shape: Shape) -> Any:
+    _, value, dtype, device = x.args
+    return p.full(shape, value, dtype, device)
+
+
+def _reshape(p: Builder, x: Node, shape: Shape) -> Any:
+    if x.meta["val"].shape == shape:
+        return x
+    if x.target is FULL:
+        return _constant(p, x, shape)
+    if x.target is RESHAPE:
+        return p.reshape(x.args[0], shape)
+    return None
+
+
+def _permute(p: Builder, x: Node, dims: Shape) -> Any:
+    shape = x.meta["val"].shape
+    if dims == tuple(range(len(dims))):
+        return x
+    moved = [d for d in dims if shape[d] != 1]
+    if moved == sorted(moved):  # only dimensions of size 1 move
+        return p.reshape(x, tuple(shape[d] for d in dims))
+    if x.target is FULL:
+        return _constant(p, x, tuple(shape[d] for d in dims))
+    if x.target is PERMUTE:
+        inner = x.args[1]
+        return p.permute(x.args[0], tuple(inner[d] for d in dims))
+    return None
+
+
+def _added_ones(small: Shape, large: Shape) -> Shape | None:
+    """Where the dimensions of small lie in large, if large is small with sizes of 1 put in."""
+    places: list[int] = []
+    for d, n in enumerate(large):
+        if len(places) < len(small) and small[len(places)] == n:
+            places.append(d)
+        elif n != 1:
+            return None
+    return tuple(places) if len(places) == len(small) else None
+
+
+def _broadcast(p: Builder, x: Node, shape: Shape, dims: Shape) -> Any:
+    own = x.meta["val"].shape
+    if own == shape:
+        return x
+    if x.target is FULL:
+        return _constant(p, x, shape)
+    if x.target is BROADCAST:
+        inner = x.args[2]
+        return p.broadcast_in_dim(x.args[0], shape, tuple(dims[d] for d in inner))
+    if x.target is RESHAPE:
+        source = x.args[0]
+        places = _added_ones(source.meta["val"].shape, own)
+        if places is not None:
+            return p.broadcast_in_dim(source, shape, tuple(dims[d] for d in places))
+    if sum(n != 1 for n in shape) == sum(n != 1 for n in own):  # only sizes of 1 come in
+        return p.reshape(x, shape)
+    return None
+
+
+def _slice(p: Builder, x: Node, starts: Shape, stops: Shape, steps: Shape) -> Any:
+    shape = x.meta["val"].shape
+    if not any(starts) and stops == shape and all(s == 1 or n <= 1 for s, n in zip(steps, shape, strict=True)):
+        return x
+    if x.target is FULL:
+        sizes = ((b - a + s - 1) // s for a, b, s in zip(starts, stops, steps, strict=True))
+        return _constant(p, x, tuple(sizes))
+    if x.target is SLICE:
+        source, first, _, strides = x.args
+        begin = tuple(f + a * t for f, a, t in zip(first, starts, strides, strict=True))
+        end = tuple(f + max(b - 1, 0) * t + (b > 0) for f, b, t in zip(first, stops, strides, strict=True))
+        jump = tuple(s * t for s, t in zip(steps, strides, strict=True))
+        return p.slice(source, begin, tuple(map(max, begin, end)), jump)
+    return None
+
+
+def _flip(p: Builder, x: Node, dims: Shape) -> Any:
+    return x if x.target is FULL or all(x.meta["val"].shape[d] <= 1 for d in dims) else None
+
+
+def _pad(p: Builder, x: Node, low: Shape, high: Shape, value: Number) -> Any:
+    return x if not any(low) and not any(high) else None
+
+
+def _cat(p: Builder, tensors: Any, dim: int) -> Any:
+    kept = tuple(x for x in tensors if x.meta["val"].shape[dim] != 0) or tuple(tensors)[:1]
+    if len(kept) == 1:
+        return kept[0]
+    return None if len(kept) == len(tensors) else p.cat(kept, dim)
+
+
+def _reduction(p: Builder, x: Node, dims: Shape) -> Any:
+    if not dims:
+        return x
+    shape = x.meta["val"].shape
+    if all(shape[d] == 1 for d in dims):
+        return p.reshape(x, tuple(n for d, n in enumerate(shape) if d not in dims))
+    return None
+
+
+VIEW_RULES: dict[str, Callable[..., Any]] = {
+    "reshape": _reshape,
+    "permute": _permute,
+    "broadcast_in_dim": _broadcast,
+    "slice": _slice,
+    "flip": _flip,
+    "pad": _pad,
+    "cat": _cat,
+} | dict.fromkeys(("sum", "prod", "amax", "amin", "any", "all"), _reduction)
+"""The rule of each view, copy and reduction prim that has one."""
