@@ -1,0 +1,115 @@
+"""Lowerings of reads and writes at data-dependent places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smelt.graph.meta import TensorMeta
+from smelt.loops.ir import Index, Node, Ops, Scatter, Value
+from smelt.loops.registry import Operand, lowering, pointwise
+from smelt.shapes.expr import Expr
+
+
+@lowering("gather")
+def gather(name: str, meta: TensorMeta, x: Operand, dim: int, index: Operand) -> Node:
+    size = x.shape[dim]
+
+    def body(ops: Ops, place: Index) -> Value:
+        found = ops.indirect(ops.load(index.name, place), size, False)
+        return ops.load(x.name, (*place[:dim], found, *place[dim + 1 :]))
+
+    return pointwise(name, meta, [index, x], body, "gather")
+
+
+@lowering("index_select")
+def index_select(name: str, meta: TensorMeta, x: Operand, dim: int, index: Operand) -> Node:
+    size = x.shape[dim]
+
+    def body(ops: Ops, place: Index) -> Value:
+        found = ops.indirect(ops.load(index.name, (place[dim],)), size, False)
+        return ops.load(x.name, (*place[:dim], found, *place[dim + 1 :]))
+
+    return pointwise(name, meta, [index, x], body, "index_select")
+
+
+class Picked:
+    """How x[indices] maps places: the rule of numpy's advanced indexing, shared by index and index_put."""
+
+    def __init__(self, shape: tuple[int, ...], indices: Sequence[Operand | None]) -> None:
+        self.shape, self.indices = shape, indices
+        dims = [d for d, i in enumerate(indices) if i is not None]
+        self.rank = next(len(i.shape) for i in indices if i is not None)
+        adjacent = dims[-1] - dims[0] + 1 == len(dims)
+        self.begin = dims[0] if adjacent else 0
+
+    def kept_dims(self, places: int) -> list[int]:
+        """Dimensions of the result that come from unindexed dimensions of x."""
+        return [d for d in range(places) if not self.begin <= d < self.begin + self.rank]
+
+    def locate(self, ops: Ops, place: Index) -> Index:
+        """The index into x of element `place` of x[indices]."""
+        picked = place[self.begin : self.begin + self.rank]
+        kept = iter((*place[: self.begin], *place[self.begin + self.rank :]))
+        result: list[Expr] = []
+        for index, size in zip(self.indices, self.shape, strict=True):
+            if index is None:
+                result.append(next(kept))
+            else:
+                result.append(ops.indirect(ops.load(index.name, picked), size, True))
+        return tuple(result)
+
+
+@lowering("index")
+def index(name: str, meta: TensorMeta, x: Operand, indices: Sequence[Operand | None]) -> Node:
+    picked = Picked(x.shape, indices)
+    operands = [*(i for i in indices if i is not None), x]
+    return pointwise(name, meta, operands, lambda ops, place: ops.load(x.name, picked.locate(ops, place)), "index")
+
+
+@lowering("index_put")
+def index_put(
+    name: str, meta: TensorMeta, x: Operand, indices: Sequence[Operand | None], values: Operand, accumulate: bool
+) -> Node:
+    picked = Picked(x.shape, indices)
+    names = [x.name, values.name, *(i.name for i in indices if i is not None)]
+    return Scatter(
+        name,
+        meta,
+        tuple(dict.fromkeys(names)),
+        lambda ops, place: ops.load(x.name, place),
+        values.shape,
+        lambda ops, place: ops.load(values.name, place),
+        picked.locate,
+        accumulate,
+        tuple(picked.kept_dims(len(values.shape))),
+    )
+
+
+def _scatter(name: str, meta: TensorMeta, x: Operand, dim: int, index: Operand, src: Operand, add: bool) -> Scatter:
+    size = x.shape[dim]
+
+    def target(ops: Ops, place: Index) -> Index:
+        found = ops.indirect(ops.load(index.name, place), size, False)
+        return (*place[:dim], found, *place[dim + 1 :])
+
+    return Scatter(
+        name,
+        meta,
+        tuple(dict.fromkeys((x.name, src.name, index.name))),
+        lambda ops, place: ops.load(x.name, place),
+        index.shape,
+        lambda ops, place: ops.load(src.name, place),
+        target,
+        add,
+        tuple(d for d in range(len(index.shape)) if d != dim),
+    )
+
+
+@lowering("scatter")
+def scatter(name: str, meta: TensorMeta, x: Operand, dim: int, index: Operand, src: Operand) -> Node:
+    return _scatter(name, meta, x, dim, index, src, add=False)
+
+
+@lowering("scatter_add")
+def scatter_add(name: str, meta: TensorMeta, x: Operand, dim: int, index: Operand, src: Operand) -> Node:
+    return _scatter(name, meta, x, dim, index, src, add=True)

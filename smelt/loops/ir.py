@@ -1,0 +1,211 @@
+"""The loop IR: what each value of a program is, as a body written against an `Ops` handler that is passed in.
+
+Grammar:
+    program   := node* outputs
+    node      := Input | Constant | Pointwise | Reduction | Scatter | Extern | Item
+    body      := ops.load(name, index) | ops.constant(number, dtype) | ops.integer(index expression, dtype)
+               | ops.apply(op, dtype, value*) | ops.convert(value, dtype) | ops.masked(conditions, body, value)
+               | ops.random(value, stream, index expression)
+    index     := one expression per dimension; may hold ops.indirect(value, size)
+
+The same body prints, yields reads, evaluates as a reference or renders, by the handler it is given. A node's value is
+logical: shape and dtype. Memory (which values have a buffer, its strides and place) is decided by the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from smelt.graph.meta import TensorMeta
+from smelt.shapes.expr import Expr
+
+Value = Any
+Index = tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """low <= expr < high, of index arithmetic; None leaves a side open. With `step`, also (expr - low) % step == 0."""
+
+    expr: Expr
+    low: int | None
+    high: int | None
+    step: int = 1
+
+    def holds_always(self) -> bool:
+        """Whether the ranges of the variables already prove it."""
+        low, high = self.expr.range()
+        return (self.low is None or low >= self.low) and (self.high is None or high < self.high) and self.step == 1
+
+    def holds_never(self) -> bool:
+        """Whether the ranges of the variables already refute it."""
+        low, high = self.expr.range()
+        return (self.low is not None and high < self.low) or (self.high is not None and low >= self.high)
+
+
+class Ops(Protocol):
+    """What a body may ask for. Values are the handler's own."""
+
+    def load(self, name: str, index: Index) -> Value:
+        """Element `index` of the value `name`."""
+
+    def constant(self, value: bool | int | float, dtype: torch.dtype) -> Value:
+        """A number."""
+
+    def integer(self, expr: Expr, dtype: torch.dtype) -> Value:
+        """An index expression as a number."""
+
+    def apply(self, op: str, dtype: torch.dtype, *args: Value) -> Value:
+        """A pointwise prim on operands of `dtype` (for `where`, the dtype of the two branches)."""
+
+    def convert(self, value: Value, source: torch.dtype, target: torch.dtype) -> Value:
+        """The value in another dtype."""
+
+    def masked(self, conditions: Sequence[Condition], body: Callable[[], Value], other: Value) -> Value:
+        """`body()` where all conditions hold, `other` elsewhere; loads of the body happen only where they hold."""
+
+    def indirect(self, value: Value, size: int, wrap: bool) -> Expr:
+        """A loaded integer as an index into a dimension of `size`; negative ones count from the end when `wrap`."""
+
+    def random(self, seed: Value, stream: int, index: Expr, count: int) -> Value:
+        """The float32 in [0, 1) that counter `index` (below `count`) of `stream` gives for the int64 seed."""
+
+
+Body = Callable[[Ops, Index], Value]
+
+BOOLEAN = frozenset(
+    "eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit".split()
+)
+"""Ops whose result is bool whatever their operands are."""
+
+
+@dataclass(slots=True)
+class Input:
+    """A tensor that the caller passes."""
+
+    name: str
+    meta: TensorMeta
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Constant:
+    """A tensor known at compile time."""
+
+    name: str
+    meta: TensorMeta
+    tensor: torch.Tensor
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Pointwise:
+    """element(index) = body(ops, index). `view`: the body is one load at another index."""
+
+    name: str
+    meta: TensorMeta
+    inputs: tuple[str, ...]
+    body: Body
+    op: str
+    view: bool = False
+
+
+@dataclass(slots=True)
+class Reduction:
+    """element(kept) = fold of body(ops, index) over `dims` of `source_shape`; `kind` names the fold.
+
+    Kinds: sum prod amax amin any all argmax argmin. The arg kinds reduce one dim and give its first best index.
+    `dtype` is that of the folded values.
+    """
+
+    name: str
+    meta: TensorMeta
+    inputs: tuple[str, ...]
+    body: Body
+    kind: str
+    source_shape: tuple[int, ...]
+    dims: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(slots=True)
+class Scatter:
+    """A copy of `base`, then for every index of `ranges`: element(target(ops, index)) = or += body(ops, index).
+
+    `parallel` lists the dimensions of `ranges` that reach the target unchanged: different ones never meet.
+    """
+
+    name: str
+    meta: TensorMeta
+    inputs: tuple[str, ...]
+    base: Body
+    ranges: tuple[int, ...]
+    body: Body
+    target: Callable[[Ops, Index], Index]
+    accumulate: bool
+    parallel: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Stands for the value of a node inside the arguments of an Extern."""
+
+    name: str
+
+
+@dataclass(slots=True)
+class Extern:
+    """A call of a kernel that is not generated. `args` and `kwargs` hold Refs where tensors go.
+
+    `meta` is one TensorMeta or a tuple of them (None for absent results). `parameters` names the args, if known.
+    """
+
+    name: str
+    meta: Any
+    inputs: tuple[str, ...]
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Item:
+    """Result number `position` of a multi-output Extern."""
+
+    name: str
+    meta: TensorMeta
+    inputs: tuple[str, ...]
+    position: int
+
+
+Node = Input | Constant | Pointwise | Reduction | Scatter | Extern | Item
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A result of the program: the value of node `name` with exactly the strides of `meta`; None is passed through."""
+
+    name: str | None
+    meta: TensorMeta | None
+
+
+@dataclass(slots=True)
+class LoopProgram:
+    """Nodes by name in an order in which operands come first, and the outputs."""
+
+    nodes: dict[str, Node]
+    outputs: list[Output]
+    inputs: list[str]
+
+    def users(self) -> dict[str, list[str]]:
+        """For each node, the nodes that read it (once each, in program order)."""
+        users: dict[str, list[str]] = {name: [] for name in self.nodes}
+        for node in self.nodes.values():
+            for name in dict.fromkeys(node.inputs):
+                users[name].append(node.name)
+        return users

@@ -1,0 +1,102 @@
+"""Prim graph in, loop program out. Prims without a lowering, and ATen overloads, become Extern nodes."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.base.errors import CompileError
+from smelt.graph.meta import TensorMeta, meta_of
+from smelt.loops import indexing, movement, pointwise, reductions
+from smelt.loops.ir import Constant, Extern, Input, Item, LoopProgram, Node, Output, Ref
+from smelt.loops.registry import LOWERINGS, Operand
+from smelt.prims.table import Prim
+
+FAMILIES = (pointwise, movement, reductions, indexing)
+"""The modules whose import fills LOWERINGS."""
+
+
+def lower(gm: fx.GraphModule) -> LoopProgram:
+    """The loop program of a prim graph.
+
+    Args:
+        gm: placeholders, get_attr tensors, prims and ATen overloads; every node has `meta["val"]`.
+
+    Raises:
+        CompileError: a node that is none of these.
+    """
+    nodes: dict[str, Node] = {}
+    inputs: list[str] = []
+    outputs: list[Output] = []
+    for node in gm.graph.nodes:
+        match node.op:
+            case "placeholder":
+                nodes[node.name] = Input(node.name, node.meta["val"])
+                inputs.append(node.name)
+            case "get_attr":
+                nodes[node.name] = _constant(gm, node)
+            case "call_function":
+                nodes[node.name] = _lower_call(node)
+            case "output":
+                outputs = [_output(value) for value in node.args[0]]
+            case other:
+                raise CompileError(f"loops: fx node {node.name} has op {other!r}")
+    return LoopProgram(nodes, outputs, inputs)
+
+
+def _output(value: Any) -> Output:
+    return Output(value.name, value.meta["val"]) if isinstance(value, fx.Node) else Output(None, None)
+
+
+def _constant(gm: fx.GraphModule, node: fx.Node) -> Constant:
+    value: Any = gm
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    if not isinstance(value, torch.Tensor):
+        raise CompileError(f"loops: attribute {node.target} is a {type(value).__name__}, not a tensor")
+    return Constant(node.name, node.meta.get("val") or meta_of(value), value.detach())
+
+
+def _lower_call(node: fx.Node) -> Node:
+    target, meta = node.target, node.meta["val"]
+    if target is operator.getitem:
+        source, position = node.args
+        assert isinstance(source, fx.Node) and isinstance(position, int)
+        return Item(node.name, meta, (source.name,), position)
+    name = getattr(target, "name", None) if isinstance(target, Prim) else None
+    if name in LOWERINGS and not _is_strange(meta):
+        return LOWERINGS[name](node.name, meta, *(_operands(a) for a in node.args))
+    return _extern(node, meta)
+
+
+def _is_strange(meta: Any) -> bool:
+    """Complex and other dtypes that kernels do not hold."""
+    return isinstance(meta, TensorMeta) and meta.dtype not in SUPPORTED
+
+
+SUPPORTED = frozenset(
+    {
+        torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8,
+        torch.uint8, torch.bool,
+    }
+)  # fmt: skip
+"""Element types of generated kernels."""
+
+
+def _operands(value: Any) -> Any:
+    if isinstance(value, fx.Node):
+        return Operand(value.name, value.meta["val"])
+    if isinstance(value, (tuple, list)):
+        return tuple(_operands(item) for item in value)
+    return value
+
+
+def _extern(node: fx.Node, meta: Any) -> Extern:
+    args = fx.map_arg(node.args, lambda n: Ref(n.name))
+    kwargs = fx.map_arg(node.kwargs, lambda n: Ref(n.name))
+    inputs = tuple(dict.fromkeys(n.name for n in node.all_input_nodes))
+    parameters = node.target.parameters if isinstance(node.target, Prim) else ()
+    return Extern(node.name, meta, inputs, node.target, tuple(args), dict(kwargs), parameters)

@@ -1,0 +1,96 @@
+"""Lowerings of pointwise, creation and random prims."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from smelt.graph.meta import TensorMeta, contiguous_stride
+from smelt.loops.ir import Index, Ops, Pointwise, Value
+from smelt.loops.registry import LOWERINGS, Operand, lowering, pointwise, view
+from smelt.shapes.expr import flat_index
+
+PLAIN = """
+abs neg sign exp expm1 exp2 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh
+acosh atanh erf erfc erfinv lgamma digamma floor ceil round trunc isnan isinf isfinite signbit bitwise_not logical_not
+sigmoid add sub mul div floor_div trunc_div fmod remainder pow atan2 hypot copysign nextafter maximum minimum eq ne lt
+le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor shift_left shift_right
+""".split()
+"""Prims that a handler applies element by element under their own name."""
+
+
+def _plain(op: str) -> Any:
+    def lower(name: str, meta: TensorMeta, *args: Any) -> Pointwise:
+        dtype = next(x.meta.dtype for x in args if isinstance(x, Operand))
+
+        def body(ops: Ops, index: Index) -> Value:
+            values = [ops.load(x.name, index) if isinstance(x, Operand) else ops.constant(x, dtype) for x in args]
+            return ops.apply(op, dtype, *values)
+
+        return pointwise(name, meta, [x for x in args if isinstance(x, Operand)], body, op)
+
+    return lower
+
+
+for _op in PLAIN:
+    LOWERINGS[_op] = _plain(_op)
+
+
+@lowering("where")
+def where(name: str, meta: TensorMeta, condition: Operand, a: Any, b: Any) -> Pointwise:
+    dtype = meta.dtype
+
+    def body(ops: Ops, index: Index) -> Value:
+        test = ops.load(condition.name, index)
+        values = [ops.load(x.name, index) if isinstance(x, Operand) else ops.constant(x, dtype) for x in (a, b)]
+        return ops.apply("where", dtype, test, *values)
+
+    return pointwise(name, meta, [condition, *(x for x in (a, b) if isinstance(x, Operand))], body, "where")
+
+
+@lowering("convert")
+def convert(name: str, meta: TensorMeta, x: Operand, dtype: torch.dtype) -> Pointwise:
+    source = x.meta.dtype
+    if source is dtype:
+        return view(name, meta, x, lambda index: index, "convert")
+    return pointwise(
+        name, meta, [x], lambda ops, index: ops.convert(ops.load(x.name, index), source, dtype), "convert"
+    )
+
+
+@lowering("clone")
+def clone(name: str, meta: TensorMeta, x: Operand) -> Pointwise:
+    return view(name, meta, x, lambda index: index, "clone")
+
+
+@lowering("full")
+def full(name: str, meta: TensorMeta, shape: Any, value: Any, dtype: torch.dtype, device: Any) -> Pointwise:
+    return pointwise(name, meta, [], lambda ops, index: ops.constant(value, meta.dtype), "full")
+
+
+@lowering("iota")
+def iota(
+    name: str, meta: TensorMeta, length: int, start: Any, step: Any, dtype: torch.dtype, device: Any
+) -> Pointwise:
+    wide = torch.float64 if dtype.is_floating_point else torch.int64
+
+    def body(ops: Ops, index: Index) -> Value:
+        if wide is torch.int64:
+            return ops.convert(ops.integer(index[0] * int(step) + int(start), wide), wide, dtype)
+        place = ops.convert(ops.integer(index[0], torch.int64), torch.int64, wide)
+        scaled = ops.apply("mul", wide, place, ops.constant(step, wide))
+        return ops.convert(ops.apply("add", wide, scaled, ops.constant(start, wide)), wide, dtype)
+
+    return pointwise(name, meta, [], body, "iota")
+
+
+@lowering("random")
+def random(name: str, meta: TensorMeta, seed: Operand, stream: int, shape: Any) -> Pointwise:
+    strides = contiguous_stride(meta.shape)
+    count = meta.numel
+
+    def body(ops: Ops, index: Index) -> Value:
+        return ops.random(ops.load(seed.name, ()), stream, flat_index(index, strides), count)
+
+    return pointwise(name, meta, [seed], body, "random")

@@ -1,0 +1,36 @@
+"""Lowerings of reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smelt.graph.meta import TensorMeta
+from smelt.loops.ir import Node, Reduction
+from smelt.loops.registry import LOWERINGS, Lowering, Operand, view
+
+FOLDS = ("sum", "prod", "amax", "amin", "any", "all")
+ARG_FOLDS = ("argmax", "argmin")
+
+
+def _fold(kind: str) -> Lowering:
+    def lower(name: str, meta: TensorMeta, x: Operand, dims: Sequence[int]) -> Node:
+        if not dims:
+            return view(name, meta, x, lambda index: index, kind)
+        return _reduction(name, meta, x, kind, tuple(dims))
+
+    return lower
+
+
+def _arg_fold(kind: str) -> Lowering:
+    return lambda name, meta, x, dim: _reduction(name, meta, x, kind, (dim,))
+
+
+def _reduction(name: str, meta: TensorMeta, x: Operand, kind: str, dims: tuple[int, ...]) -> Reduction:
+    source = x.name
+    return Reduction(
+        name, meta, (source,), lambda ops, index: ops.load(source, index), kind, x.shape, dims, x.meta.dtype
+    )
+
+
+LOWERINGS.update({kind: _fold(kind) for kind in FOLDS})
+LOWERINGS.update({kind: _arg_fold(kind) for kind in ARG_FOLDS})

@@ -1,0 +1,53 @@
+"""Lowerings by prim name. A lowering gets the node's name, meta and arguments and returns its loop node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from smelt.graph.meta import TensorMeta
+from smelt.loops.ir import Body, Index, Node, Ops, Pointwise, Value
+
+Lowering = Callable[..., Node]
+
+LOWERINGS: dict[str, Lowering] = {}
+"""Prim name -> `f(name, meta, *args) -> Node`; tensor arguments arrive as `Operand`."""
+
+
+class Operand:
+    """A tensor argument of a lowering: the name and meta of the node that makes it."""
+
+    __slots__ = ("name", "meta")
+
+    def __init__(self, name: str, meta: TensorMeta) -> None:
+        self.name, self.meta = name, meta
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.meta.shape
+
+
+def lowering(*names: str) -> Callable[[Lowering], Lowering]:
+    """Register a lowering for prims."""
+
+    def enter(function: Lowering) -> Lowering:
+        for name in names:
+            LOWERINGS[name] = function
+        return function
+
+    return enter
+
+
+def pointwise(name: str, meta: TensorMeta, operands: list[Operand], body: Body, op: str) -> Pointwise:
+    """A Pointwise node over `operands`."""
+    return Pointwise(name, meta, tuple(dict.fromkeys(x.name for x in operands)), body, op)
+
+
+def view(name: str, meta: TensorMeta, x: Operand, remap: Callable[[Index], Index], op: str) -> Pointwise:
+    """A Pointwise node that is element `remap(index)` of x."""
+    source = x.name
+
+    def body(ops: Ops, index: Index) -> Value:
+        return ops.load(source, remap(index))
+
+    return Pointwise(name, meta, (source,), body, op, view=True)
