@@ -1,0 +1,160 @@
+"""Is a contender as right as eager? Judged against eager in float64, with eager's own float32 error as the yardstick.
+
+For each tensor (loss, outputs, gradients, buffers that forward changed) with reference r, eager result e and the
+contender's result c, the contender passes when
+
+    |c - r| <= FACTOR * max(|e - r|, share * |r|, spread * sqrt(n))        (Euclidean norms, n elements)
+
+`share` is eager's error relative to the reference over all tensors of the group, `spread` its root mean square error
+per element. They keep a tensor on which eager happens to be exact, or whose true value is zero, from failing
+everybody else. Results that are None or not finite must be so on both sides.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from smelt.bench.contenders import Prepare, eager
+from smelt.bench.steps import build_batch, build_model, precision
+from smelt.bench.workloads import Batch, Settings, Workload, without_dropout
+
+FACTOR = 4.0
+"""How many times eager's own error is accepted."""
+
+FLOOR = {"fp32": 1e-5, "amp": 2e-2}
+"""The relative error of a tensor that is always accepted: on a small tensor eager's own error is a matter of luck."""
+
+Tensors = dict[str, Tensor | None]
+
+
+@dataclass
+class Verdict:
+    """`ok`, the worst tensor, and its error as a multiple of what eager itself shows (accepted up to FACTOR)."""
+
+    ok: bool
+    worst: str = ""
+    ratio: float = 0.0
+    error: float = 0.0
+    eager_error: float = 0.0
+    tensors: int = 0
+    dropout: str = "none"
+    failures: list[str] = field(default_factory=list)
+
+
+def judge_workload(workload: Workload, settings: Settings, prepare: Prepare) -> Verdict:
+    """Run one step of the reference, of eager and of the contender from equal weights, and compare."""
+    model = build_model(workload, settings)
+    dropout = "off" if without_dropout(model) and settings.train else "none"
+    batch = build_batch(workload, settings)
+    exact = dataclasses.replace(settings, precision="fp32", mode=None)
+    reference = run_step(workload, copy.deepcopy(model).double(), batch.to(torch.float64), exact, eager)
+    expected = run_step(workload, copy.deepcopy(model), batch, settings, eager)
+    actual = run_step(workload, model, batch, settings, prepare)
+
+    verdict = judge(reference, expected, actual, FLOOR[settings.precision])
+    verdict.dropout = dropout
+    return verdict
+
+
+def run_step(workload: Workload, model: nn.Module, batch: Batch, settings: Settings, prepare: Prepare) -> Tensors:
+    """The loss, outputs, changed buffers and (training) gradients of one step, copied, by name."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    call = prepare(model, settings)
+    torch.manual_seed(settings.seed + 2)
+    with torch.set_grad_enabled(settings.train), precision(settings):
+        output = call(*batch.args, **batch.kwargs)
+        loss = workload.loss(output, batch)
+    if settings.train:
+        loss.backward()
+    return _collect(loss, output, model, before, settings.train)
+
+
+def _collect(loss: Tensor, output: Any, model: nn.Module, before: Mapping[str, Tensor], train: bool) -> Tensors:
+    found: Tensors = {"loss": loss.detach().clone()}
+    for index, leaf in enumerate(pytree.tree_leaves(_plain(output))):
+        if isinstance(leaf, Tensor):
+            found[f"output.{index}"] = leaf.detach().clone()
+    for name, buffer in model.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            found[f"buffer.{name}"] = buffer.detach().clone()
+    if train:
+        for name, parameter in model.named_parameters():
+            gradient = parameter.grad
+            found[f"grad.{name}"] = None if gradient is None else gradient.detach().to_dense().clone()
+    return found
+
+
+def _plain(output: Any) -> Any:
+    """Hugging Face outputs as plain tuples; anything else as it is."""
+    to_tuple = getattr(output, "to_tuple", None)
+    return to_tuple() if callable(to_tuple) else output
+
+
+def judge(reference: Tensors, expected: Tensors, actual: Tensors, floor: float = FLOOR["fp32"]) -> Verdict:
+    """Compare the contender's tensors with the float64 reference, by eager's error. See the module's formula."""
+    verdict = Verdict(ok=True, tensors=len(reference))
+    for name in sorted({*reference, *expected, *actual} - ({*reference} & {*expected} & {*actual})):
+        _fail(verdict, f"{name}: present on one side only", name)
+    for group in ("loss", "output", "buffer", "grad"):
+        names = [name for name in reference if name.partition(".")[0] == group and name in actual and name in expected]
+        _judge_group(verdict, {name: (reference[name], expected[name], actual[name]) for name in names}, floor)
+    return verdict
+
+
+def _judge_group(verdict: Verdict, tensors: dict[str, tuple[Tensor | None, ...]], floor: float) -> None:
+    usable: dict[str, tuple[Tensor, ...]] = {}
+    for name, (reference, expected, actual) in tensors.items():
+        if reference is None or expected is None or actual is None:
+            if (expected is None) != (actual is None):
+                _fail(verdict, f"{name}: {_kind(actual)} where eager gives {_kind(expected)}", name)
+        elif actual.shape != expected.shape or actual.dtype != expected.dtype:
+            _fail(verdict, f"{name}: {_kind(actual)} where eager gives {_kind(expected)}", name)
+        elif not _same_special(expected, actual):
+            _fail(verdict, f"{name}: NaN or infinity where eager has none, or the other way round", name)
+        else:
+            wide = (_wide(tensor) for tensor in (reference, expected, actual))
+            usable[name] = tuple(torch.nan_to_num(tensor, 0.0, 0.0, 0.0) for tensor in wide)
+    errors = {name: float((expected - reference).norm()) for name, (reference, expected, _) in usable.items()}
+    sizes = {name: float(reference.norm()) for name, (reference, _, _) in usable.items()}
+    squares = sum(error**2 for error in errors.values())
+    elements = sum(reference.numel() for reference, _, _ in usable.values())
+    share = max(floor / FACTOR, math.sqrt(squares / (sum(size**2 for size in sizes.values()) or 1.0)))
+    spread = math.sqrt(squares / max(elements, 1))
+    for name, (reference, _, actual) in usable.items():
+        yardstick = max(errors[name], share * sizes[name], spread * math.sqrt(reference.numel()), 1e-12)
+        error = float((actual - reference).norm())
+        if error / yardstick > verdict.ratio:
+            verdict.worst, verdict.ratio = name, error / yardstick
+            verdict.error, verdict.eager_error = error, errors[name]
+        if error > FACTOR * yardstick:
+            _fail(verdict, f"{name}: error {error:.2e} where eager has {errors[name]:.2e}", name)
+
+
+def _fail(verdict: Verdict, reason: str, name: str) -> None:
+    verdict.ok = False
+    verdict.worst = verdict.worst or name
+    if len(verdict.failures) < 8:
+        verdict.failures.append(reason)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _same_special(expected: Tensor, actual: Tensor) -> bool:
+    if not (expected.is_floating_point() or expected.is_complex()):
+        return True
+    return torch.equal(torch.isfinite(expected), torch.isfinite(actual))
+
+
+def _kind(tensor: Tensor | None) -> str:
+    return "None" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

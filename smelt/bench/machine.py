@@ -1,0 +1,60 @@
+"""The machine and the versions that a figure was measured with."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("torch", "smelt", "transformers", "timm", "torchvision", "triton", "numpy")
+
+
+def describe_machine() -> dict[str, Any]:
+    """Processor, usable cores, memory, GPUs, system and versions, as plain values without paths."""
+    return {
+        "cpu": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "compiler": compiler_version(),
+        "packages": package_versions(),
+    }
+
+
+def cpu_name() -> str:
+    """The processor's model name."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def compiler_version() -> str | None:
+    """First line of the C++ compiler's `--version`, or None without one."""
+    command = os.environ.get("CXX", "g++").split()
+    if shutil.which(command[0]) is None:
+        return None
+    run = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=30)
+    return run.stdout.partition("\n")[0].strip() or None
+
+
+def package_versions() -> dict[str, str]:
+    """Version by package, of those that are installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,121 @@
+"""What a benchmark run found, as data: one Row a model and setting, one Result a contender. Reads and writes JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from smelt.bench.accuracy import Verdict
+
+STATUSES = ("pass", "fail_accuracy", "fail_compile", "fail_run", "eager_fails", "timeout", "skipped")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles of `n` measurements, in seconds."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Spread:
+        """The spread of at least one measurement."""
+        if len(seconds) == 1:
+            return cls(seconds[0], seconds[0], seconds[0], 1)
+        low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
+        return cls(median, low, high, len(seconds))
+
+
+@dataclass
+class Result:
+    """What one contender did in a row. Figures that were not taken, or failed, are None; `error` says why.
+
+    cold_s: from the built model to the end of the first step, in a fresh process with empty caches: import of
+        the compiler, `compile()`, and one whole step. warm_s: the same in a second process that keeps the caches.
+    step: one step, interleaved with the other contenders in one process.
+    peak_mb: peak resident memory (MiB) of a fresh process over its whole life, with the caches of the cold start;
+        steady_peak_mb: the same from the second step on.
+    """
+
+    contender: str
+    status: str = "pass"
+    error: str | None = None
+    cold_s: float | None = None
+    warm_s: float | None = None
+    step: Spread | None = None
+    speedup: float | None = None
+    peak_mb: float | None = None
+    steady_peak_mb: float | None = None
+    accuracy: Verdict | None = None
+    counts: dict[str, Any] = field(default_factory=dict)
+
+    def fail(self, status: str, error: str) -> None:
+        """Keep the first failure; later ones follow from it."""
+        if self.status == "pass":
+            self.status, self.error = status, error
+
+
+@dataclass
+class Row:
+    """One model under one setting, and every contender's result."""
+
+    model: str
+    suite: str
+    shape: str
+    train: bool
+    precision: str
+    device: str
+    results: dict[str, Result] = field(default_factory=dict)
+
+    def rate(self) -> None:
+        """Fill in each contender's speed-up over eager: ratio of median steps."""
+        base = self.results.get("eager")
+        for result in self.results.values():
+            if base and base.step and result.step:
+                result.speedup = base.step.median / result.step.median
+
+
+@dataclass
+class Benchmark:
+    """A whole run: rows, the command that made them, and the machine."""
+
+    command: str
+    machine: dict[str, Any] = field(default_factory=dict)
+    started: str = ""
+    rows: list[Row] = field(default_factory=list)
+
+    def save(self, path: Path) -> None:
+        """Write JSON, replacing the file in one step so that an interrupted run leaves a readable one."""
+        partial = path.with_name(path.name + ".part")
+        partial.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        os.replace(partial, path)
+
+    @classmethod
+    def load(cls, path: Path) -> Benchmark:
+        """Read what `save` wrote."""
+        data = json.loads(path.read_text())
+        rows = [Row(**(row | {"results": _results(row["results"])})) for row in data.pop("rows")]
+        return cls(**data, rows=rows)
+
+
+def _results(data: dict[str, dict[str, Any]]) -> dict[str, Result]:
+    return {
+        name: Result(
+            **(
+                item
+                | {
+                    "step": Spread(**item["step"]) if item["step"] else None,
+                    "accuracy": Verdict(**item["accuracy"]) if item["accuracy"] else None,
+                }
+            )
+        )
+        for name, item in data.items()
+    }

@@ -1,0 +1,107 @@
+"""Benchmark results for people: tables for the terminal (rich) and for Markdown files, from the same cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+
+from smelt.bench.accuracy import FACTOR
+from smelt.bench.results import Benchmark, Result, Row
+
+HEADS = (
+    "model",
+    "contender",
+    "cold s",
+    "warm s",
+    "step ms",
+    "±",
+    "x eager",
+    "peak MiB",
+    "error",
+    "graphs (breaks)",
+    "verdict",
+)
+LEFT = {"model", "contender", "verdict"}
+
+
+def cells(row: Row, result: Result) -> tuple[str, ...]:
+    """One line of the table; an empty cell is a figure that was not taken."""
+    step, verdict, counts = result.step, result.accuracy, result.counts
+    return (
+        row.model,
+        result.contender,
+        _number(result.cold_s, 2),
+        _number(result.warm_s, 2),
+        _number(step.median * 1e3 if step else None, 2),
+        f"{50 * (step.high - step.low) / step.median:.0f}%" if step else "",
+        _number(result.speedup, 2),
+        _number(result.peak_mb, 0),
+        f"{verdict.ratio:.1f}x" if verdict else "",
+        f"{counts['graphs']} ({counts.get('breaks', 0)})" if counts.get("graphs") is not None else "",
+        result.status,
+    )
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def results_table(rows: Sequence[Row], title: str = "", busy: tuple[str, str, str] | None = None) -> Table:
+    """Every result so far; `busy` = (model, contender, phase) is shown in the line that is being measured."""
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for head in HEADS[1:]:
+        left = head in LEFT
+        table.add_column(head, justify="left" if left else "right", min_width=13 if left else None, overflow="fold")
+    for row in rows:
+        table.add_row(f"[bold]{row.model}[/]")
+        for result in row.results.values():
+            line = list(cells(row, result))[1:]
+            if busy and busy[0] == row.model and busy[1] in (result.contender, "all"):
+                line[-1] = f"[cyan]{busy[2]} ...[/]"
+            elif result.status != "pass":
+                line[-1] = f"[red]{result.status}[/]"
+            table.add_row(*line)
+    return table
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """One line for each result that is not `pass`, with its reason."""
+    return [
+        f"{row.model}, {result.contender}: {result.status}: {result.error}"
+        for row in rows
+        for result in row.results.values()
+        if result.status != "pass"
+    ]
+
+
+def markdown(benchmark: Benchmark) -> str:
+    """The run as a Markdown section: table, failures, command, machine."""
+    lines = ["| " + " | ".join(HEADS) + " |", "|" + "|".join("---" if h in LEFT else "---:" for h in HEADS) + "|"]
+    for row in benchmark.rows:
+        lines += ["| " + " | ".join(cells(row, result)) + " |" for result in row.results.values()]
+    lines += ["", *(f"- {line}" for line in failures(benchmark.rows))]
+    lines += ["", f"`{benchmark.command}`", "", describe(benchmark), "", LEGEND]
+    return "\n".join(lines) + "\n"
+
+
+def describe(benchmark: Benchmark) -> str:
+    """One sentence on machine and versions."""
+    machine = benchmark.machine
+    packages = ", ".join(f"{name} {version}" for name, version in machine.get("packages", {}).items())
+    gpus = f", {', '.join(machine['gpus'])}" if machine.get("gpus") else ""
+    return (
+        f"{machine.get('cpu')}, {machine.get('cores')} cores, {machine.get('threads')} threads, "
+        f"{machine.get('memory_gb')} GiB{gpus}; Python {machine.get('python')}, {packages}; "
+        f"{machine.get('compiler') or 'no C++ compiler'}; {benchmark.started}"
+    )
+
+
+LEGEND = (
+    "cold: from the built model to the end of the first whole step in a fresh process with empty caches, with the "
+    "import of the compiler, `compile()` and the step itself; warm: the same again with the caches kept; step: median, "
+    "contenders taking turns in one process; ±: half the distance between the quartiles; peak: resident memory of a "
+    f"fresh process; error: the worst tensor's error against float64 as a multiple of eager's own (up to {FACTOR:.0f}x "
+    "is accepted)."
+)

@@ -1,0 +1,141 @@
+"""The child side of a measurement: one task in a fresh process (see `smelt.bench.process` for the parent's side).
+
+Each task takes plain values and returns plain values. A failure is a status of `results.STATUSES` and a text.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import gc
+import json
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from smelt.bench.accuracy import judge_workload
+from smelt.bench.contenders import compiler_counts, find_contender
+from smelt.bench.memory import peak_mb, reset_peak
+from smelt.bench.overhead import call_overhead, guard_overhead
+from smelt.bench.steps import Stepper, build_batch, build_model
+from smelt.bench.workloads import Settings, find_workload
+
+
+class Failed(Exception):
+    """A measurement that ended early: the row's status and the reason."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+@contextmanager
+def failing_as(status: str) -> Iterator[None]:
+    """Turn any error inside into Failed with that status."""
+    try:
+        yield
+    except Failed:
+        raise
+    except Exception as error:
+        raise Failed(status, describe_error(error)) from error
+
+
+def describe_error(error: BaseException) -> str:
+    """Type, message and the innermost place in source, in at most a few hundred characters."""
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {str(error)[:600]}{at}"
+
+
+def start(model: str, contender: str, settings: dict[str, Any], steps: int) -> dict[str, Any]:
+    """The first step, timed from the built model on, then `steps` more; peak memory of both parts."""
+    options = Settings(**settings)
+    broken = "eager_fails" if contender == "eager" else "fail_compile"
+    with failing_as("fail_run"):
+        workload = find_workload(model)
+        stepper = Stepper(workload, build_model(workload, options), build_batch(workload, options), options)
+        prepare = find_contender(contender)
+    begin = time.perf_counter()
+    with failing_as(broken):
+        stepper.compile(prepare)()
+    first = time.perf_counter() - begin
+    whole = peak_mb(options.device)
+    steady_known = reset_peak(options.device)
+    with failing_as(broken if contender == "eager" else "fail_run"):
+        for _ in range(steps):
+            stepper()
+    steady = peak_mb(options.device) if steps and steady_known else None
+    return {
+        "first_s": first,
+        "peak_mb": max(whole, steady or 0.0),
+        "steady_peak_mb": steady,
+        "counts": compiler_counts(contender),
+    }
+
+
+def steps(model: str, contenders: Sequence[str], settings: dict[str, Any], rounds: int, warmup: int) -> dict[str, Any]:
+    """Seconds of each step, contenders taking turns (A B C A B C); one that fails leaves the others running."""
+    options = Settings(**settings)
+    with failing_as("fail_run"):
+        workload = find_workload(model)
+        original = build_model(workload, options)
+        batch = build_batch(workload, options)
+    running: dict[str, Stepper] = {}
+    found: dict[str, Any] = {}
+    for name in contenders:
+        try:
+            stepper = Stepper(workload, copy.deepcopy(original), batch, options).compile(find_contender(name))
+            for _ in range(warmup):
+                stepper()
+        except Exception as error:
+            found[name] = {"status": "fail_run", "error": describe_error(error)}
+        else:
+            running[name] = stepper
+            found[name] = {"seconds": []}
+    gc.collect()
+    for _ in range(rounds):
+        for name in list(running):
+            begin = time.perf_counter()
+            try:
+                running[name]()
+            except Exception as error:
+                del running[name]
+                found[name] = {"status": "fail_run", "error": describe_error(error)}
+            else:
+                found[name]["seconds"].append(time.perf_counter() - begin)
+    return found
+
+
+def accuracy(model: str, contender: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The contender's verdict against eager in float64, as a dictionary."""
+    with failing_as("fail_run"):
+        return dataclasses.asdict(judge_workload(find_workload(model), Settings(**settings), find_contender(contender)))
+
+
+def overhead(contender: str, guards: bool) -> dict[str, Any]:
+    """Seconds a call: `x + 1`, and, where wanted, BERT-base with nothing left to do but its guards."""
+    with failing_as("fail_run"):
+        found = {"call_s": call_overhead(contender)}
+        return found | (guard_overhead(contender) if guards else {})
+
+
+TASKS: dict[str, Callable[..., dict[str, Any]]] = {
+    "start": start,
+    "steps": steps,
+    "accuracy": accuracy,
+    "overhead": overhead,
+}
+
+
+def main(task_file: str, result_file: str) -> None:
+    """Run the task described in one JSON file and write its outcome to another."""
+    task = json.loads(Path(task_file).read_text())
+    try:
+        outcome: dict[str, Any] = {"value": TASKS[task.pop("task")](**task)}
+    except Failed as failed:
+        traceback.print_exc()
+        outcome = {"status": failed.status, "error": failed.reason}
+    Path(result_file).write_text(json.dumps(outcome))

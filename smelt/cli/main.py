@@ -1,0 +1,56 @@
+"""The `smelt` command. Each subcommand lives in its own module and is loaded when it is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from smelt.cli.bench import bench, complaints
+
+app = typer.Typer(
+    name="smelt",
+    help="A compiler for PyTorch programs: check the installation, see it at work, measure it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(bench, name="bench")
+
+
+@app.command()
+def verify() -> None:
+    """Check this installation: versions, compiler, OpenMP, extensions, cache, one compiled function on each target."""
+    from smelt.cli.verify import run_checks, show_checks
+
+    checks = run_checks()
+    show_checks(checks, Console())
+    if any(check.status == "fail" for check in checks):
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    seconds: Annotated[float, typer.Option(help="Training time of each of the two parts, in seconds.")] = 100.0,
+    out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("smelt_report"),
+    part: Annotated[list[str] | None, typer.Option(help="text or digits; may be repeated. Default: both.")] = None,
+) -> None:
+    """Train a GPT-2 on source text and a ResNet on handwritten digits, eager and compiled side by side."""
+    from smelt.demo.run import run_demo
+
+    with complaints():
+        run_demo(seconds=seconds, out=out, parts=part or ["text", "digits"], console=Console())
+
+
+@app.command()
+def ops() -> None:
+    """List the primitive operators that every captured graph is reduced to."""
+    from smelt.cli.ops import show_ops
+
+    show_ops(Console())
+
+
+if __name__ == "__main__":
+    app()

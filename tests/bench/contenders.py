@@ -1,0 +1,51 @@
+"""Contenders that misbehave in known ways, named `tests.bench.contenders:NAME` to the bench."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from torch import nn
+
+from smelt.bench.workloads import Settings
+
+
+def identity(model: nn.Module, settings: Settings) -> Any:
+    """A right one."""
+    return model
+
+
+def wrong(model: nn.Module, settings: Settings) -> Any:
+    """Perturbs the gradient of the last parameter by one part in a thousand."""
+    list(model.parameters())[-1].register_hook(lambda gradient: gradient * 1.001)
+    return model
+
+
+def refusing(model: nn.Module, settings: Settings) -> Any:
+    """Raises when it should compile."""
+    raise RuntimeError("cannot compile this")
+
+
+def crashing(model: nn.Module, settings: Settings) -> Any:
+    """Takes the process down."""
+    os.abort()
+
+
+def hanging(model: nn.Module, settings: Settings) -> Any:
+    """Never comes back."""
+    time.sleep(3600)
+
+
+def late(model: nn.Module, settings: Settings) -> Any:
+    """Starts well, then takes the process down after the steps that a start needs."""
+    calls = 0
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 7:
+            os.abort()
+        return model(*args, **kwargs)
+
+    return call
