@@ -2,6 +2,7 @@
  *
  * A kernel is `void f(char **P)`: P holds the base pointers of inputs, outputs, arena and external results. The table
  * borrows: the host program keeps the tensors alive while it launches. No part of this file links torch. */
+#include "native/gemm_module.h"
 #include "native/tensor.h"
 #include <structmember.h>
 #include <stdint.h>
@@ -174,12 +175,12 @@ static struct PyModuleDef definition = {
 };
 
 PyMODINIT_FUNC PyInit__native(void) {
-    if (PyType_Ready(&TableType) < 0) return NULL;
+    if (PyType_Ready(&TableType) < 0 || PyType_Ready(&smelt_gemm_type) < 0) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
-    Py_INCREF(&TableType);
-    if (PyModule_AddObject(module, "Table", (PyObject *)&TableType) < 0 ||
-        PyModule_AddFunctions(module, smelt_tensor_methods) < 0) {
+    if (PyModule_AddType(module, &TableType) < 0 || PyModule_AddType(module, &smelt_gemm_type) < 0 ||
+        PyModule_AddFunctions(module, smelt_tensor_methods) < 0 ||
+        PyModule_AddFunctions(module, smelt_gemm_methods) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from smelt.runtime import _native
 from smelt.runtime.native_layout import calibrate
+from smelt.runtime.openmp import torch_openmp
 
 Table = _native.Table
 launch = _native.launch
@@ -16,3 +17,7 @@ data_ptr = _native.data_ptr
 
 FAST_TENSOR_READS: bool = calibrate()
 """Whether data pointers are read without a Python call; False on a torch whose layout did not validate."""
+
+_runtime = torch_openmp()
+THREADS: bool = _native.threads_init(str(_runtime) if _runtime else None)
+"""Whether native kernels of this extension run on torch's OpenMP threads; False on a torch without OpenMP."""

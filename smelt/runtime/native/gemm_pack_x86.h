@@ -1,0 +1,76 @@
+/* Packing on x86: contiguous rows are copied, strided ones transposed in 8 x 8 blocks of registers. */
+#include <immintrin.h>
+#include <string.h>
+
+INLINE void transpose8(__m256 r[8]) {
+    __m256 a[8], b[8];
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        a[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+        b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
+        b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
+    }
+}
+
+static TARGET void pack_scalar(float *to, int width, int count, int64_t k, const float *from, int64_t i_step,
+                               int64_t p_step) {
+    for (int64_t p = 0; p < k; p++, to += width) {
+        for (int i = 0; i < count; i++) to[i] = from[i * i_step + p * p_step];
+        for (int i = count; i < width; i++) to[i] = 0;
+    }
+}
+
+/* Elements i of one p lie together: copy rows of `count`. */
+static TARGET void pack_rows(float *to, int width, int count, int64_t k, const float *from, int64_t p_step) {
+    if (count == 2 * WIDTH && width == count) {
+        for (int64_t p = 0; p < k; p++, to += width, from += p_step) {
+            const vector first = READ(from), second = READ(from + WIDTH);
+            AT(to) = first;
+            AT(to + WIDTH) = second;
+        }
+        return;
+    }
+    for (int64_t p = 0; p < k; p++, to += width, from += p_step) {
+        for (int i = 0; i < count; i++) to[i] = from[i];
+        for (int i = count; i < width; i++) to[i] = 0;
+    }
+}
+
+/* Elements p of one i lie together: transpose. A block stores 8 floats into each of 8 rows; what the last block writes
+ * past its row is overwritten by the first block of the next row, which is why blocks go backwards. Only the very last
+ * row must not be passed: what follows belongs to another panel, maybe another thread's. */
+static TARGET void pack_columns(float *to, int width, int count, int64_t k, const float *from, int64_t i_step) {
+    int64_t p = 0;
+    for (; p + 8 <= k; p += 8) {
+        for (int block = (count - 1) / 8 * 8; block >= 0; block -= 8) {
+            __m256 r[8];
+            for (int i = 0; i < 8; i++)
+                r[i] = block + i < count ? _mm256_loadu_ps(from + (block + i) * i_step + p) : _mm256_setzero_ps();
+            transpose8(r);
+            const int safe = p + 8 == k && block + 8 > width ? 7 : 8;
+            for (int q = 0; q < safe; q++) _mm256_storeu_ps(to + (p + q) * width + block, r[q]);
+            if (safe == 7) memcpy(to + (p + 7) * width + block, &r[7], (size_t)(width - block) * sizeof(float));
+        }
+        for (int i = (count + 7) / 8 * 8; i < width; i++)
+            for (int q = 0; q < 8; q++) to[(p + q) * width + i] = 0;
+    }
+    pack_scalar(to + p * width, width, count, k - p, from + p, i_step, 1);
+}
+
+static TARGET void pack(float *to, int width, int count, int64_t k, const float *from, int64_t i_step,
+                        int64_t p_step) {
+    if (i_step == 1)
+        pack_rows(to, width, count, k, from, p_step);
+    else if (p_step == 1)
+        pack_columns(to, width, count, k, from, i_step);
+    else
+        pack_scalar(to, width, count, k, from, i_step, p_step);
+}

@@ -1,0 +1,54 @@
+/* The register tile, written once for every instruction set. The includer defines
+ *   TARGET   function attribute that enables the instructions
+ *   WIDTH    floats per vector
+ *   ROWS     most rows (at most SMELT_MAX_ROWS)
+ *   ISA      suffix of the names
+ * Tiles keep rows x 2 vectors of C in registers for the whole k loop: 14 x 2 of 32 registers with AVX-512, 6 x 2 of 16
+ * with AVX2 (the rest holds a row of B and one broadcast element of A). */
+#include "gemm.h"
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define INLINE static inline __attribute__((always_inline)) TARGET
+typedef float vector __attribute__((vector_size(WIDTH * 4)));
+typedef float in_memory __attribute__((vector_size(WIDTH * 4), aligned(4), may_alias)); /* any alignment */
+#define AT(p) (*(in_memory *)(p))
+#define READ(p) ((vector)(*(const in_memory *)(p)))
+#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13)
+
+INLINE void tile_body(const int rows, const int vectors, int64_t k, const float *a, const float *b, int64_t b_step,
+                      float *c, int64_t c_step, const float *bias, int accumulate) {
+    const vector zero = {0};
+    const vector start0 = bias ? READ(bias) : zero;
+    const vector start1 = bias && vectors > 1 ? READ(bias + WIDTH) : zero;
+#define DECLARE(i) vector c0_##i = start0, c1_##i = start1;
+    EACH_ROW(DECLARE)
+    for (int64_t p = 0; p < k; p++) {
+        const vector b0 = READ(b);
+        const vector b1 = vectors > 1 ? READ(b + WIDTH) : zero;
+#define STEP(i)                                      \
+    if (rows > i) {                                  \
+        const vector each = zero + a[i];             \
+        c0_##i += each * b0;                         \
+        if (vectors > 1) c1_##i += each * b1;        \
+    }
+        EACH_ROW(STEP)
+        a += rows;
+        b += b_step;
+    }
+#define STORE(i)                                                                   \
+    if (rows > i) {                                                                \
+        float *row = c + i * c_step;                                               \
+        AT(row) = accumulate ? c0_##i + READ(row) : c0_##i;                        \
+        if (vectors > 1) AT(row + WIDTH) = accumulate ? c1_##i + READ(row + WIDTH) : c1_##i; \
+    }
+    EACH_ROW(STORE)
+}
+
+#define TILE(r, v)                                                                                                  \
+    static TARGET void JOIN(JOIN(tile_##r##_, v), ISA)(int64_t k, const float *a, const float *b, int64_t b_step,    \
+                                                       float *c, int64_t c_step, const float *bias, int accumulate) { \
+        tile_body(r, v, k, a, b, b_step, c, c_step, bias, accumulate);                                               \
+    }
+#define BOTH(r) TILE(r, 1) TILE(r, 2)
+#define ENTRY(r) {JOIN(tile_##r##_1, ISA), JOIN(tile_##r##_2, ISA)},
