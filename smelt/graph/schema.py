@@ -31,7 +31,7 @@ class OpInfo:
         written: names of the arguments that it writes, in schema order.
         returned: for each result the name of the written argument that it is, or None for a fresh one.
         functional: for WRITE, the operator that returns what this one writes (its results: the fresh
-            results first, then one per written argument), or None when there is none.
+            results first, then one per written argument); where `moves`, the view. None when there is none.
     """
 
     kind: Kind
@@ -56,11 +56,11 @@ def op_info(op: OpOverload) -> OpInfo:
 
 def _read(op: OpOverload) -> OpInfo:
     schema = op._schema
-    written = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    written = tuple(a.name for a in schema.arguments if _is_written(a))
     random = torch.Tag.nondeterministic_seeded in op.tags
     composite = is_composite(op)
     if written:
-        by_set = {_alias_set(a): a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+        by_set = {_alias_set(a): a.name for a in schema.arguments if _is_written(a)}
         returned = tuple(by_set.get(_alias_set(r)) if r.alias_info is not None else None for r in schema.returns)
         return OpInfo(
             Kind.WRITE,
@@ -98,19 +98,21 @@ def find_op(name: str) -> OpOverload | None:
 
 
 def _functional(op: OpOverload, written: tuple[str, ...]) -> OpOverload | None:
-    """The overload with the same arguments that returns what `op` writes."""
-    name = op.name()
-    if name in _OTHER_NAMES:
-        return find_op(_OTHER_NAMES[name])
+    """The overload with the same arguments that returns what `op` writes (for `t_` the view)."""
+    if op.name() in _OTHER_NAMES:
+        return find_op(_OTHER_NAMES[op.name()])
     space, _, base = op._schema.name.partition("::")
     outs = {a.name for a in op._schema.arguments if a.name in written and a.kwarg_only}
     inputs = [(a.name, str(a.real_type)) for a in op._schema.arguments if a.name not in outs]
-    bases = [base] if outs else [base.removesuffix("_"), f"{base}_functional"]
-    for candidate in bases:
+    for candidate in [base] if outs else [base.removesuffix("_"), f"{base}functional"]:
         packet = getattr(getattr(torch.ops, space), candidate, None)
         for overload in packet.overloads() if packet is not None else ():
             found = getattr(packet, overload)
             arguments = [(a.name, str(a.real_type)) for a in found._schema.arguments]
-            if arguments == inputs and op_info(found).kind is Kind.PURE and found is not op:
+            if arguments == inputs and not any(_is_written(a) for a in found._schema.arguments):
                 return found
     return None
+
+
+def _is_written(argument: torch._C.Argument) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from smelt.base.errors import Unsupported
 from smelt.base.torch_c import disabled_torch_function
 from smelt.graph.meta import TensorMeta, extent
-from smelt.graph.schema import Kind, OpInfo, find_op, op_info
+from smelt.graph.schema import Kind, OpInfo, op_info
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -223,6 +223,11 @@ class TraceMode(TorchDispatchMode):
         super().__init__()
         self.recorder = recorder
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No wrapper around `__torch_dispatch__` that would import torch's own compiler at the first operator."""
+        return False
+
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -281,8 +286,12 @@ def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         rule = _view_in_place
     if rule is not None:
         return rule(func, args, kwargs, recorder)
+    rewrite = _REWRITES.get(func)
+    if rewrite is not None:
+        func, args = rewrite(tuple(args))
+        info = op_info(func)
     args, kwargs = _as_traced(args, kwargs, recorder)
-    answer = _answer(func, info, args, kwargs)
+    answer = answer_for(func, args, kwargs)
     if info.kind is Kind.PURE:
         if type(answer) is Layout:
             out = TraceTensor(Place(answer))
@@ -307,6 +316,10 @@ def _fresh(answer: Any) -> Any:
 
 def _view(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> Any:
     parent = args[0].place
+    if func is aten.as_strided.default:  # says where in the storage, whatever it is called on
+        assert parent.storage.root is not None
+        parent = parent.storage.root
+        args, kwargs = (args[0], args[1], args[2], answer.offset), {}
     if type(answer) is Layout:
         return TraceTensor(Place(answer, parent, Step(func, args[1:], kwargs, None)))
     return [TraceTensor(Place(a, parent, Step(func, args[1:], kwargs, i))) for i, a in enumerate(answer)]
@@ -382,8 +395,14 @@ def _key(value: Any) -> Any:
     return value
 
 
-def _answer(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Layouts (and scalars) of the operator's results."""
+def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What the operator returns for these trace tensors and scalars, with a Layout for each tensor.
+
+    Raises:
+        DataDependent: values are needed to know it.
+        Unsupported: there is no rule.
+    """
+    info = op_info(func)
     try:
         key = (func, torch.get_default_dtype(), *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
         known = _answers.get(key)
@@ -495,10 +514,6 @@ def _on_real(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
     return func(*map(real, args), **{k: real(v) for k, v in kwargs.items()})
 
 
-def _conj(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    return propagate(aten._conj_physical.default, args, kwargs, recorder)
-
-
 def _no(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     return False
 
@@ -509,7 +524,7 @@ def _unknown_shape(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
 
 def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     """`x.t_()` and its kind: the tensor object moves to a view of the place where it was."""
-    view = find_op(func.name().replace("_.", ".") if func._overloadname != "default" else func.name()[:-1])
+    view = op_info(func).functional
     if view is None:
         raise Unsupported(f"{func} cannot be traced", why="it changes a tensor's shape in place")
     args[0].data = propagate(view, (TraceTensor(args[0].place), *args[1:]), kwargs, recorder)
@@ -535,7 +550,6 @@ _SPECIAL: dict[OpOverload, Rule] = {
     aten.lift.default: _lift,
     aten._local_scalar_dense.default: _scalar,
     aten._fused_sdp_choice.default: _on_real,
-    aten._conj.default: _conj,
     aten.set_.source_Tensor: _set,
     aten.resize_.default: _resize,
     aten.is_pinned.default: _no,
@@ -546,4 +560,38 @@ _SPECIAL: dict[OpOverload, Rule] = {
     aten.unique_dim.default: _unknown_shape,
     aten.repeat_interleave.Tensor: _unknown_shape,
     aten.equal.default: _unknown_shape,
+}
+
+
+# -- operators that are another operator in disguise --------------------------------------------------------------
+
+Call = tuple[OpOverload, tuple[Any, ...]]
+
+
+def _batch_norm(args: tuple[Any, ...]) -> Call:
+    """`native_batch_norm` writes its running statistics without saying so; the others say it."""
+    x, weight, bias, mean, var, training, momentum, eps = args
+    if not training:
+        return aten._native_batch_norm_legit_no_training.default, (x, weight, bias, mean, var, momentum, eps)
+    if mean is None:
+        return aten._native_batch_norm_legit.no_stats, (x, weight, bias, training, momentum, eps)
+    return aten._native_batch_norm_legit.default, args
+
+
+def _batch_norm_backward(args: tuple[Any, ...]) -> Call:
+    """In training the running statistics are not read: without them nobody has to keep them."""
+    if args[7]:
+        args = (*args[:3], None, None, *args[5:])
+    return aten.native_batch_norm_backward.default, args
+
+
+def _conj(args: tuple[Any, ...]) -> Call:
+    """No lazy bits: conjugate at once."""
+    return aten._conj_physical.default, args
+
+
+_REWRITES: dict[OpOverload, Callable[[tuple[Any, ...]], Call]] = {
+    aten.native_batch_norm.default: _batch_norm,
+    aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten._conj.default: _conj,
 }

@@ -1,0 +1,406 @@
+"""The recorder of the joint trace: writes operators down as a functional ATen graph.
+
+Values never change. A write to a tensor makes a new value for its place, and for every place above it up to the
+storage's root; places beside it notice by the storage's version and are read again when next used. Views are not
+recorded when they are made but when their value is needed. Equal nodes are merged and operators that change no element
+(clone, detach, a cast to the same dtype) are dropped while recording, so most of what eager would run is never a node.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from smelt.autograd.views import read_view, write_view
+from smelt.base.errors import CompileError, Unsupported
+from smelt.graph.meta import TensorMeta, contiguous_stride
+from smelt.graph.schema import Kind, OpInfo, op_info
+from smelt.graph.trace import Layout, Place, TraceTensor, answer_for, argument, trace_like
+
+aten = torch.ops.aten
+
+
+class GraphRecorder:
+    """Builds one functional graph.
+
+    Attributes:
+        graph: the graph so far.
+        root: the module that will own the constants.
+        origin: name of the torch-level node that is running; becomes `node.meta["from"]`.
+        backward: the autograd engine is running; becomes `node.meta["backward"]`.
+    """
+
+    def __init__(self) -> None:
+        self.graph = fx.Graph()
+        self.root = torch.nn.Module()
+        self.origin: str | None = None
+        self.backward = False
+        self._known: dict[tuple[Any, ...], fx.Node] = {}
+        self._constants: dict[int, TraceTensor] = {}
+        self._kept: list[torch.Tensor] = []  # constants by id stay alive, so that ids stay theirs
+
+    # -- values ----------------------------------------------------------------------------------------------------
+
+    def placeholder(self, name: str, val: TensorMeta) -> fx.Node:
+        """A new input of the graph."""
+        node = self.graph.placeholder(name)
+        node.meta["val"] = val
+        return node
+
+    def bind(self, tensor: TraceTensor, node: fx.Node) -> None:
+        """`node` is the value of `tensor`, which must be the root of its storage."""
+        tensor.place.node, tensor.place.version = node, tensor.place.storage.version
+
+    def value(self, place: Place) -> fx.Node:
+        """The current value of a place."""
+        if place.node is not None and place.version == place.storage.version:
+            return place.node
+        if place.parent is None:
+            raise CompileError(f"a traced tensor {place.layout.val} that this graph did not make")
+        place.node = read_view(self.emit, self.value(place.parent), place)
+        place.version = place.storage.version
+        return place.node
+
+    def assign(self, place: Place, node: fx.Node) -> None:
+        """`place` now has the value `node`; so the places above it change as well."""
+        values = [node]
+        above = []
+        while place.parent is not None:
+            above.append(place)
+            values.append(write_view(self.emit, self.value(place.parent), values[-1], place))
+            place = place.parent
+        place.storage.version += 1
+        for changed, value in zip([*above, place], values, strict=True):
+            changed.node, changed.version = value, place.storage.version
+
+    def _values(self, args: Any) -> Any:
+        if type(args) is TraceTensor:
+            return self.value(args.place)
+        if isinstance(args, (list, tuple)):
+            return type(args)(map(self._values, args))
+        return args
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
+        """Append an operator that no user's call made; its metadata comes from the operator's rule."""
+        same = _identity(op, args)
+        if same is not None:
+            return same
+        vals = None
+        if op is aten.view.default:  # values have no strides that could forbid a reshape
+            val = args[0].meta["val"]
+            vals = TensorMeta(tuple(args[1]), val.dtype, contiguous_stride(args[1]), val.device)
+        return self._node(op, args, kwargs, vals)
+
+    def _node(self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], vals: Any) -> fx.Node:
+        """One node, or the equal one that is already there. `vals` None: ask the operator."""
+        random = op is not operator.getitem and op_info(op).random and op not in _RANDOM_IN_NAME_ONLY
+        key = None if random else (op, *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
+        known = self._known.get(key) if key is not None else None
+        if known is not None:
+            return known
+        if vals is None:
+            vals = _vals(answer_for(op, _metas(args), _metas(kwargs)))
+        node = self.graph.create_node("call_function", op, args, dict(kwargs))
+        meta = node.meta
+        meta["val"] = vals
+        if self.origin is not None:
+            meta["from"] = self.origin
+        if self.backward:
+            meta["backward"] = True
+        if random:
+            meta["random"] = True
+        if key is not None:
+            self._known[key] = node
+        return node
+
+    def item(self, node: fx.Node, index: int) -> fx.Node:
+        """One result of a node with several."""
+        return self._node(operator.getitem, (node, index), {}, node.meta["val"][index])  # type: ignore[arg-type]
+
+    # -- the recorder protocol -------------------------------------------------------------------------------------
+
+    def pure(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any, outputs: Any) -> None:
+        """A pure operator: `outputs` get the node, or an item of it each."""
+        if type(outputs) is TraceTensor:
+            val = outputs.place.layout.val
+            rule = _PURE.get(op)
+            if rule is not None:
+                node = rule(self, args, kwargs, val)
+            else:
+                node = self._node(op, self._values(args), self._options(op, kwargs), val)
+            self.bind(outputs, node)
+            return
+        if not isinstance(outputs, (list, tuple)):
+            raise Unsupported(f"{op} in a graph", why="it returns no tensor", hint="call it outside the compiled code")
+        node = self._node(op, self._values(args), self._options(op, kwargs), _vals(answer))
+        for i, output in enumerate(outputs):
+            if type(output) is TraceTensor:
+                self.bind(output, self.item(node, i))
+            elif isinstance(output, (list, tuple)):
+                for j, part in enumerate(output):
+                    self.bind(part, self.item(self.item(node, i), j))
+
+    def write(
+        self,
+        op: OpOverload,
+        info: OpInfo,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        answer: Any,
+        outputs: Sequence[Any],
+    ) -> None:
+        """A writing operator: compute the new values functionally, then assign them."""
+        rule = _WRITES.get(op)
+        if rule is not None:
+            self.assign(args[0].place, self._like(rule(self, args, kwargs), args[0].place))
+            return
+        if info.functional is None:
+            raise Unsupported(f"{op} in a graph", why="it writes to its arguments and has no functional form")
+        results = self._functional(info, op, args, kwargs)
+        for output, node in zip(outputs, results, strict=False):
+            self.bind(output, node)
+        for name, result in zip(info.written, results[len(outputs) :], strict=True):
+            target = argument(op, args, kwargs, name)
+            targets, nodes = ([target], [result]) if type(target) is TraceTensor else (target or [], result)
+            for one, node in zip(targets, nodes, strict=True):
+                self._overwrite(one, node)
+
+    def constant(self, tensor: torch.Tensor) -> TraceTensor:
+        """A real tensor met during the trace: numbers become `full`, others an attribute of the module."""
+        known = self._constants.get(id(tensor))
+        if known is not None:
+            return known
+        traced = trace_like(tensor.detach())
+        traced.place.storage.constant = tensor
+        if tensor.requires_grad:
+            raise Unsupported("a tensor that requires grad and is no input of the graph", hint="pass it as an argument")
+        if tensor.numel() == 1:
+            val = traced.place.layout.val
+            node = self.emit(aten.full.default, list(val.shape), tensor.item(), dtype=val.dtype, device=val.device)
+        else:
+            name = f"constant{len(self._kept)}"
+            self.root.register_buffer(name, tensor.detach())
+            node = self.graph.create_node("get_attr", name)
+            node.meta["val"] = traced.place.layout.val
+        self.bind(traced, node)
+        self._constants[id(tensor)] = traced
+        self._kept.append(tensor)
+        return traced
+
+    def changed_constants(self) -> bool:
+        """True when the traced program wrote to a real tensor that was no input."""
+        return any(t.place.storage.version > 0 for t in self._constants.values())
+
+    # -- parts of write ---------------------------------------------------------------------------------------------
+
+    def _functional(self, info: OpInfo, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Nodes (or lists of nodes) of the functional form: fresh results, then new values of what is written."""
+        function = info.functional
+        assert function is not None
+        wanted = {a.name for a in function._schema.arguments}
+        kwargs = {k: v for k, v in kwargs.items() if k in wanted}
+        answer = answer_for(function, args, kwargs)
+        node = self._node(function, self._values(tuple(args)), self._options(function, kwargs), _vals(answer))
+        if isinstance(answer, Layout):
+            return [node]
+        single_list = len(function._schema.returns) == 1
+        items = [self.item(node, i) for i in range(len(answer))]
+        if single_list:
+            return [items]
+        return [
+            [self.item(item, j) for j in range(len(part))] if isinstance(part, (list, tuple)) else item
+            for item, part in zip(items, answer, strict=True)
+        ]
+
+    def _overwrite(self, target: TraceTensor, node: fx.Node) -> None:
+        val = node.meta["val"]
+        if val.shape != target.place.layout.val.shape:  # an out= argument of another size: it becomes the result
+            if target.numel():
+                raise Unsupported("out= with a tensor of another shape", hint="pass one of the result's shape")
+            fresh = trace_like(val)
+            self.bind(fresh, node)
+            target.data = fresh
+            return
+        self.assign(target.place, self._like(node, target.place))
+
+    def _like(self, node: fx.Node, place: Place) -> fx.Node:
+        """`node` with the dtype, device and shape of `place`."""
+        val, want = node.meta["val"], place.layout.val
+        if val.device != want.device:
+            node = self.emit(aten._to_copy.default, node, dtype=want.dtype, device=want.device)
+        elif val.dtype != want.dtype:
+            node = self.emit(aten._to_copy.default, node, dtype=want.dtype)
+        if val.shape != want.shape:
+            node = self.emit(aten.expand.default, node, list(want.shape))
+        return node
+
+    def _options(self, op: OpOverload, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Keyword arguments as a graph keeps them: values for tensors, nothing that says nothing."""
+        out = {k: self._values(v) for k, v in kwargs.items() if v is not None and k not in _MEANINGLESS}
+        if "generator" in out:
+            raise Unsupported(f"{op} with a generator of its own", hint="use torch.manual_seed and no generator=")
+        return out
+
+
+_MEANINGLESS = frozenset({"pin_memory", "memory_format", "non_blocking", "layout"})
+"""Keyword arguments that do not change values. Strides are said by metadata, and layout is always strided."""
+
+_RANDOM_IN_NAME_ONLY = frozenset({aten._scaled_dot_product_flash_attention_for_cpu.default})
+"""Tagged as random, but not on this device (no dropout is done inside)."""
+
+
+def _key(value: Any) -> Any:
+    kind = type(value)
+    if kind is fx.Node:
+        return value
+    if kind is float:
+        return (float, value.hex())  # 0.0 and -0.0 are equal but not the same
+    if kind is int or kind is bool:
+        return (kind, value)
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_key, value))
+    return value
+
+
+def _vals(answer: Any) -> Any:
+    """What `node.meta["val"]` holds for an operator's answer."""
+    if type(answer) is Layout:
+        return answer.val
+    if isinstance(answer, (list, tuple)):
+        return tuple(map(_vals, answer))
+    return answer
+
+
+def _metas(args: Any) -> Any:
+    """Arguments with each node replaced by a trace tensor of its metadata."""
+    if isinstance(args, fx.Node):
+        return trace_like(args.meta["val"], requires_grad=False)
+    if isinstance(args, dict):
+        return {k: _metas(v) for k, v in args.items()}
+    if isinstance(args, (list, tuple)):
+        return type(args)(map(_metas, args))
+    return args
+
+
+# -- operators that change no element ------------------------------------------------------------------------------
+
+
+def _identity(op: OpOverload, args: Sequence[Any]) -> fx.Node | None:
+    """The argument itself where `op` would return an equal value."""
+    node = args[0] if args else None
+    if type(node) is not fx.Node:
+        return None
+    val = node.meta["val"]
+    if op is aten.view.default or op is aten.expand.default:
+        return node if tuple(args[1]) == val.shape else None
+    if op is aten.permute.default:
+        return node if list(args[1]) == list(range(val.ndim)) else None
+    if op is aten.slice.Tensor:
+        _, dim, start, end, step = args
+        return node if start == 0 and step == 1 and end >= val.shape[dim] else None
+    return None
+
+
+def _same(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
+    return rec.value(args[0].place)
+
+
+def _cast(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
+    node = rec.value(args[0].place)
+    have = node.meta["val"]
+    if have.device != val.device:
+        return rec.emit(aten._to_copy.default, node, dtype=val.dtype, device=val.device)
+    if have.dtype != val.dtype:
+        return rec.emit(aten._to_copy.default, node, dtype=val.dtype)
+    return node
+
+
+def _full(rec: GraphRecorder, val: TensorMeta, value: Any) -> fx.Node:
+    return rec.emit(aten.full.default, list(val.shape), value, dtype=val.dtype, device=val.device)
+
+
+def _filled(position: int | float) -> Callable[..., fx.Node]:
+    """A creation operator whose value is the argument at `position`."""
+
+    def rule(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
+        return _full(rec, val, args[int(position)])
+
+    return rule
+
+
+def _constant_fill(value: int) -> Callable[..., fx.Node]:
+    """A creation operator that always fills with `value` (uninitialised memory is filled with 0)."""
+
+    def rule(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
+        return _full(rec, val, value)
+
+    return rule
+
+
+def _reshape(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
+    return rec.emit(aten.view.default, rec.value(args[0].place), list(val.shape))
+
+
+def _copy(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
+    place = Place(args[0].place.layout)
+    return rec._like(rec.value(args[1].place), place)
+
+
+_PURE: dict[OpOverload, Callable[[GraphRecorder, Sequence[Any], Mapping[str, Any], TensorMeta], fx.Node]] = {
+    aten.clone.default: _same,
+    aten._to_copy.default: _cast,
+    aten._unsafe_view.default: _reshape,
+    aten.copy.default: _copy,
+    aten.full.default: _filled(1),
+    aten.full_like.default: _filled(1),
+    aten.new_full.default: _filled(2),
+    aten.scalar_tensor.default: _filled(0),
+    **{op: _constant_fill(1) for op in (aten.ones.default, aten.ones_like.default, aten.new_ones.default)},
+    **{
+        op: _constant_fill(0)
+        for op in (
+            aten.zeros.default,
+            aten.zeros_like.default,
+            aten.new_zeros.default,
+            aten.empty.memory_format,
+            aten.empty_like.default,
+            aten.empty_strided.default,
+            aten.new_empty.default,
+            aten.new_empty_strided.default,
+        )
+    },
+}
+"""Pure operators that are recorded as something simpler."""
+
+
+def _write_copy(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fx.Node:
+    return rec.value(args[1].place)
+
+
+def _write_scalar(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fx.Node:
+    return _full(rec, args[0].place.layout.val, args[1])
+
+
+def _write_zero(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fx.Node:
+    return _full(rec, args[0].place.layout.val, 0)
+
+
+_WRITES: dict[OpOverload, Callable[[GraphRecorder, Sequence[Any], Mapping[str, Any]], fx.Node]] = {
+    aten.copy_.default: _write_copy,
+    aten.fill_.Tensor: _write_copy,
+    aten.fill_.Scalar: _write_scalar,
+    aten.zero_.default: _write_zero,
+}
+"""Writes whose new value does not need the old one."""
+
+
+def is_view_node(node: fx.Node) -> bool:
+    """True when an eager run of the node may share memory with its first argument."""
+    return node.op == "call_function" and isinstance(node.target, OpOverload) and op_info(node.target).kind is Kind.VIEW

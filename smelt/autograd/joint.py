@@ -1,0 +1,530 @@
+"""Torch-level graph in; one functional joint ATen graph (forward and backward) and the plan of its call out.
+
+The graph runs once on trace tensors under PyTorch's own autograd engine, in the caller's grad and autocast state, while
+a `GraphRecorder` writes down each operator. What the caller must see beyond values is kept beside the graph as plain
+data: which inputs are written, which outputs share memory with inputs or with each other, who gets gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from smelt.autograd.functionalize import GraphRecorder, is_view_node
+from smelt.base.errors import Unsupported
+from smelt.base.options import Options
+from smelt.graph.meta import TensorMeta, contiguous_stride, extent, is_dense
+from smelt.graph.trace import Place, Step, Storage, TraceMode, TraceTensor, layout_of, trace_like
+
+aten = torch.ops.aten
+
+
+# -- the plan ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A user output that is program output `index` itself."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class SameInput:
+    """A user output that is the input object `input`."""
+
+    input: int
+
+
+@dataclass(frozen=True)
+class View:
+    """A user output that is made by view operators at each call.
+
+    Attributes:
+        of_input: the base is an input (else a program output).
+        base: index of the base.
+        steps: the views to take, in order.
+        grad: it is taken with gradients recorded.
+    """
+
+    of_input: bool
+    base: int
+    steps: tuple[Step, ...]
+    grad: bool
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A user output that is no tensor."""
+
+    value: Any
+
+
+OutputPlan = Fresh | SameInput | View | Constant
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """An input that the program writes.
+
+    Attributes:
+        input: its index.
+        grad: the write is part of the differentiable computation, so the new value carries gradients.
+    """
+
+    input: int
+    grad: bool
+
+
+@dataclass
+class Joint:
+    """A functional graph of forward and backward, and what a caller needs to run it.
+
+    Graph inputs: the primals, then `seed` if `has_seed`, then one tangent for each of `differentiable`.
+    Graph outputs: `num_outputs` program outputs, the new values of `mutations`, then the gradients that exist.
+
+    Attributes:
+        module: the graph. The output node's meta holds the TensorMeta that eager would give each output.
+        num_primals: inputs of the traced function.
+        num_outputs: program outputs (fresh user outputs and bases of views).
+        mutations: in the order of the values in the graph's outputs.
+        outputs: how each user output is made.
+        differentiable: positions among program outputs and mutated values that have a tangent.
+        gradients: for each primal the position of its gradient among the gradients, or None.
+        has_seed: random operators are in the graph and are to be drawn from a seed.
+    """
+
+    module: fx.GraphModule
+    num_primals: int
+    num_outputs: int
+    mutations: tuple[Mutation, ...]
+    outputs: tuple[OutputPlan, ...]
+    differentiable: tuple[int, ...]
+    gradients: tuple[int | None, ...]
+    has_seed: bool
+    primals: tuple[TensorMeta, ...] = field(default=())
+
+    @property
+    def num_forward(self) -> int:
+        """Graph outputs that the forward program makes for the caller."""
+        return self.num_outputs + len(self.mutations)
+
+    @property
+    def output_metas(self) -> tuple[TensorMeta, ...]:
+        """Metadata of the graph's outputs as eager would return them."""
+        return self.module.graph.output_node().meta["val"]
+
+
+# -- inputs --------------------------------------------------------------------------------------------------------
+
+
+class _NonLeaf(torch.autograd.Function):
+    """The same place as a tensor that has history, as the caller's input has: it may be written in place."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: TraceTensor) -> TraceTensor:
+        out = TraceTensor(Place(leaf.place.layout))
+        out.place.node, out.place.version = leaf.place.node, 0
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+@dataclass
+class _Input:
+    """One primal: its graph input, the leaf that gets its gradient, what the program sees, and how that began."""
+
+    node: fx.Node
+    leaf: TraceTensor
+    seen: TraceTensor
+    place: Place
+    history: Any
+
+
+def _storage_key(tensor: torch.Tensor) -> Any:
+    if type(tensor) is TraceTensor:
+        return id(tensor.place.storage)
+    return (tensor.device, tensor.untyped_storage().data_ptr()) if tensor.numel() else id(tensor)
+
+
+def _make_inputs(rec: GraphRecorder, examples: Sequence[torch.Tensor], shared: bool) -> list[_Input]:
+    """Trace tensors for the examples; one object for an example that comes twice.
+
+    With `shared`, examples that overlap in memory become views of the one that covers the others.
+    """
+    made: dict[int, _Input] = {}
+    covers = _covers(examples) if shared else {}
+    inputs: list[_Input | None] = []
+    for i, example in enumerate(examples):
+        val = layout_of(example).val
+        node = rec.placeholder(f"primals_{i}", val)
+        if id(example) not in made and i not in covers:
+            made[id(example)] = _root_input(rec, example, node)
+        inputs.append(made.get(id(example)))
+    for i, cover in covers.items():
+        if id(examples[i]) not in made:
+            base = inputs[cover]
+            assert base is not None
+            made[id(examples[i])] = _view_input(base, examples[cover], examples[i])
+        inputs[i] = made[id(examples[i])]
+    return [one for one in inputs if one is not None]
+
+
+def _root_input(rec: GraphRecorder, example: torch.Tensor, node: fx.Node) -> _Input:
+    leaf = trace_like(example)
+    rec.bind(leaf, node)
+    seen = leaf
+    if example.requires_grad and not example.is_leaf:
+        with torch.enable_grad():
+            seen = _NonLeaf.apply(leaf)
+    return _Input(node, leaf, seen, seen.place, seen.grad_fn)
+
+
+def _view_input(base: _Input, whole: torch.Tensor, part: torch.Tensor) -> _Input:
+    if whole.requires_grad or part.requires_grad:
+        raise Unsupported(
+            "two arguments share memory, one of them is written and one requires grad",
+            hint="pass the base tensor and take the view inside the compiled function",
+        )
+    offset = part.storage_offset() - whole.storage_offset()
+    seen = base.seen.as_strided(part.shape, part.stride(), offset)
+    return _Input(base.node, seen, seen, seen.place, None)
+
+
+def _covers(examples: Sequence[torch.Tensor]) -> dict[int, int]:
+    """For each example that shares a storage: the index of the one that covers it (which is not in the result)."""
+    groups: dict[Any, list[int]] = {}
+    for i, example in enumerate(examples):
+        groups.setdefault(_storage_key(example), []).append(i)
+    covers: dict[int, int] = {}
+    for group in groups.values():
+        spans = {i: _span(examples[i]) for i in group}
+        low, high = min(s for s, _ in spans.values()), max(e for _, e in spans.values())
+        whole = [i for i in group if spans[i] == (low, high) and _is_whole(examples[i])]
+        distinct = {id(examples[i]) for i in group}
+        if len(distinct) == 1:
+            continue
+        if not whole or len({examples[i].dtype for i in group}) > 1:
+            raise Unsupported(
+                "arguments that overlap in memory, none of which covers the others, and one is written",
+                hint="pass the base tensor and take the views inside the compiled function",
+            )
+        covers |= {i: whole[0] for i in group if examples[i] is not examples[whole[0]]}
+    return covers
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    start = tensor.storage_offset()
+    return start, start + extent(tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return is_dense(tuple(tensor.shape), tuple(tensor.stride()))
+
+
+# -- the trace -----------------------------------------------------------------------------------------------------
+
+
+class _SharedWrite(Exception):
+    """A written input shares its memory with another input: trace again with their overlap known."""
+
+
+def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], options: Options) -> Joint:
+    """Trace forward and backward of `gm` into one functional ATen graph.
+
+    Args:
+        gm: a torch-level graph; its placeholders are in the order of `example_inputs`.
+        example_inputs: tensors whose metadata, identity, overlap and `requires_grad` the graph is made for.
+        options: `eager_rng` decides whether random operators get a seed input.
+
+    Raises:
+        Unsupported: an operator or an aliasing that a functional graph cannot say.
+    """
+    with _tracing_state():
+        try:
+            return _Trace(gm, example_inputs, options, shared=False).run()
+        except _SharedWrite:
+            return _Trace(gm, example_inputs, options, shared=True).run()
+
+
+@contextmanager
+def _tracing_state() -> Iterator[None]:
+    """The caller's grad and autocast state, restored afterwards; casts of weights are not cached between traces."""
+    grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        with torch.inference_mode(False):
+            torch.set_grad_enabled(grad)
+            yield
+    finally:
+        torch.set_autocast_cache_enabled(cache)
+        torch.set_grad_enabled(grad)
+
+
+class _Trace:
+    """The state of one trace."""
+
+    def __init__(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor], options: Options, shared: bool) -> None:
+        self.gm, self.examples, self.options = gm, examples, options
+        self.rec = GraphRecorder()
+        self.inputs = _make_inputs(self.rec, examples, shared)
+        self.first = {id(one): i for i, one in reversed(list(enumerate(self.inputs)))}  # first index of each
+        self.by_storage: dict[Storage, int] = {}
+        for i, one in enumerate(self.inputs):
+            if one.place.parent is None:
+                self.by_storage.setdefault(one.place.storage, i)
+        self.shared = shared
+        self.program: list[TraceTensor] = []
+
+    def run(self) -> Joint:
+        with TraceMode(self.rec):
+            results = run_graph(self.gm, [one.seen for one in self.inputs], self.rec)
+            mutations = self.mutations()
+            outputs = tuple(self.plan(results))
+            values = [self.rec.value(t.place) for t in self.program]
+            values += [self.rec.value(self.inputs[m.input].place) for m in mutations]
+            written = self.versions()
+            seed = self.rec.placeholder("seed", TensorMeta((), torch.int64, (), torch.device("cpu")))
+            differentiable, found = self.backward(mutations)
+            if self.versions() != written:
+                raise Unsupported("a backward that writes to an input of the graph")
+            grads = {i: self.rec.value(g.place) for i, g in found.items()}
+        return self.finish(outputs, mutations, values, differentiable, grads, seed)
+
+    # -- after the forward ------------------------------------------------------------------------------------------
+
+    def versions(self) -> list[int]:
+        return [storage.version for storage in self.by_storage]
+
+    def mutations(self) -> tuple[Mutation, ...]:
+        if self.rec.changed_constants():
+            raise Unsupported("writing to a tensor that is no argument of the graph", hint="pass it as an argument")
+        found = []
+        for i, one in enumerate(self.inputs):
+            if one.seen.place is not one.place:
+                raise Unsupported("changing the shape or the storage of an argument in place")
+            if self.by_storage.get(one.place.storage) != i or one.place.storage.version == 0:
+                continue
+            self.check_alone(i)
+            if self.rec.value(one.place) is not one.node:
+                moved = one.seen.requires_grad and one.seen.grad_fn is not one.history
+                found.append(Mutation(i, moved))
+        return tuple(found)
+
+    def check_alone(self, i: int) -> None:
+        """A written input must not overlap with another one unless the trace knows it."""
+        if self.shared:
+            return
+        key = _storage_key(self.examples[i])
+        for other in self.examples:
+            if other is not self.examples[i] and _storage_key(other) == key:
+                raise _SharedWrite
+
+    def plan(self, results: Sequence[Any]) -> Iterator[OutputPlan]:
+        """How each user output is made; fills `self.program` with the tensors that the program returns."""
+        same = {id(one.seen): self.first[id(one)] for one in self.inputs}
+        sharing: dict[Storage, set[int]] = {}
+        for out in results:
+            if isinstance(out, torch.Tensor):
+                sharing.setdefault(self.traced(out).place.storage, set()).add(id(self.traced(out)))
+        for out in results:
+            if not isinstance(out, torch.Tensor):
+                yield Constant(out)
+                continue
+            out = self.traced(out)
+            if id(out) in same:
+                yield SameInput(same[id(out)])
+                continue
+            yield self.plan_output(out, len(sharing[out.place.storage]) > 1)
+
+    def traced(self, out: torch.Tensor) -> TraceTensor:
+        return out if type(out) is TraceTensor else self.rec.constant(out)
+
+    def plan_output(self, out: TraceTensor, shares: bool) -> OutputPlan:
+        storage = out.place.storage
+        val = out.place.layout.val
+        owner = self.by_storage.get(storage)
+        if owner is not None:
+            base = self.inputs[owner].seen
+            if base.requires_grad or not out.requires_grad:  # else: gradients that a view of the input would not have
+                return View(True, owner, _path(out.place), out.requires_grad)
+        elif out.place.parent is not None and (shares or not is_dense(val.shape, val.stride)):
+            base = _base_of(out)
+            if base.requires_grad or not out.requires_grad:
+                return View(False, self.program_index(base), _path(out.place), out.requires_grad)
+        return Fresh(self.program_index(out))
+
+    def program_index(self, tensor: TraceTensor) -> int:
+        for i, known in enumerate(self.program):
+            if known is tensor or (known.place is tensor.place and known.place.parent is None):
+                return i
+        self.program.append(tensor)
+        return len(self.program) - 1
+
+    # -- backward ---------------------------------------------------------------------------------------------------
+
+    def backward(self, mutations: Sequence[Mutation]) -> tuple[tuple[int, ...], dict[int, TraceTensor]]:
+        """Positions that have tangents, and the gradient of each input that gets one."""
+        heads = [*self.program, *(self.inputs[m.input].seen for m in mutations)]
+        with_grad = [t.requires_grad for t in self.program] + [m.grad for m in mutations]
+        wanted = [i for i, one in enumerate(self.inputs) if one.leaf.requires_grad and self.first[id(one)] == i]
+        roots = [i for i, yes in enumerate(with_grad) if yes]
+        if not roots or not wanted:
+            return (), {}
+        tangents = []
+        for i in roots:
+            val = heads[i].place.layout.val
+            tangent = trace_like(_dense(val), requires_grad=False)
+            self.rec.bind(tangent, self.rec.placeholder(f"tangents_{i}", tangent.place.layout.val))
+            tangents.append(tangent)
+        self.rec.backward, self.rec.origin = True, None
+        with torch.autocast("cpu", enabled=False):
+            leaves = [self.inputs[i].leaf for i in wanted]
+            grads = torch.autograd.grad([heads[i] for i in roots], leaves, tangents, allow_unused=True)
+        found = {i: g for i, g in zip(wanted, grads, strict=True) if g is not None}
+        return tuple(roots) if found else (), {i: self.traced(g) for i, g in found.items()}
+
+    # -- the graph --------------------------------------------------------------------------------------------------
+
+    def finish(
+        self,
+        outputs: tuple[OutputPlan, ...],
+        mutations: tuple[Mutation, ...],
+        values: list[fx.Node],
+        differentiable: tuple[int, ...],
+        grads: dict[int, fx.Node],
+        seed: fx.Node,
+    ) -> Joint:
+        rec, graph = self.rec, self.rec.graph
+        values = _own_memory(rec, values, len(self.program), {self.inputs[m.input].node for m in mutations})
+        metas = [t.place.layout.val for t in self.program]
+        metas += [self.inputs[m.input].place.layout.val for m in mutations]
+        metas += [self.inputs[i].leaf.place.layout.val for i in grads]
+        output = graph.output((*values, *grads.values()))
+        output.meta["val"] = tuple(_dense(m) for m in metas)
+        remove_dead(graph)
+        has_seed = not self.options.eager_rng and any(n.meta.get("random") for n in graph.nodes)
+        if not has_seed:
+            graph.erase_node(seed)
+        if not differentiable:
+            for node in [n for n in graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]:
+                graph.erase_node(node)
+        positions = {i: k for k, i in enumerate(grads)}
+        _placeholders_first(graph)
+        return Joint(
+            module=fx.GraphModule(rec.root, graph),
+            num_primals=len(self.inputs),
+            num_outputs=len(self.program),
+            mutations=mutations,
+            outputs=outputs,
+            differentiable=differentiable,
+            gradients=tuple(positions.get(i) for i in range(len(self.inputs))),
+            has_seed=has_seed,
+            primals=tuple(layout_of(e).val for e in self.examples),
+        )
+
+
+def run_graph(gm: fx.GraphModule, inputs: Sequence[Any], rec: GraphRecorder | None = None) -> list[Any]:
+    """Run a torch-level graph node by node; returns its flat outputs. Tells `rec` which node is running."""
+    env: dict[fx.Node, Any] = {}
+    given = iter(inputs)
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            env[node] = next(given)
+            continue
+        args = fx.node.map_arg(node.args, env.__getitem__)
+        if node.op == "output":
+            (result,) = args
+            return list(result) if isinstance(result, (list, tuple)) else [result]
+        if rec is not None:
+            rec.origin = node.name
+        env[node] = _run_node(gm, node, args, fx.node.map_arg(node.kwargs, env.__getitem__))
+    return []
+
+
+def _run_node(gm: fx.GraphModule, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    match node.op:
+        case "call_function":
+            return node.target(*args, **kwargs)
+        case "call_method":
+            return getattr(args[0], node.target)(*args[1:], **kwargs)
+        case "call_module":
+            return gm.get_submodule(node.target)(*args, **kwargs)
+        case "get_attr":
+            value: Any = gm
+            for part in node.target.split("."):
+                value = getattr(value, part)
+            return value
+        case other:
+            raise Unsupported(f"a graph node of kind {other!r}")
+
+
+def _path(place: Place) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    while place.parent is not None:
+        assert place.step is not None
+        steps.append(place.step)
+        place = place.parent
+    return tuple(reversed(steps))
+
+
+def _base_of(out: TraceTensor) -> TraceTensor:
+    """The tensor that covers the storage of `out`."""
+    base = out._base
+    root = out.place.storage.root
+    assert root is not None
+    return base if type(base) is TraceTensor and base.place is root else TraceTensor(root)
+
+
+def _dense(val: TensorMeta) -> TensorMeta:
+    """`val`, row-major where its own strides have gaps or overlap."""
+    if is_dense(val.shape, val.stride):
+        return val
+    return TensorMeta(val.shape, val.dtype, contiguous_stride(val.shape), val.device)
+
+
+def _own_memory(rec: GraphRecorder, values: list[fx.Node], count: int, written: set[fx.Node]) -> list[fx.Node]:
+    """Copies where a program output would share memory with an input, a constant or another output, or where the new
+    value of an input is read from an input that may have been overwritten before."""
+    taken: set[fx.Node] = set()
+    out = []
+    for i, node in enumerate(values):
+        memory = node
+        while is_view_node(memory) or _is_item_of_view(memory):
+            memory = memory.all_input_nodes[0]
+        if memory in taken or (memory.op != "call_function" if i < count else memory in written):
+            copy = rec.graph.call_function(aten.clone.default, (node,))
+            copy.meta["val"] = node.meta["val"]
+            node = copy
+        elif i < count:
+            taken.add(memory)
+        out.append(node)
+    return out
+
+
+def _is_item_of_view(node: fx.Node) -> bool:
+    return node.op == "call_function" and not isinstance(node.target, OpOverload) and is_view_node(node.args[0])
+
+
+def remove_dead(graph: fx.Graph) -> None:
+    """Erase the nodes whose value nobody reads."""
+    for node in reversed(graph.nodes):
+        if not node.users and node.op in ("call_function", "get_attr"):
+            graph.erase_node(node)
+
+
+def _placeholders_first(graph: fx.Graph) -> None:
+    """Tangents are made after the forward; put all inputs at the top."""
+    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    first = next((n for n in graph.nodes if n.op != "placeholder"), None)
+    for node in inputs:
+        if first is not None:
+            first.prepend(node)

@@ -1,0 +1,339 @@
+"""View operators on values: how a view reads from its parent's value, and how a write to it changes the parent's.
+
+Functional graphs have no memory, so both directions are expressions: `select` and `select_scatter`, `permute` and its
+inverse. A small set of operators is emitted (view, permute, expand, select, slice, diagonal, view.dtype), so that later
+stages meet few forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from smelt.base.errors import Unsupported
+from smelt.graph.meta import TensorMeta, extent, is_dense
+from smelt.graph.trace import Place, Step
+
+aten = torch.ops.aten
+
+
+class Emit(Protocol):
+    """Appends `op(*args, **kwargs)` to the graph; its metadata comes from the operator's own rule."""
+
+    def __call__(self, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node: ...
+
+
+Read = Callable[[Emit, fx.Node, Place], fx.Node]
+Write = Callable[[Emit, fx.Node, fx.Node, Place], fx.Node]
+
+
+def read_view(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    """The value at `place`, given the value of its parent place."""
+    assert place.step is not None
+    rule = _RULES.get(place.step.op)
+    return rule[0](emit, parent, place) if rule else _read_strided(emit, parent, place)
+
+
+def write_view(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    """The parent's new value after `value` was written to its view at `place`."""
+    assert place.step is not None
+    rule = _RULES.get(place.step.op)
+    return rule[1](emit, parent, value, place) if rule else _write_strided(emit, parent, value, place)
+
+
+def _val(place: Place | None) -> TensorMeta:
+    assert place is not None
+    return place.layout.val
+
+
+def _arguments(step: Step | None) -> list[Any]:
+    """All arguments of the step after the parent, by position, defaults filled in."""
+    assert step is not None
+    parameters = step.op._schema.arguments[1:]
+    given = list(step.args)
+    return given + [step.kwargs.get(p.name, p.default_value) for p in parameters[len(given) :]]
+
+
+def _dim(place: Place, dim: int) -> int:
+    return dim % max(_val(place.parent).ndim, 1)
+
+
+# -- same elements -------------------------------------------------------------------------------------------------
+
+
+def _read_same(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    return parent
+
+
+def _write_same(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return value
+
+
+def _read_reshape(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.view.default, parent, list(_val(place).shape))
+
+
+def _write_reshape(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.view.default, value, list(_val(place.parent).shape))
+
+
+def _read_dtype(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.view.dtype, parent, _val(place).dtype)
+
+
+def _write_dtype(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.view.dtype, value, _val(place.parent).dtype)
+
+
+def _paired(read: OpOverload, write: OpOverload) -> tuple[Read, Write]:
+    """A view operator without arguments whose inverse is another operator."""
+    return (lambda emit, parent, place: emit(read, parent)), (lambda emit, parent, value, place: emit(write, value))
+
+
+# -- orders of dimensions ------------------------------------------------------------------------------------------
+
+
+def _order(place: Place) -> list[int]:
+    """The permutation that a transposing step makes."""
+    assert place.step is not None
+    ndim = _val(place.parent).ndim
+    if place.step.op is aten.permute.default:
+        return [d % ndim for d in place.step.args[0]] if ndim else []
+    order = list(range(ndim))
+    if ndim > 1:
+        a, b = (0, 1) if place.step.op is aten.t.default else (d % ndim for d in place.step.args[:2])
+        order[a], order[b] = order[b], order[a]
+    return order
+
+
+def _read_permute(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.permute.default, parent, _order(place))
+
+
+def _write_permute(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.permute.default, value, inverse(_order(place)))
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    """The permutation that undoes `order`."""
+    out = [0] * len(order)
+    for i, d in enumerate(order):
+        out[d] = i
+    return out
+
+
+# -- parts ---------------------------------------------------------------------------------------------------------
+
+
+def _read_expand(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.expand.default, parent, list(_val(place).shape))
+
+
+def _write_expand(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    if _val(place).numel != _val(place.parent).numel:
+        raise Unsupported("writing to an expanded tensor", why="several of its elements are one element in memory")
+    return emit(aten.view.default, value, list(_val(place.parent).shape))
+
+
+def _select(place: Place) -> tuple[int, int]:
+    """(dim, index) of `select`, and of one result of `unbind`."""
+    step = place.step
+    assert step is not None
+    arguments = _arguments(step)
+    dim = _dim(place, arguments[0])
+    index = step.index if step.index is not None else arguments[1]
+    return dim, index % _val(place.parent).shape[dim]
+
+
+def _read_select(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.select.int, parent, *_select(place))
+
+
+def _write_select(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.select_scatter.default, parent, value, *_select(place))
+
+
+def _slice(place: Place) -> tuple[int, int, int, int]:
+    """(dim, start, end, step) of `slice`, and of one result of `split`."""
+    step = place.step
+    assert step is not None
+    arguments = _arguments(step)
+    if step.op is aten.slice.Tensor:
+        dim, start, end, by = arguments
+        dim = _dim(place, dim)
+        size = _val(place.parent).shape[dim]
+        start = min(max((start + size if start < 0 else start) if start is not None else 0, 0), size)
+        length = _val(place).shape[dim]
+        return dim, start, min(start + length * by, size), by
+    sizes, dim = arguments
+    dim = _dim(place, dim)
+    assert step.index is not None
+    start = step.index * sizes if isinstance(sizes, int) else sum(sizes[: step.index])
+    return dim, start, start + _val(place).shape[dim], 1
+
+
+def _read_slice(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.slice.Tensor, parent, *_slice(place))
+
+
+def _write_slice(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.slice_scatter.default, parent, value, *_slice(place))
+
+
+def _read_diagonal(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.diagonal.default, parent, *_arguments(place.step))
+
+
+def _write_diagonal(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.diagonal_scatter.default, parent, value, *_arguments(place.step))
+
+
+def _read_plain(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    assert place.step is not None
+    return emit(place.step.op, parent, *place.step.args, **place.step.kwargs)
+
+
+def _write_unfold(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return _write_strided(emit, parent, value, place)
+
+
+# -- anything that strides describe --------------------------------------------------------------------------------
+
+
+def memory_order(val: TensorMeta) -> list[int] | None:
+    """The permutation that makes a dense tensor row-major, or None when it has gaps or overlap."""
+    if not is_dense(val.shape, val.stride):
+        return None
+    return sorted(range(val.ndim), key=lambda d: (-val.stride[d], val.shape[d] == 1, d))
+
+
+def _target(place: Place) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Shape, strides and offset of `place`, the offset relative to its parent's first element."""
+    val = _val(place)
+    assert place.parent is not None
+    return val.shape, val.stride, place.layout.offset - place.parent.layout.offset
+
+
+def _to_memory(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    """The parent's elements in memory order, as one dimension."""
+    val = _val(place.parent)
+    shape, stride, offset = _target(place)
+    order = memory_order(val)
+    if order is None or offset < 0 or offset + extent(shape, stride) > val.numel:
+        raise Unsupported(
+            f"{place.step.op if place.step else 'as_strided'} that reaches outside the tensor it is called on",
+            why=f"shape {list(shape)}, stride {list(stride)} of a tensor {val}",
+            hint="call it on the base tensor, or use slicing",
+        )
+    return emit(aten.view.default, emit(aten.permute.default, parent, order), [val.numel])
+
+
+def _from_memory(emit: Emit, flat: fx.Node, val: TensorMeta) -> fx.Node:
+    order = memory_order(val)
+    assert order is not None
+    return emit(aten.permute.default, emit(aten.view.default, flat, [val.shape[d] for d in order]), inverse(order))
+
+
+def _read_strided(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    shape, stride, offset = _target(place)
+    return read_strided(emit, _to_memory(emit, parent, place), _val(place.parent).numel, shape, stride, offset)
+
+
+def read_strided(
+    emit: Emit, flat: fx.Node, count: int, shape: Sequence[int], stride: Sequence[int], offset: int
+) -> fx.Node:
+    """`as_strided` of one-dimensional `flat` (`count` elements) by slices where they can say it, else by indices."""
+    blocks = _blocks(count, shape, stride, offset)
+    if blocks is None:
+        return emit(aten.index.Tensor, flat, [_positions(emit, flat, shape, stride, offset)])
+    sizes, windows, order = blocks
+    out = emit(aten.view.default, flat, sizes)
+    for dim, (start, length) in enumerate(windows):
+        out = emit(aten.slice.Tensor, out, dim, start, start + length, 1)
+    # dimensions that no stride names (sizes 1, stride 0 and the block's rest) are put back by view and expand
+    moving = [d for d in range(len(shape)) if shape[d] != 1 and stride[d] != 0]
+    out = emit(aten.view.default, out, [length for _, length in windows[: len(order)]])
+    out = emit(aten.permute.default, out, [order.index(d) for d in moving])
+    out = emit(aten.view.default, out, [n if d in moving else 1 for d, n in enumerate(shape)])
+    return emit(aten.expand.default, out, list(shape))
+
+
+def _blocks(
+    count: int, shape: Sequence[int], stride: Sequence[int], offset: int
+) -> tuple[list[int], list[tuple[int, int]], list[int]] | None:
+    """Block sizes, a (start, length) window in each, and the tensor dimension that each block is (outermost first).
+
+    Works where each stride divides the next larger one, no dimension crosses into its neighbour's block, and the
+    largest block divides `count`.
+    """
+    order = sorted((d for d in range(len(shape)) if shape[d] != 1 and stride[d] != 0), key=lambda d: -stride[d])
+    if 0 in shape or any(s < 0 for s in stride):
+        return None
+    sizes, windows = [], []
+    above = count
+    for d in order:
+        if above % stride[d]:
+            return None
+        sizes.append(above // stride[d])
+        start, offset = divmod(offset, stride[d])
+        if start + shape[d] > sizes[-1]:
+            return None
+        windows.append((start, shape[d]))
+        above = stride[d]
+    return [*sizes, above], [*windows, (offset, 1)], order
+
+
+def _positions(emit: Emit, flat: fx.Node, shape: Sequence[int], stride: Sequence[int], offset: int) -> fx.Node:
+    """int64 positions in memory of every element of a strided view; shape `shape`."""
+    device = flat.meta["val"].device
+    total = emit(aten.full.default, [], offset, dtype=torch.int64, device=device)
+    for d, (size, step) in enumerate(zip(shape, stride, strict=True)):
+        steps = emit(aten.mul.Tensor, emit(aten.arange.default, size, dtype=torch.int64, device=device), step)
+        steps = emit(aten.view.default, steps, [size if i == d else 1 for i in range(len(shape))])
+        total = emit(aten.add.Tensor, total, steps)
+    return total
+
+
+def _write_strided(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    shape, stride, offset = _target(place)
+    flat = _to_memory(emit, parent, place)
+    positions = _positions(emit, flat, shape, stride, offset)
+    return _from_memory(emit, emit(aten.index_put.default, flat, [positions], value), _val(place.parent))
+
+
+_SAME = (_read_same, _write_same)
+_RESHAPE = (_read_reshape, _write_reshape)
+_PERMUTE = (_read_permute, _write_permute)
+_SELECT = (_read_select, _write_select)
+_SLICE = (_read_slice, _write_slice)
+
+_RULES: dict[OpOverload, tuple[Read, Write]] = {
+    aten.detach.default: _SAME,
+    aten.alias.default: _SAME,
+    aten.view.default: _RESHAPE,
+    aten._unsafe_view.default: _RESHAPE,
+    aten._reshape_alias.default: _RESHAPE,
+    aten.squeeze.default: _RESHAPE,
+    aten.squeeze.dim: _RESHAPE,
+    aten.squeeze.dims: _RESHAPE,
+    aten.unsqueeze.default: _RESHAPE,
+    aten.view.dtype: (_read_dtype, _write_dtype),
+    aten.view_as_real.default: _paired(aten.view_as_real.default, aten.view_as_complex.default),
+    aten.view_as_complex.default: _paired(aten.view_as_complex.default, aten.view_as_real.default),
+    aten.t.default: _PERMUTE,
+    aten.transpose.int: _PERMUTE,
+    aten.permute.default: _PERMUTE,
+    aten.expand.default: (_read_expand, _write_expand),
+    aten.select.int: _SELECT,
+    aten.unbind.int: _SELECT,
+    aten.slice.Tensor: _SLICE,
+    aten.split.Tensor: _SLICE,
+    aten.split_with_sizes.default: _SLICE,
+    aten.diagonal.default: (_read_diagonal, _write_diagonal),
+    aten.unfold.default: (_read_plain, _write_unfold),
+}
+"""How to read and write through each view operator. Others go by their strides."""
