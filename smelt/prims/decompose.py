@@ -1,0 +1,196 @@
+"""Joint ATen graph in, joint prim graph out: one walk, one decomposition per node, nothing is traced.
+
+ATen operators without a decomposition (or that a decomposition declines, or on dtypes outside the prims')
+stay as they are and run in eager; `fallbacks` lists them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.fx import Node
+
+from smelt.base.errors import CompileError
+from smelt.base.options import Options
+from smelt.base.stats import count
+from smelt.graph.meta import TensorMeta
+from smelt.prims.dtypes import PLAIN
+from smelt.prims.registry import DECOMPOSITIONS, Lowering
+from smelt.prims.rules import FAMILIES
+from smelt.prims.table import PRIMS, Prim
+
+_ALIASING = frozenset(
+    {
+        torch.ops.aten.alias.default,
+        torch.ops.aten.detach.default,
+    }
+)
+
+
+def decompose(gm: fx.GraphModule, options: Options | None = None) -> fx.GraphModule:
+    """The same program over primitives.
+
+    Placeholders keep names, order and meta. The output node's meta keeps the ATen metas (the strides that
+    the caller expects). An output that decomposed to a mere input, or to the same value as another
+    output, becomes a copy, unless the ATen graph also returned one node in both places.
+
+    Args:
+        gm: functional ATen graph; every node's `meta["val"]` is a TensorMeta, a tuple of them or a number.
+
+    Raises:
+        CompileError: a decomposition gave another dtype or shape than the operator.
+    """
+    assert FAMILIES
+    graph = fx.Graph()
+    p = Lowering(graph, eager_rng=bool(options and options.eager_rng))
+    values: dict[Node, Any] = {}
+    for node in gm.graph.nodes:
+        p.scope = _scope(node)
+        match node.op:
+            case "placeholder":
+                values[node] = _copy_placeholder(p, node)
+            case "get_attr":
+                values[node] = _constant(p, node, gm)
+            case "call_function":
+                values[node] = _decompose_node(p, node, values)
+            case "output":
+                p.scope = {}
+                _finish(p, node, values)
+            case other:
+                raise CompileError(f"a joint ATen graph has no {other} nodes", why=str(node.format_node()))
+    remove_dead(graph)
+    result = fx.GraphModule(gm, graph)
+    count("fallback_ops", sum(fallbacks(result).values()))
+    return result
+
+
+def fallbacks(gm: fx.GraphModule) -> Counter[str]:
+    """The operators that stayed ATen, with how often each occurs."""
+    kept = (n.target for n in gm.graph.nodes if n.op == "call_function" and isinstance(n.target, OpOverload))
+    return Counter(str(target) for target in kept)
+
+
+def _scope(node: Node) -> dict[str, Any]:
+    """The meta entries that a node hands to its decomposition's nodes (all but its value)."""
+    return {k: v for k, v in node.meta.items() if k != "val"} if len(node.meta) > 1 else {}
+
+
+def _copy_placeholder(p: Lowering, node: Node) -> Node:
+    copy = p.graph.create_node("placeholder", node.target, node.args, {}, node.name)
+    copy.meta = dict(node.meta)
+    if node.target == "seed":
+        p.seed = copy
+    return copy
+
+
+def _constant(p: Lowering, node: Node, gm: fx.GraphModule) -> Any:
+    """A tensor that the program holds: one element becomes a `full`, others stay."""
+    value = operator.attrgetter(str(node.target))(gm)
+    if isinstance(value, torch.Tensor) and value.numel() == 1 and value.dtype in PLAIN:
+        return p.full(tuple(value.shape), value.item(), value.dtype, value.device)
+    copy = p.graph.create_node("get_attr", node.target, (), {}, node.name)
+    copy.meta = dict(node.meta)
+    return copy
+
+
+def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any]) -> Any:
+    target = node.target
+    args = _mapped(node.args, values)
+    if target is operator.getitem:
+        return args[0][args[1]]
+    kwargs = {k: _mapped(v, values) for k, v in node.kwargs.items()} if node.kwargs else {}
+    if isinstance(target, Prim):
+        return p.emit(target, *args, **kwargs)
+    p.result = result = node.meta["val"]
+    rule = DECOMPOSITIONS.get(target)
+    if rule is not None and _plain(result) and all(_plain(n.meta["val"]) for n in node.all_input_nodes):
+        value = rule(p, *args, **kwargs)
+        if value is not NotImplemented:
+            _check(node, value, result)
+            return value
+    return p.call(target, _listed(args), {k: _listed(v, False) for k, v in kwargs.items()}, result)
+
+
+def _mapped(arg: Any, values: dict[Node, Any]) -> Any:
+    kind = type(arg)
+    if kind is Node:
+        return values[arg]
+    if kind is tuple or isinstance(arg, (list, tuple)):
+        return tuple(_mapped(a, values) for a in arg)
+    return arg
+
+
+def _listed(arg: Any, top: bool = True) -> Any:
+    """Arguments for an ATen call, whose sequences are lists."""
+    if isinstance(arg, tuple):
+        items = [_listed(a, False) for a in arg]
+        return tuple(items) if top else items
+    return arg
+
+
+def _plain(meta: Any) -> bool:
+    if type(meta) is TensorMeta:
+        return meta.dtype in PLAIN
+    if isinstance(meta, (tuple, list)):
+        return all(map(_plain, meta))
+    return True
+
+
+def _check(node: Node, value: Any, result: Any) -> None:
+    """A decomposition keeps the operator's dtypes and shapes."""
+    if isinstance(result, (tuple, list)):
+        if len(value) != len(result):
+            raise CompileError(f"the decomposition of {node.target} gave {len(value)} results, not {len(result)}")
+        for one, meta in zip(value, result, strict=True):
+            _check(node, one, meta)
+    elif isinstance(result, TensorMeta) and value is not None:
+        got = value.meta["val"]
+        if got.dtype is not result.dtype or got.shape != result.shape:
+            raise CompileError(f"the decomposition of {node.target} gave {got}, not {result}", at=node.name)
+
+
+def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
+    """The output node: the values, each in memory of its own where the ATen graph promised that."""
+    owner: dict[Node, Node] = {}
+
+    def place(arg: Any) -> Any:
+        if isinstance(arg, (tuple, list)):
+            return tuple(place(a) for a in arg)
+        if not isinstance(arg, Node):
+            return arg
+        value, source = values[arg], _source(arg)
+        taken = owner.setdefault(value, source)
+        if taken is not source or (value.op == "placeholder" and source.op != "placeholder"):
+            return p.call(PRIMS["clone"], (value,), {}, value.meta["val"])
+        return value
+
+    made = p.graph.output(place(node.args[0]))
+    made.meta = dict(node.meta)
+    made.meta["val"] = _metas(node.args[0])
+
+
+def _source(node: Node) -> Node:
+    while node.op == "call_function" and node.target in _ALIASING:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def _metas(arg: Any) -> Any:
+    if isinstance(arg, (tuple, list)):
+        return tuple(_metas(a) for a in arg)
+    return arg.meta["val"] if isinstance(arg, Node) else arg
+
+
+def remove_dead(graph: fx.Graph) -> int:
+    """Erase nodes without users (placeholders stay); returns how many. All nodes of a prim graph are pure."""
+    removed = 0
+    for node in reversed(graph.nodes):
+        if not node.users and node.op not in ("placeholder", "output"):
+            graph.erase_node(node)
+            removed += 1
+    return removed

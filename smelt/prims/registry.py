@@ -1,0 +1,112 @@
+"""Where decompositions are entered: `@decomposition(aten.silu.default) def silu(p, x): ...`.
+
+A decomposition gets the lowering `p` (a Builder that also knows the ATen node at hand) and the operator's
+arguments with nodes of the prim graph for tensors. It returns the value, a tuple of values, or
+NotImplemented when it does not cover this use (the operator then stays as it is).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.fx import Node
+
+from smelt.graph.meta import TensorMeta
+from smelt.prims.builder import Builder
+from smelt.prims.dtypes import compute_dtype, result_dtype
+
+Decomposition = Callable[..., Any]
+DECOMPOSITIONS: dict[OpOverload, Decomposition] = {}
+"""The decomposition of each ATen operator that has one."""
+
+aten = torch.ops.aten
+
+
+def decomposition(*targets: OpOverload) -> Callable[[Decomposition], Decomposition]:
+    """Enter a decomposition for one or more operators."""
+
+    def enter(function: Decomposition) -> Decomposition:
+        for target in targets:
+            if target in DECOMPOSITIONS:
+                raise ValueError(f"{target} has two decompositions")
+            DECOMPOSITIONS[target] = function
+        return function
+
+    return enter
+
+
+class Lowering(Builder):
+    """A Builder that knows the ATen node being decomposed and numbers the random streams."""
+
+    def __init__(self, graph: fx.Graph, *, eager_rng: bool = False) -> None:
+        super().__init__(graph)
+        self.eager_rng = eager_rng
+        self.seed: Node | None = None
+        self.streams = 0
+        self.result: Any = None
+
+    @property
+    def out(self) -> TensorMeta:
+        """The ATen meta of the (first) result."""
+        result = self.result
+        return result[0] if isinstance(result, (tuple, list)) else result
+
+    def next_stream(self) -> int:
+        """A random stream that no other node uses."""
+        self.streams += 1
+        return self.streams - 1
+
+    # -- what most decompositions are made of
+
+    def pointwise(self, compute: Callable[..., Node], *operands: Any, dtype: torch.dtype | None = None) -> Node:
+        """`compute` on the operands as eager does a pointwise op: promoted, broadcast, in float32 when the
+        common dtype is of low precision, and rounded once to the result's dtype.
+
+        Args:
+            operands: nodes and Python numbers.
+            dtype: the common dtype, where it is not the promotion of the operands.
+        """
+        wide = compute_dtype(dtype or result_dtype(*map(_promotes_as, operands)))
+        shape = self.out.shape
+        ready = [self.broadcast(self.convert(x, wide), shape) if isinstance(x, Node) else x for x in operands]
+        return self.convert(compute(*ready), self.out.dtype)
+
+    def widen(self, x: Node) -> Node:
+        """x in the dtype that arithmetic on it runs in."""
+        return self.convert(x, compute_dtype(x.meta["val"].dtype))
+
+    def dims_of(self, x: Node, dims: Sequence[int] | int | None) -> tuple[int, ...]:
+        """Non-negative sorted dims; None and empty mean all."""
+        rank = len(x.meta["val"].shape)
+        if dims is None or (not isinstance(dims, int) and len(dims) == 0):
+            return tuple(range(rank))
+        given = (dims,) if isinstance(dims, int) else dims
+        return tuple(sorted({d % rank if rank else 0 for d in given})) if rank else ()
+
+
+def _promotes_as(operand: Any) -> Any:
+    return operand.meta["val"] if isinstance(operand, Node) else operand
+
+
+def shape_of(x: Node) -> tuple[int, ...]:
+    """The shape of a node's value."""
+    return x.meta["val"].shape
+
+
+def dtype_of(x: Node) -> torch.dtype:
+    """The dtype of a node's value."""
+    return x.meta["val"].dtype
+
+
+def device_of(x: Node) -> torch.device:
+    """The device of a node's value."""
+    return x.meta["val"].device
+
+
+def rank_of(x: Node) -> int:
+    """The number of dimensions of a node's value."""
+    return len(x.meta["val"].shape)

@@ -1,0 +1,57 @@
+"""Casts, copies and ops that only change what is known about a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from smelt.prims.registry import Lowering, aten, decomposition, device_of
+
+
+@decomposition(aten._to_copy.default)
+def to_copy(p: Lowering, x: Node, **options: Any) -> Any:
+    device = options.get("device")
+    if device is not None and torch.device(device) != device_of(x) and p.out.device != device_of(x):
+        return NotImplemented
+    return p.convert(x, p.out.dtype)
+
+
+def _same(p: Lowering, x: Node, *args: Any, **kwargs: Any) -> Node:
+    """Functional graphs have no aliasing: copies, aliases and contiguity are the value itself."""
+    return x
+
+
+decomposition(
+    aten.clone.default,
+    aten.alias.default,
+    aten.detach.default,
+    aten.lift_fresh.default,
+    aten.lift_fresh_copy.default,
+    aten.contiguous.default,
+    aten.positive.default,
+    aten.lift.default,
+)(_same)
+
+
+@decomposition(aten._autocast_to_reduced_precision.default, aten._autocast_to_full_precision.default)
+def autocast_to(p: Lowering, x: Node, *options: Any) -> Node:
+    return p.convert(x, p.out.dtype)
+
+
+@decomposition(aten.copy.default)
+def copy(p: Lowering, x: Node, source: Node, non_blocking: bool = False) -> Any:
+    if device_of(source) != device_of(x):
+        return NotImplemented
+    return p.broadcast(p.convert(source, p.out.dtype), p.out.shape)
+
+
+@decomposition(aten.conj.default, aten._conj.default, aten.resolve_conj.default, aten.resolve_neg.default)
+def conj(p: Lowering, x: Node) -> Node:
+    return x
+
+
+@decomposition(aten.scalar_tensor.default)
+def scalar_tensor(p: Lowering, value: Any, **options: Any) -> Node:
+    return p.full((), value, p.out.dtype, p.out.device)

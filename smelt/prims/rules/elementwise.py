@@ -1,0 +1,411 @@
+"""Pointwise arithmetic: unary and binary tables, comparisons, logic, and the ops made of a few of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+
+from smelt.prims.dtypes import BOUNDS, LOW_PRECISION, compute_dtype, is_integral, result_dtype
+from smelt.prims.ops import PRIMS
+from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, shape_of
+
+# -- one prim per op
+
+FLOAT_UNARY = (
+    "exp expm1 exp2 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh erf erfc erfinv lgamma digamma sigmoid"
+)
+"""ops that make floats of integers"""
+
+SAME_UNARY = "abs neg sign"
+ROUNDING = "floor ceil round trunc"
+TESTS = "isnan isinf isfinite signbit"
+
+
+def _enter_unary(name: str, rule: Callable[..., Any]) -> None:
+    decomposition(getattr(aten, name).default)(rule)
+
+
+def _float_unary(name: str) -> Callable[..., Any]:
+    prim = PRIMS[name]
+
+    def rule(p: Lowering, x: Node) -> Node:
+        return p.pointwise(lambda a: p.emit(prim, a), x, dtype=p.out.dtype)
+
+    return rule
+
+
+def _same_unary(name: str, only_floats: bool) -> Callable[..., Any]:
+    prim = PRIMS[name]
+
+    def rule(p: Lowering, x: Node) -> Any:
+        if is_integral(dtype_of(x)) and (only_floats or dtype_of(x) is torch.bool):
+            return x if only_floats or name == "sign" else NotImplemented
+        return p.pointwise(lambda a: p.emit(prim, a), x)
+
+    return rule
+
+
+def _test(name: str) -> Callable[..., Any]:
+    prim = PRIMS[name]
+
+    def rule(p: Lowering, x: Node) -> Node:
+        if is_integral(dtype_of(x)) and name != "signbit":
+            return p.full(shape_of(x), name == "isfinite", torch.bool, p.out.device)
+        if dtype_of(x) is torch.bool:
+            return p.full(shape_of(x), False, torch.bool, p.out.device)
+        return p.emit(prim, p.widen(x))
+
+    return rule
+
+
+for _name in FLOAT_UNARY.split():
+    _enter_unary(_name, _float_unary(_name))
+for _name in SAME_UNARY.split():
+    _enter_unary(_name, _same_unary(_name, only_floats=False))
+for _name in ROUNDING.split():
+    _enter_unary(_name, _same_unary(_name, only_floats=True))
+for _name in TESTS.split():
+    _enter_unary(_name, _test(_name))
+
+
+def _overloads(name: str, *overloads: str) -> list[OpOverload]:
+    packet = getattr(aten, name)
+    return [getattr(packet, overload) for overload in overloads if overload in packet.overloads()]
+
+
+def _enter_binary(name: str, prim_name: str, *overloads: str, dtype_from_result: bool = False) -> None:
+    prim = PRIMS[prim_name]
+
+    def rule(p: Lowering, x: Any, y: Any) -> Node:
+        dtype = p.out.dtype if dtype_from_result else None
+        return p.pointwise(lambda a, b: _apply(p, prim_name, prim, a, b, x, y), x, y, dtype=dtype)
+
+    decomposition(*_overloads(name, *overloads))(rule)
+
+
+def _apply(p: Lowering, name: str, prim: Any, a: Any, b: Any, x: Any, y: Any) -> Node:
+    if name in _BOOL_FORMS and isinstance(a, Node) and dtype_of(a) is torch.bool:
+        return p.emit(PRIMS[_BOOL_FORMS[name]], a, b)
+    return p.emit(prim, a, b)
+
+
+_BOOL_FORMS = {"mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
+_BINARY_OVERLOADS = ("Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor", "default")
+
+for _name, _prim in {
+    "mul": "mul",
+    "remainder": "remainder",
+    "fmod": "fmod",
+    "bitwise_and": "bitwise_and",
+    "bitwise_or": "bitwise_or",
+    "bitwise_xor": "bitwise_xor",
+    "bitwise_left_shift": "shift_left",
+    "bitwise_right_shift": "shift_right",
+    "eq": "eq",
+    "ne": "ne",
+    "lt": "lt",
+    "le": "le",
+    "gt": "gt",
+    "ge": "ge",
+    "maximum": "maximum",
+    "minimum": "minimum",
+    "hypot": "hypot",
+    "nextafter": "nextafter",
+    "floor_divide": "floor_div",
+}.items():
+    _enter_binary(_name, _prim, *_BINARY_OVERLOADS)
+for _name, _prim in {"atan2": "atan2", "copysign": "copysign", "div": "div", "pow": "pow"}.items():
+    _enter_binary(_name, _prim, *_BINARY_OVERLOADS, dtype_from_result=True)
+decomposition(aten.__and__.Tensor, aten.__and__.Scalar)(
+    lambda p, x, y: p.pointwise(lambda a, b: p.bitwise_and(a, b), x, y)
+)
+decomposition(aten.__or__.Tensor, aten.__or__.Scalar)(
+    lambda p, x, y: p.pointwise(lambda a, b: p.bitwise_or(a, b), x, y)
+)
+decomposition(aten.__xor__.Tensor, aten.__xor__.Scalar)(
+    lambda p, x, y: p.pointwise(lambda a, b: p.bitwise_xor(a, b), x, y)
+)
+decomposition(aten.true_divide.Tensor)(
+    lambda p, x, y: p.pointwise(lambda a, b: p.div(a, b), x, y, dtype=p.out.dtype)
+)
+
+
+@decomposition(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def div_mode(p: Lowering, x: Any, y: Any, *, rounding_mode: str | None = None) -> Node:
+    name = {None: "div", "floor": "floor_div", "trunc": "trunc_div"}[rounding_mode]
+    low = p.out.dtype
+    if rounding_mode == "trunc" and low in LOW_PRECISION:  # eager rounds the quotient first
+        return p.pointwise(lambda a, b: p.trunc(p.widen(p.convert(p.div(a, b), low))), x, y, dtype=low)
+    return p.pointwise(lambda a, b: p.emit(PRIMS[name], a, b), x, y, dtype=p.out.dtype)
+
+
+@decomposition(aten.add.Tensor, aten.add.Scalar)
+def add(p: Lowering, x: Any, y: Any, alpha: Any = 1) -> Node:
+    def compute(a: Any, b: Any) -> Node:
+        if p.out.dtype is torch.bool:
+            return p.logical_or(a, b) if alpha else p.logical_or(a, a)
+        return p.add(a, _times(p, b, alpha))
+
+    return p.pointwise(compute, x, y)
+
+
+@decomposition(aten.sub.Tensor, aten.sub.Scalar)
+def sub(p: Lowering, x: Any, y: Any, alpha: Any = 1) -> Node:
+    return p.pointwise(lambda a, b: p.sub(a, _times(p, b, alpha)), x, y)
+
+
+@decomposition(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(p: Lowering, x: Any, y: Any, alpha: Any = 1) -> Node:
+    return p.pointwise(lambda a, b: p.sub(b, _times(p, a, alpha)), x, y)
+
+
+def _times(p: Lowering, x: Any, factor: Any) -> Any:
+    if factor == 1:
+        return x
+    return p.mul(x, factor) if isinstance(x, Node) else x * factor
+
+
+for _name in ("logical_and", "logical_or", "logical_xor"):
+
+    def _logical(p: Lowering, x: Node, y: Node, _prim: Any = PRIMS[_name]) -> Node:
+        a, b = (p.broadcast(truth(p, v), p.out.shape) for v in (x, y))
+        return p.emit(_prim, a, b)
+
+    decomposition(getattr(aten, _name).default)(_logical)
+
+
+def truth(p: Lowering, x: Node) -> Node:
+    """x != 0 as bool."""
+    return x if dtype_of(x) is torch.bool else p.ne(p.widen(x), 0)
+
+
+@decomposition(aten.logical_not.default)
+def logical_not(p: Lowering, x: Node) -> Node:
+    return p.logical_not(x) if dtype_of(x) is torch.bool else p.eq(p.widen(x), 0)
+
+
+@decomposition(aten.bitwise_not.default)
+def bitwise_not(p: Lowering, x: Node) -> Node:
+    return p.logical_not(x) if dtype_of(x) is torch.bool else p.bitwise_not(x)
+
+
+# -- selection
+
+
+@decomposition(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
+def where(p: Lowering, cond: Node, a: Any, b: Any) -> Node:
+    return select(p, cond, a, b)
+
+
+def select(p: Lowering, cond: Node, a: Any, b: Any) -> Node:
+    """where with broadcasting, operands brought to the result's dtype."""
+    out = p.out
+    cond = p.broadcast(truth(p, cond), out.shape)
+    a, b = (p.broadcast(p.convert(v, out.dtype), out.shape) if isinstance(v, Node) else v for v in (a, b))
+    if not isinstance(a, Node) and not isinstance(b, Node):
+        a = p.full(out.shape, a, out.dtype, out.device)
+    return p.where(cond, a, b)
+
+
+@decomposition(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(p: Lowering, x: Node, mask: Node, value: Any) -> Node:
+    return select(p, mask, value, x)
+
+
+@decomposition(aten.clamp.default, aten.clamp.Tensor)
+def clamp(p: Lowering, x: Node, low: Any = None, high: Any = None) -> Node:
+    def compute(a: Node, *bounds: Any) -> Node:
+        rest = list(bounds)
+        if low is not None:
+            a = p.maximum(a, rest.pop(0))
+        return a if high is None else p.minimum(a, rest.pop(0))
+
+    return p.pointwise(compute, x, *(b for b in (low, high) if b is not None))
+
+
+@decomposition(aten.clamp_min.default, aten.clamp_min.Tensor)
+def clamp_min(p: Lowering, x: Node, low: Any) -> Node:
+    return clamp(p, x, low, None)
+
+
+@decomposition(aten.clamp_max.default, aten.clamp_max.Tensor)
+def clamp_max(p: Lowering, x: Node, high: Any) -> Node:
+    return clamp(p, x, None, high)
+
+
+@decomposition(aten.fmax.default)
+def fmax(p: Lowering, x: Node, y: Node) -> Node:
+    return p.pointwise(lambda a, b: _ignore_nan(p, a, b, p.maximum), x, y)
+
+
+@decomposition(aten.fmin.default)
+def fmin(p: Lowering, x: Node, y: Node) -> Node:
+    return p.pointwise(lambda a, b: _ignore_nan(p, a, b, p.minimum), x, y)
+
+
+def _ignore_nan(p: Lowering, a: Node, b: Node, choose: Callable[[Node, Node], Node]) -> Node:
+    if dtype_of(a) is torch.bool:
+        return p.logical_or(a, b) if choose == p.maximum else p.logical_and(a, b)
+    if is_integral(dtype_of(a)):
+        return choose(a, b)
+    return p.where(p.isnan(a), b, p.where(p.isnan(b), a, choose(a, b)))
+
+
+@decomposition(aten.nan_to_num.default)
+def nan_to_num(
+    p: Lowering, x: Node, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Node:
+    if is_integral(dtype_of(x)):
+        return x
+    low, high = BOUNDS[dtype_of(x)]
+
+    def compute(a: Node) -> Node:
+        up = p.where(p.eq(a, math.inf), high if posinf is None else posinf, a)
+        down = p.where(p.eq(a, -math.inf), low if neginf is None else neginf, up)
+        return p.where(p.isnan(a), 0.0 if nan is None else nan, down)
+
+    return p.pointwise(compute, x)
+
+
+# -- a few prims per op
+
+
+@decomposition(aten.square.default)
+def square(p: Lowering, x: Node) -> Node:
+    return p.pointwise(lambda a: p.mul(a, a), x)
+
+
+@decomposition(aten.sgn.default)
+def sgn(p: Lowering, x: Node) -> Node:
+    return x if dtype_of(x) is torch.bool else p.pointwise(lambda a: p.sign(a), x)
+
+
+@decomposition(aten.frac.default)
+def frac(p: Lowering, x: Node) -> Node:
+    return p.pointwise(lambda a: p.sub(a, p.trunc(a)), x)
+
+
+@decomposition(aten.isposinf.default)
+def isposinf(p: Lowering, x: Node) -> Node:
+    return p.full_like(p.ne(x, x), False) if is_integral(dtype_of(x)) else p.eq(p.widen(x), math.inf)
+
+
+@decomposition(aten.isneginf.default)
+def isneginf(p: Lowering, x: Node) -> Node:
+    return p.full_like(p.ne(x, x), False) if is_integral(dtype_of(x)) else p.eq(p.widen(x), -math.inf)
+
+
+@decomposition(aten.deg2rad.default)
+def deg2rad(p: Lowering, x: Node) -> Node:
+    return p.pointwise(lambda a: p.mul(a, math.pi / 180), x, dtype=p.out.dtype)
+
+
+@decomposition(aten.rad2deg.default)
+def rad2deg(p: Lowering, x: Node) -> Node:
+    return p.pointwise(lambda a: p.mul(a, 180 / math.pi), x, dtype=p.out.dtype)
+
+
+@decomposition(aten.sinc.default)
+def sinc(p: Lowering, x: Node) -> Node:
+    def compute(a: Node) -> Node:
+        y = p.mul(a, math.pi)
+        return p.where(p.eq(a, 0), 1.0, p.div(p.sin(y), y))
+
+    return p.pointwise(compute, x, dtype=p.out.dtype)
+
+
+@decomposition(aten.logit.default)
+def logit(p: Lowering, x: Node, eps: float | None = None) -> Node:
+    def compute(a: Node) -> Node:
+        if eps is not None:
+            a = p.minimum(p.maximum(a, eps), 1 - eps)
+        return p.log(p.div(a, p.sub(1, a)))
+
+    return p.pointwise(compute, x, dtype=p.out.dtype)
+
+
+@decomposition(aten.addcmul.default)
+def addcmul(p: Lowering, x: Node, a: Node, b: Node, *, value: Any = 1) -> Node:
+    return p.pointwise(lambda x, a, b: p.add(x, p.mul(_times(p, a, value), b)), x, a, b)
+
+
+@decomposition(aten.addcdiv.default)
+def addcdiv(p: Lowering, x: Node, a: Node, b: Node, *, value: Any = 1) -> Node:
+    return p.pointwise(lambda x, a, b: p.add(x, p.div(_times(p, a, value), b)), x, a, b)
+
+
+@decomposition(aten.lerp.Scalar, aten.lerp.Tensor)
+def lerp(p: Lowering, start: Node, end: Node, weight: Any) -> Node:
+    def compute(a: Node, b: Node, *rest: Node) -> Node:
+        w, span = rest[0] if rest else weight, p.sub(b, a)
+        near = p.add(a, p.mul(span, w))
+        if not isinstance(w, Node):
+            return near if abs(w) < 0.5 else p.sub(b, p.mul(span, 1 - w))
+        return p.where(p.lt(p.abs(w), 0.5), near, p.sub(b, p.mul(span, p.sub(1.0, w))))
+
+    return p.pointwise(compute, start, end, *([weight] if isinstance(weight, Node) else []))
+
+
+@decomposition(aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)
+def xlogy(p: Lowering, x: Any, y: Any) -> Node:
+    def compute(a: Any, b: Any) -> Node:
+        a, b = _as_nodes(p, a, b)
+        product = p.where(p.eq(a, 0), 0.0, p.mul(a, p.log(b)))
+        return p.where(p.isnan(b), math.nan, product)
+
+    return p.pointwise(compute, x, y, dtype=p.out.dtype)
+
+
+@decomposition(aten.logaddexp.default)
+def logaddexp(p: Lowering, x: Node, y: Node) -> Node:
+    def compute(a: Node, b: Node) -> Node:
+        top = p.maximum(a, b)
+        sure = p.add(top, p.log1p(p.exp(p.neg(p.abs(p.sub(a, b))))))
+        return p.where(p.logical_and(p.isinf(a), p.eq(a, b)), a, sure)
+
+    return p.pointwise(compute, x, y)
+
+
+@decomposition(aten.heaviside.default)
+def heaviside(p: Lowering, x: Node, values: Node) -> Any:
+    if dtype_of(x) is torch.bool:
+        return NotImplemented
+
+    def compute(a: Node, v: Node) -> Node:
+        step = p.convert(p.gt(a, 0), dtype_of(a))
+        if dtype_of(a).is_floating_point:  # eager's NaN compares as not below zero
+            step = p.where(p.isnan(a), 0.0, step)
+        return p.where(p.eq(a, 0), v, step)
+
+    return p.pointwise(compute, x, values)
+
+
+def _as_nodes(p: Lowering, *operands: Any) -> list[Node]:
+    """Numbers become constants with the dtype of the result's arithmetic."""
+    out, dtype = p.out, compute_dtype(p.out.dtype)
+    return [x if isinstance(x, Node) else p.full(out.shape, x, dtype, out.device) for x in operands]
+
+
+@decomposition(aten.isclose.default)
+def isclose(
+    p: Lowering, x: Node, y: Node, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Any:
+    dtype = result_dtype(x.meta["val"], y.meta["val"])
+    if not dtype.is_floating_point:
+        return NotImplemented
+
+    def compute(a: Node, b: Node) -> Node:
+        close = p.eq(a, b)
+        if equal_nan:
+            close = p.logical_or(close, p.logical_and(p.isnan(a), p.isnan(b)))
+        limit = p.add(p.mul(p.abs(b), rtol), atol)
+        error = p.abs(p.sub(a, b))
+        return p.logical_or(close, p.logical_and(p.isfinite(error), p.le(error, limit)))
+
+    return p.pointwise(compute, x, y)

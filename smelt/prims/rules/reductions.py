@@ -1,0 +1,269 @@
+"""Reductions: sums and means accumulate in float32 for low precision, variances take two passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from smelt.prims.dtypes import compute_dtype
+from smelt.prims.ops import PRIMS
+from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_of, shape_of
+from smelt.prims.rules.elementwise import truth
+
+Dims = Sequence[int] | int | None
+
+
+def count_over(x: Node, dims: Sequence[int]) -> int:
+    """The number of elements that a reduction over dims puts together."""
+    return math.prod(shape_of(x)[d] for d in dims)
+
+
+def reduce(p: Lowering, name: str, x: Node, dims: Sequence[int], keep: bool) -> Node:
+    """One reduction prim; kept dimensions come back with size 1."""
+    result = p.emit(PRIMS[name], x, tuple(dims))
+    return p.keep(result, dims) if keep and dims else result
+
+
+def mean_of(p: Lowering, x: Node, dims: Sequence[int], keep: bool = False) -> Node:
+    """The mean in the dtype of x."""
+    total = reduce(p, "sum", x, dims, keep)
+    return p.div(total, float(count_over(x, dims))) if count_over(x, dims) else p.full_like(total, math.nan)
+
+
+@decomposition(aten.sum.default, aten.sum.dim_IntList)
+def sum_(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
+    wide = compute_dtype(p.out.dtype)
+    return p.convert(reduce(p, "sum", p.convert(x, wide), p.dims_of(x, dims), keepdim), p.out.dtype)
+
+
+@decomposition(aten.mean.default, aten.mean.dim)
+def mean(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
+    wide = compute_dtype(p.out.dtype)
+    return p.convert(mean_of(p, p.convert(x, wide), p.dims_of(x, dims), keepdim), p.out.dtype)
+
+
+@decomposition(aten.prod.default, aten.prod.dim_int)
+def prod(p: Lowering, x: Node, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
+    wide = compute_dtype(p.out.dtype)
+    return p.convert(reduce(p, "prod", p.convert(x, wide), p.dims_of(x, dim), keepdim), p.out.dtype)
+
+
+def _extreme(name: str, low: bool) -> Callable[..., Any]:
+    def rule(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False) -> Any:
+        dims = p.dims_of(x, dims)
+        if not count_over(x, dims):
+            return NotImplemented
+        if dtype_of(x) is torch.bool:
+            return reduce(p, "all" if low else "any", x, dims, keepdim)
+        return p.convert(reduce(p, name, p.widen(x), dims, keepdim), p.out.dtype)
+
+    return rule
+
+
+amax, amin = _extreme("amax", low=False), _extreme("amin", low=True)
+decomposition(aten.amax.default, aten.max.default)(amax)
+decomposition(aten.amin.default, aten.min.default)(amin)
+
+
+@decomposition(aten.aminmax.default)
+def aminmax(p: Lowering, x: Node, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    low = amin(p, x, dim, keepdim)
+    return low if low is NotImplemented else (low, amax(p, x, dim, keepdim))
+
+
+def _order(p: Lowering, x: Node) -> Node:
+    """x in a dtype that the argument reductions and sorts know."""
+    return p.convert(x, torch.uint8) if dtype_of(x) is torch.bool else p.widen(x)
+
+
+def _arg(name: str) -> Callable[..., Any]:
+    def rule(p: Lowering, x: Node, dim: int | None = None, keepdim: bool = False) -> Any:
+        if not rank_of(x):
+            return p.full((), 0, torch.int64, p.out.device)
+        if not math.prod(shape_of(x)):
+            return NotImplemented
+        if dim is None:
+            place = p.emit(PRIMS[name], p.reshape(_order(p, x), (math.prod(shape_of(x)),)), 0)
+            return p.reshape(place, p.out.shape)
+        dim %= rank_of(x)
+        place = p.emit(PRIMS[name], _order(p, x), dim)
+        return p.keep(place, (dim,)) if keepdim else place
+
+    return rule
+
+
+decomposition(aten.argmax.default)(_arg("argmax"))
+decomposition(aten.argmin.default)(_arg("argmin"))
+
+
+def _with_place(name: str, low: bool) -> Callable[..., Any]:
+    extreme, place = (amin, _arg("argmin")) if low else (amax, _arg("argmax"))
+
+    def rule(p: Lowering, x: Node, dim: int, keepdim: bool = False) -> Any:
+        if not rank_of(x) or not math.prod(shape_of(x)):
+            return NotImplemented
+        return extreme(p, x, dim, keepdim), place(p, x, dim, keepdim)
+
+    return rule
+
+
+decomposition(aten.max.dim)(_with_place("amax", low=False))
+decomposition(aten.min.dim)(_with_place("amin", low=True))
+
+
+def _quantified(name: str) -> Callable[..., Any]:
+    def rule(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False) -> Node:
+        everything = isinstance(dims, (tuple, list)) and not dims
+        value = reduce(p, name, truth(p, x), () if everything else p.dims_of(x, dims), keepdim)
+        return p.convert(value, p.out.dtype)
+
+    return rule
+
+
+decomposition(aten.any.default, aten.any.dim, aten.any.dims)(_quantified("any"))
+decomposition(aten.all.default, aten.all.dim, aten.all.dims)(_quantified("all"))
+
+
+@decomposition(aten.count_nonzero.dim_IntList, aten.count_nonzero.default)
+def count_nonzero(p: Lowering, x: Node, dims: Dims = None) -> Node:
+    return p.sum(p.convert(truth(p, x), torch.int64), p.dims_of(x, dims))
+
+
+def moments(p: Lowering, x: Node, dims: Sequence[int], correction: float = 0) -> tuple[Node, Node]:
+    """(variance, mean) over dims, which are kept with size 1. Two passes: mean, then squared deviations."""
+    middle = mean_of(p, x, dims, keep=True)
+    off = p.sub(x, p.broadcast(middle, shape_of(x)))
+    total = reduce(p, "sum", p.mul(off, off), dims, keep=True)
+    freedom = max(count_over(x, dims) - correction, 0)
+    if freedom == 0:
+        return p.div(total, p.full_like(total, 0.0)) if dims else p.full_like(total, math.nan), middle
+    return p.div(total, float(freedom)), middle
+
+
+def _var_mean(p: Lowering, x: Node, dims: Dims, correction: Any, keepdim: bool) -> tuple[Node, Node]:
+    dims = p.dims_of(x, dims)
+    spread, middle = moments(p, p.widen(x), dims, 1 if correction is None else correction)
+    if not keepdim:
+        kept = tuple(n for d, n in enumerate(shape_of(x)) if d not in dims)
+        spread, middle = p.reshape(spread, kept), p.reshape(middle, kept)
+    return spread, middle
+
+
+@decomposition(aten.var.correction)
+def var(p: Lowering, x: Node, dims: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Node:
+    return p.convert(_var_mean(p, x, dims, correction, keepdim)[0], p.out.dtype)
+
+
+@decomposition(aten.std.correction)
+def std(p: Lowering, x: Node, dims: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Node:
+    return p.convert(p.sqrt(_var_mean(p, x, dims, correction, keepdim)[0]), p.out.dtype)
+
+
+@decomposition(aten.var_mean.correction)
+def var_mean(
+    p: Lowering, x: Node, dims: Dims = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Node, Node]:
+    spread, middle = _var_mean(p, x, dims, correction, keepdim)
+    return p.convert(spread, p.out.dtype), p.convert(middle, p.out.dtype)
+
+
+@decomposition(aten.std_mean.correction)
+def std_mean(
+    p: Lowering, x: Node, dims: Dims = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Node, Node]:
+    spread, middle = _var_mean(p, x, dims, correction, keepdim)
+    return p.convert(p.sqrt(spread), p.out.dtype), p.convert(middle, p.out.dtype)
+
+
+@decomposition(aten.var.default, aten.var.dim)
+def var_unbiased(p: Lowering, x: Node, dims: Any = None, unbiased: bool = True, keepdim: bool = False) -> Node:
+    if isinstance(dims, bool):
+        dims, unbiased = None, dims
+    return var(p, x, dims, correction=int(unbiased), keepdim=keepdim)
+
+
+@decomposition(aten.logsumexp.default)
+def logsumexp(p: Lowering, x: Node, dims: Dims, keepdim: bool = False) -> Any:
+    dims = p.dims_of(x, dims)
+    if not count_over(x, dims):
+        return NotImplemented
+    a = p.convert(x, compute_dtype(p.out.dtype))
+    top = reduce(p, "amax", a, dims, keep=True)
+    top = p.where(p.eq(p.abs(top), math.inf), 0.0, top)
+    total = reduce(p, "sum", p.exp(p.sub(a, p.broadcast(top, shape_of(a)))), dims, keep=True)
+    result = p.add(p.log(total), top)
+    return p.convert(result if keepdim else p.reshape(result, p.out.shape), p.out.dtype)
+
+
+@decomposition(aten.linalg_vector_norm.default)
+def vector_norm(
+    p: Lowering, x: Node, order: float = 2, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    dims = p.dims_of(x, dims)
+    a = p.convert(x, compute_dtype(p.out.dtype))
+    return p.convert(norm_of(p, a, order, dims, keepdim), p.out.dtype) if count_over(x, dims) else NotImplemented
+
+
+def norm_of(p: Lowering, a: Node, order: float, dims: Sequence[int], keep: bool) -> Node:
+    """The vector norm of a over dims, in the dtype of a."""
+    size = p.abs(a)
+    if order == math.inf:
+        return reduce(p, "amax", size, dims, keep)
+    if order == -math.inf:
+        return reduce(p, "amin", size, dims, keep)
+    if order == 0:
+        return reduce(p, "sum", p.convert(p.ne(a, 0), dtype_of(a)), dims, keep)
+    if order == 1:
+        return reduce(p, "sum", size, dims, keep)
+    if order == 2:
+        return p.sqrt(reduce(p, "sum", p.mul(a, a), dims, keep))
+    return p.pow(reduce(p, "sum", p.pow(size, float(order)), dims, keep), 1 / order)
+
+
+@decomposition(aten.norm.Scalar, aten.norm.ScalarOpt_dim, aten.norm.ScalarOpt_dim_dtype, aten.norm.ScalarOpt_dtype)
+def norm(p: Lowering, x: Node, order: Any = 2, dims: Dims = None, keepdim: bool = False, **options: Any) -> Any:
+    return vector_norm(p, x, 2 if order is None else order, dims, keepdim)
+
+
+@decomposition(aten.cumsum.default)
+def cumsum(p: Lowering, x: Node, dim: int, *, dtype: Any = None) -> Node:
+    return _scan(p, "cumsum", x, dim)
+
+
+@decomposition(aten.cumprod.default)
+def cumprod(p: Lowering, x: Node, dim: int, *, dtype: Any = None) -> Node:
+    return _scan(p, "cumprod", x, dim)
+
+
+def _scan(p: Lowering, name: str, x: Node, dim: int) -> Node:
+    if not rank_of(x):
+        return p.convert(x, p.out.dtype)
+    a = p.convert(p.convert(x, p.out.dtype), compute_dtype(p.out.dtype))
+    return p.convert(p.emit(PRIMS[name], a, dim % rank_of(x)), p.out.dtype)
+
+
+@decomposition(aten.sort.default, aten.sort.stable)
+def sort(
+    p: Lowering, x: Node, dim: Any = -1, descending: bool = False, *, stable: bool | None = None
+) -> Any:
+    if not rank_of(x):
+        return x, p.full((), 0, torch.int64, p.out.device)
+    values, places = p.sort(x, dim % rank_of(x), descending, bool(stable))
+    return values, places
+
+
+@decomposition(aten.topk.default)
+def topk(p: Lowering, x: Node, k: int, dim: int = -1, largest: bool = True, ordered: bool = True) -> Any:
+    return p.topk(x, k, dim % rank_of(x), largest, ordered) if rank_of(x) else NotImplemented
+
+
+@decomposition(aten.std.default, aten.std.dim)
+def std_unbiased(p: Lowering, x: Node, dims: Any = None, unbiased: bool = True, keepdim: bool = False) -> Node:
+    if isinstance(dims, bool):
+        dims, unbiased = None, dims
+    return std(p, x, dims, correction=int(unbiased), keepdim=keepdim)
+

@@ -1,0 +1,315 @@
+"""Views and the copies that move elements: all become index remaps of values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch.fx import Node
+
+from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_of, shape_of
+
+
+@decomposition(
+    aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.view_copy.default, aten._reshape_alias.default
+)
+def view(p: Lowering, x: Node, *sizes: Any) -> Node:
+    return p.reshape(x, p.out.shape)
+
+
+@decomposition(
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.unsqueeze.default,
+    aten.flatten.using_ints,
+    aten.unflatten.int,
+    aten._reshape_copy.default,
+    aten.squeeze_copy.default,
+    aten.squeeze_copy.dim,
+    aten.squeeze_copy.dims,
+    aten.unsqueeze_copy.default,
+)
+def same_elements(p: Lowering, x: Node, *options: Any) -> Node:
+    return p.reshape(x, p.out.shape)
+
+
+@decomposition(aten.expand.default, aten.expand_copy.default)
+def expand(p: Lowering, x: Node, sizes: Sequence[int], *, implicit: bool = False) -> Node:
+    return p.broadcast(x, p.out.shape)
+
+
+@decomposition(aten.permute.default, aten.permute_copy.default)
+def permute(p: Lowering, x: Node, dims: Sequence[int]) -> Node:
+    return p.permute(x, tuple(d % rank_of(x) for d in dims))
+
+
+@decomposition(aten.transpose.int, aten.transpose_copy.int)
+def transpose(p: Lowering, x: Node, a: int, b: int) -> Node:
+    order = list(range(rank_of(x)))
+    if order:
+        a, b = a % len(order), b % len(order)
+        order[a], order[b] = b, a
+    return p.permute(x, tuple(order))
+
+
+@decomposition(aten.t.default, aten.t_copy.default)
+def t(p: Lowering, x: Node) -> Node:
+    return p.permute(x, tuple(reversed(range(rank_of(x)))))
+
+
+def cut(p: Lowering, x: Node, dim: int, start: int, stop: int, step: int = 1) -> Node:
+    """x[..., start:stop:step, ...] along dim with 0 <= start <= stop <= size."""
+    shape = shape_of(x)
+    starts = tuple(start if d == dim else 0 for d in range(len(shape)))
+    stops = tuple(stop if d == dim else n for d, n in enumerate(shape))
+    steps = tuple(step if d == dim else 1 for d in range(len(shape)))
+    return p.slice(x, starts, stops, steps)
+
+
+def bounds(size: int, start: int | None, stop: int | None) -> tuple[int, int]:
+    """Python's slice bounds, clamped into 0 <= start <= stop <= size."""
+    start = 0 if start is None else start
+    stop = size if stop is None else stop
+    start = max(start + size, 0) if start < 0 else min(start, size)
+    stop = max(stop + size, 0) if stop < 0 else min(stop, size)
+    return start, max(start, stop)
+
+
+@decomposition(aten.slice.Tensor, aten.slice_copy.Tensor)
+def slice_(
+    p: Lowering, x: Node, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Node:
+    dim %= rank_of(x)
+    return cut(p, x, dim, *bounds(shape_of(x)[dim], start, end), step)
+
+
+@decomposition(aten.narrow.default, aten.narrow_copy.default)
+def narrow(p: Lowering, x: Node, dim: int, start: int, length: int) -> Node:
+    dim %= rank_of(x)
+    start = start + shape_of(x)[dim] if start < 0 else start
+    return cut(p, x, dim, start, start + length)
+
+
+@decomposition(aten.select.int, aten.select_copy.int)
+def select(p: Lowering, x: Node, dim: int, index: int) -> Node:
+    dim %= rank_of(x)
+    index %= shape_of(x)[dim]
+    return p.reshape(cut(p, x, dim, index, index + 1), p.out.shape)
+
+
+@decomposition(aten.unbind.int, aten.unbind_copy.int)
+def unbind(p: Lowering, x: Node, dim: int = 0) -> tuple[Node, ...]:
+    dim %= rank_of(x)
+    size = shape_of(x)[dim]
+    rest = tuple(n for d, n in enumerate(shape_of(x)) if d != dim)
+    return tuple(p.reshape(cut(p, x, dim, i, i + 1), rest) for i in range(size))
+
+
+def _pieces(p: Lowering, x: Node, dim: int) -> tuple[Node, ...]:
+    """x cut along dim into the sizes of the ATen node's results."""
+    dim %= rank_of(x)
+    pieces, at = [], 0
+    for meta in p.result:
+        pieces.append(cut(p, x, dim, at, at + meta.shape[dim]))
+        at += meta.shape[dim]
+    return tuple(pieces)
+
+
+@decomposition(
+    aten.split.Tensor,
+    aten.split_with_sizes.default,
+    aten.split_copy.Tensor,
+    aten.split_with_sizes_copy.default,
+    aten.unsafe_split.Tensor,
+    aten.unsafe_split_with_sizes.default,
+    aten.chunk.default,
+    aten.unsafe_chunk.default,
+)
+def split(p: Lowering, x: Node, sizes: Any, dim: int = 0) -> tuple[Node, ...]:
+    return _pieces(p, x, dim)
+
+
+@decomposition(aten.diagonal.default, aten.diagonal_copy.default)
+def diagonal(p: Lowering, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
+    rank = rank_of(x)
+    dim1, dim2 = dim1 % rank, dim2 % rank
+    front = tuple(d for d in range(rank) if d not in (dim1, dim2))
+    x = p.permute(x, (*front, dim1, dim2))
+    *lead, rows, columns = shape_of(x)
+    length = p.out.shape[-1]
+    if length == 0:
+        return p.full(p.out.shape, 0, p.out.dtype, p.out.device)
+    flat = p.reshape(x, (*lead, rows * columns))
+    first = offset if offset >= 0 else -offset * columns
+    last = first + (length - 1) * (columns + 1) + 1
+    return cut(p, flat, len(lead), first, last, columns + 1)
+
+
+@decomposition(aten.cat.default)
+def cat(p: Lowering, tensors: Sequence[Node], dim: int = 0) -> Node:
+    # eager leaves out the legacy empty tensor of shape (0,)
+    parts = [x for x in tensors if shape_of(x) != (0,)] or list(tensors)[:1]
+    return p.cat(tuple(p.convert(x, p.out.dtype) for x in parts), dim % max(len(p.out.shape), 1))
+
+
+@decomposition(aten.stack.default)
+def stack(p: Lowering, tensors: Sequence[Node], dim: int = 0) -> Node:
+    dim %= len(p.out.shape)
+    return p.cat(tuple(p.keep(p.convert(x, p.out.dtype), (dim,)) for x in tensors), dim)
+
+
+@decomposition(aten.repeat.default)
+def repeat(p: Lowering, x: Node, repeats: Sequence[int]) -> Node:
+    lead = len(repeats) - rank_of(x)
+    own = (1,) * lead + shape_of(x)
+    spread = tuple(n for pair in zip(repeats, own, strict=True) for n in pair)
+    places = tuple(2 * d + 1 for d in range(lead, len(own)))
+    return p.reshape(p.broadcast_in_dim(x, spread, places), p.out.shape)
+
+
+@decomposition(aten.flip.default)
+def flip(p: Lowering, x: Node, dims: Sequence[int]) -> Node:
+    return p.flip(x, tuple(sorted(d % rank_of(x) for d in dims))) if rank_of(x) else x
+
+
+@decomposition(aten.roll.default)
+def roll(p: Lowering, x: Node, shifts: Sequence[int] | int, dims: Sequence[int] | int = ()) -> Node:
+    shifts = (shifts,) if isinstance(shifts, int) else shifts
+    dims = (dims,) if isinstance(dims, int) else dims
+    if not math.prod(shape_of(x)):
+        return x
+    if not dims:
+        return p.reshape(_rolled(p, p.reshape(x, (math.prod(shape_of(x)),)), shifts[0], 0), p.out.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        x = _rolled(p, x, shift, dim % rank_of(x))
+    return x
+
+
+def _rolled(p: Lowering, x: Node, shift: int, dim: int) -> Node:
+    size = shape_of(x)[dim]
+    at = (size - shift) % size
+    return p.cat((cut(p, x, dim, at, size), cut(p, x, dim, 0, at)), dim) if at else x
+
+
+@decomposition(aten.constant_pad_nd.default)
+def constant_pad(p: Lowering, x: Node, amounts: Sequence[int], value: Any = 0) -> Node:
+    rank = rank_of(x)
+    low, high = [0] * rank, [0] * rank
+    for i in range(len(amounts) // 2):
+        low[rank - 1 - i], high[rank - 1 - i] = amounts[2 * i], amounts[2 * i + 1]
+    starts = tuple(max(-n, 0) for n in low)
+    stops = tuple(n - max(-h, 0) for n, h in zip(shape_of(x), high, strict=True))
+    if any(b < a for a, b in zip(starts, stops, strict=True)):
+        return p.full(p.out.shape, value, p.out.dtype, p.out.device)
+    x = p.slice(x, starts, stops, (1,) * rank)
+    kind = float if dtype_of(x).is_floating_point else int
+    return p.pad(x, tuple(max(n, 0) for n in low), tuple(max(n, 0) for n in high), kind(value))
+
+
+# -- gradients of views
+
+
+@decomposition(aten.slice_backward.default)
+def slice_backward(
+    p: Lowering, g: Node, sizes: Sequence[int], dim: int, start: int | None, end: int | None, step: int
+) -> Node:
+    dim %= len(sizes)
+    start, end = bounds(sizes[dim], start, end)
+    return _put_back(p, g, sizes, dim, start, step)
+
+
+def _put_back(p: Lowering, g: Node, sizes: Sequence[int], dim: int, start: int, step: int) -> Node:
+    """Zeros of `sizes` with g at start, start + step ... along dim."""
+    count = shape_of(g)[dim]
+    rank = len(sizes)
+    if step == 1 or count <= 1:
+        low = tuple(start if d == dim else 0 for d in range(rank))
+        high = tuple(sizes[d] - start - count if d == dim else 0 for d in range(rank))
+        return p.pad(g, low, high, 0) if count else p.full(tuple(sizes), 0, dtype_of(g), p.out.device)
+    zeros = p.full(tuple(sizes), 0, dtype_of(g), p.out.device)
+    starts = tuple(start if d == dim else 0 for d in range(rank))
+    stops = tuple(start + (count - 1) * step + 1 if d == dim else n for d, n in enumerate(sizes))
+    return p.slice_scatter(zeros, g, starts, stops, tuple(step if d == dim else 1 for d in range(rank)))
+
+
+@decomposition(aten.select_backward.default)
+def select_backward(p: Lowering, g: Node, sizes: Sequence[int], dim: int, index: int) -> Node:
+    dim %= len(sizes)
+    return _put_back(p, p.keep(g, (dim,)), sizes, dim, index % sizes[dim], 1)
+
+
+@decomposition(aten.diagonal_backward.default)
+def diagonal_backward(p: Lowering, g: Node, sizes: Sequence[int], offset: int, dim1: int, dim2: int) -> Any:
+    zeros = p.full(tuple(sizes), 0, dtype_of(g), p.out.device)
+    return _scatter_diagonal(p, zeros, g, offset, dim1, dim2)
+
+
+@decomposition(aten.diagonal_scatter.default)
+def diagonal_scatter(p: Lowering, x: Node, src: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    return _scatter_diagonal(p, x, src, offset, dim1, dim2)
+
+
+def _scatter_diagonal(p: Lowering, x: Node, src: Node, offset: int, dim1: int, dim2: int) -> Node:
+    rank, length = rank_of(x), shape_of(src)[-1]
+    if not math.prod(shape_of(src)):
+        return x
+    dim1, dim2 = dim1 % rank, dim2 % rank
+    order = (*(d for d in range(rank) if d not in (dim1, dim2)), dim1, dim2)
+    x = p.permute(x, order)
+    *lead, rows, columns = shape_of(x)
+    flat = p.reshape(x, (*lead, rows * columns))
+    first = offset if offset >= 0 else -offset * columns
+    last = first + (length - 1) * (columns + 1) + 1
+    zero, one = (0,) * len(lead), (1,) * len(lead)
+    flat = p.slice_scatter(flat, src, (*zero, first), (*lead, last), (*one, columns + 1))
+    back = tuple(order.index(d) for d in range(rank))
+    return p.permute(p.reshape(flat, (*lead, rows, columns)), back)
+
+
+@decomposition(aten.slice_scatter.default)
+def slice_scatter(
+    p: Lowering,
+    x: Node,
+    src: Node,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Node:
+    dim %= rank_of(x)
+    shape = shape_of(x)
+    start, end = bounds(shape[dim], start, end)
+    return put(p, x, src, dim, start, end, step)
+
+
+def put(p: Lowering, x: Node, src: Node, dim: int, start: int, stop: int, step: int = 1) -> Node:
+    """x with its slice along dim replaced by src (converted and broadcast to it)."""
+    shape = shape_of(x)
+    starts = tuple(start if d == dim else 0 for d in range(len(shape)))
+    stops = tuple(stop if d == dim else n for d, n in enumerate(shape))
+    steps = tuple(step if d == dim else 1 for d in range(len(shape)))
+    sizes = tuple((b - a + s - 1) // s for a, b, s in zip(starts, stops, steps, strict=True))
+    src = p.broadcast(p.convert(src, dtype_of(x)), sizes)
+    return src if sizes == shape else p.slice_scatter(x, src, starts, stops, steps)
+
+
+@decomposition(aten.select_scatter.default)
+def select_scatter(p: Lowering, x: Node, src: Node, dim: int, index: int) -> Node:
+    dim %= rank_of(x)
+    index %= shape_of(x)[dim]
+    return put(p, x, p.keep(src, (dim,)), dim, index, index + 1)
+
+
+@decomposition(aten.unfold.default)
+def unfold(p: Lowering, x: Node, dim: int, size: int, step: int) -> Any:
+    if not rank_of(x):
+        return NotImplemented
+    dim %= rank_of(x)
+    count = p.out.shape[dim]
+    rows = [cut(p, x, dim, i, i + (count - 1) * step + 1, step) for i in range(size)] if size <= 16 else []
+    if not rows or not count:
+        return NotImplemented
+    last = rank_of(x)
+    return p.cat(tuple(p.keep(row, (last,)) for row in rows), last)
