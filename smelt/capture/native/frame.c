@@ -1,0 +1,356 @@
+/* The PEP 523 evaluator. On a hit the frame's code is swapped for the replacement; `resume` fills a fresh frame of the
+ * original code and moves its instruction pointer.
+ *
+ * Swapping leaves the ownership of the frame as it is, so that CPython clears it by its own rules, which differ: on
+ * 3.11 the caller of the evaluator clears the frame, from 3.12 on the evaluator itself does. */
+#include "native.h"
+#include "versions.h"
+
+static _PyFrameEvalFunction run_frame = _PyEval_EvalFrameDefault; /* what ran frames before us */
+static PyObject *frame_callback, *resume_callback;                  /* strong, NULL when unset */
+static PyObject *prefixes;                                          /* tuple of str */
+#if PY_VERSION_HEX >= 0x030c0000
+static PyCodeObject *return_none; /* code of `lambda: None` */
+#endif
+
+struct Injection {
+    PyCodeObject *code;
+    PyObject *slots, *stack; /* lists, checked by `resume` */
+    int offset;
+};
+
+static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing);
+
+void evaluator_install(void) {
+    PyInterpreterState *interpreter = PyInterpreterState_Get();
+    _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
+    if (current == evaluate_frame) return;
+    run_frame = current;
+    _PyInterpreterState_SetEvalFrameFunc(interpreter, evaluate_frame);
+}
+
+void evaluator_uninstall(void) {
+    PyInterpreterState *interpreter = PyInterpreterState_Get();
+    /* someone who came after us chains to us: taking the evaluator away would drop theirs */
+    if (_PyInterpreterState_GetEvalFrameFunc(interpreter) == evaluate_frame)
+        _PyInterpreterState_SetEvalFrameFunc(interpreter, run_frame);
+}
+
+/* -- running a replacement ------------------------------------------------------------------------------------------ */
+
+/* Later frames of `original` must have room for `replacement`. */
+void frame_reserve(PyCodeObject *original, PyCodeObject *replacement) {
+    int missing = frame_words(replacement) - frame_words(original);
+    if (missing > 0) grow_frame_words(original, missing);
+}
+
+/* The frame was pushed last, so its end is the top of the data stack: its size is known even when the reservation
+   came after the push (compiled on this very call). False at the end of a chunk of the data stack. */
+static inline int make_room(PyThreadState *state, Frame *frame, PyCodeObject *code) {
+    PyObject **end = (PyObject **)frame + frame_words(code);
+    if (end > state->datastack_top && end >= state->datastack_limit) return 0;
+    state->datastack_top = end;
+    return 1;
+}
+
+/* Steals `outputs`. */
+static inline PyObject *run_swapped(PyThreadState *state, Frame *frame, Entry *entry, Py_ssize_t arity, PyObject *outputs) {
+    PyCodeObject *original = FRAME_CODE(frame), *code = entry->replacement;
+    /* the original's cells and free variables do not exist before its first instruction: above the arguments all is
+       NULL up to its own co_nlocalsplus */
+    frame->localsplus[arity] = Py_NewRef(entry->constants);
+    frame->localsplus[arity + 1] = outputs;
+    for (int i = (int)arity + 2; i < code->co_nlocalsplus; i++) frame->localsplus[i] = NULL;
+    frame->stacktop = code->co_nlocalsplus;
+    FRAME_SET_CODE(frame, Py_NewRef(code));
+    FRAME_SET_NEXT(frame, _PyCode_CODE(code));
+    Py_DECREF(original);
+    return run_frame(state, frame, 0);
+}
+
+/* The frame's result is known without running it: leave it as its evaluator would. */
+static PyObject *leave_frame(PyThreadState *state, Frame *frame, PyObject *result) {
+#if PY_VERSION_HEX >= 0x030c0000
+    if (!result) return run_frame(state, frame, 1); /* unwinds and clears */
+    PyCodeObject *original = FRAME_CODE(frame);
+    for (int i = 0; i < original->co_nlocalsplus; i++) Py_CLEAR(frame->localsplus[i]);
+    frame->stacktop = 0;
+    FRAME_SET_CODE(frame, Py_NewRef(return_none));
+    FRAME_SET_NEXT(frame, _PyCode_CODE(return_none));
+    Py_DECREF(original);
+    PyObject *none = run_frame(state, frame, 0);
+    if (!none) Py_CLEAR(result); /* a signal handler raised */
+    Py_XDECREF(none);
+#endif
+    return result;
+}
+
+/* At the end of a data-stack chunk: the replacement as a fresh call. Steals `outputs`. */
+static PyObject *run_called(PyThreadState *state, Frame *frame, Entry *entry, Py_ssize_t arity, PyObject *outputs) {
+    PyObject *function = entry_function(entry, frame->f_globals), *result = NULL;
+    PyObject **args = function ? PyMem_Malloc((size_t)(arity + 2) * sizeof(PyObject *)) : NULL;
+    if (args) {
+        memcpy(args, frame->localsplus, (size_t)arity * sizeof(PyObject *));
+        args[arity] = entry->constants;
+        args[arity + 1] = outputs;
+        result = PyObject_Vectorcall(function, args, (size_t)(arity + 2), NULL);
+        PyMem_Free(args);
+    } else if (function) PyErr_NoMemory();
+    Py_DECREF(outputs);
+    return leave_frame(state, frame, result);
+}
+
+/* -- looking for one ------------------------------------------------------------------------------------------------ */
+static enum Outcome look_up(Place *place, const Scope *scope, Entry **entry, PyObject **outputs) {
+    if (!place->count) return MISS;
+    thread.active = 0; /* guards may run Python code, which is nobody's frame to compile */
+    enum Outcome outcome = place_lookup(place, scope, entry, outputs);
+    thread.active = 1;
+    return outcome;
+}
+
+/* Calls callback(place, func, slots, globals, builtins) with the hook inactive; -1 when it raised. */
+static int call_back(PyObject *callback, PyObject *place, const Scope *scope) {
+    PyObject *slots = PyTuple_New(scope->count);
+    if (!slots) return -1;
+    for (Py_ssize_t i = 0; i < scope->count; i++)
+        PyTuple_SET_ITEM(slots, i, Py_NewRef(scope->slots[i] ? scope->slots[i] : smelt_null));
+    PyObject *func = scope->func ? scope->func : Py_None;
+    PyObject *args[] = {place, func, slots, scope->globals, scope->builtins};
+    Py_INCREF(callback); /* it may unset itself */
+    set_active(0);
+    PyObject *result = PyObject_Vectorcall(callback, args, 5, NULL);
+    set_active(1);
+    Py_DECREF(callback);
+    Py_DECREF(slots);
+    Py_XDECREF(result);
+    return result ? 0 : -1;
+}
+
+/* Entries, then the callback, then the entries again. */
+static enum Outcome find(Place *place, PyObject *key, PyObject *callback, const Scope *scope, Entry **entry,
+                         PyObject **outputs) {
+    enum Outcome outcome = look_up(place, scope, entry, outputs);
+    if (outcome != MISS || !callback) return outcome;
+    if (call_back(callback, key, scope) < 0) return RAISED;
+    return place->skipped ? MISS : look_up(place, scope, entry, outputs);
+}
+
+/* A code seen for the first time by an active thread. NULL with an exception when out of memory. */
+static Place *meet(PyCodeObject *code) {
+    Place *place = place_make(code);
+    if (!place) return NULL;
+    /* module and class bodies keep their variables in a dict; there is nothing to put in slots */
+    if (!(code->co_flags & CO_OPTIMIZED)) place->skipped = SKIPPED;
+    for (Py_ssize_t i = 0; prefixes && !place->skipped && i < PyTuple_GET_SIZE(prefixes); i++)
+        if (PyUnicode_Tailmatch(code->co_filename, PyTuple_GET_ITEM(prefixes, i), 0, PY_SSIZE_T_MAX, -1) == 1)
+            place->skipped = SKIPPED;
+    return place;
+}
+
+/* -- injecting a frame ---------------------------------------------------------------------------------------------- */
+static PyObject *run_injected(PyThreadState *state, Frame *frame, Injection *injection) {
+    PyCodeObject *code = injection->code;
+    Py_ssize_t slots = code->co_nlocalsplus, depth = PyList_GET_SIZE(injection->stack);
+    for (Py_ssize_t i = 0; i < slots + depth; i++) {
+        PyObject *value = i < slots ? PyList_GET_ITEM(injection->slots, i) : PyList_GET_ITEM(injection->stack, i - slots);
+        frame->localsplus[i] = value == smelt_null ? NULL : Py_NewRef(value);
+    }
+    frame->stacktop = (int)(slots + depth);
+    FRAME_SET_NEXT(frame, _PyCode_CODE(code) + injection->offset / (int)sizeof(_Py_CODEUNIT));
+    return run_frame(state, frame, 0);
+}
+
+/* -- the evaluator -------------------------------------------------------------------------------------------------- */
+static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing) {
+    Thread *self = &thread;
+    if ((!self->active && !self->injection) || throwing || frame->owner != FRAME_OWNED_BY_THREAD)
+        return run_frame(state, frame, throwing);
+    PyCodeObject *code = FRAME_CODE(frame);
+    if (self->injection && self->injection->code == code) {
+        Injection *injection = self->injection;
+        self->injection = NULL;
+        return run_injected(state, frame, injection);
+    }
+    Place *place = place_find((PyObject *)code);
+    if ((place && place->skipped) || !self->active || FRAME_NEXT(frame) != _PyCode_CODE(code))
+        return run_frame(state, frame, 0);
+    if (!place) {
+        place = meet(code);
+        if (!place) return leave_frame(state, frame, NULL);
+        if (place->skipped) return run_frame(state, frame, 0);
+    }
+    Scope scope = {frame->localsplus, place->arity, frame->f_globals, frame->f_builtins, FRAME_FUNC(frame)};
+    Entry *entry;
+    PyObject *outputs;
+    enum Outcome outcome = find(place, (PyObject *)code, frame_callback, &scope, &entry, &outputs);
+    if (outcome == MISS) return run_frame(state, frame, 0);
+    if (outcome == RAISED) return leave_frame(state, frame, NULL);
+    int fits = make_room(state, frame, entry->replacement);
+    PyObject *result = (fits ? run_swapped : run_called)(state, frame, entry, place->arity, outputs);
+    Py_DECREF(entry);
+    return result;
+}
+
+/* -- resume --------------------------------------------------------------------------------------------------------- */
+
+/* Slots of cell and free variables must hold cells: CPython dereferences them unchecked. */
+int slots_are_cells(PyCodeObject *code, PyObject *slots) {
+    const char *kinds = PyBytes_AS_STRING(code->co_localspluskinds);
+    for (Py_ssize_t i = 0; i < code->co_nlocalsplus; i++) {
+        PyObject *value = PyList_GET_ITEM(slots, i);
+        if (!(kinds[i] & (CO_FAST_CELL | CO_FAST_FREE)) || PyCell_Check(value)) continue;
+        if (value == smelt_null && !(kinds[i] & CO_FAST_FREE)) continue; /* the cell was not made yet */
+        PyErr_Format(PyExc_ValueError, "slot %zd (%R) must be a cell, got %s", i,
+                     PyTuple_GET_ITEM(code->co_localsplusnames, i), Py_TYPE(value)->tp_name);
+        return 0;
+    }
+    return 1;
+}
+
+static PyObject *injected_function(ResumePoint *point, PyObject *globals, PyObject *func) {
+    PyObject *closure = func ? PyFunction_GET_CLOSURE(func) : NULL;
+    PyObject *function = point->function;
+    if (!function || PyFunction_GET_GLOBALS(function) != globals) {
+        function = PyFunction_New((PyObject *)point->injected, globals);
+        if (!function) return NULL;
+        Py_XSETREF(point->function, function);
+    }
+    /* only tracebacks and debuggers look: the frame's free variables come with the slots */
+    if (closure != PyFunction_GET_CLOSURE(function) && PyFunction_SetClosure(function, closure ? closure : Py_None) < 0)
+        return NULL;
+    return function;
+}
+
+static PyObject *run_at(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots, PyObject *stack) {
+    PyObject *function = injected_function(point, globals, func);
+    if (!function) return NULL;
+    Injection injection = {point->injected, slots, stack, point->offset}, *outer = thread.injection;
+    Py_INCREF(function);
+    thread.injection = &injection;
+    evaluator_acquire();
+    PyObject *result = PyObject_Vectorcall(function, NULL, 0, NULL);
+    evaluator_release();
+    thread.injection = outer; /* still ours when the call failed before the frame started */
+    Py_DECREF(function);
+    return result;
+}
+
+static PyObject *run_resumed(ResumePoint *point, Entry *entry, PyObject *globals, PyObject *values, PyObject *outputs) {
+    Py_ssize_t count = PyTuple_GET_SIZE(values);
+    PyObject *function = entry_function(entry, globals), *result = NULL;
+    PyObject **args = function ? PyMem_Malloc((size_t)(count + 2) * sizeof(PyObject *)) : NULL;
+    if (function && !args) PyErr_NoMemory();
+    if (args) {
+        memcpy(args, ((PyTupleObject *)values)->ob_item, (size_t)count * sizeof(PyObject *));
+        args[count] = entry->constants;
+        args[count + 1] = outputs;
+        Py_INCREF(function);
+        result = PyObject_Vectorcall(function, args, (size_t)(count + 2), NULL);
+        Py_DECREF(function);
+        PyMem_Free(args);
+    }
+    return result;
+}
+
+static PyObject *joined(PyObject *slots, PyObject *stack) {
+    Py_ssize_t first = PyList_GET_SIZE(slots), count = first + PyList_GET_SIZE(stack);
+    PyObject *values = PyTuple_New(count);
+    for (Py_ssize_t i = 0; values && i < count; i++)
+        PyTuple_SET_ITEM(values, i, Py_NewRef(i < first ? PyList_GET_ITEM(slots, i) : PyList_GET_ITEM(stack, i - first)));
+    return values;
+}
+
+static PyObject *resume_active(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots, PyObject *stack) {
+    PyObject *values = joined(slots, stack), *result = NULL, *outputs;
+    if (!values) return NULL;
+    Scope scope = {((PyTupleObject *)values)->ob_item, PyTuple_GET_SIZE(values), globals, scope_builtins(globals, func), func};
+    Entry *entry;
+    enum Outcome outcome = find(&point->place, (PyObject *)point, resume_callback, &scope, &entry, &outputs);
+    if (outcome == HIT) {
+        result = run_resumed(point, entry, globals, values, outputs);
+        Py_DECREF(outputs);
+        Py_DECREF(entry);
+    }
+    Py_DECREF(values);
+    return outcome == MISS ? run_at(point, globals, func, slots, stack) : result;
+}
+
+static PyObject *resume(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    if (count != 5) return PyErr_Format(PyExc_TypeError, "resume(point, globals, func, slots, stack) takes 5 arguments");
+    PyObject *globals = args[1], *func = args[2] == Py_None ? NULL : args[2], *slots = args[3], *stack = args[4];
+    if (!PyObject_TypeCheck(args[0], &ResumePointType) || !PyDict_Check(globals) || (func && !PyFunction_Check(func)) ||
+        !PyList_Check(slots) || !PyList_Check(stack))
+        return PyErr_Format(PyExc_TypeError, "resume wants (ResumePoint, dict, function or None, list, list)");
+    ResumePoint *point = (ResumePoint *)args[0];
+    if (PyList_GET_SIZE(slots) != point->injected->co_nlocalsplus || PyList_GET_SIZE(stack) != point->depth)
+        return PyErr_Format(PyExc_ValueError, "resume wants %d slots and %zd stack elements, got %zd and %zd",
+                            point->injected->co_nlocalsplus, point->depth, PyList_GET_SIZE(slots), PyList_GET_SIZE(stack));
+    if (!slots_are_cells(point->injected, slots)) return NULL;
+    if (!thread.active || point->place.skipped) return run_at(point, globals, func, slots, stack);
+    return resume_active(point, globals, func, slots, stack);
+}
+
+/* -- the rest of the module's functions ----------------------------------------------------------------------------- */
+static PyObject *set_one(PyObject **where, PyObject *callback) {
+    if (callback != Py_None && !PyCallable_Check(callback))
+        return PyErr_Format(PyExc_TypeError, "a callback must be callable or None, not %s", Py_TYPE(callback)->tp_name);
+    Py_XSETREF(*where, callback == Py_None ? NULL : Py_NewRef(callback));
+    Py_RETURN_NONE;
+}
+
+static PyObject *set_callback(PyObject *module, PyObject *callback) { return set_one(&frame_callback, callback); }
+static PyObject *set_resume_callback(PyObject *module, PyObject *callback) { return set_one(&resume_callback, callback); }
+
+static PyObject *skip_prefixes(PyObject *module, PyObject *sequence) {
+    PyObject *tuple = PySequence_Tuple(sequence);
+    if (!tuple) return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++)
+        if (!PyUnicode_Check(PyTuple_GET_ITEM(tuple, i))) {
+            PyErr_Format(PyExc_TypeError, "prefix %zd is not a str", i);
+            Py_DECREF(tuple);
+            return NULL;
+        }
+    Py_XSETREF(prefixes, tuple);
+    Py_RETURN_NONE;
+}
+
+static PyObject *snapshot(PyObject *module, PyObject *args) {
+    PyObject *object;
+    int depth;
+    if (!PyArg_ParseTuple(args, "O!i", &PyFrame_Type, &object, &depth)) return NULL;
+    Frame *frame = ((PyFrameObject *)object)->f_frame;
+    int slots = FRAME_CODE(frame)->co_nlocalsplus;
+    PyObject *lists[] = {PyList_New(slots), PyList_New(depth)};
+    for (int i = 0; lists[0] && lists[1] && i < slots + depth; i++) {
+        PyObject *value = frame->localsplus[i] ? frame->localsplus[i] : smelt_null;
+        PyList_SET_ITEM(lists[i >= slots], i < slots ? i : i - slots, Py_NewRef(value));
+    }
+    if (!lists[0] || !lists[1]) {
+        Py_XDECREF(lists[0]);
+        Py_XDECREF(lists[1]);
+        return NULL;
+    }
+    return Py_BuildValue("(NN)", lists[0], lists[1]);
+}
+
+int frame_ready(void) {
+#if PY_VERSION_HEX >= 0x030c0000
+    PyObject *globals = PyDict_New();
+    PyObject *function = globals ? PyRun_String("lambda: None", Py_eval_input, globals, globals) : NULL;
+    Py_XDECREF(globals);
+    if (!function) return -1;
+    return_none = (PyCodeObject *)Py_NewRef(PyFunction_GET_CODE(function));
+    Py_DECREF(function);
+#endif
+    return 0;
+}
+
+PyMethodDef frame_methods[] = {
+    {"set_callback", set_callback, METH_O, "set_callback(cb or None): called for frames without a matching entry"},
+    {"set_resume_callback", set_resume_callback, METH_O, "set_resume_callback(cb or None): the same for resume"},
+    {"skip_prefixes", skip_prefixes, METH_O, "skip_prefixes(file name prefixes): never look at code from there"},
+    {"resume", METHOD(resume), METH_FASTCALL, "resume(point, globals, func, slots, stack): continue after a graph break"},
+    {"snapshot", snapshot, METH_VARARGS, "snapshot(frame, depth) -> (slots, stack) of a running frame, for tests"},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,410 @@
+/* The Guards type: checks what it is given, compiles it into steps (guards.h), reports failures. evaluate.c runs it. */
+#include "guards.h"
+#include <structmember.h>
+#include <time.h>
+
+#define AS_NAME(name) #name,
+static const char *const fetch_names[] = {FETCH_KINDS(AS_NAME)};
+static const char *const check_names[] = {CHECK_KINDS(AS_NAME)};
+PyObject *name_training;
+
+static int bad(const char *what, Py_ssize_t index, const char *kind, const char *wants) {
+    PyErr_Format(PyExc_TypeError, "%s %zd (%s) wants %s", what, index, kind, wants);
+    return -1;
+}
+
+/* -- fetches -------------------------------------------------------------------------------------------------------- */
+static int is_interned_name(PyObject *object) { return PyUnicode_CheckExact(object) && PyObject_Hash(object) != -1; }
+
+static int read_member(FetchStep *step, PyObject *key) {
+    if (!PyTuple_Check(key) || PyTuple_GET_SIZE(key) != 2 || !is_interned_name(PyTuple_GET_ITEM(key, 0)) ||
+        !is_interned_name(PyTuple_GET_ITEM(key, 1)))
+        return 0;
+    step->key = PyTuple_GET_ITEM(key, 0);
+    step->second = PyTuple_GET_ITEM(key, 1);
+    step->hash = PyObject_Hash(step->second);
+    return 1;
+}
+
+static int read_index(FetchStep *step, PyObject *key, int may_be_negative) {
+    if (!PyLong_Check(key)) return 0;
+    step->index = PyLong_AsSsize_t(key);
+    if (step->index == -1 && PyErr_Occurred()) PyErr_Clear();
+    return may_be_negative || step->index >= 0;
+}
+
+/* Fills the step; -1 with an exception. */
+static int read_key(Guards *guards, FetchStep *step, Py_ssize_t index, PyObject *key) {
+    const char *kind = fetch_names[step->kind];
+    step->key = key;
+    switch (step->kind) {
+    case F_LOCAL:
+        if (!read_index(step, key, 0)) return bad("fetch", index, kind, "a slot number");
+        if (step->index >= guards->slot_bound) guards->slot_bound = step->index + 1;
+        return 0;
+    case F_CLOSURE:
+    case F_CLOSURE_CELL: return read_index(step, key, 0) ? 0 : bad("fetch", index, kind, "an index");
+    case F_LIST_ITEM:
+    case F_TUPLE_ITEM: return read_index(step, key, 1) ? 0 : bad("fetch", index, kind, "an index");
+    case F_SIZE:
+        guards->owning = 1;
+        return read_index(step, key, 1) ? 0 : bad("fetch", index, kind, "a dimension");
+    case F_GLOBAL:
+        step->hash = PyObject_Hash(key);
+        return PyUnicode_CheckExact(key) ? 0 : bad("fetch", index, kind, "a name");
+    case F_ATTR:
+        guards->owning = 1; /* fallthrough */
+    case F_TYPE_ATTR:
+    case F_CLASS_ATTR: return is_interned_name(key) ? 0 : bad("fetch", index, kind, "a name");
+    case F_DICT_ITEM:
+    case F_DICT_ITEM_OR_MISSING:
+        step->hash = PyObject_Hash(key);
+        if (step->hash == -1) return -1;
+        if (!is_plain_constant(key)) guards->owning = 1;
+        return 0;
+    case F_MODULE_MEMBER: return read_member(step, key) ? 0 : bad("fetch", index, kind, "(dict name, member name)");
+    case F_WEAK:
+        guards->owning = 1; /* the referent may have no other owner than us */
+        return PyWeakref_CheckRefExact(key) ? 0 : bad("fetch", index, kind, "a weakref.ref");
+    case F_CALL:
+        guards->owning = 1;
+        return PyCallable_Check(key) ? 0 : bad("fetch", index, kind, "a callable");
+    default: return 0;
+    }
+}
+
+static int read_fetch(Guards *guards, Py_ssize_t index) {
+    FetchStep *step = &guards->fetch_steps[index];
+    PyObject *key;
+    Py_ssize_t parent;
+    int kind;
+    PyObject *item = PyTuple_GET_ITEM(guards->fetches, index);
+    if (!PyTuple_Check(item) || !PyArg_ParseTuple(item, "niO", &parent, &kind, &key)) {
+        PyErr_Clear();
+        return PyErr_Format(PyExc_TypeError, "fetch %zd is not (parent, KIND, key): %R", index, item), -1;
+    }
+    if (kind < 0 || kind >= FETCH_COUNT) return PyErr_Format(PyExc_ValueError, "fetch %zd: unknown kind %d", index, kind), -1;
+    if (kind <= LAST_ROOT ? parent != -1 : parent < 0 || parent >= index)
+        return PyErr_Format(PyExc_ValueError, "fetch %zd (%s): parent %zd", index, fetch_names[kind], parent), -1;
+    step->kind = (uint8_t)kind;
+    step->parent = (int32_t)parent;
+    return read_key(guards, step, index, key);
+}
+
+/* -- checks --------------------------------------------------------------------------------------------------------- */
+static int is_index_tuple(PyObject *object, Py_ssize_t last) {
+    if (!PyTuple_Check(object)) return 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++) {
+        PyObject *item = PyTuple_GET_ITEM(object, i);
+        Py_ssize_t index = PyLong_Check(item) ? PyLong_AsSsize_t(item) : -1;
+        if (index < 0 || index > last) return PyErr_Clear(), 0;
+    }
+    return 1;
+}
+
+static int is_name_tuple(PyObject *object) {
+    if (!PyTuple_Check(object)) return 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++)
+        if (!is_interned_name(PyTuple_GET_ITEM(object, i))) return 0;
+    return 1;
+}
+
+/* Reads a pair of integers; False without an exception when it is none. */
+static int read_range(CheckStep *step, PyObject *operand) {
+    if (PyTuple_Check(operand) && PyArg_ParseTuple(operand, "nn", &step->number, &step->high)) return 1;
+    PyErr_Clear();
+    return 0;
+}
+
+static int read_module(CheckStep *step, PyObject *operand) {
+    PyObject *training = PyTuple_Check(operand) && PyTuple_GET_SIZE(operand) == 2 ? PyTuple_GET_ITEM(operand, 0) : NULL;
+    if (!training || !(training == Py_None || PyBool_Check(training)) || !is_name_tuple(PyTuple_GET_ITEM(operand, 1))) return 0;
+    step->number = training == Py_None ? -1 : training == Py_True;
+    step->operand = PyTuple_GET_ITEM(operand, 1);
+    return 1;
+}
+
+static int read_python(PyObject *operand, Py_ssize_t fetch) {
+    if (!PyTuple_Check(operand)) return PyCallable_Check(operand);
+    return PyTuple_GET_SIZE(operand) == 2 && PyCallable_Check(PyTuple_GET_ITEM(operand, 0)) &&
+           is_index_tuple(PyTuple_GET_ITEM(operand, 1), fetch);
+}
+
+/* Fills the step; -1 with an exception. */
+static int read_operand(Guards *guards, CheckStep *step, Py_ssize_t index, Py_ssize_t fetch, PyObject *operand) {
+    const char *kind = check_names[step->kind];
+    step->operand = operand;
+    switch (step->kind) {
+    case C_TYPE_IS: return PyType_Check(operand) ? 0 : bad("check", index, kind, "a class");
+    case C_EQ:
+        if (!is_plain_constant(operand)) guards->owning = 1;
+        return 0;
+    case C_DICT_KEYS:
+        if (!PyTuple_Check(operand)) return bad("check", index, kind, "a tuple of keys");
+        if (!is_plain_constant(operand)) guards->owning = 1;
+        return 0;
+    case C_HAS_KEY:
+    case C_NOT_KEY:
+        step->high = PyObject_Hash(operand);
+        if (step->high == -1) return -1;
+        if (!is_plain_constant(operand)) guards->owning = 1;
+        return 0;
+    case C_LEN:
+        guards->owning = 1; /* __len__ of other classes than list, tuple, dict */ /* fallthrough */
+    case C_ALIASED:
+    case C_NOT_ALIASED:
+        if (!PyLong_Check(operand)) return bad("check", index, kind, "an int");
+        step->number = PyLong_AsSsize_t(operand);
+        if (step->number < 0 || (step->kind != C_LEN && step->number > fetch))
+            return PyErr_Clear(), bad("check", index, kind, "an int in range");
+        return 0;
+    case C_RANGE: return read_range(step, operand) ? 0 : bad("check", index, kind, "(low, high)");
+    case C_WEAK_IS: return PyWeakref_CheckRefExact(operand) ? 0 : bad("check", index, kind, "a weakref.ref");
+    case C_TENSOR:
+        if (Py_TYPE(operand) != &TensorSpecType) return bad("check", index, kind, "a TensorSpec");
+        if (!tensor_spec_is_raw(operand)) guards->owning = 1;
+        return 0;
+    case C_NONE_ALIASED: return is_index_tuple(operand, fetch) ? 0 : bad("check", index, kind, "a tuple of fetch indices");
+    case C_STATE: return PyTuple_Check(operand) ? 0 : bad("check", index, kind, "what state() returned");
+    case C_MODULE: return read_module(step, operand) ? 0 : bad("check", index, kind, "(bool or None, tuple of names)");
+    case C_PYTHON:
+        guards->owning = 1;
+        return read_python(operand, fetch) ? 0 : bad("check", index, kind, "a callable or (callable, fetch indices)");
+    default: return 0;
+    }
+}
+
+static int parse_check(Guards *guards, Py_ssize_t index, Py_ssize_t *fetch, int *kind, PyObject **operand) {
+    PyObject *item = PyTuple_GET_ITEM(guards->checks, index);
+    if (!PyTuple_Check(item) || !PyArg_ParseTuple(item, "niO", fetch, kind, operand)) {
+        PyErr_Clear();
+        return PyErr_Format(PyExc_TypeError, "check %zd is not (fetch, KIND, operand): %R", index, item), -1;
+    }
+    if (*kind < 0 || *kind >= CHECK_COUNT) return PyErr_Format(PyExc_ValueError, "check %zd: unknown kind %d", index, *kind), -1;
+    if (*kind == C_STATE ? *fetch != -1 : *fetch < 0 || *fetch >= guards->fetch_count)
+        return PyErr_Format(PyExc_ValueError, "check %zd (%s): fetch %zd", index, check_names[*kind], *fetch), -1;
+    return 0;
+}
+
+/* Groups the checks by fetch, keeping their order: count, place, fill. */
+static int read_checks(Guards *guards) {
+    Py_ssize_t count = guards->check_count, fetch, *starts = PyMem_Calloc((size_t)guards->fetch_count + 2, sizeof *starts);
+    PyObject *operand;
+    int kind, status = starts ? 0 : -1;
+    for (Py_ssize_t i = 0; status == 0 && i < count; i++) {
+        status = parse_check(guards, i, &fetch, &kind, &operand);
+        if (status == 0) starts[fetch + 2]++; /* fetch -1 comes first; one further to become a start below */
+    }
+    for (Py_ssize_t i = 0; status == 0 && i < guards->fetch_count; i++) {
+        if (starts[i + 2] > UINT16_MAX) status = (PyErr_Format(PyExc_ValueError, "too many checks of fetch %zd", i), -1);
+        guards->fetch_steps[i].checks = (uint16_t)starts[i + 2];
+    }
+    if (status == 0) guards->rootless = starts[1];
+    for (Py_ssize_t i = 1; status == 0 && i < guards->fetch_count + 2; i++) starts[i] += starts[i - 1];
+    for (Py_ssize_t i = 0; status == 0 && i < count; i++) {
+        parse_check(guards, i, &fetch, &kind, &operand);
+        CheckStep *step = &guards->check_steps[starts[fetch + 1]++];
+        step->kind = (uint8_t)kind;
+        step->given = (int32_t)i;
+        status = read_operand(guards, step, i, fetch, operand);
+        if (status == 0 && kind == C_TENSOR && tensor_spec_is_raw(operand))
+            for (Py_ssize_t child = fetch + 1; child < guards->fetch_count; child++)
+                if (guards->fetch_steps[child].kind == F_SIZE && guards->fetch_steps[child].parent == fetch)
+                    guards->fetch_steps[child].second = Py_None;
+    }
+    PyMem_Free(starts);
+    return status;
+}
+
+/* -- the type ------------------------------------------------------------------------------------------------------- */
+static int read_outputs(Guards *guards) {
+    for (Py_ssize_t i = 0; i < guards->output_count; i++) {
+        PyObject *item = PyTuple_GET_ITEM(guards->outputs, i);
+        Py_ssize_t index = PyLong_Check(item) ? PyLong_AsSsize_t(item) : -1;
+        if (index < 0 || index >= guards->fetch_count)
+            return PyErr_Clear(), PyErr_Format(PyExc_ValueError, "output %zd: fetch %R", i, item), -1;
+        guards->output_steps[i] = (int32_t)index;
+    }
+    return 0;
+}
+
+static int allocate(Guards *guards) {
+    guards->fetch_count = PyTuple_GET_SIZE(guards->fetches);
+    guards->check_count = PyTuple_GET_SIZE(guards->checks);
+    guards->output_count = PyTuple_GET_SIZE(guards->outputs);
+    guards->fetch_steps = PyMem_Calloc((size_t)guards->fetch_count + 1, sizeof(FetchStep));
+    guards->check_steps = PyMem_Calloc((size_t)guards->check_count + 1, sizeof(CheckStep));
+    guards->output_steps = PyMem_Calloc((size_t)guards->output_count + 1, sizeof(int32_t));
+    if (guards->fetch_steps && guards->check_steps && guards->output_steps) return 0;
+    PyErr_NoMemory();
+    return -1;
+}
+
+static int build(Guards *guards, PyObject *fetches, PyObject *checks, PyObject *outputs) {
+    guards->fetches = PySequence_Tuple(fetches);
+    guards->checks = guards->fetches ? PySequence_Tuple(checks) : NULL;
+    guards->outputs = guards->checks ? PySequence_Tuple(outputs) : NULL;
+    if (!guards->outputs || allocate(guards) < 0) return -1;
+    for (Py_ssize_t i = 0; i < guards->fetch_count; i++)
+        if (read_fetch(guards, i) < 0) return -1;
+    return read_checks(guards) < 0 ? -1 : read_outputs(guards);
+}
+
+static PyObject *guards_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"fetches", "checks", "outputs", NULL};
+    PyObject *fetches, *checks, *outputs;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO", names, &fetches, &checks, &outputs)) return NULL;
+    Guards *guards = (Guards *)type->tp_alloc(type, 0);
+    if (guards && build(guards, fetches, checks, outputs) < 0) Py_CLEAR(guards);
+    return (PyObject *)guards;
+}
+
+static int guards_traverse(Guards *guards, visitproc visit, void *arg) {
+    Py_VISIT(guards->fetches);
+    Py_VISIT(guards->checks);
+    return 0;
+}
+
+static int guards_clear(Guards *guards) {
+    /* the steps borrow from the tuples */
+    guards->fetch_count = guards->check_count = guards->output_count = guards->rootless = 0;
+    Py_CLEAR(guards->fetches);
+    Py_CLEAR(guards->checks);
+    return 0;
+}
+
+static void guards_dealloc(Guards *guards) {
+    PyObject_GC_UnTrack(guards);
+    guards_clear(guards);
+    Py_XDECREF(guards->outputs);
+    PyMem_Free(guards->fetch_steps);
+    PyMem_Free(guards->check_steps);
+    PyMem_Free(guards->output_steps);
+    Py_TYPE(guards)->tp_free((PyObject *)guards);
+}
+
+Py_ssize_t guards_slot_bound(PyObject *guards) { return ((Guards *)guards)->slot_bound; }
+
+PyObject *scope_builtins(PyObject *globals, PyObject *func) {
+    if (func && PyFunction_Check(func)) return ((PyFunctionObject *)func)->func_builtins;
+    PyObject *builtins = PyDict_GetItemString(globals, "__builtins__");
+    if (builtins && PyModule_Check(builtins)) builtins = PyModule_GetDict(builtins);
+    return builtins && PyDict_Check(builtins) ? builtins : PyEval_GetBuiltins();
+}
+
+/* Reads (slots, globals, func=None). */
+static int read_scope(PyObject *const *args, Py_ssize_t count, Scope *scope) {
+    if (count < 2 || count > 3 || !(PyTuple_Check(args[0]) || PyList_Check(args[0])) || !PyDict_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "guards want (slots: tuple or list, globals: dict, func=None)");
+        return -1;
+    }
+    PyObject *func = count == 3 && args[2] != Py_None ? args[2] : NULL;
+    *scope = (Scope){PySequence_Fast_ITEMS(args[0]), PySequence_Fast_GET_SIZE(args[0]), args[1], scope_builtins(args[1], func), func};
+    return 0;
+}
+
+static PyObject *check(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    Scope scope;
+    PyObject *outputs;
+    if (read_scope(args, count, &scope) < 0) return NULL;
+    enum Outcome outcome = guards_evaluate(self, &scope, &outputs, NULL);
+    if (outcome == HIT) return outputs;
+    if (outcome == RAISED) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *failure(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    Scope scope;
+    Failure found = {0, 0, NULL};
+    if (read_scope(args, count, &scope) < 0) return NULL;
+    enum Outcome outcome = guards_evaluate(self, &scope, NULL, &found);
+    if (outcome == HIT) Py_RETURN_NONE;
+    if (outcome == RAISED || !found.value) {
+        Py_XDECREF(found.value);
+        return outcome == RAISED ? NULL : PyErr_NoMemory();
+    }
+    PyObject *item = found.is_check ? PyTuple_GET_ITEM(((Guards *)self)->checks, found.index) : NULL;
+    if (item && PyLong_AsLong(PyTuple_GET_ITEM(item, 1)) == C_STATE) {
+        Py_SETREF(found.value, state_now(NULL, NULL));
+        if (!found.value) return NULL;
+    }
+    return Py_BuildValue("(snN)", found.is_check ? "check" : "fetch", found.index, found.value);
+}
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static PyObject *time_method(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    Scope scope;
+    Py_ssize_t number = count == 4 ? PyLong_AsSsize_t(args[3]) : -1;
+    if (PyErr_Occurred()) return NULL;
+    if (number < 0) return PyErr_Format(PyExc_TypeError, "time(slots, globals, func, n)");
+    if (read_scope(args, 3, &scope) < 0) return NULL;
+    Py_ssize_t rounds = number ? number : 1;
+    double start = seconds();
+    for (Py_ssize_t i = 0; i < rounds; i++) {
+        PyObject *outputs = NULL;
+        if (guards_evaluate(self, &scope, &outputs, NULL) != HIT)
+            return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "the guards do not hold");
+        Py_DECREF(outputs);
+    }
+    return PyFloat_FromDouble((seconds() - start) / (double)rounds);
+}
+
+static PyObject *guards_repr(Guards *guards) {
+    return PyUnicode_FromFormat("<Guards: %zd fetches, %zd checks, %zd outputs>", guards->fetch_count, guards->check_count,
+                                guards->output_count);
+}
+
+static PyMethodDef guards_methods[] = {
+    {"check", METHOD(check), METH_FASTCALL, "check(slots, globals, func=None) -> outputs, or None when a guard fails"},
+    {"failure", METHOD(failure), METH_FASTCALL, "failure(slots, globals, func=None) -> (\"fetch\" or \"check\", index, value)"},
+    {"time", METHOD(time_method), METH_FASTCALL, "time(slots, globals, func, n) -> seconds per evaluation"},
+    {NULL, NULL, 0, NULL},
+};
+static PyMemberDef guards_members[] = {
+    {"fetches", T_OBJECT, offsetof(Guards, fetches), READONLY, NULL},
+    {"checks", T_OBJECT, offsetof(Guards, checks), READONLY, NULL},
+    {"outputs", T_OBJECT, offsetof(Guards, outputs), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+PyTypeObject GuardsType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "smelt.capture._native.Guards",
+    .tp_doc = "Guards(fetches, checks, outputs): a tree of fetches with their checks",
+    .tp_basicsize = sizeof(Guards),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = guards_new,
+    .tp_dealloc = (destructor)guards_dealloc,
+    .tp_traverse = (traverseproc)guards_traverse,
+    .tp_clear = (inquiry)guards_clear,
+    .tp_repr = (reprfunc)guards_repr,
+    .tp_methods = guards_methods,
+    .tp_members = guards_members,
+};
+
+/* -- names for Python ----------------------------------------------------------------------------------------------- */
+static PyObject *add_names(PyObject *module, const char *const *names, Py_ssize_t count) {
+    PyObject *tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple && i < count; i++) {
+        PyObject *name = PyUnicode_InternFromString(names[i]);
+        if (name) PyTuple_SET_ITEM(tuple, i, name);
+        if (!name || PyModule_AddIntConstant(module, names[i], (long)i) < 0) Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+static int add_object(PyObject *module, const char *name, PyObject *object) { /* steals */
+    int status = object ? PyModule_AddObjectRef(module, name, object) : -1;
+    Py_XDECREF(object);
+    return status;
+}
+
+int guards_ready(PyObject *module) {
+    name_training = PyUnicode_InternFromString("training");
+    if (!name_training || PyObject_Hash(name_training) == -1) return -1;
+    if (add_object(module, "FETCH_NAMES", add_names(module, fetch_names, FETCH_COUNT)) < 0) return -1;
+    return add_object(module, "CHECK_NAMES", add_names(module, check_names, CHECK_COUNT));
+}

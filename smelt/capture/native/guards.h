@@ -1,0 +1,55 @@
+/* The compiled form of Guards, shared by guards.c (building, reporting) and evaluate.c. */
+#ifndef SMELT_CAPTURE_GUARDS_H
+#define SMELT_CAPTURE_GUARDS_H
+
+#include "native.h"
+
+/* Order is the number that Python sees. Roots come first. */
+#define FETCH_KINDS(X)                                                                                                 \
+    X(LOCAL) X(GLOBALS) X(GLOBAL) X(BUILTINS) X(FUNC) X(CLOSURE) X(CLOSURE_CELL) X(CONST) X(WEAK) X(ATTR) X(TYPE_ATTR) \
+    X(CLASS_ATTR) X(INSTANCE_DICT) X(DICT_ITEM) X(DICT_ITEM_OR_MISSING) X(LIST_ITEM) X(TUPLE_ITEM) X(TYPE) X(CELL)     \
+    X(MODULE_MEMBER) X(SIZE) X(CALL)
+#define CHECK_KINDS(X)                                                                                                 \
+    X(IS) X(IS_NOT) X(TYPE_IS) X(EQ) X(LEN) X(RANGE) X(DICT_KEYS) X(HAS_KEY) X(NOT_KEY) X(MISSING) X(WEAK_IS) X(TENSOR) \
+    X(ALIASED) X(NOT_ALIASED) X(NONE_ALIASED) X(STATE) X(MODULE) X(PYTHON)
+
+#define AS_FETCH(name) F_##name,
+#define AS_CHECK(name) C_##name,
+enum FetchKind { FETCH_KINDS(AS_FETCH) FETCH_COUNT };
+enum CheckKind { CHECK_KINDS(AS_CHECK) CHECK_COUNT };
+enum { LAST_ROOT = F_WEAK };
+
+typedef struct {
+    uint8_t kind;
+    uint16_t checks; /* how many checks follow this fetch */
+    int32_t parent;
+    PyObject *key;    /* borrowed from Guards.fetches */
+    PyObject *second; /* MODULE_MEMBER: the member's name; SIZE: set when the parent's metadata may be read raw */
+    Py_hash_t hash;   /* of key, where it is looked up in a dict (MODULE_MEMBER: of second) */
+    Py_ssize_t index; /* of LOCAL, CLOSURE, LIST_ITEM, TUPLE_ITEM, SIZE */
+} FetchStep;
+
+typedef struct {
+    uint8_t kind;
+    int32_t given;     /* position in Guards.checks */
+    PyObject *operand; /* borrowed from Guards.checks */
+    Py_ssize_t number; /* LEN, ALIASED, NOT_ALIASED; RANGE: low; MODULE: 0, 1 or -1 for any */
+    Py_ssize_t high;   /* RANGE; hash of HAS_KEY, NOT_KEY */
+} CheckStep;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *fetches, *checks, *outputs; /* as given, as tuples */
+    Py_ssize_t fetch_count, check_count, output_count, slot_bound;
+    FetchStep *fetch_steps;
+    CheckStep *check_steps; /* those without a fetch first, then grouped by fetch */
+    Py_ssize_t rootless;    /* how many have no fetch */
+    int32_t *output_steps;
+    int owning; /* some step runs Python code or makes objects: hold references to every value */
+} Guards;
+
+extern PyObject *name_training;
+int equal_constants(PyObject *value, PyObject *constant); /* 1, 0; -1 with an exception */
+int is_plain_constant(PyObject *object);                  /* its == runs no Python code */
+
+#endif

@@ -1,0 +1,51 @@
+/* The module's table. */
+#include "native.h"
+
+int guards_ready(PyObject *module);
+
+PyObject *smelt_null;
+
+static PyObject *null_repr(PyObject *self) { return PyUnicode_FromString("<NULL>"); }
+static int null_bool(PyObject *self) { return 0; }
+static PyObject *null_reduce(PyObject *self, PyObject *unused) { return PyUnicode_FromString("NULL"); }
+static PyMethodDef null_methods[] = {{"__reduce__", null_reduce, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
+static PyNumberMethods null_number = {.nb_bool = null_bool};
+static PyTypeObject NullType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "smelt.capture._native._Null",
+    .tp_doc = "the type of NULL",
+    .tp_basicsize = sizeof(PyObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_repr = null_repr,
+    .tp_as_number = &null_number,
+    .tp_methods = null_methods,
+};
+
+static PyMethodDef own_methods[] = {
+    {"set_tensor_layout", set_tensor_layout, METH_VARARGS, "set_tensor_layout(torch.Tensor, describe, numbers or None)"},
+    {"set_state_readers", set_state_readers, METH_VARARGS, "set_state_readers(readers, path of libc10 or None)"},
+    {"state", state_now, METH_NOARGS, "state(): the present values of the ambient modes"},
+    {"state_names", state_names, METH_NOARGS, "state_names(): what state() lists"},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "smelt.capture._native", "The C core of capture; see _native.pyi.", -1, own_methods, NULL, NULL, NULL, NULL,
+};
+
+static int add_types(PyObject *module) {
+    PyTypeObject *types[] = {&CompiledType, &QuietType, &EntryType, &ResumePointType, &GuardsType, &TensorSpecType, &NullType};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (PyModule_AddType(module, types[i]) < 0) return -1;
+    smelt_null = PyObject_New(PyObject, &NullType);
+    return smelt_null ? PyModule_AddObjectRef(module, "NULL", smelt_null) : -1;
+}
+
+PyMODINIT_FUNC PyInit__native(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (!module) return NULL;
+    if (add_types(module) < 0 || PyModule_AddFunctions(module, running_methods) < 0 ||
+        PyModule_AddFunctions(module, entries_methods) < 0 || PyModule_AddFunctions(module, frame_methods) < 0 ||
+        guards_ready(module) < 0 || entries_ready() < 0 || frame_ready() < 0)
+        Py_CLEAR(module);
+    return module;
+}

@@ -1,0 +1,129 @@
+/* smelt.capture._native: what its parts share. Map of the files:
+ *   frame.c    PEP 523 evaluator: swaps replacements into frames, injects resumed frames
+ *   running.c  where the evaluator acts: call, Compiled, Quiet
+ *   entries.c  compiled versions per place (a code object or a resume point)
+ *   guards.c   the Guards type: building, reporting;  evaluate.c  its evaluation
+ *   tensor.c   TensorSpec: tensor metadata through calibrated reads;  state.c  ambient modes of torch
+ *   module.c   the module's table
+ * Everything runs under the GIL. Nothing here links torch. */
+#ifndef SMELT_CAPTURE_NATIVE_H
+#define SMELT_CAPTURE_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+
+#if PY_VERSION_HEX < 0x030b0000 || PY_VERSION_HEX >= 0x030e0000
+#error "smelt.capture._native knows the frames of CPython 3.11, 3.12 and 3.13"
+#endif
+#ifdef Py_GIL_DISABLED
+#error "smelt.capture._native needs the GIL"
+#endif
+
+#define METHOD(f) ((PyCFunction)(void (*)(void))(f))
+
+extern PyObject *smelt_null; /* the NULL sentinel of the API */
+
+/* -- where guards read from: a frame about to run, or a resume point with its values ------------------------------ */
+typedef struct {
+    PyObject *const *slots; /* an unset slot is NULL or smelt_null */
+    Py_ssize_t count;
+    PyObject *globals, *builtins;
+    PyObject *func; /* the frame's function, NULL when there is none */
+} Scope;
+
+PyObject *scope_builtins(PyObject *globals, PyObject *func); /* borrowed */
+
+/* -- guards.c ------------------------------------------------------------------------------------------------------ */
+enum Outcome { MISS = 0, HIT = 1, RAISED = -1, DEAD = -2 }; /* DEAD: can never hit again */
+
+typedef struct {
+    int is_check;
+    Py_ssize_t index;
+    PyObject *value; /* strong */
+} Failure;
+
+extern PyTypeObject GuardsType;
+enum Outcome guards_evaluate(PyObject *guards, const Scope *scope, PyObject **outputs, Failure *failure);
+Py_ssize_t guards_slot_bound(PyObject *guards); /* 1 + highest slot that a LOCAL fetch reads */
+
+/* -- tensor.c ------------------------------------------------------------------------------------------------------ */
+extern PyTypeObject TensorSpecType;
+int tensor_spec_matches(PyObject *spec, PyObject *value); /* never leaves an exception */
+int tensor_spec_is_raw(PyObject *spec); /* matching reads memory and runs no Python code */
+PyObject *tensor_size(PyObject *tensor, Py_ssize_t dim, int raw); /* new int; NULL: fails */
+PyObject *set_tensor_layout(PyObject *module, PyObject *args);
+
+/* -- state.c ------------------------------------------------------------------------------------------------------- */
+int state_matches(PyObject *expected); /* never leaves an exception */
+PyObject *state_now(PyObject *module, PyObject *unused);
+PyObject *state_names(PyObject *module, PyObject *unused);
+PyObject *set_state_readers(PyObject *module, PyObject *args);
+
+/* -- entries.c ----------------------------------------------------------------------------------------------------- */
+typedef struct Place Place;
+
+typedef struct {
+    PyObject_HEAD
+    Place *place; /* NULL once removed; borrowed */
+    PyObject *guards, *constants;
+    PyCodeObject *replacement;
+    PyObject *function; /* the replacement as a function, made when it is called and not swapped */
+    unsigned long long hits;
+    PyObject *weakrefs;
+} Entry;
+
+enum { NOT_SKIPPED = 0, SKIPPED = 1, PINNED = 2 }; /* PINNED: our own code, skipped for ever */
+
+struct Place {
+    Entry **entries;
+    Py_ssize_t count, room;
+    unsigned long generation; /* changes with the list: entries may come and go while guards run Python */
+    Py_ssize_t arity;         /* slots that a replacement takes before _c and _f */
+    int skipped;
+    PyCodeObject *code; /* borrowed; NULL for resume points */
+    Place *previous, *next;
+};
+
+typedef struct {
+    PyObject_HEAD
+    Place place;
+    PyCodeObject *code, *injected; /* injected: the copy without arguments that frames are made from */
+    PyObject *function;            /* of `injected`, cached for one globals dict */
+    int offset;
+    Py_ssize_t depth;
+    PyObject *weakrefs;
+} ResumePoint;
+
+extern PyTypeObject EntryType, ResumePointType;
+int entries_ready(void);
+Place *place_find(PyObject *code);
+Place *place_make(PyCodeObject *code);
+enum Outcome place_lookup(Place *place, const Scope *scope, Entry **entry, PyObject **outputs);
+PyObject *entry_function(Entry *entry, PyObject *globals); /* borrowed */
+Py_ssize_t argument_slots(PyCodeObject *code);
+extern PyMethodDef entries_methods[];
+
+/* -- running.c ----------------------------------------------------------------------------------------------------- */
+typedef struct Injection Injection;
+typedef struct {
+    int active;           /* the hook acts on frames that this thread starts */
+    Injection *injection; /* the frame that `resume` is about to start */
+} Thread;
+
+extern _Thread_local Thread thread;
+int set_active(int active);   /* installs the evaluator with the first active thread; returns what was */
+void evaluator_acquire(void); /* keep the evaluator installed ... */
+void evaluator_release(void); /* ... until here */
+extern PyTypeObject CompiledType, QuietType;
+extern PyMethodDef running_methods[];
+
+/* -- frame.c ------------------------------------------------------------------------------------------------------- */
+void evaluator_install(void);
+void evaluator_uninstall(void);
+int frame_ready(void);
+void frame_reserve(PyCodeObject *original, PyCodeObject *replacement);
+int slots_are_cells(PyCodeObject *code, PyObject *slots);
+extern PyMethodDef frame_methods[];
+
+#endif

@@ -1,0 +1,158 @@
+/* Where the evaluator acts: a thread is active inside `call` and Compiled, inactive again inside Quiet and callbacks.
+ *
+ * The evaluator is installed only while some thread is active, because its presence turns off CPython's inlining of
+ * Python-to-Python calls in the whole process. */
+#include "native.h"
+#include <structmember.h>
+
+_Thread_local Thread thread;
+static Py_ssize_t users; /* active threads and pending injections */
+
+void evaluator_acquire(void) {
+    if (users++ == 0) evaluator_install();
+}
+
+void evaluator_release(void) {
+    if (--users == 0) evaluator_uninstall();
+}
+
+int set_active(int active) {
+    int was = thread.active;
+    if (was != active) {
+        thread.active = active;
+        if (active) evaluator_acquire();
+        else evaluator_release();
+    }
+    return was;
+}
+
+/* -- call, quiet_call ---------------------------------------------------------------------------------------------- */
+static PyObject *call(PyObject *module, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"fn", "args", "kwargs", NULL};
+    PyObject *fn, *positional = NULL, *named = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O!O", names, &fn, &PyTuple_Type, &positional, &named))
+        return NULL;
+    if (named != Py_None && !PyDict_Check(named))
+        return PyErr_Format(PyExc_TypeError, "kwargs must be a dict or None, not %s", Py_TYPE(named)->tp_name);
+    PyObject *empty = positional ? Py_NewRef(positional) : PyTuple_New(0);
+    if (!empty) return NULL;
+    int was = set_active(1);
+    PyObject *result = PyObject_Call(fn, empty, named == Py_None ? NULL : named);
+    set_active(was);
+    Py_DECREF(empty);
+    return result;
+}
+
+static PyObject *quiet_call(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    if (count < 1) return PyErr_Format(PyExc_TypeError, "quiet_call() needs a function");
+    int was = set_active(0);
+    PyObject *result = PyObject_Vectorcall(args[0], args + 1, (size_t)(count - 1), names);
+    set_active(was);
+    return result;
+}
+
+static PyObject *is_active(PyObject *module, PyObject *unused) { return PyBool_FromLong(thread.active); }
+
+PyMethodDef running_methods[] = {
+    {"call", METHOD(call), METH_VARARGS | METH_KEYWORDS, "call(fn, args=(), kwargs=None): run fn with the hook active"},
+    {"quiet_call", METHOD(quiet_call), METH_FASTCALL | METH_KEYWORDS,
+     "quiet_call(fn, *args, **kwargs): run fn with the hook inactive for this thread"},
+    {"is_active", is_active, METH_NOARGS, "whether the hook acts on frames that this thread starts now"},
+    {NULL, NULL, 0, NULL},
+};
+
+/* -- Compiled, Quiet: the same as callable objects ------------------------------------------------------------------ */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *fn, *dict, *weakrefs;
+} Wrapper;
+
+static inline PyObject *run(PyObject *self, PyObject *const *args, size_t flags, PyObject *names, int active) {
+    PyObject *fn = ((Wrapper *)self)->fn;
+    if (!fn) return PyErr_Format(PyExc_ReferenceError, "called after the garbage collector cleared it");
+    int was = set_active(active);
+    PyObject *result = PyObject_Vectorcall(fn, args, flags, names);
+    set_active(was);
+    return result;
+}
+
+static PyObject *run_active(PyObject *self, PyObject *const *args, size_t flags, PyObject *names) {
+    return run(self, args, flags, names, 1);
+}
+
+static PyObject *run_quiet(PyObject *self, PyObject *const *args, size_t flags, PyObject *names) {
+    return run(self, args, flags, names, 0);
+}
+
+static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"fn", NULL};
+    PyObject *fn;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O", names, &fn)) return NULL;
+    if (!PyCallable_Check(fn)) return PyErr_Format(PyExc_TypeError, "%s is not callable", Py_TYPE(fn)->tp_name);
+    Wrapper *self = (Wrapper *)type->tp_alloc(type, 0);
+    if (!self) return NULL;
+    self->fn = Py_NewRef(fn);
+    self->vectorcall = type == &CompiledType ? run_active : run_quiet;
+    return (PyObject *)self;
+}
+
+static int wrapper_traverse(Wrapper *self, visitproc visit, void *arg) {
+    Py_VISIT(self->fn);
+    Py_VISIT(self->dict);
+    return 0;
+}
+
+static int wrapper_clear(Wrapper *self) {
+    Py_CLEAR(self->fn);
+    Py_CLEAR(self->dict);
+    return 0;
+}
+
+static void wrapper_dealloc(Wrapper *self) {
+    PyObject_GC_UnTrack(self);
+    if (self->weakrefs) PyObject_ClearWeakRefs((PyObject *)self);
+    Py_CLEAR(self->fn);
+    Py_CLEAR(self->dict);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *wrapper_bind(PyObject *self, PyObject *instance, PyObject *owner) {
+    return instance && instance != Py_None ? PyMethod_New(self, instance) : Py_NewRef(self);
+}
+
+static PyObject *wrapper_repr(Wrapper *self) {
+    return PyUnicode_FromFormat("%s(%R)", strrchr(Py_TYPE(self)->tp_name, '.') + 1, self->fn);
+}
+
+static PyObject *wrapper_reduce(Wrapper *self, PyObject *unused) {
+    return Py_BuildValue("O(O)O", Py_TYPE(self), self->fn, self->dict ? self->dict : Py_None);
+}
+
+static PyMethodDef wrapper_methods[] = {
+    {"__reduce__", (PyCFunction)wrapper_reduce, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyMemberDef wrapper_members[] = {
+    {"fn", T_OBJECT_EX, offsetof(Wrapper, fn), READONLY, "what is run"},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyGetSetDef wrapper_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+#define WRAPPER_TYPE(NAME, DOC)                                                                                        \
+    {                                                                                                                  \
+        PyVarObject_HEAD_INIT(NULL, 0).tp_name = "smelt.capture._native." NAME, .tp_doc = DOC,                         \
+        .tp_basicsize = sizeof(Wrapper), .tp_new = wrapper_new, .tp_dealloc = (destructor)wrapper_dealloc,             \
+        .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, \
+        .tp_vectorcall_offset = offsetof(Wrapper, vectorcall), .tp_call = PyVectorcall_Call,                           \
+        .tp_dictoffset = offsetof(Wrapper, dict), .tp_weaklistoffset = offsetof(Wrapper, weakrefs),                    \
+        .tp_traverse = (traverseproc)wrapper_traverse, .tp_clear = (inquiry)wrapper_clear,                             \
+        .tp_descr_get = wrapper_bind, .tp_repr = (reprfunc)wrapper_repr, .tp_methods = wrapper_methods,                \
+        .tp_members = wrapper_members, .tp_getset = wrapper_getset,                                                    \
+    }
+
+PyTypeObject CompiledType = WRAPPER_TYPE("Compiled", "Compiled(fn): calls fn with the hook active for this thread");
+PyTypeObject QuietType = WRAPPER_TYPE("Quiet", "Quiet(fn): calls fn with the hook inactive for this thread");

@@ -1,0 +1,48 @@
+/* CPython's internal frame, with one set of names for 3.11, 3.12 and 3.13. Included by frame.c alone. */
+#ifndef SMELT_CAPTURE_VERSIONS_H
+#define SMELT_CAPTURE_VERSIONS_H
+
+#define Py_BUILD_CORE 1
+#include <internal/pycore_code.h>
+#include <internal/pycore_frame.h>
+#undef Py_BUILD_CORE
+
+typedef struct _PyInterpreterFrame Frame;
+
+#if PY_VERSION_HEX >= 0x030d0000
+#define FRAME_CODE(f) ((PyCodeObject *)(f)->f_executable)
+#define FRAME_SET_CODE(f, c) ((f)->f_executable = (PyObject *)(c))
+#define FRAME_FUNC(f) ((f)->f_funcobj)
+#define FRAME_NEXT(f) ((f)->instr_ptr) /* the instruction that runs next */
+#define FRAME_SET_NEXT(f, i) ((f)->instr_ptr = (i))
+#elif PY_VERSION_HEX >= 0x030c0000
+#define FRAME_CODE(f) ((f)->f_code)
+#define FRAME_SET_CODE(f, c) ((f)->f_code = (PyCodeObject *)(c))
+#define FRAME_FUNC(f) ((f)->f_funcobj)
+#define FRAME_NEXT(f) ((f)->prev_instr + 1)
+#define FRAME_SET_NEXT(f, i) ((f)->prev_instr = (i) - 1)
+#else
+#define FRAME_CODE(f) ((f)->f_code)
+#define FRAME_SET_CODE(f, c) ((f)->f_code = (PyCodeObject *)(c))
+#define FRAME_FUNC(f) ((PyObject *)(f)->f_func)
+#define FRAME_NEXT(f) ((f)->prev_instr + 1)
+#define FRAME_SET_NEXT(f, i) ((f)->prev_instr = (i) - 1)
+#endif
+
+/* Words of the data stack that a frame of `code` takes. */
+static inline int frame_words(PyCodeObject *code) {
+#if PY_VERSION_HEX >= 0x030c0000
+    return code->co_framesize;
+#else
+    return (int)(code->co_nlocalsplus + code->co_stacksize + FRAME_SPECIALS_SIZE);
+#endif
+}
+
+static inline void grow_frame_words(PyCodeObject *code, int words) {
+    code->co_stacksize += words;
+#if PY_VERSION_HEX >= 0x030c0000
+    code->co_framesize += words;
+#endif
+}
+
+#endif
