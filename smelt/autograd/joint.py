@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -98,6 +98,7 @@ class Joint:
         differentiable: positions among program outputs and mutated values that have a tangent.
         gradients: for each primal the position of its gradient among the gradients, or None.
         has_seed: random operators are in the graph and are to be drawn from a seed.
+        autocast: traced inside an autocast region, so calls come from inside one.
     """
 
     module: fx.GraphModule
@@ -108,7 +109,7 @@ class Joint:
     differentiable: tuple[int, ...]
     gradients: tuple[int | None, ...]
     has_seed: bool
-    primals: tuple[TensorMeta, ...] = field(default=())
+    autocast: bool
 
     @property
     def num_forward(self) -> int:
@@ -428,7 +429,7 @@ class _Trace:
             differentiable=differentiable,
             gradients=tuple(positions.get(i) for i in range(len(self.inputs))),
             has_seed=has_seed,
-            primals=tuple(layout_of(e).val for e in self.examples),
+            autocast=torch.is_autocast_enabled("cpu"),
         )
 
 

@@ -25,3 +25,36 @@ disabled_torch_function = torch._C._disabled_torch_function_impl
 def is_composite(op: torch._ops.OpOverload) -> bool:
     """True when the operator is only a recipe over other operators, also for the autograd engine."""
     return op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+Argument = torch._C.Argument
+"""One parameter or result of an operator schema."""
+
+below_autograd = torch._C._AutoDispatchBelowAutograd
+"""Context manager: operators go straight past the autograd engine (no history, no version counts)."""
+
+disable_autocast = torch._C._DisableAutocast
+"""Context manager: operators are not cast, whatever autocast region is active."""
+
+
+without_torch_function = torch._C.DisableTorchFunctionSubclass
+"""Context in which attributes and methods of tensor subclasses are read without their `__torch_function__`."""
+
+deterministic_algorithms = torch._C._get_deterministic_algorithms
+"""Whether deterministic algorithms are on; a builtin, unlike `torch.are_deterministic_algorithms_enabled`."""
+
+torch_function_modes = torch._C._len_torch_function_stack
+"""How many `TorchFunctionMode`s are entered in this thread."""
+
+torch_function_enabled = torch._C._is_torch_function_enabled
+"""Whether `__torch_function__` of tensor subclasses is looked at in this thread."""
+
+dispatch_modes = torch._C._len_torch_dispatch_stack
+"""How many `TorchDispatchMode`s are entered in this thread."""
+
+transform_on_top = torch._C._functorch.peek_interpreter_stack
+"""The innermost `torch.func` transform that runs in this thread, or None."""
+
+
+def local_dispatch_keys() -> tuple[int, int]:
+    """The dispatch keys that this thread includes and excludes, as raw 64-bit representations."""
+    return torch._C._dispatch_tls_local_include_set().raw_repr(), torch._C._dispatch_tls_local_exclude_set().raw_repr()

@@ -8,7 +8,7 @@ from enum import Enum
 import torch
 from torch._ops import OpOverload
 
-from smelt.base.torch_c import is_composite
+from smelt.base.torch_c import Argument, is_composite
 
 
 class Kind(Enum):
@@ -76,7 +76,7 @@ def _read(op: OpOverload) -> OpInfo:
     return OpInfo(Kind.PURE, random, composite)
 
 
-def _alias_set(value: torch._C.Argument) -> frozenset[str]:
+def _alias_set(value: Argument) -> frozenset[str]:
     assert value.alias_info is not None
     return frozenset(value.alias_info.before_set) | frozenset(value.alias_info.after_set)
 
@@ -114,5 +114,5 @@ def _functional(op: OpOverload, written: tuple[str, ...]) -> OpOverload | None:
     return None
 
 
-def _is_written(argument: torch._C.Argument) -> bool:
+def _is_written(argument: Argument) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write

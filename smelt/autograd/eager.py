@@ -1,0 +1,65 @@
+"""The `aot_eager` backend's programs: ATen graphs run operator by operator, with the strides that eager would give.
+
+Values in a functional graph are logical: a node may hold other strides than eager's tensor had. So `view` runs as
+`reshape`, and results are laid out again where the graph's output says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+
+from smelt.autograd.joint import trace_joint
+from smelt.autograd.split import split
+from smelt.autograd.wrap import Compiled, Program, wrap
+from smelt.base.options import Options
+from smelt.graph.meta import TensorMeta
+
+aten = torch.ops.aten
+
+
+def compile_aot_eager(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], options: Options) -> Compiled:
+    """Joint trace, split and wrapping of `gm`, run by PyTorch's own operators."""
+    joint = trace_joint(gm, example_inputs, options)
+    forward, backward = split(joint)
+    return wrap(joint, eager_program(forward), None if backward is None else eager_program(backward))
+
+
+def eager_program(module: fx.GraphModule) -> Program:
+    """A boxed program (`list -> list`) that runs a functional ATen graph."""
+    run = with_reshape(module).forward
+    metas: tuple[TensorMeta, ...] = module.graph.output_node().meta["val"]
+    count = len(metas)
+
+    def program(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        given = tuple(inputs)
+        inputs.clear()
+        outputs = list(run(*given))
+        for i in range(count):
+            if outputs[i].stride() != metas[i].stride:
+                outputs[i] = restride(outputs[i], metas[i])
+        return outputs
+
+    return program
+
+
+def with_reshape(module: fx.GraphModule) -> fx.GraphModule:
+    """A copy of the graph in which `view` is `reshape`: the strides at run time may not allow a view."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        env[node] = graph.node_copy(node, env.__getitem__)
+        if node.target is aten.view.default:
+            env[node].target = aten.reshape.default
+    return fx.GraphModule(module, graph)
+
+
+def restride(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
+    """`tensor` with the strides of `meta`: a copy unless only dimensions of size 1 differ."""
+    wanted, have = meta.stride, tensor.stride()
+    if all(size <= 1 or a == b for size, a, b in zip(tensor.shape, wanted, have, strict=True)):
+        return tensor.as_strided(tensor.shape, wanted)
+    out = torch.empty_strided(tensor.shape, wanted, dtype=tensor.dtype, device=tensor.device)
+    return out.copy_(tensor)

@@ -1,0 +1,108 @@
+"""Joint graph in; forward and backward graphs out, saving what backward reads and recomputing nothing but views.
+
+This is what eager does, and the partition of the `aot_eager` backend. `partition` (min-cut) is the compiler's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import fx
+
+from smelt.autograd.functionalize import is_view_node
+from smelt.autograd.joint import Joint, remove_dead
+
+
+def split(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule | None]:
+    """(forward, backward) graphs of a joint graph; backward is None when nothing is differentiable.
+
+    Forward: primals (and seed) in; the joint graph's forward outputs, then saved tensors, out.
+    Backward: saved tensors, then tangents in; gradients out.
+    """
+    nodes = list(joint.module.graph.nodes)
+    (results,) = nodes[-1].args
+    values, gradients = results[: joint.num_forward], results[joint.num_forward :]
+    metas = nodes[-1].meta["val"]
+    inputs = [n for n in nodes if n.op == "placeholder"]
+    count = joint.num_primals + joint.has_seed
+    if not joint.differentiable:
+        return joint.module, None
+    tangents = inputs[count:]
+    late = dependents(nodes, tangents)
+    needed = _needed(gradients, late)
+    saved = sorted(
+        {n for node in needed if node in late for n in node.all_input_nodes if n not in late}, key=_order(nodes)
+    )
+    saved = _without_views(saved, nodes)
+    saved += [g for g in dict.fromkeys(gradients) if g not in late and g not in saved]
+    forward = extract(joint, inputs[:count], [*values, *saved], metas[: joint.num_forward] + _vals(saved))
+    backward = extract(joint, [*saved, *tangents], gradients, metas[joint.num_forward :])
+    return forward, backward
+
+
+def dependents(nodes: Iterable[fx.Node], roots: Iterable[fx.Node]) -> set[fx.Node]:
+    """`roots` and every node whose value depends on one of them; `nodes` in topological order."""
+    found = set(roots)
+    for node in nodes:
+        if any(n in found for n in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _needed(gradients: Sequence[fx.Node], late: set[fx.Node]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    stack = list(gradients)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(n for n in node.all_input_nodes if n in late)
+    return found
+
+
+def _order(nodes: Sequence[fx.Node]):  # noqa: ANN202
+    positions = {n: i for i, n in enumerate(nodes)}
+    return positions.__getitem__
+
+
+def _without_views(saved: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """Save the memory behind a view: it has the user's version counter, and two views of it are saved once."""
+    bases = {}
+    for node in saved:
+        while is_view_node(node):
+            node = node.args[0]  # type: ignore[assignment]
+        bases[node] = None
+    return sorted(bases, key=_order(nodes))
+
+
+def _vals(nodes: Sequence[fx.Node]) -> tuple[object, ...]:
+    return tuple(n.meta["val"] for n in nodes)
+
+
+def extract(
+    joint: Joint, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], metas: Sequence[object]
+) -> fx.GraphModule:
+    """The part of the joint graph that makes `outputs` from `inputs`, as a graph of its own."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in inputs:
+        env[node] = graph.placeholder(node.name)
+        env[node].meta = dict(node.meta)
+    for node in _sources(outputs, set(inputs), joint.module.graph.nodes):
+        env[node] = graph.node_copy(node, env.__getitem__)
+    result = graph.output(tuple(env[n] for n in outputs))
+    result.meta["val"] = tuple(metas)
+    remove_dead(graph)
+    return fx.GraphModule(joint.module, graph)
+
+
+def _sources(outputs: Iterable[fx.Node], inputs: set[fx.Node], nodes: Iterable[fx.Node]) -> list[fx.Node]:
+    """Nodes between `inputs` and `outputs`, in topological order."""
+    needed: set[fx.Node] = set()
+    stack = [n for n in outputs if n not in inputs]
+    while stack:
+        node = stack.pop()
+        if node not in needed:
+            needed.add(node)
+            stack.extend(n for n in node.all_input_nodes if n not in inputs)
+    return [n for n in nodes if n in needed]

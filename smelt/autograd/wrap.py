@@ -1,0 +1,265 @@
+"""Compiled forward and backward programs in; a callable with eager's behaviour at its edges out.
+
+The programs are functional and run below autograd and autocast. Around them: one `torch.autograd.Function` saves for
+backward, written inputs get their new values, outputs that share memory are made as views again, and gradients arrive
+in the layout that was traced. What a call has to do is decided once; a call without gradients only runs the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from smelt.autograd.joint import Constant, Fresh, Joint, OutputPlan, SameInput, View
+from smelt.base.errors import SmeltError
+from smelt.base.torch_c import below_autograd, disable_autocast
+from smelt.graph.meta import TensorMeta
+from smelt.graph.trace import Step
+
+Program = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+Compiled = Callable[..., tuple[Any, ...]]
+
+aten = torch.ops.aten
+
+
+def wrap(joint: Joint, compiled_forward: Program, compiled_backward: Program | None) -> Compiled:
+    """The callable `(*inputs) -> tuple` of a compiled graph.
+
+    Args:
+        joint: the plan of the call.
+        compiled_forward: primals (and seed) -> program outputs, new values of written inputs, saved tensors.
+        compiled_backward: saved tensors and tangents -> gradients; None when nothing is differentiable.
+    """
+    forward = _run_seeded(compiled_forward) if joint.has_seed else compiled_forward
+    if joint.autocast:
+        forward = _without_autocast(forward)
+    if compiled_backward is None or not joint.differentiable:
+        return _wrap_inference(joint, forward)
+    return _wrap_training(joint, forward, compiled_backward)
+
+
+# -- without gradients ---------------------------------------------------------------------------------------------
+
+
+def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
+    if not joint.mutations and all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)):
+
+        def call_plain(*inputs: torch.Tensor) -> tuple[Any, ...]:
+            with below_autograd():
+                return tuple(forward([*inputs]))
+
+        return call_plain
+    finish = _finisher(joint)
+    count = joint.num_outputs
+
+    def call(*inputs: torch.Tensor) -> tuple[Any, ...]:
+        with below_autograd():
+            results = forward([*inputs])
+        if joint.mutations:
+            with torch.no_grad():
+                for mutation, value in zip(joint.mutations, results[count:], strict=False):
+                    inputs[mutation.input].copy_(value)
+        return finish(inputs, results)
+
+    return call
+
+
+def _run_seeded(program: Program) -> Program:
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        inputs.append(torch.empty((), dtype=torch.int64).random_())
+        return program(inputs)
+
+    return run
+
+
+def _without_autocast(program: Program) -> Program:
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        with disable_autocast():
+            return program(inputs)
+
+    return run
+
+
+# -- with gradients ------------------------------------------------------------------------------------------------
+
+
+class _Plan:
+    """Everything about one compiled graph that its calls share.
+
+    Attributes:
+        saving: how saved tensors relate to the caller's memory; found at the first call, the same at each.
+    """
+
+    def __init__(self, joint: Joint, forward: Program, backward: Program) -> None:
+        self.joint, self.forward, self.backward = joint, forward, backward
+        self.num_outputs, self.num_forward = joint.num_outputs, joint.num_forward
+        metas = joint.output_metas
+        self.tangents = tuple((i, metas[i]) for i in joint.differentiable)
+        self.detached = tuple(i for i in range(joint.num_outputs) if i not in joint.differentiable)
+        self.with_grad = tuple(k for k, m in enumerate(joint.mutations) if m.grad)
+        self.without_grad = tuple(k for k, m in enumerate(joint.mutations) if not m.grad)
+        self.saving: _Saving | None = None
+
+
+class _Saving:
+    """Relations of saved tensors to memory that the caller can write.
+
+    Attributes:
+        copied: positions whose memory is about to be written by this very call: they are saved as copies.
+        watched_inputs, watched_outputs: tensors whose memory a saved view shares. They are saved as well, so that their
+            version counters are checked in backward.
+    """
+
+    def __init__(self, plan: _Plan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+        outputs, saved = results[: plan.num_outputs], results[plan.num_forward :]
+        written = {_memory(inputs[m.input]) for m in plan.joint.mutations}
+        self.copied = [k for k, s in enumerate(saved) if _memory(s) in written]
+        own = {id(t) for t in (*inputs, *outputs)}
+        views = {_memory(s) for k, s in enumerate(saved) if id(s) not in own and k not in self.copied}
+        self.watched_inputs = [i for i, t in enumerate(inputs) if _memory(t) in views]
+        self.watched_outputs = [i for i, t in enumerate(outputs) if _memory(t) in views]
+        self.count = len(saved)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Identity of the tensor's storage; tensors without elements share nothing."""
+    return tensor.untyped_storage()._cdata if tensor.numel() else id(tensor)
+
+
+class _Compiled(torch.autograd.Function):
+    """One call of a compiled graph as one node of the caller's autograd graph."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with below_autograd():
+            results = plan.forward([*inputs])
+        saved = results[plan.num_forward :]
+        saving = plan.saving
+        if saving is None:
+            saving = plan.saving = _Saving(plan, inputs, results)
+        for k in saving.copied:
+            saved[k] = saved[k].clone()
+        outputs = results[: plan.num_outputs]
+        mutations = plan.joint.mutations
+        for k in plan.without_grad:
+            inputs[mutations[k].input].copy_(results[plan.num_outputs + k])
+        saved += [inputs[i] for i in saving.watched_inputs]
+        saved += [outputs[i] for i in saving.watched_outputs]
+        ctx.save_for_backward(*saved)
+        ctx.set_materialize_grads(False)
+        ctx.plan = plan
+        if plan.detached:
+            ctx.mark_non_differentiable(*(outputs[i] for i in plan.detached))
+        return (*outputs, *(results[plan.num_outputs + k] for k in plan.with_grad))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        plan: _Plan = ctx.plan
+        saved = ctx.saved_tensors
+        assert plan.saving is not None
+        results = _Gradients.apply if torch.is_grad_enabled() else _gradients
+        found = results(plan, plan.saving.count, len(saved), *saved, *grads)
+        return (None, *(None if k is None else found[k] for k in plan.joint.gradients))
+
+
+def _gradients(plan: _Plan, count: int, total: int, *tensors: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    """Run the backward program. `tensors`: saved ones (`count` of `total` are the program's), then tangents."""
+    grads = tensors[total:]
+    inputs: list[Any] = list(tensors[:count])
+    where = plan.num_outputs
+    for i, meta in plan.tangents:
+        if i >= plan.num_outputs:  # written inputs: only those with gradients are outputs of the function
+            grad, where = grads[where], where + 1
+        else:
+            grad = grads[i]
+        inputs.append(_tangent(grad, meta))
+    with below_autograd(), disable_autocast():
+        return tuple(plan.backward(inputs))
+
+
+def _tangent(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:
+    """`grad` in the layout and dtype that the backward program was traced for; zeros when there is none."""
+    if grad is None:
+        return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).zero_()
+    if grad.stride() != meta.stride or grad.dtype is not meta.dtype:
+        out = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
+        return out.copy_(grad.detach())
+    return grad
+
+
+class _Gradients(torch.autograd.Function):
+    """The backward program under `create_graph=True`: first derivatives work, second ones say why not."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, count: int, total: int, *tensors: torch.Tensor | None) -> Any:
+        return _gradients(plan, count, total, *tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise SmeltError(
+            "a second derivative through a compiled function",
+            why="its backward is a compiled program without a derivative of its own",
+            hint="take torch.autograd.grad inside the compiled function, or run this part in eager",
+        )
+
+
+def _wrap_training(joint: Joint, forward: Program, backward: Program) -> Compiled:
+    plan = _Plan(joint, forward, backward)
+    finish = _finisher(joint)
+    simple = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not plan.with_grad
+    apply = _Compiled.apply
+    if simple:
+        return lambda *inputs: apply(plan, *inputs)
+    written = [joint.mutations[k].input for k in plan.with_grad]
+
+    def call(*inputs: torch.Tensor) -> tuple[Any, ...]:
+        results = apply(plan, *inputs)
+        with torch.enable_grad():
+            for i, value in zip(written, results[joint.num_outputs :], strict=True):
+                inputs[i].copy_(value)
+        return finish(inputs, results)
+
+    return call
+
+
+# -- outputs -------------------------------------------------------------------------------------------------------
+
+
+def _finisher(joint: Joint) -> Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], tuple[Any, ...]]:
+    """Makes user outputs from inputs and program outputs."""
+    plans = joint.outputs
+
+    def finish(inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        return tuple(_output(plan, inputs, results) for plan in plans)
+
+    return finish
+
+
+def _output(plan: OutputPlan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> Any:
+    match plan:
+        case Fresh(index):
+            return results[index]
+        case SameInput(i):
+            return inputs[i]
+        case View(of_input, base, steps, grad):
+            tensor = inputs[base] if of_input else results[base]
+            if grad:
+                return _replay(tensor, steps)
+            with torch.no_grad():
+                return _replay(tensor, steps)
+        case Constant(value):
+            return value
+    raise SmeltError(f"unknown output plan {plan!r}")
+
+
+def _replay(tensor: torch.Tensor, steps: Sequence[Step]) -> torch.Tensor:
+    base = tensor
+    for step in steps:
+        if step.op is aten.as_strided.default:  # counted from the traced storage's first element
+            size, stride, offset = step.args
+            tensor = tensor.as_strided(size, stride, offset + base.storage_offset())
+        else:
+            tensor = step(tensor)
+    return tensor
