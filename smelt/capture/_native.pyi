@@ -2,6 +2,7 @@
 
 Built from smelt/capture/native/*.c. Nothing here imports torch; `smelt.capture.calibrate.calibrate()` tells the
 extension where tensor metadata lives, and must have run before a `TensorSpec` or `state()` is made.
+All functions take their arguments by position, except `call` and the constructors.
 
 Words used below
     slot          an element of CPython's `localsplus`: variables, then cells, then free variables.
@@ -28,14 +29,16 @@ def call(fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str
 class Compiled:
     """A callable that runs `fn` with the hook active. Binds like a function when stored in a class."""
 
-    __wrapped__: Callable[..., Any]
+    @property
+    def fn(self) -> Callable[..., Any]: ...
     def __init__(self, fn: Callable[..., Any]) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 class Quiet:
     """A callable that runs `fn` with the hook inactive for this thread (a few ns). Binds like a function."""
 
-    __wrapped__: Callable[..., Any]
+    @property
+    def fn(self) -> Callable[..., Any]: ...
     def __init__(self, fn: Callable[..., Any]) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
@@ -156,6 +159,7 @@ GLOBAL: Final[int]  # root, key: name. From globals, then builtins
 BUILTINS: Final[int]  # root, key: None. The builtins dict
 FUNC: Final[int]  # root, key: None. The function object of the frame
 CLOSURE: Final[int]  # root, key: i. Content of func.__closure__[i]. Empty: NULL
+CLOSURE_CELL: Final[int]  # root, key: i. The cell object func.__closure__[i] itself
 CONST: Final[int]  # root, key: the object itself (kept alive)
 WEAK: Final[int]  # root, key: a weakref. Its referent; dead: fails
 ATTR: Final[int]  # key: name. getattr(parent, name): may run Python code
@@ -274,10 +278,17 @@ def state_names() -> tuple[str, ...]: ...
 
 # ---------------------------------------------------------------------------------------------- set-up (calibrate.py)
 
-def set_tensor_layout(tensor: type, layout: Mapping[str, int] | None) -> None:
-    """`tensor` is torch.Tensor. `layout`: the numbers of `smelt.base.tensor_layout.TensorLayout`; None: slow path."""
+def set_tensor_layout(
+    tensor: type, describe: Callable[[Any], tuple[Any, ...]], numbers: Mapping[str, int] | None, /
+) -> None:
+    """`tensor` is torch.Tensor; `describe(tensor)` -> (dtype, device, requires_grad, dispatch key word, plain, shape, stride
+    or None). `numbers`: byte offset "impl" in the Python object; byte offsets "keys", "dims", "kind" in the TensorImpl; "kind_mask",
+    the bits at kind that are dtype and device; "requires_grad", address of a C function. None: everything through describe.
+    """
 
-def set_state_readers(readers: Sequence[tuple[str, Callable[[], Any]]], libc10: str | None) -> None:
-    """Functions without arguments whose results make up `state()`; the thread-local dispatch key set of `libc10` (path)
-    is added when its symbol is found."""
-
+def set_state_readers(
+    readers: tuple[tuple[str, Callable[[], Any], int, int, int], ...], libc10: str | None, /
+) -> bool:
+    """Readers are (name, function without arguments, address, argument, result bytes); with an address the C function
+    there is called with the argument instead. The thread-local dispatch key set of `libc10` (a path) is added when its
+    symbol is found: the result says whether."""

@@ -1,0 +1,272 @@
+"""Before capture: teaches the C core where torch keeps tensor metadata and ambient modes. Runs once, about a millisecond.
+
+Nothing about torch's memory layout is assumed. Each place is searched for on tensors whose answers are known, and must be
+the only one that fits them all; whatever is not found keeps a slower way through Python: `describe` for tensors, getters
+for modes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from smelt.base import torch_c
+from smelt.capture import _native
+
+_IMPL_BYTES = 192  # sizeof(TensorImpl) is asserted to be at least this in every torch of the supported range
+_OBJECT_BYTES = 48  # the head of the Python object, up to and including its pointer to the TensorImpl
+_INLINE_DIMS = 5  # more dims than this make TensorImpl allocate sizes and strides elsewhere
+_KIND_BYTES = 5  # dtype (2), device type (1), device index (1), "has a device" (1)
+
+Facts = tuple[torch.dtype, torch.device, bool, int, bool, tuple[int, ...], tuple[int, ...] | None]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was found. `None` and `False` mean that the slow way is in use."""
+
+    tensors: dict[str, int] | None
+    dispatch_keys: bool
+    native_readers: tuple[str, ...]
+
+
+@functools.cache
+def calibrate() -> Calibration:
+    """Set up the C core; later calls return the first result."""
+    layout = _tensor_layout()
+    _native.set_tensor_layout(torch.Tensor, describe, layout)
+    return Calibration(layout, *_set_readers())
+
+
+def describe(tensor: torch.Tensor) -> Facts:
+    """(dtype, device, requires_grad, dispatch key word, plain, shape, stride or None) as Python tells them.
+
+    `plain`: sizes and strides are the TensorImpl's own, not answered by a subclass in Python.
+    """
+    with torch_c.without_torch_function():
+        strided = tensor.layout == torch.strided
+        plain = strided and type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        stride = tuple(tensor.stride()) if strided else None
+        keys = torch_c.dispatch_key_word(tensor)
+        return tensor.dtype, tensor.device, tensor.requires_grad, keys, plain, tuple(tensor.shape), stride
+
+
+# ------------------------------------------------------------------------------------------------- tensors
+
+
+def _samples() -> list[torch.Tensor]:
+    """Tensors that differ in every way the layout must tell apart."""
+    base = torch.empty(2, 3, 7)
+    with torch.inference_mode():
+        inference = torch.empty(3)
+    dtypes = (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
+    return [
+        base, base[1], base.transpose(0, 2), base.expand(4, 2, 3, 7), torch.empty(()), torch.empty(0, 11), inference,
+        torch.empty(2, 3, 4, 5, 6), torch.empty(2, 1, 3, 2, 2, 4).transpose(1, 4), torch.empty(1, 2, 1, 3, 1, 2, 5, 1),
+        torch.nn.Parameter(torch.empty(9, 2)), torch.empty(3, requires_grad=True), torch.empty(4, 4, device="meta"),
+        torch.empty(5, device="meta", dtype=torch.int64), torch.empty(3, dtype=torch.complex64).conj(),
+        *(torch.empty(13, 2, dtype=dtype) for dtype in dtypes),
+    ]  # fmt: skip
+
+
+def _tensor_layout() -> dict[str, int] | None:
+    """The numbers of `_native.set_tensor_layout`; None when one was not found or does not hold for every sample."""
+    requires_grad = _address("libc10", "_ZNK3c1010TensorImpl13requires_gradEv")
+    if not requires_grad or struct.calcsize("P") != 8:
+        return None
+    samples = _samples()
+    bodies = [ctypes.string_at(torch_c.implementation_address(t), _IMPL_BYTES) for t in samples]
+    heads = [ctypes.string_at(id(t), _OBJECT_BYTES) for t in samples]
+    try:
+        kind = _only(at for at in range(0, _IMPL_BYTES - 8, 2) if _is_kind(at, samples, bodies))
+        layout = {
+            "impl": _word_equal(heads, [torch_c.implementation_address(t) for t in samples]),
+            "keys": _word_equal(bodies, [torch_c.dispatch_key_word(t) for t in samples]),
+            "dims": _only(
+                at
+                for at in range(0, _IMPL_BYTES - 8 * (2 * _INLINE_DIMS + 1) + 8, 8)
+                if all(_is_shape(at, t, body) for t, body in zip(samples, bodies, strict=True))
+            ),
+            "kind": kind,
+            "kind_mask": (1 << 8 * _KIND_BYTES) - 1,
+            "requires_grad": requires_grad,
+        }
+    except LookupError:
+        return None
+    _native.set_tensor_layout(torch.Tensor, describe, layout)
+    return layout if _agrees(samples) else None
+
+
+def _agrees(samples: list[torch.Tensor]) -> bool:
+    """Each sample matches its own spec through raw reads, and only those that Python describes alike."""
+    specs = [_native.TensorSpec(t) for t in samples]
+    facts = [(type(t), *describe(t)) for t in samples]
+    return all(
+        spec.raw and spec.matches(t) == (mine == other)
+        for spec, mine in zip(specs, facts, strict=True)
+        for t, other in zip(samples, facts, strict=True)
+    )
+
+
+def _only(places: Iterable[int]) -> int:
+    found = list(places)
+    if len(found) != 1:
+        raise LookupError(found)
+    return found[0]
+
+
+def _word(memory: bytes, at: int) -> int:
+    return int.from_bytes(memory[at : at + 8], "little")
+
+
+def _word_equal(memories: list[bytes], values: list[int]) -> int:
+    """Byte offset of the word that holds the known value in every memory."""
+    return _only(
+        at
+        for at in range(0, len(memories[0]), 8)
+        if all(_word(memory, at) == value for memory, value in zip(memories, values, strict=True))
+    )
+
+
+def _is_shape(at: int, tensor: torch.Tensor, body: bytes) -> bool:
+    """Whether the number of dims stands at `at` and sizes and strides behind it (or behind a pointer there)."""
+    ndim = tensor.dim()
+    if _word(body, at) != ndim:
+        return False
+    inline = ndim <= _INLINE_DIMS
+    if inline:
+        memory, second = body[at + 8 :], _INLINE_DIMS
+    else:
+        memory, second = _pointed(_word(body, at + 8), 16 * ndim), ndim
+    numbers = struct.unpack_from(f"<{len(memory) // 8}q", memory)
+    return numbers[:ndim] == tuple(tensor.shape) and numbers[second : second + ndim] == tensor.stride()
+
+
+def _pointed(address: int, size: int) -> bytes:
+    """Memory behind a word that stands where the sizes of tensors with few dims were found."""
+    return ctypes.string_at(address, size)
+
+
+def _is_kind(at: int, samples: list[torch.Tensor], bodies: list[bytes]) -> bool:
+    """Whether two bytes at `at` tell the dtype and the next three the device: equal exactly where these are equal."""
+    dtypes = _one_to_one((t.dtype, body[at : at + 2]) for t, body in zip(samples, bodies, strict=True))
+    return dtypes and _one_to_one((t.device, body[at + 2 : at + _KIND_BYTES]) for t, body in zip(samples, bodies, strict=True))
+
+
+def _one_to_one(pairs: Iterable[tuple[Hashable, Hashable]]) -> bool:
+    distinct = set(pairs)
+    return len(distinct) == len({left for left, _ in distinct}) == len({right for _, right in distinct})
+
+
+# ------------------------------------------------------------------------------------------------- ambient modes
+
+
+@functools.cache
+def _library(name: str) -> ctypes.CDLL | None:
+    path = Path(torch.__file__).parent / "lib" / f"{name}.so"
+    return ctypes.CDLL(str(path)) if path.exists() else None
+
+
+def _address(library: str, symbol: str) -> int:
+    """Address of an exported function of one of torch's libraries, 0 when it is not there."""
+    try:
+        return ctypes.cast(getattr(_library(library), symbol), ctypes.c_void_p).value or 0
+    except AttributeError:
+        return 0
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """One ambient mode: how Python reads it, and the C++ function that answers in a nanosecond."""
+
+    name: str
+    function: Callable[[], Any]
+    library: str = ""
+    symbol: str = ""
+    argument: int = 0
+    result_bytes: int = 1
+
+    def native(self) -> tuple[str, Callable[[], Any], int, int, int]:
+        address = _address(self.library, self.symbol) if self.symbol else 0
+        return self.name, self.function, address, self.argument, self.result_bytes
+
+    def plain(self) -> tuple[str, Callable[[], Any], int, int, int]:
+        return self.name, self.function, 0, 0, 1
+
+
+_AUTOCAST = "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE"
+_AUTOCAST_DTYPE = "_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE"
+_READERS = (
+    _Reader("grad mode", torch.is_grad_enabled, "libc10", "_ZN3c108GradMode10is_enabledEv"),
+    _Reader("inference mode", torch.is_inference_mode_enabled, "libc10", "_ZN3c1013InferenceMode10is_enabledEv"),
+    _Reader("autocast on cpu", lambda: torch.is_autocast_enabled("cpu"), "libtorch_cpu", _AUTOCAST, 0),
+    _Reader("autocast on cuda", lambda: torch.is_autocast_enabled("cuda"), "libtorch_cpu", _AUTOCAST, 1),
+    _Reader("autocast dtype on cpu", lambda: torch.get_autocast_dtype("cpu"), "libtorch_cpu", _AUTOCAST_DTYPE, 0),
+    _Reader("autocast dtype on cuda", lambda: torch.get_autocast_dtype("cuda"), "libtorch_cpu", _AUTOCAST_DTYPE, 1),
+    _Reader("default dtype", torch.get_default_dtype, "libc10", "_ZN3c1031get_default_dtype_as_scalartypeEv"),
+    _Reader("deterministic algorithms", torch_c.deterministic_algorithms),
+    _Reader(
+        "torch function modes", torch_c.torch_function_modes,
+        "libtorch_cpu", "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", 0, 8,
+    ),
+    _Reader("torch function enabled", torch_c.torch_function_enabled),
+    _Reader(
+        "dispatch modes", torch_c.dispatch_modes, "libc10", "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", 0, 8
+    ),
+)  # fmt: skip
+"""Device numbers are c10::DeviceType (0 CPU, 1 CUDA)."""
+
+_TRANSFORM = _Reader("torch.func transform", lambda: torch_c.transform_on_top() is not None)
+"""Needed only where the dispatch keys, which show it too, are not readable."""
+
+
+def _set_readers() -> tuple[bool, tuple[str, ...]]:
+    """Install the readers that are proven; (are the dispatch keys readable, names of those read natively)."""
+    library = _library("libc10")
+    readable = _native.set_state_readers((), library._name if library is not None else None) and _keys_agree()
+    path = library._name if library is not None and readable else None
+    native = {reader.name for reader in _READERS if reader.native()[2]} - _disagreeing()
+    chosen = [reader.native() if reader.name in native else reader.plain() for reader in _READERS]
+    if not readable:
+        chosen.append(_TRANSFORM.plain())
+    _native.set_state_readers(tuple(chosen), path)
+    return readable, tuple(sorted(native))
+
+
+_MODES: tuple[Callable[[], Any], ...] = (
+    torch.enable_grad,
+    torch.no_grad,
+    torch.inference_mode,
+    lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    lambda: torch.autocast("cpu", dtype=torch.float16),
+)
+"""The toggles under which readers are compared. Process-wide settings are left alone."""
+
+
+def _keys_agree() -> bool:
+    """The two raw words differ from what Python reads by the same constants in every mode (torch stores differences)."""
+    constants = set()
+    for mode in _MODES:
+        with mode():
+            words = struct.unpack("<QQ", _native.state()[-1])
+            constants.add(tuple(a ^ b for a, b in zip(words, torch_c.local_dispatch_keys(), strict=True)))
+    return len(constants) == 1
+
+
+def _disagreeing() -> set[str]:
+    """Names of readers whose native answer is no one-to-one renaming of Python's answer over the modes."""
+    readers = [reader for reader in _READERS if reader.native()[2]]
+    _native.set_state_readers(tuple(reader.native() for reader in readers), None)
+    pairs: dict[str, set[tuple[Any, Any]]] = {reader.name: set() for reader in readers}
+    for mode in _MODES:
+        with mode():
+            for reader, answer in zip(readers, _native.state(), strict=True):
+                pairs[reader.name].add((answer, reader.function()))
+    return {name for name, answers in pairs.items() if not _one_to_one(answers)}
