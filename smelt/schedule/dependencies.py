@@ -1,0 +1,141 @@
+"""Exact read sets: the body of a node is run with a handler that records loads, through every inlined value.
+
+First part of the schedule. An access is a buffer name and an index expression per dimension over loop variables; two
+accesses touch the same element exactly when their expressions are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from smelt.loops.ir import Body, Condition, Index, LoopProgram, Pointwise
+from smelt.shapes.expr import Atom, Expr, Runtime, Var, flat_index
+
+WEIGHTS = {
+    **dict.fromkeys("exp exp2 expm1 log log2 log10 log1p sigmoid tanh erf sin cos".split(), 12),
+    **dict.fromkeys("tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv pow atan2 hypot".split(), 25),
+    **dict.fromkeys("lgamma digamma nextafter".split(), 60),
+    **dict.fromkeys("div sqrt rsqrt reciprocal fmod remainder floor_div trunc_div".split(), 4),
+}
+"""Rough cost of a pointwise op, in additions."""
+
+RANDOM_WEIGHT = 12
+
+
+def weight(op: str) -> int:
+    """Cost of one pointwise op."""
+    return WEIGHTS.get(op, 1)
+
+
+@dataclass(frozen=True)
+class Access:
+    """Element `index` of the buffer `name`."""
+
+    name: str
+    index: Index
+
+    def digits(self, shape: Sequence[int]) -> tuple[tuple[tuple[int, Var], ...], int] | None:
+        """((coefficient, variable), ...) by rising coefficient and the constant, of the row-major place in `shape`.
+
+        None when the place is not linear in loop variables.
+        """
+        flat = flat_index(self.index, row_major(shape))
+        if not flat.is_linear():
+            return None
+        return tuple(sorted(((c, v) for v, c in flat.terms), key=lambda t: (t[0], t[1].name))), flat.const  # type: ignore[misc]
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+class Tracer:
+    """An `Ops` handler that notes which stored buffers a body reads and what it costs. Its values are None."""
+
+    def __init__(self, program: LoopProgram, stored: Collection[str]) -> None:
+        self.nodes, self.stored = program.nodes, stored
+        self.reads: dict[Access, None] = {}
+        self.cost = 0
+        self.ops = 0
+        self._seen: set[tuple[str, Index]] = set()
+
+    def load(self, name: str, index: Index) -> Any:
+        if name in self.stored:
+            self.reads[Access(name, index)] = None
+            return None
+        key = (name, index)
+        if key not in self._seen:
+            self._seen.add(key)
+            node = self.nodes[name]
+            assert isinstance(node, Pointwise), f"{name} has no buffer"
+            node.body(self, index)
+        return None
+
+    def constant(self, value: bool | int | float, dtype: torch.dtype) -> Any:
+        return None
+
+    def integer(self, expr: Expr, dtype: torch.dtype) -> Any:
+        return None
+
+    def apply(self, op: str, dtype: torch.dtype, *args: Any) -> Any:
+        self.cost += weight(op)
+        self.ops += 1
+
+    def convert(self, value: Any, source: torch.dtype, target: torch.dtype) -> Any:
+        self.cost += 1
+
+    def masked(self, conditions: Sequence[Condition], body: Callable[[], Any], other: Any) -> Any:
+        self.cost += 2
+        body()
+
+    def indirect(self, value: Any, size: int, wrap: bool) -> Expr:
+        self.cost += 2
+        return Expr(((Runtime(f"?{len(self.reads)}.{self.cost}", size), 1),), 0)
+
+    def random(self, seed: Any, stream: int, index: Expr, count: int) -> Any:
+        self.cost += RANDOM_WEIGHT
+
+
+@dataclass
+class Reads:
+    """What one evaluation of a body at `index` reads and costs."""
+
+    accesses: tuple[Access, ...]
+    cost: int
+    ops: int
+
+
+def trace(program: LoopProgram, stored: Collection[str], body: Body, index: Index) -> Reads:
+    """Run `body` at `index`; values outside `stored` are inlined."""
+    tracer = Tracer(program, stored)
+    body(tracer, index)
+    return Reads(tuple(tracer.reads), tracer.cost, tracer.ops)
+
+
+@dataclass
+class Names:
+    """Fresh loop variables of one schedule."""
+
+    count: int = 0
+    made: list[Var] = field(default_factory=list)
+
+    def fresh(self, size: int) -> Var:
+        """A variable that no other part of the schedule uses."""
+        self.count += 1
+        var = Var(f"v{self.count}", size)
+        self.made.append(var)
+        return var
+
+
+def variables_in(index: Sequence[Expr]) -> set[Atom]:
+    """Loop variables that an index mentions."""
+    return {atom for part in index for atom in part.atoms() if type(atom) is Var}

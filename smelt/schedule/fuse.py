@@ -1,0 +1,216 @@
+"""Fusion: groups that touch the same buffers are merged greedily, the largest saving of memory traffic first.
+
+A saving is counted in bytes: a buffer that one group writes and the other reads is not read again (nor written, when
+nobody else needs it); a buffer that both read is read once. Every refusal is kept with its reason.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from smelt.loops.ir import Extern, LoopProgram, Node, Pointwise, Reduction, Scatter
+from smelt.schedule.dependencies import Names
+from smelt.schedule.group import Group, group_of
+from smelt.schedule.merge import merge
+from smelt.schedule.realize import Realized, metas_of
+
+SMALL = 2048
+"""Shared bytes below which two groups that only read the same buffer are left apart."""
+
+MAX_READERS = 12
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One attempt to merge: the two groups' labels, bytes it would save, and the refusal (None: merged)."""
+
+    left: str
+    right: str
+    saved: int
+    refusal: str | None
+
+
+@dataclass
+class Fused:
+    """Groups by number, what runs outside loops by number, and every decision."""
+
+    groups: dict[int, Group]
+    others: dict[int, Node]
+    number_of: dict[str, int]
+    decisions: list[Decision] = field(default_factory=list)
+
+
+def fuse(program: LoopProgram, real: Realized, names: Names) -> Fused:
+    """Form the groups of a program."""
+    fusion = _Fusion(program, real, names)
+    fusion.run()
+    return fusion.result
+
+
+class _Fusion:
+    def __init__(self, program: LoopProgram, real: Realized, names: Names) -> None:
+        self.program, self.real, self.names = program, real, names
+        self.outputs = {o.name for o in program.outputs}
+        self.result = Fused({}, {}, {})
+        self.groups = self.result.groups
+        self.touching: dict[str, set[int]] = {}
+        self.refused: set[tuple[int, int]] = set()
+        self.version: dict[int, int] = {}
+        self._order = {name: i for i, name in enumerate(program.nodes)}
+        self._form()
+        self.extern_reads = {self.buffer_of(n) for node in self.result.others.values() for n in node.inputs}
+        self._connect()
+
+    def _form(self) -> None:
+        for position, (name, node) in enumerate(self.program.nodes.items()):
+            if isinstance(node, (Pointwise, Reduction, Scatter)):
+                if name not in self.real.stored:
+                    continue
+                group = group_of(position, node, self.program, self.real, self.names)
+                group.position = position
+                self.groups[position] = group
+                for buffer in group.accesses:
+                    self.touching.setdefault(buffer, set()).add(position)
+            else:
+                self.result.others[position] = node
+            self.result.number_of[name] = position
+            self.version[position] = 0
+
+    def _connect(self) -> None:
+        """Ancestors and descendants of every unit as bit sets, over the buffers each one reads."""
+        self.before: dict[int, int] = {}
+        self.after: dict[int, int] = dict.fromkeys(self.result.number_of.values(), 0)
+        for number in self.result.number_of.values():
+            mask = 0
+            for name in self.reads(number):
+                source = self.result.number_of[name]
+                if source != number:
+                    mask |= self.before[source] | 1 << source
+            self.before[number] = mask
+        for number, mask in self.before.items():
+            for source in bits(mask):
+                self.after[source] |= 1 << number
+
+    def reads(self, number: int) -> Iterable[str]:
+        """Buffers that a unit reads."""
+        group = self.groups.get(number)
+        if group is not None:
+            return (name for name in group.accesses if name not in group.members)
+        node = self.result.others[number]
+        return (self.buffer_of(name) for name in node.inputs)
+
+    def buffer_of(self, name: str) -> str:
+        view = self.real.views.get(name)
+        return view.base if view is not None else name
+
+    def run(self) -> None:
+        heap: list[tuple[int, int, int, int, int]] = []
+        for number in list(self.groups):
+            self._offer(number, heap, only_later=True)
+        while heap:
+            saved, a, b, version_a, version_b = heapq.heappop(heap)
+            current = self.version.get(a) == version_a and self.version.get(b) == version_b
+            if current and self._try(a, b, -saved):
+                self._offer(min(a, b), heap, only_later=False)
+
+    def _offer(self, number: int, heap: list[tuple[int, int, int, int, int]], only_later: bool) -> None:
+        group = self.groups[number]
+        partners: set[int] = set()
+        for name in group.accesses:
+            touching = self.touching[name]
+            if name in group.members or len(touching) <= MAX_READERS:
+                partners |= touching
+            elif self.result.number_of[name] in self.groups:
+                partners.add(self.result.number_of[name])
+        for other in partners:
+            if other == number or (only_later and other < number):
+                continue
+            saved = self._saving(group, self.groups[other])
+            if saved > 0:
+                a, b = min(number, other), max(number, other)
+                # equal savings: neighbours first, so that equal layers fuse alike
+                heapq.heappush(heap, (-saved, a, b, self.version[a], self.version[b]))
+
+    def _saving(self, a: Group, b: Group) -> int:
+        saved = small = 0
+        for name in self._shared(a, b):
+            size = _bytes(self.program.nodes[name])
+            if name in a.members or name in b.members:
+                saved += max(size, 1)
+                members = {*a.members, *b.members}
+                if name not in self.outputs and self._only_read_by(name, members):
+                    saved += size
+            elif size >= SMALL:
+                saved += size
+            else:
+                small += size
+        return saved + small if saved else 0
+
+    def _only_read_by(self, name: str, members: set[str]) -> bool:
+        numbers = {self.result.number_of[m] for m in members}
+        if not self.touching.get(name, set()) <= numbers:
+            return False
+        return name not in self.extern_reads
+
+    def _shared(self, a: Group, b: Group) -> list[str]:
+        if len(a.accesses) > len(b.accesses):
+            a, b = b, a
+        return [name for name in a.accesses if name in b.accesses]
+
+    def _try(self, number_a: int, number_b: int, saved: int) -> bool:
+        a, b = self.groups[number_a], self.groups[number_b]
+        refusal: str | None = None
+        if self.after[number_a] & self.before[number_b] & ~(1 << number_a | 1 << number_b):
+            refusal = "another kernel must run between them"
+        elif self.after[number_b] & self.before[number_a] & ~(1 << number_a | 1 << number_b):
+            refusal = "another kernel must run between them"
+        else:
+            shared = sorted(self._shared(a, b), key=lambda n: -_bytes(self.program.nodes[n]))
+            merged = merge(a, b, shared, self.program, self.names)
+            if isinstance(merged, str):
+                refusal = merged
+        self.result.decisions.append(Decision(a.label(), b.label(), saved, refusal))
+        if refusal is not None:
+            return False
+        assert isinstance(merged, Group)
+        self._replace(number_a, number_b, merged)
+        return True
+
+    def _replace(self, a: int, b: int, merged: Group) -> None:
+        merged.number = a
+        merged.members = dict(sorted(merged.members.items(), key=lambda item: self._order[item[0]]))
+        self.groups[a] = merged
+        del self.groups[b]
+        del self.version[b]
+        self.version[a] += 1
+        for name in merged.members:
+            self.result.number_of[name] = a
+        for name in merged.accesses:
+            self.touching[name].discard(b)
+            self.touching[name].add(a)
+        one, gone = 1 << a, ~(1 << b)
+        before = (self.before[a] | self.before[b]) & ~one & gone
+        after = (self.after[a] | self.after[b]) & ~one & gone
+        self.before[a], self.after[a] = before, after
+        for unit in bits(after):
+            self.before[unit] = (self.before[unit] | before | one) & gone
+        for unit in bits(before):
+            self.after[unit] = (self.after[unit] | after | one) & gone
+        del self.before[b], self.after[b]
+
+
+def bits(mask: int) -> Iterable[int]:
+    """Positions of the ones."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _bytes(node: Node) -> int:
+    if isinstance(node, Extern) and isinstance(node.meta, tuple):
+        return 0
+    meta = metas_of(node)
+    return meta.numel * meta.dtype.itemsize

@@ -1,0 +1,212 @@
+"""A group of values computed by one loop nest, in coordinates that all its members share.
+
+Loop shape of every group (each part may be empty):
+
+    for kept variables (parallel):          # K
+        clear column accumulators
+        for folded variables:               # R: what column reductions sum over
+            for inner variables: ...        # I: row reductions, then what uses them; vectorised
+        finish column accumulators
+
+A `row` reduction folds the inner variables and yields one value per (K, R); a `column` reduction folds R and yields one
+value per (K, I). A group of pointwise values only is `flat`: all its variables are equal and get their roles when it
+joins another group, or from codegen.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from smelt.loops.ir import Index, LoopProgram, Pointwise, Reduction, Scatter
+from smelt.schedule.dependencies import Access, Names, trace
+from smelt.schedule.realize import Realized, metas_of
+from smelt.shapes.expr import Atom, Expr, Var, flat_index, variable
+
+MAX_COLUMN_WIDTH = 4096
+"""Elements of one column accumulator: what stays in the first-level cache next to a few input streams."""
+
+
+class Role(enum.Enum):
+    """What a loop variable is for."""
+
+    KEPT = "kept"
+    FOLDED = "folded"
+    INNER = "inner"
+
+
+class Place(enum.Enum):
+    """Where in the nest a member's value exists."""
+
+    INNER = "inner"
+    OUTER = "outer"
+    ROW = "row"
+    COLUMN = "column"
+
+
+@dataclass(slots=True)
+class Member:
+    """A value of the group. `index`: its own element; `source`: the element that a reduction folds, at full depth."""
+
+    node: Pointwise | Reduction | Scatter
+    index: Index
+    source: Index
+    reads: tuple[Access, ...]
+    cost: int
+    ops: int
+    place: Place
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    def substituted(self, values: dict[Atom, Expr]) -> Member:
+        """The member in other coordinates."""
+        if not values:
+            return self
+        reads = tuple(Access(r.name, tuple(i.substitute(values) for i in r.index)) for r in self.reads)
+        index = tuple(i.substitute(values) for i in self.index)
+        source = tuple(i.substitute(values) for i in self.source)
+        return Member(self.node, index, source, reads, self.cost, self.ops, self.place)
+
+
+@dataclass
+class Group:
+    """Members by name in program order, and the loop variables from outermost to innermost."""
+
+    number: int
+    members: dict[str, Member]
+    order: list[Var]
+    roles: dict[Var, Role]
+    flat: bool
+    scatter: bool = False
+    position: int = 0
+    accesses: dict[str, list[Index]] = field(default_factory=dict)
+    cuts: list[tuple[Var, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.accesses:
+            self.collect()
+
+    def collect(self) -> None:
+        """Fill `accesses`: every buffer that is read or written, with the distinct indices; own values come first."""
+        found: dict[str, dict[Index, None]] = {}
+        for member in self.members.values():
+            found.setdefault(member.name, {})[member.index] = None
+        for member in self.members.values():
+            for access in member.reads:
+                found.setdefault(access.name, {})[access.index] = None
+        self.accesses = {name: list(indices) for name, indices in found.items()}
+
+    def variables(self, role: Role) -> list[Var]:
+        """Variables of a role, outermost first."""
+        return [v for v in self.order if self.roles[v] is role]
+
+    def has(self, place: Place) -> bool:
+        """Whether some member has this place."""
+        return any(member.place is place for member in self.members.values())
+
+    def label(self) -> str:
+        """Names of the members, shortened."""
+        names = list(self.members)
+        return "+".join(names[:4]) + (f"+{len(names) - 4} more" if len(names) > 4 else "")
+
+    def size(self, *roles: Role) -> int:
+        """Number of iterations over the variables of these roles (all when none is given)."""
+        count = 1
+        for v in self.order:
+            if not roles or self.roles[v] in roles:
+                count *= v.size
+        return count
+
+
+def fresh_index(shape: Sequence[int], names: Names) -> tuple[Index, list[Var]]:
+    """One fresh variable per dimension that is not 1, and the index they make."""
+    index, order = [], []
+    for size in shape:
+        if size == 1:
+            index.append(Expr((), 0))
+            continue
+        var = names.fresh(size)
+        order.append(var)
+        index.append(variable(var))
+    return tuple(index), order
+
+
+def group_of(
+    number: int, node: Pointwise | Reduction | Scatter, program: LoopProgram, real: Realized, names: Names
+) -> Group:
+    """The group of one value."""
+    if isinstance(node, Scatter):
+        return _scatter_group(number, node, program, real, names)
+    shape = node.source_shape if isinstance(node, Reduction) else metas_of(node).shape
+    source, order = fresh_index(shape, names)
+    reads = trace(program, real.stored - {node.name}, node.body, source)
+    if isinstance(node, Pointwise):
+        member = Member(node, source, source, reads.accesses, reads.cost, reads.ops, Place.INNER)
+        return Group(number, {node.name: member}, order, dict.fromkeys(order, Role.KEPT), flat=True)
+    folded = [source[d] for d in node.dims]
+    kept = [e for d, e in enumerate(source) if d not in node.dims]
+    # a variable of size 0 drops out of expressions, so roles are taken by position
+    sized = iter(order)
+    by_dim = [next(sized) if n != 1 else None for n in shape]
+    reduced = [v for d, v in enumerate(by_dim) if v is not None and d in node.dims]
+    others = [v for d, v in enumerate(by_dim) if v is not None and d not in node.dims]
+    del folded
+    roles, place = reduction_roles(node, reads.accesses, reduced, others, program, real)
+    member = Member(node, tuple(kept), source, reads.accesses, reads.cost, reads.ops, place)
+    rank = {Role.KEPT: 0, Role.FOLDED: 1, Role.INNER: 2}
+    return Group(number, {node.name: member}, sorted(order, key=lambda v: rank[roles[v]]), roles, flat=False)
+
+
+def reduction_roles(
+    node: Reduction, reads: Sequence[Access], reduced: list[Var], kept: list[Var], program: LoopProgram, real: Realized
+) -> tuple[dict[Var, Role], Place]:
+    """Row or column: a reduction folds rows when what it reads is contiguous along a reduced dimension."""
+    inner = innermost(reads, [*kept, *reduced], program, real)
+    if inner is None or inner in reduced or not kept or node.kind.startswith("arg"):
+        return {**dict.fromkeys(kept, Role.KEPT), **dict.fromkeys(reduced, Role.INNER)}, Place.ROW
+    roles = {**dict.fromkeys(kept, Role.KEPT), **dict.fromkeys(reduced, Role.FOLDED)}
+    roles[inner] = Role.INNER
+    width = inner.size
+    at = kept.index(inner)
+    for var in reversed(kept[:at]):
+        if width * var.size > MAX_COLUMN_WIDTH // 2:
+            break
+        roles[var] = Role.INNER
+        width *= var.size
+    return roles, Place.COLUMN
+
+
+def innermost(reads: Sequence[Access], order: Sequence[Var], program: LoopProgram, real: Realized) -> Var | None:
+    """The variable along which most bytes lie contiguously."""
+    votes: dict[Var, int] = {}
+    for access in reads:
+        flat = flat_index(access.index, real.strides[access.name])
+        size = metas_of(program.nodes[access.name]).dtype.itemsize
+        best = None
+        for atom, c in flat.terms:
+            if isinstance(atom, Var):
+                size *= atom.size
+                if c == 1:
+                    best = atom
+        if best is not None:
+            votes[best] = votes.get(best, 0) + size
+    chosen = max(votes, key=lambda v: votes[v], default=None)
+    return chosen if chosen in order else None
+
+
+def _scatter_group(number: int, node: Scatter, program: LoopProgram, real: Realized, names: Names) -> Group:
+    index, order = fresh_index(node.ranges, names)
+    stored = real.stored - {node.name}
+    place, _ = fresh_index(metas_of(node).shape, names)
+    reads = trace(program, stored, node.base, place).accesses
+    reads += trace(program, stored, node.body, index).accesses
+
+    def target(ops: object, i: Index) -> None:
+        node.target(ops, i)  # type: ignore[arg-type]
+
+    reads += trace(program, stored, target, index).accesses
+    member = Member(node, (), index, tuple(dict.fromkeys(reads)), 1, 1, Place.INNER)
+    return Group(number, {node.name: member}, order, dict.fromkeys(order, Role.KEPT), flat=False, scatter=True)

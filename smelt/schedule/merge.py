@@ -1,0 +1,155 @@
+"""Puts two groups into one loop nest, or says why that cannot be.
+
+The two are brought to common coordinates through an access to a buffer that both touch (see align); then roles must
+agree, and every value that one member hands to another must be needed at exactly the element just computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from smelt.loops.ir import LoopProgram
+from smelt.schedule.align import Alignment, align, align_sequences
+from smelt.schedule.dependencies import Access, Names, variables_in
+from smelt.schedule.group import MAX_COLUMN_WIDTH, Group, Member, Place, Role
+from smelt.schedule.realize import metas_of
+from smelt.shapes.expr import Var
+
+MAX_BUFFERS = 28
+MAX_OPS = 400
+MAX_COLUMNS = 6
+ENOUGH_PARALLEL = 8
+TRIES = 3
+
+
+def merge(a: Group, b: Group, shared: Iterable[str], program: LoopProgram, names: Names) -> Group | str:
+    """The group of both, or the reason against it. `shared`: buffers both touch, the most telling first."""
+    if a.scatter or b.scatter:
+        return "a scatter runs alone"
+    if a.flat and not b.flat:
+        a, b = b, a
+    reason = "no shared buffer"
+    for name in shared:
+        shape = metas_of(program.nodes[name]).shape
+        for left in a.accesses[name][:TRIES]:
+            for right in b.accesses[name][:TRIES]:
+                merged = _through(a, b, Access(name, left), Access(name, right), shape, names)
+                if isinstance(merged, Group):
+                    refusal = _refusal(merged)
+                    if refusal is None:
+                        return merged
+                    merged = refusal
+                reason = merged
+    return reason
+
+
+def _through(
+    a: Group, b: Group, left: Access, right: Access, shape: tuple[int, ...], names: Names
+) -> Group | str:
+    one, other = left.digits(shape), right.digits(shape)
+    if one is None or other is None:
+        return f"{left.name} is not read along loop variables"
+    if one[1] != other[1]:
+        return f"{left.name} is read at an offset"
+    aligned = align(one[0], other[0], names)
+    if isinstance(aligned, str):
+        return f"{left.name}: {aligned}"
+    return _complete(a, b, aligned, names)
+
+
+def _complete(a: Group, b: Group, aligned: Alignment, names: Names) -> Group | str:
+    """Find partners for the variables that the shared access does not mention, then join."""
+    free_a = [v for v in a.order if v not in aligned.left]
+    free_b = [v for v in b.order if v not in aligned.right]
+    if a.flat and (free_a or free_b):
+        return f"ranges differ: {_sizes(a.order)} and {_sizes(b.order)}"
+    if any(a.roles[v] is not Role.INNER for v in free_a):
+        return f"the loops over {_sizes(free_a)} have no partner"
+    if free_a and free_b:
+        if not b.flat and any(b.roles[v] is not Role.INNER for v in free_b):
+            return f"the loops over {_sizes(free_b)} have no partner"
+        if len(free_a) != len(a.variables(Role.INNER)):
+            return "inner loops are shared in part"
+        done = align_sequences(free_a, free_b, names, aligned)
+        if isinstance(done, str):
+            return f"inner loops: {done}"
+    elif free_b:
+        return f"the loops over {_sizes(free_b)} have no partner"
+    elif free_a and (not b.flat or len(free_a) != len(a.variables(Role.INNER))):
+        return f"the loops over {_sizes(free_a)} have no partner"
+    return _join(a, b, aligned)
+
+
+def _sizes(order: Iterable[Var]) -> str:
+    return "x".join(str(v.size) for v in order) or "1"
+
+
+def _join(a: Group, b: Group, aligned: Alignment) -> Group | str:
+    roles: dict[Var, Role] = {}
+    order: list[Var] = []
+    for var in a.order:
+        pieces = aligned.left.get(var, [var])
+        order += reversed(pieces)
+        roles |= dict.fromkeys(pieces, a.roles[var])
+    if not b.flat:
+        for va, vb, piece in aligned.pairs:
+            role = _common_role(a.roles[va], b.roles[vb], a, b)
+            if role is None:
+                return f"a loop of {piece.size} is {a.roles[va].value} in one and {b.roles[vb].value} in the other"
+            roles[piece] = role
+    rank = {Role.KEPT: 0, Role.FOLDED: 1, Role.INNER: 2}
+    order.sort(key=lambda v: rank[roles[v]])
+    members = {name: m.substituted(aligned.substitution(aligned.left)) for name, m in a.members.items()}
+    members |= {name: m.substituted(aligned.substitution(aligned.right)) for name, m in b.members.items()}
+    if not (a.flat and b.flat):
+        _place(members, roles)
+    return Group(a.number, members, order, roles, a.flat and b.flat, position=max(a.position, b.position))
+
+
+def _common_role(one: Role, other: Role, a: Group, b: Group) -> Role | None:
+    if one is other:
+        return one
+    if one is Role.KEPT and other is Role.FOLDED and not a.has(Place.COLUMN):
+        return Role.FOLDED
+    if one is Role.FOLDED and other is Role.KEPT and not b.has(Place.COLUMN):
+        return Role.FOLDED
+    return None
+
+
+def _place(members: dict[str, Member], roles: dict[Var, Role]) -> None:
+    inner = {v for v, role in roles.items() if role is Role.INNER}
+    for member in members.values():
+        if member.place in (Place.INNER, Place.OUTER):
+            used = variables_in(member.index)
+            member.place = Place.INNER if used & inner or not inner else Place.OUTER
+
+
+def _refusal(group: Group) -> str | None:
+    """Why the members cannot share the loops, or None."""
+    for member in group.members.values():
+        for read in member.reads:
+            made = group.members.get(read.name)
+            if made is None or made is member:
+                continue
+            if made.place is Place.COLUMN:
+                return f"{member.name} needs {read.name} after its last row"
+            if made.index != read.index:
+                return f"{member.name} reads other elements of {read.name} than the one just computed"
+    if len(group.accesses) > MAX_BUFFERS:
+        return f"more than {MAX_BUFFERS} buffers in one loop"
+    if sum(m.ops for m in group.members.values()) > MAX_OPS:
+        return f"more than {MAX_OPS} operations in one loop"
+    return _column_refusal(group)
+
+
+def _column_refusal(group: Group) -> str | None:
+    columns = sum(m.place is Place.COLUMN for m in group.members.values())
+    if not columns:
+        return None
+    width = group.size(Role.INNER)
+    if columns > MAX_COLUMNS or columns * width > 4 * MAX_COLUMN_WIDTH:
+        return f"{columns} column accumulators of {width} do not stay in cache"
+    work = group.size()
+    if work > 65536 and group.size(Role.KEPT) < ENOUGH_PARALLEL and len(group.members) > columns:
+        return f"only {group.size(Role.KEPT)} independent parts"
+    return None

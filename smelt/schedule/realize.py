@@ -1,0 +1,252 @@
+"""Decides which values get a buffer; all others are computed where they are used.
+
+Externs, reductions, scatters, inputs and outputs always have one. A pointwise value gets one when several loops would
+repeat costly work for it, when it is small and repeated along a big tensor, or when an extern needs it in memory and no
+strided view of another buffer can stand for it. Fusion may later find that all users share its loop: then the buffer
+is dropped again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from smelt.graph.meta import TensorMeta, is_dense
+from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, Ref
+from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, weight
+from smelt.shapes.expr import Var, flat_index, variable
+
+CHEAP = 4
+MAX_LEAVES = 20
+MAX_OPS = 160
+EXPANSION = 8
+
+
+@dataclass(frozen=True, slots=True)
+class StridedView:
+    """A tensor argument as strides over a buffer: shape, stride and offset in elements from the buffer's start."""
+
+    base: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass
+class Realized:
+    """Which values have buffers, with which strides, and how extern arguments view them."""
+
+    stored: set[str]
+    strides: dict[str, tuple[int, ...]]
+    views: dict[str, StridedView] = field(default_factory=dict)
+
+
+def metas_of(node: Node) -> TensorMeta:
+    """The meta of a node that is one tensor."""
+    assert isinstance(node.meta, TensorMeta), node
+    return node.meta
+
+
+def references(value: Any) -> list[str]:
+    """Names of the Refs inside extern arguments, in order."""
+    match value:
+        case Ref(name):
+            return [name]
+        case tuple() | list():
+            return [name for item in value for name in references(item)]
+        case dict():
+            return [name for item in value.values() for name in references(item)]
+    return []
+
+
+def realize(program: LoopProgram) -> Realized:
+    """Choose the buffers of a program."""
+    choice = _Choice(program)
+    choice.store_what_must()
+    choice.estimate()
+    choice.store_shared()
+    return Realized(choice.stored, choice.strides, choice.views)
+
+
+class _Choice:
+    def __init__(self, program: LoopProgram) -> None:
+        self.program, self.nodes = program, program.nodes
+        self.users = program.users()
+        self.outputs = {o.name: o.meta for o in program.outputs if o.name is not None and o.meta is not None}
+        self.stored: set[str] = set()
+        self.strides: dict[str, tuple[int, ...]] = {}
+        self.views: dict[str, StridedView] = {}
+        self.cost: dict[str, int] = {}
+        self.leaves: dict[str, frozenset[str]] = {}
+
+    def store(self, name: str) -> None:
+        """Give a value a buffer. Outputs have the strides the caller expects, others their own dense order."""
+        if name in self.stored:
+            return
+        node = self.nodes[name]
+        self.stored.add(name)
+        meta = metas_of(node)
+        if not isinstance(node, Pointwise):
+            wanted = meta.stride
+        elif name in self.outputs:
+            wanted = self.outputs[name].stride
+        else:
+            wanted = meta.stride if is_dense(meta.shape, meta.stride) else row_major(meta.shape)
+        self.strides[name] = wanted
+
+    def store_what_must(self) -> None:
+        for name, node in self.nodes.items():
+            if not isinstance(node, Pointwise) and isinstance(node.meta, TensorMeta):
+                self.store(name)
+        for name in self.outputs:
+            self.store(name)
+        for node in self.nodes.values():
+            if isinstance(node, Extern):
+                for name in references((node.args, node.kwargs)):
+                    self.argument(node, name)
+
+    def argument(self, node: Extern, name: str) -> None:
+        """Make `name` available to an extern: a buffer, or a strided view of one."""
+        if name in self.stored or name in self.views or isinstance(self.nodes[name], Extern):
+            return
+        base, index, index_vars = self.behind_views(name)
+        if base != name:
+            was_stored = base in self.stored
+            shape = metas_of(self.nodes[name]).shape
+            if was_stored or metas_of(self.nodes[base]).numel == metas_of(self.nodes[name]).numel:
+                strides = self.strides.get(base) or self.prospective(base)
+                view = strided(base, shape, index, index_vars, strides)
+                if view is not None and _acceptable(node, view):
+                    self.store(base)
+                    self.views[name] = view
+                    return
+        self.store(name)
+
+    def prospective(self, name: str) -> tuple[int, ...]:
+        meta = metas_of(self.nodes[name])
+        return meta.stride if is_dense(meta.shape, meta.stride) else row_major(meta.shape)
+
+    def behind_views(self, name: str) -> tuple[str, Index, list[Var]]:
+        """Follow views to the value they remap: (its name, the index into it, the variables of the index)."""
+        shape = metas_of(self.nodes[name]).shape
+        index_vars = [Var(f"d{d}", n) for d, n in enumerate(shape)]
+        index: Index = tuple(variable(v) for v in index_vars)
+        while name not in self.stored:
+            node = self.nodes[name]
+            if not (isinstance(node, Pointwise) and node.view):
+                break
+            name, index = _Follow().through(node, index)
+        return name, index, index_vars
+
+    def estimate(self) -> None:
+        """Cost and leaves of each value if it is inlined, assuming that shared costly ones are not."""
+        for name, node in self.nodes.items():
+            if not isinstance(node, Pointwise):
+                self.cost[name], self.leaves[name] = 0, frozenset((name,))
+                continue
+            cost = 0 if node.view else RANDOM_WEIGHT if node.op == "random" else weight(node.op)
+            leaves: frozenset[str] = frozenset()
+            for source in node.inputs:
+                leaves |= self.leaves[source]
+                cost += self.cost[source]
+            if len(leaves) > MAX_LEAVES or cost > MAX_OPS * 4:
+                self.store(name)
+            if name in self.stored or (not node.view and cost > CHEAP and len(self.consumers(name)) > 1):
+                cost, leaves = 0, frozenset((name,))
+            self.cost[name], self.leaves[name] = cost, leaves
+            self.expanded(node)
+
+    def expanded(self, node: Pointwise) -> None:
+        """Store a small computed value that a view repeats many times."""
+        if node.op != "broadcast_in_dim":
+            return
+        base, _, _ = self.behind_views(node.name)
+        if base in self.stored or not isinstance(self.nodes[base], Pointwise):
+            return
+        small, big = metas_of(self.nodes[base]).numel, node.meta.numel
+        if big >= EXPANSION * small and self.cost[base] > 1:
+            self.store(base)
+
+    def consumers(self, name: str) -> set[str]:
+        """Users of a value, looking through views without buffers."""
+        found: set[str] = set()
+        for user in self.users[name]:
+            node = self.nodes[user]
+            if isinstance(node, Pointwise) and node.view and user not in self.stored:
+                found |= self.consumers(user)
+            else:
+                found.add(user)
+        return found
+
+    def store_shared(self) -> None:
+        """Store what several loops would otherwise repeat at a cost. Users first, so that their choice is known."""
+        loops: dict[str, frozenset[str]] = {}
+        for name in reversed(self.nodes):
+            node = self.nodes[name]
+            roots: set[str] = set()
+            for user in self.users[name]:
+                if user in self.stored or not isinstance(self.nodes[user], Pointwise):
+                    roots.add(user)
+                else:
+                    roots |= loops[user]
+            if isinstance(node, Pointwise) and name not in self.stored and len(roots) > 1 and not node.view:
+                if not self.repeatable(node):
+                    self.store(name)
+            loops[name] = frozenset(roots)
+
+    def repeatable(self, node: Pointwise) -> bool:
+        """Whether computing the value again costs no more than reading it back."""
+        cost, leaves = 0 if node.view else weight(node.op), set()
+        for source in node.inputs:
+            cost += self.cost[source]
+            leaves |= self.leaves[source]
+        size = node.meta.numel * node.meta.dtype.itemsize
+        read = sum(min(_bytes(self.nodes[leaf]), 4 * size) for leaf in leaves)
+        if not any(_bytes(self.nodes[leaf]) * 8 >= size for leaf in leaves):
+            return cost <= 2 * RANDOM_WEIGHT
+        return cost <= CHEAP and read <= size * 1.3
+
+
+def _bytes(node: Node) -> int:
+    meta = node.meta
+    return meta.numel * meta.dtype.itemsize if isinstance(meta, TensorMeta) else 0
+
+
+class _Follow:
+    """An `Ops` handler for view bodies: their single load is the answer."""
+
+    def through(self, node: Pointwise, index: Index) -> tuple[str, Index]:
+        return node.body(self, index)  # type: ignore[arg-type]
+
+    def load(self, name: str, index: Index) -> tuple[str, Index]:
+        return name, index
+
+
+def strided(
+    base: str, shape: Sequence[int], index: Index, index_vars: Sequence[Var], strides: Sequence[int]
+) -> StridedView | None:
+    """The view of `base` whose element `index_vars` is base[index], if it is one with non-negative strides."""
+    place = flat_index(index, strides)
+    if not place.is_linear() or place.const < 0:
+        return None
+    stride = []
+    for var, size in zip(index_vars, shape, strict=True):
+        stride.append(place.coefficient(var) if size > 1 else 1)
+    if any(s < 0 for s in stride):
+        return None
+    # a dimension of size 1 may have any stride: what a row-major tensor would have keeps externs on fast paths
+    for d in range(len(shape) - 2, -1, -1):
+        if shape[d] == 1:
+            stride[d] = stride[d + 1] * shape[d + 1]
+    return StridedView(base, tuple(shape), tuple(stride), place.const)
+
+
+def _acceptable(node: Extern, view: StridedView) -> bool:
+    """Whether the extern takes the strides without copying."""
+    if any(s == 0 and n > 1 for n, s in zip(view.shape, view.stride, strict=True)):
+        return False
+    if getattr(node.target, "name", "") not in ("mm", "bmm"):
+        return True
+    (rows, columns), (a, b) = view.shape[-2:], view.stride[-2:]
+    return (b == 1 and a >= columns) or (a == 1 and b >= rows)
