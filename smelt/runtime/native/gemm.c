@@ -11,6 +11,7 @@
 #define _GNU_SOURCE
 #include "gemm.h"
 #include "threads.h"
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -19,6 +20,7 @@ enum {
     CUT_K = 256,             /* longest k of one pass: 256 x 32 floats of B are 32 KB */
     SHARED = 1 << 20,        /* floats of the shared operand packed at a time (4 MB) */
     STRIP_PANELS = 6,        /* row panels of one task when B is shared */
+    STRIP_COLUMNS = 4,       /* column panels of one task when A is shared */
     SERIAL = 1 << 18,        /* multiplications that one thread does alone: a region costs a few microseconds */
     DIRECT_PANELS = 2,       /* with at most this many row panels B is read in place: packing would not pay */
     MAX_COLUMNS = 32,
@@ -90,19 +92,28 @@ typedef struct {
     const float *a, *b, *bias;
     float *c;
     const smelt_isa *isa;
-    int columns;                     /* of a panel of B */
+    int columns;                                 /* of a panel of B */
     int64_t row_panels, short_rows, long_panels; /* the first long_panels have short_rows + 1 rows */
     int64_t column_panels;
-    int b_shared, b_direct;
+    int b_shared;           /* B is the shared operand, else A */
+    int a_direct, b_direct; /* read in place, not packed */
     int threads;
-    float *shared;
-    int64_t next; /* the next task */
+    float *shared;    /* packed panels of the shared operand */
+    int32_t *packed;  /* per panel: number of the last pass that packed it, counted from 1 */
+    int64_t to_pack[2], to_do[2]; /* next panel to pack and next task, for odd and even passes */
 } job;
 
-/* One pass: rows or columns [first, last) of the shared operand's panels, k from k0 over `length`. */
+/* One pass: panels [first, last) of the shared operand, k from k0 over `length`. */
 typedef struct {
+    int32_t number;
     int64_t first, last, k0, length;
 } block;
+
+/* Elements of A for one tile. */
+typedef struct {
+    const float *data;
+    int64_t row, step;
+} a_view;
 
 static inline int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
 static inline int64_t up(int64_t x, int64_t y) { return (x + y - 1) / y; }
@@ -110,26 +121,50 @@ static inline int64_t up(int64_t x, int64_t y) { return (x + y - 1) / y; }
 static inline int64_t row_start(const job *j, int64_t panel) {
     return panel * j->short_rows + least(panel, j->long_panels);
 }
-static inline int row_count(const job *j, int64_t panel) {
-    return (int)(j->short_rows + (panel < j->long_panels));
-}
+static inline int row_count(const job *j, int64_t panel) { return (int)(j->short_rows + (panel < j->long_panels)); }
 static inline int column_count(const job *j, int64_t panel) {
     return (int)least(j->columns, j->g.n - panel * j->columns);
 }
-/* Panels of the last, narrow strip of B are packed one vector wide when that holds them. */
+/* The last, narrow panel of B is one vector wide when that holds it. */
 static inline int column_width(const job *j, int64_t panel) {
     return column_count(j, panel) <= j->isa->vector ? j->isa->vector : j->columns;
 }
 
-static void pack_rows(const job *j, float *to, int64_t panel, int64_t k0, int64_t length) {
-    const int rows = row_count(j, panel);
-    j->isa->pack(to, rows, rows, length, j->a + row_start(j, panel) * j->g.a_row + k0 * j->g.a_column, j->g.a_row,
-                 j->g.a_column);
+static inline const float *a_at(const job *j, int64_t row_panel, int64_t k) {
+    return j->a + row_start(j, row_panel) * j->g.a_row + k * j->g.a_column;
 }
 
-static void pack_columns(const job *j, float *to, int64_t panel, int64_t k0, int64_t length) {
+static void pack_rows(const job *j, float *to, int64_t panel, int64_t k, int64_t length) {
+    const int rows = row_count(j, panel);
+    j->isa->pack(to, rows, rows, length, a_at(j, panel, k), j->g.a_row, j->g.a_column);
+}
+
+static void pack_columns(const job *j, float *to, int64_t panel, int64_t k, int64_t length) {
     j->isa->pack(to, column_width(j, panel), column_count(j, panel), length,
-                 j->b + panel * j->columns * j->g.b_column + k0 * j->g.b_row, j->g.b_column, j->g.b_row);
+                 j->b + panel * j->columns * j->g.b_column + k * j->g.b_row, j->g.b_column, j->g.b_row);
+}
+
+/* Where the shared buffer holds a panel of the pass. */
+static inline float *shared_panel(const job *j, const block *s, int64_t panel) {
+    const int64_t before = j->b_shared ? (panel - s->first) * j->columns : row_start(j, panel) - row_start(j, s->first);
+    return j->shared + before * s->length;
+}
+
+/* Packs panels of the shared operand until none is left unclaimed. Nobody waits here for the others. */
+static void pack_shared(job *j, const block *s) {
+    for (;;) {
+        const int64_t panel = s->first + __atomic_fetch_add(&j->to_pack[s->number & 1], 1, __ATOMIC_RELAXED);
+        if (panel >= s->last) return;
+        (j->b_shared ? pack_columns : pack_rows)(j, shared_panel(j, s, panel), panel, s->k0, s->length);
+        __atomic_store_n(&j->packed[panel - s->first], s->number, __ATOMIC_RELEASE);
+    }
+}
+
+/* The shared panel, once the thread that claimed it has packed it. */
+static const float *await_panel(const job *j, const block *s, int64_t panel) {
+    for (int turns = 0; __atomic_load_n(&j->packed[panel - s->first], __ATOMIC_ACQUIRE) != s->number; turns++)
+        if (turns > 1000) sched_yield(); /* its thread lost the core: let it run */
+    return shared_panel(j, s, panel);
 }
 
 /* Adds a computed tile to C where C has no vector of columns in one piece: a ragged edge, or odd strides. */
@@ -141,8 +176,8 @@ static void merge(const job *j, const float *tile, int rows, int columns, float 
         }
 }
 
-static void multiply(const job *j, int64_t row_panel, int64_t column_panel, int64_t length, const float *a,
-                     const float *b, int64_t b_step, int first_pass) {
+static void multiply(const job *j, int64_t row_panel, int64_t column_panel, int64_t length, a_view a, const float *b,
+                     int64_t b_step, int first_pass) {
     const int rows = row_count(j, row_panel), columns = column_count(j, column_panel);
     const int width = column_width(j, column_panel);
     const smelt_tile tile = j->isa->tile[rows - 1][width > j->isa->vector];
@@ -151,76 +186,76 @@ static void multiply(const job *j, int64_t row_panel, int64_t column_panel, int6
     const float *bias = j->bias && first_pass ? j->bias + column : NULL;
     float *c = j->c + row_start(j, row_panel) * j->g.c_row + column * j->g.c_column;
     if (columns == width && j->g.c_column == 1) {
-        tile(length, a, b, b_step, c, j->g.c_row, bias, accumulate);
+        tile(length, a.data, a.row, a.step, b, b_step, c, j->g.c_row, bias, accumulate);
         return;
     }
     float temporary[SMELT_MAX_ROWS * MAX_COLUMNS], edge[MAX_COLUMNS] = {0};
     if (bias) memcpy(edge, bias, (size_t)columns * sizeof(float));
-    tile(length, a, b, b_step, temporary, MAX_COLUMNS, bias ? edge : NULL, 0);
+    tile(length, a.data, a.row, a.step, b, b_step, temporary, MAX_COLUMNS, bias ? edge : NULL, 0);
     merge(j, temporary, rows, columns, c, accumulate);
 }
 
-/* Task: columns of one panel times every row panel of the block (A is shared). */
-static void column_task(const job *j, const block *s, int64_t panel) {
-    const int width = column_width(j, panel);
-    const int direct = j->b_direct && column_count(j, panel) == width;
-    float *strip = reserve(&private_buffer, CUT_K * MAX_COLUMNS + 16);
+/* Task: a few column panels times every row panel of the pass (A is shared or read in place). */
+static void column_task(const job *j, const block *s, int64_t first, int64_t last) {
+    const int direct = j->b_direct && column_count(j, last - 1) == column_width(j, last - 1);
+    float *strip = reserve(&private_buffer, (size_t)(CUT_K * MAX_COLUMNS * (last - first)));
     const int64_t cuts = up(s->length, CUT_K), cut = up(s->length, cuts);
     for (int64_t k = 0; k < s->length; k += cut) {
         const int64_t length = least(cut, s->length - k);
-        if (!direct) pack_columns(j, strip, panel, s->k0 + k, length);
-        const float *b = direct ? j->b + panel * j->columns + (s->k0 + k) * j->g.b_row : strip;
-        const int64_t step = direct ? j->g.b_row : width;
-        for (int64_t i = s->first; i < s->last; i++) {
-            const float *a = j->shared + (row_start(j, i) - row_start(j, s->first)) * s->length + k * row_count(j, i);
-            multiply(j, i, panel, length, a, b, step, s->k0 + k == 0);
+        for (int64_t p = first; p < last; p++) {
+            float *mine = strip + (p - first) * j->columns * length;
+            if (!direct) pack_columns(j, mine, p, s->k0 + k, length);
+        }
+        for (int64_t p = first; p < last; p++) {
+            const float *b = direct ? j->b + p * j->columns + (s->k0 + k) * j->g.b_row
+                                    : strip + (p - first) * j->columns * length;
+            const int64_t step = direct ? j->g.b_row : column_width(j, p);
+            for (int64_t i = s->first; i < s->last; i++) {
+                const int64_t rows = row_count(j, i);
+                const a_view a = j->a_direct ? (a_view){a_at(j, i, s->k0 + k), j->g.a_row, j->g.a_column}
+                                             : (a_view){await_panel(j, s, i) + k * rows, 1, rows};
+                multiply(j, i, p, length, a, b, step, s->k0 + k == 0);
+            }
         }
     }
 }
 
-/* Task: a few row panels times every column panel of the block (B is shared). */
+/* Task: a few row panels times every column panel of the pass (B is shared). */
 static void row_task(const job *j, const block *s, int64_t first, int64_t last) {
-    const int64_t rows = row_start(j, last) - row_start(j, first);
-    float *strip = reserve(&private_buffer, (size_t)(CUT_K * rows + 16));
+    const int64_t start = row_start(j, first), rows = row_start(j, last) - start;
+    float *strip = j->a_direct ? NULL : reserve(&private_buffer, (size_t)(CUT_K * rows));
     const int64_t cuts = up(s->length, CUT_K), cut = up(s->length, cuts);
     for (int64_t k = 0; k < s->length; k += cut) {
         const int64_t length = least(cut, s->length - k);
-        for (int64_t i = first; i < last; i++)
-            pack_rows(j, strip + (row_start(j, i) - row_start(j, first)) * length, i, s->k0 + k, length);
+        for (int64_t i = first; i < last && strip; i++)
+            pack_rows(j, strip + (row_start(j, i) - start) * length, i, s->k0 + k, length);
         for (int64_t p = s->first; p < s->last; p++) {
             const int width = column_width(j, p);
-            const float *b = j->shared + (p - s->first) * j->columns * s->length + k * width;
-            for (int64_t i = first; i < last; i++)
-                multiply(j, i, p, length, strip + (row_start(j, i) - row_start(j, first)) * length, b, width,
-                         s->k0 + k == 0);
+            const float *b = await_panel(j, s, p) + k * width;
+            for (int64_t i = first; i < last; i++) {
+                const a_view a = strip ? (a_view){strip + (row_start(j, i) - start) * length, 1, row_count(j, i)}
+                                       : (a_view){a_at(j, i, s->k0 + k), j->g.a_row, j->g.a_column};
+                multiply(j, i, p, length, a, b, width, s->k0 + k == 0);
+            }
         }
     }
 }
 
-static void run_block(job *j, const block *s, int thread) {
-    if (thread == 0) j->next = 0;
-    for (int64_t p = s->first + thread; p < s->last; p += j->threads) {
-        if (j->b_shared)
-            pack_columns(j, j->shared + (p - s->first) * j->columns * s->length, p, s->k0, s->length);
-        else
-            pack_rows(j, j->shared + (row_start(j, p) - row_start(j, s->first)) * s->length, p, s->k0, s->length);
-    }
-    if (j->threads > 1) smelt_barrier();
+static inline int needs_packing(const job *j) { return j->b_shared || !j->a_direct; }
+
+static void run_block(job *j, const block *s) {
+    if (needs_packing(j)) pack_shared(j, s);
     const int64_t panels = j->b_shared ? j->row_panels : j->column_panels;
-    int64_t group = 1;
-    if (j->b_shared) group = least(STRIP_PANELS, up(panels, 3 * j->threads)); /* small tasks even out the threads */
+    const int64_t most = j->b_shared ? STRIP_PANELS : STRIP_COLUMNS;
+    const int64_t group = least(most, up(panels, 3 * j->threads)); /* at least three tasks a thread: evens them out */
     for (;;) {
-        const int64_t at = group * __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED);
-        if (at >= panels) break;
-        if (j->b_shared)
-            row_task(j, s, at, least(at + group, panels));
-        else
-            column_task(j, s, at);
+        const int64_t at = group * __atomic_fetch_add(&j->to_do[s->number & 1], 1, __ATOMIC_RELAXED);
+        if (at >= panels) return;
+        (j->b_shared ? row_task : column_task)(j, s, at, least(at + group, panels));
     }
-    if (j->threads > 1) smelt_barrier();
 }
 
-/* How many panels of the shared operand, and how much of k, one pass packs. */
+/* How many panels of the shared operand, and how much of k, one pass takes. */
 static block block_sizes(const job *j) {
     const int64_t width = j->b_shared ? j->columns : j->short_rows + 1;
     const int64_t panels = j->b_shared ? j->column_panels : j->row_panels;
@@ -232,24 +267,36 @@ static block block_sizes(const job *j) {
     }
     int64_t count = SHARED / (width * length);
     count = count < 1 ? 1 : least(count, panels);
-    return (block){0, up(panels, up(panels, count)), 0, length};
+    return (block){0, 0, up(panels, up(panels, count)), 0, length};
 }
 
+/* One thread's part of a product. */
 static void run(void *data) {
     job *j = data;
-    const int thread = j->threads > 1 ? smelt_thread_index() : 0;
+    const int first_thread = j->threads == 1 || smelt_thread_index() == 0;
     const block size = block_sizes(j);
     const int64_t panels = j->b_shared ? j->column_panels : j->row_panels;
-    for (int64_t first = 0; first < panels; first += size.last)
-        for (int64_t k = 0; k < j->g.k; k += size.length) {
-            const block s = {first, least(first + size.last, panels), k, least(size.length, j->g.k - k)};
-            run_block(j, &s, thread);
+    block s = {0};
+    for (s.first = 0; s.first < panels; s.first += size.last)
+        for (s.k0 = 0; s.k0 < j->g.k; s.k0 += size.length) {
+            if (s.number++ > 0 && j->threads > 1) smelt_barrier(); /* the packed panels of the last pass are done with */
+            if (first_thread) j->to_pack[(s.number + 1) & 1] = j->to_do[(s.number + 1) & 1] = 0;
+            s.last = least(s.first + size.last, panels);
+            s.length = least(size.length, j->g.k - s.k0);
+            run_block(j, &s);
         }
 }
 
-static size_t shared_floats(const job *j) {
+/* Before each product: nothing is claimed, there is room for the packed panels and none of them is packed. */
+static void start_job(job *j) {
+    memset(j->to_pack, 0, sizeof j->to_pack);
+    memset(j->to_do, 0, sizeof j->to_do);
+    if (!needs_packing(j)) return;
     const block size = block_sizes(j);
-    return (size_t)(size.last * (j->b_shared ? j->columns : j->short_rows + 1) * size.length + 16);
+    const size_t floats = (size_t)(size.last * (j->b_shared ? j->columns : j->short_rows + 1) * size.length);
+    j->shared = reserve(&shared_buffer, floats + (size_t)size.last);
+    j->packed = (int32_t *)(j->shared + floats);
+    memset(j->packed, 0, (size_t)size.last * sizeof(int32_t));
 }
 
 /* --- whole call ------------------------------------------------------------------------------------------------- */
@@ -270,6 +317,13 @@ static smelt_gemm transposed(smelt_gemm g) {
     };
 }
 
+/* A read in place costs nothing when its rows are contiguous, unless they lie a multiple of 4 KB apart and compete for
+ * the same cache lines; a strided A is packed unless too few columns use it. */
+static int reads_a_directly(const smelt_gemm *g, int64_t column_panels) {
+    if (column_panels <= DIRECT_PANELS) return 1;
+    return g->a_column == 1 && (g->a_row % 1024 != 0 || g->m == 1);
+}
+
 static job prepare(const smelt_gemm *g, const smelt_isa *isa, int threads) {
     job j = {.g = *g, .isa = isa, .columns = 2 * isa->vector, .threads = threads};
     j.row_panels = up(g->m, isa->rows);
@@ -277,6 +331,7 @@ static job prepare(const smelt_gemm *g, const smelt_isa *isa, int threads) {
     j.long_panels = g->m % j.row_panels;
     j.column_panels = up(g->n, j.columns);
     j.b_shared = g->m > g->n;
+    j.a_direct = reads_a_directly(g, j.column_panels);
     j.b_direct = !j.b_shared && g->b_column == 1 && j.row_panels <= DIRECT_PANELS;
     return j;
 }
@@ -285,7 +340,6 @@ typedef struct {
     job j;
     const float *a, *b;
     float *c;
-    int threads;
     int64_t next;
 } many;
 
@@ -294,13 +348,13 @@ static void run_batch(void *data) {
     many *all = data;
     job j = all->j;
     j.threads = 1;
-    j.shared = reserve(&shared_buffer, shared_floats(&j));
     for (;;) {
         const int64_t i = __atomic_fetch_add(&all->next, 1, __ATOMIC_RELAXED);
-        if (i >= j.g.batch) break;
+        if (i >= j.g.batch) return;
         j.a = all->a + i * j.g.a_batch;
         j.b = all->b + i * j.g.b_batch;
         j.c = all->c + i * j.g.c_batch;
+        start_job(&j);
         run(&j);
     }
 }
@@ -321,7 +375,7 @@ void smelt_sgemm(const smelt_gemm *shape, const float *a, const float *b, float 
         bias = NULL;
     }
     const int64_t work = g.m * g.n * g.k;
-    int threads = work * g.batch <= SERIAL ? 1 : smelt_threads_max();
+    const int threads = work * g.batch <= SERIAL ? 1 : smelt_threads_max();
     many all = {.j = prepare(&g, isa_in_use(), threads), .a = a, .b = b, .c = c};
     all.j.bias = bias;
     if (threads == 1 || (g.batch >= threads && (g.batch % threads == 0 || g.batch >= 4 * threads))) {
@@ -329,11 +383,11 @@ void smelt_sgemm(const smelt_gemm *shape, const float *a, const float *b, float 
         return;
     }
     job *j = &all.j;
-    j->shared = reserve(&shared_buffer, shared_floats(j));
     for (int64_t i = 0; i < g.batch; i++) {
         j->a = a + i * g.a_batch;
         j->b = b + i * g.b_batch;
         j->c = c + i * g.c_batch;
+        start_job(j);
         smelt_parallel(run, j, threads);
     }
 }

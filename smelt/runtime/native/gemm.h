@@ -24,11 +24,11 @@ int smelt_gemm_select(const char *name);
 /* --- what an instruction set provides ------------------------------------------------------------------------- */
 
 #define SMELT_MAX_ROWS 14
-/* One tile: rows x columns of C, k long. a is packed [k][rows]; b is [k] rows of `columns` floats, b_step apart.
- * The row count and vector count are fixed per function. c_step apart lie the rows of c. bias: `columns` floats or
- * NULL. accumulate adds to c. */
-typedef void (*smelt_tile)(int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_step,
-                           const float *bias, int accumulate);
+/* One tile: rows x columns of C, k long; the row count and vector count are fixed per function. Element (i, p) of A is
+ * a[i * a_row + p * a_step]: A is read in place or packed. b is [k] rows of `columns` floats, b_step apart; rows of c lie
+ * c_step apart. bias: `columns` floats or NULL. accumulate adds to c. */
+typedef void (*smelt_tile)(int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b, int64_t b_step,
+                           float *c, int64_t c_step, const float *bias, int accumulate);
 typedef struct {
     const char *name;
     int rows;    /* most rows of a tile */

@@ -44,25 +44,38 @@ static TARGET void pack_rows(float *to, int width, int count, int64_t k, const f
     }
 }
 
-/* Elements p of one i lie together: transpose. A block stores 8 floats into each of 8 rows; what the last block writes
- * past its row is overwritten by the first block of the next row, which is why blocks go backwards. Only the very last
- * row must not be passed: what follows belongs to another panel, maybe another thread's. */
+/* Rows p..p+7 of a packed panel from 8 elements of each of up to 8 sources. */
+INLINE void pack_block(float *to, int width, int block, int count, int64_t p, int64_t k, const float *from,
+                       int64_t i_step) {
+    __m256 r[8];
+    for (int i = 0; i < 8; i++)
+        r[i] = block + i < count ? _mm256_loadu_ps(from + (block + i) * i_step + p) : _mm256_setzero_ps();
+    transpose8(r);
+    const int safe = p + 8 == k && block + 8 > width ? 7 : 8;
+    for (int q = 0; q < safe; q++) _mm256_storeu_ps(to + (p + q) * width + block, r[q]);
+    if (safe == 7) memcpy(to + (p + 7) * width + block, &r[7], (size_t)(width - block) * sizeof(float));
+}
+
+/* Elements p of one i lie together: transpose. Sources often lie a multiple of 4 KB apart and then compete for the same
+ * few lines of the first-level cache, so a whole line (16 elements) of 8 sources is used at a time. A block stores 8
+ * floats into each row; what the last block writes past its row is overwritten by the first block of the next row,
+ * which is why blocks go backwards. Only the very last row must not be passed: what follows belongs to another panel,
+ * maybe another thread's. */
 static TARGET void pack_columns(float *to, int width, int count, int64_t k, const float *from, int64_t i_step) {
+    const int last = (count - 1) / 8 * 8;
     int64_t p = 0;
-    for (; p + 8 <= k; p += 8) {
-        for (int block = (count - 1) / 8 * 8; block >= 0; block -= 8) {
-            __m256 r[8];
-            for (int i = 0; i < 8; i++)
-                r[i] = block + i < count ? _mm256_loadu_ps(from + (block + i) * i_step + p) : _mm256_setzero_ps();
-            transpose8(r);
-            const int safe = p + 8 == k && block + 8 > width ? 7 : 8;
-            for (int q = 0; q < safe; q++) _mm256_storeu_ps(to + (p + q) * width + block, r[q]);
-            if (safe == 7) memcpy(to + (p + 7) * width + block, &r[7], (size_t)(width - block) * sizeof(float));
+    for (; p + 16 <= k; p += 16)
+        for (int block = last; block >= 0; block -= 8) {
+            for (int i = 0; i < 8 && block + i < count; i++)
+                _mm_prefetch((const char *)(from + (block + i) * i_step + p + 32), _MM_HINT_T0);
+            pack_block(to, width, block, count, p, k, from, i_step);
+            pack_block(to, width, block, count, p + 8, k, from, i_step);
         }
-        for (int i = (count + 7) / 8 * 8; i < width; i++)
-            for (int q = 0; q < 8; q++) to[(p + q) * width + i] = 0;
-    }
+    for (; p + 8 <= k; p += 8)
+        for (int block = last; block >= 0; block -= 8) pack_block(to, width, block, count, p, k, from, i_step);
     pack_scalar(to + p * width, width, count, k - p, from + p, i_step, 1);
+    for (int64_t q = 0; q < p; q++)
+        for (int i = last + 8; i < width; i++) to[q * width + i] = 0;
 }
 
 static TARGET void pack(float *to, int width, int count, int64_t k, const float *from, int64_t i_step,

@@ -14,11 +14,16 @@ typedef float vector __attribute__((vector_size(WIDTH * 4)));
 typedef float in_memory __attribute__((vector_size(WIDTH * 4), aligned(4), may_alias)); /* any alignment */
 #define AT(p) (*(in_memory *)(p))
 #define READ(p) ((vector)(*(const in_memory *)(p)))
+/* Stops the compiler from rewriting the row pointers into fourteen, which would not fit in registers. */
+#define KEEP(p, q, r, s, t) __asm__("" : "+r"(p), "+r"(q), "+r"(r), "+r"(s), "+r"(t))
 #define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13)
 
-INLINE void tile_body(const int rows, const int vectors, int64_t k, const float *a, const float *b, int64_t b_step,
-                      float *c, int64_t c_step, const float *bias, int accumulate) {
+INLINE void tile_body(const int rows, const int vectors, int64_t k, const float *a, int64_t a_row, int64_t a_step,
+                      const float *b, int64_t b_step, float *c, int64_t c_step, const float *bias, int accumulate) {
     const vector zero = {0};
+    /* every third row has a pointer; the two after it are reached by x86's scaled index: all fit in registers */
+    const float *a0 = a, *a3 = a + 3 * a_row, *a6 = a + 6 * a_row, *a9 = a + 9 * a_row, *a12 = a + 12 * a_row;
+#define ELEMENT(i) (i < 3 ? a0 : i < 6 ? a3 : i < 9 ? a6 : i < 12 ? a9 : a12)[i % 3 * a_row]
     const vector start0 = bias ? READ(bias) : zero;
     const vector start1 = bias && vectors > 1 ? READ(bias + WIDTH) : zero;
 #define DECLARE(i) vector c0_##i = start0, c1_##i = start1;
@@ -28,13 +33,14 @@ INLINE void tile_body(const int rows, const int vectors, int64_t k, const float 
         const vector b1 = vectors > 1 ? READ(b + WIDTH) : zero;
 #define STEP(i)                                      \
     if (rows > i) {                                  \
-        const vector each = zero + a[i];             \
+        const vector each = ELEMENT(i) - zero;       \
         c0_##i += each * b0;                         \
         if (vectors > 1) c1_##i += each * b1;        \
     }
         EACH_ROW(STEP)
-        a += rows;
+        a0 += a_step, a3 += a_step, a6 += a_step, a9 += a_step, a12 += a_step;
         b += b_step;
+        KEEP(a0, a3, a6, a9, a12);
     }
 #define STORE(i)                                                                   \
     if (rows > i) {                                                                \
@@ -45,10 +51,11 @@ INLINE void tile_body(const int rows, const int vectors, int64_t k, const float 
     EACH_ROW(STORE)
 }
 
-#define TILE(r, v)                                                                                                  \
-    static TARGET void JOIN(JOIN(tile_##r##_, v), ISA)(int64_t k, const float *a, const float *b, int64_t b_step,    \
-                                                       float *c, int64_t c_step, const float *bias, int accumulate) { \
-        tile_body(r, v, k, a, b, b_step, c, c_step, bias, accumulate);                                               \
+#define TILE(r, v)                                                                                                   \
+    static TARGET void JOIN(JOIN(tile_##r##_, v), ISA)(int64_t k, const float *a, int64_t a_row, int64_t a_step,      \
+                                                       const float *b, int64_t b_step, float *c, int64_t c_step,     \
+                                                       const float *bias, int accumulate) {                          \
+        tile_body(r, v, k, a, a_row, a_step, b, b_step, c, c_step, bias, accumulate);                                \
     }
 #define BOTH(r) TILE(r, 1) TILE(r, 2)
 #define ENTRY(r) {JOIN(tile_##r##_1, ISA), JOIN(tile_##r##_2, ISA)},
