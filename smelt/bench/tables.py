@@ -48,10 +48,15 @@ def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
+NARROW = ("contender", "cold s", "warm s", "step ms", "±", "eager", "MiB", "error", "graphs", "verdict")
+"""The terminal's heads: HEADS without the model, which has a line of its own, short enough for 80 columns."""
+
+
 def results_table(rows: Sequence[Row], title: str = "", busy: tuple[str, str, str] | None = None) -> Table:
-    """Every result so far; `busy` = (model, contender, phase) is shown in the line that is being measured."""
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for head in HEADS[1:]:
+    """Every result so far; `busy` = (model, contender, phase) says what is being measured."""
+    title = f"{title}: {', '.join(busy)} ..." if busy else title
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for head in NARROW:
         left = head in LEFT
         table.add_column(head, justify="left" if left else "right", min_width=13 if left else None, overflow="fold")
     for row in rows:
@@ -59,7 +64,7 @@ def results_table(rows: Sequence[Row], title: str = "", busy: tuple[str, str, st
         for result in row.results.values():
             line = list(cells(row, result))[1:]
             if busy and busy[0] == row.model and busy[1] in (result.contender, "all"):
-                line[-1] = f"[cyan]{busy[2]} ...[/]"
+                line[-1] = "[cyan]...[/]"
             elif result.status != "pass":
                 line[-1] = f"[red]{result.status}[/]"
             table.add_row(*line)

@@ -33,7 +33,7 @@ def verify() -> None:
 
 @app.command()
 def demo(
-    seconds: Annotated[float, typer.Option(help="Training time of each of the two parts, in seconds.")] = 100.0,
+    seconds: Annotated[float, typer.Option(help="Training time of each of the two parts, in seconds.")] = 90.0,
     out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("smelt_report"),
     part: Annotated[list[str] | None, typer.Option(help="text or digits; may be repeated. Default: both.")] = None,
 ) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -44,8 +47,15 @@ def late(model: nn.Module, settings: Settings) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls > 7:
+        if calls > 6:
             os.abort()
         return model(*args, **kwargs)
 
     return call
+
+
+def reporting(model: nn.Module, settings: Settings) -> Any:
+    """Writes down which parts of smelt its process has imported."""
+    loaded = [name for name in sys.modules if name.startswith("smelt.")]
+    Path(os.environ["SMELT_TEST_REPORT"]).write_text(json.dumps(loaded))
+    return model

@@ -1,0 +1,88 @@
+"""smelt/bench/accuracy.py"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from smelt.bench.accuracy import FACTOR, judge, judge_workload
+from smelt.bench.contenders import eager
+from smelt.bench.workloads import Settings, find_workload
+from tests.bench.contenders import wrong
+
+TINY = ["tiny-mlp", "tiny-conv", "tiny-bert"]
+
+
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("precision", ["fp32", "amp"])
+@pytest.mark.parametrize("train", [True, False])
+def test_eager_passes(name: str, precision: str, train: bool) -> None:
+    verdict = judge_workload(find_workload(name), Settings(train=train, precision=precision), eager)
+    assert verdict.ok, verdict
+    assert verdict.ratio <= 1.0
+    assert verdict.dropout == ("none" if name == "tiny-conv" or not train else "off")
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_one_perturbed_gradient_is_caught(name: str) -> None:
+    verdict = judge_workload(find_workload(name), Settings(), wrong)
+    assert not verdict.ok
+    assert verdict.worst.startswith("grad.")
+    assert verdict.ratio > FACTOR
+    assert any(verdict.worst in failure for failure in verdict.failures)
+
+
+def test_changed_buffers_are_compared() -> None:
+    def no_statistics(model: nn.Module, settings: Settings) -> Any:
+        model[1].momentum = 0.0
+        return model
+
+    verdict = judge_workload(find_workload("tiny-conv"), Settings(), no_statistics)
+    assert not verdict.ok
+    assert any("buffer.1.running_mean" in failure for failure in verdict.failures)
+
+
+def tensors(**values: Tensor | None) -> dict[str, Tensor | None]:
+    return {name.replace("__", "."): value for name, value in values.items()}
+
+
+def exactly(value: list[float]) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def test_the_yardstick_is_eagers_error() -> None:
+    reference = tensors(grad__w=exactly([1.0, 1.0]))
+    expected = tensors(grad__w=torch.tensor([1.0 + 1e-3, 1.0]))
+    assert judge(reference, expected, tensors(grad__w=torch.tensor([1.0, 1.0 + 3.9e-3]))).ok
+    assert not judge(reference, expected, tensors(grad__w=torch.tensor([1.0, 1.0 + 4.1e-3]))).ok
+
+
+def test_none_against_none() -> None:
+    assert judge(tensors(grad__w=None), tensors(grad__w=None), tensors(grad__w=None)).ok
+    verdict = judge(tensors(grad__w=None), tensors(grad__w=None), tensors(grad__w=torch.zeros(2)))
+    assert verdict.failures == ["grad.w: float32[2] where eager gives None"]
+
+
+def test_wrong_dtype_shape_and_missing_tensors() -> None:
+    reference, expected = tensors(loss=exactly([1.0])), tensors(loss=torch.ones(1))
+    assert not judge(reference, expected, tensors(loss=torch.ones(1, dtype=torch.bfloat16))).ok
+    assert not judge(reference, expected, tensors(loss=torch.ones(1, 1))).ok
+    assert not judge(reference, expected, tensors()).ok
+
+
+def test_nan_must_be_on_both_sides() -> None:
+    reference, expected = tensors(loss=exactly([1.0, 1.0])), tensors(loss=torch.tensor([1.0, float("nan")]))
+    assert judge(reference, expected, tensors(loss=torch.tensor([1.0, float("nan")]))).ok
+    assert not judge(reference, expected, tensors(loss=torch.tensor([1.0, 1.0]))).ok
+
+
+def test_a_gradient_that_is_truly_zero_may_hold_rounding_noise() -> None:
+    reference = tensors(grad__big=torch.full((100,), 1.0, dtype=torch.float64), grad__zero=exactly([0.0, 0.0]))
+    expected = tensors(grad__big=torch.full((100,), 1.0 + 1e-6), grad__zero=torch.tensor([0.0, 0.0]))
+    noise = tensors(grad__big=torch.ones(100), grad__zero=torch.tensor([1e-6, -1e-6]))
+    assert judge(reference, expected, noise).ok
+    loud = tensors(grad__big=torch.ones(100), grad__zero=torch.tensor([1e-4, 0.0]))
+    assert not judge(reference, expected, loud).ok

@@ -1,0 +1,102 @@
+"""smelt/bench/measure.py, process.py and worker.py: real child processes on tiny models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from smelt.bench import workloads
+from smelt.bench.measure import Plan, measure_row
+from smelt.bench.process import Failure, cache_environment, run_task
+from smelt.bench.results import Result, Row
+from smelt.bench.workloads import Batch, Settings, Workload, find_workload
+
+HERE = "tests.bench.contenders:"
+PLAN = Plan(rounds=5, warmup=2, timeout_s=120)
+
+
+@pytest.fixture(scope="module")
+def row() -> Row:
+    names = ["eager", *(HERE + name for name in ("identity", "wrong", "refusing", "late"))]
+    return measure_row(find_workload("tiny-mlp"), Settings(), names, PLAN)
+
+
+def test_eager_and_a_right_contender_pass(row: Row) -> None:
+    for name in ("eager", HERE + "identity"):
+        result = row.results[name]
+        assert result.status == "pass", result
+        assert result.cold_s and result.warm_s and result.speedup
+        assert result.step is not None and result.step.n == PLAN.rounds
+        assert result.peak_mb and result.peak_mb > 50
+    assert row.results["eager"].speedup == 1.0
+
+
+def test_a_wrong_gradient_costs_the_verdict(row: Row) -> None:
+    result = row.results[HERE + "wrong"]
+    assert result.status == "fail_accuracy"
+    assert result.accuracy is not None and not result.accuracy.ok
+    assert result.error is not None and "grad." in result.error
+
+
+def test_a_contender_that_refuses_keeps_its_reason(row: Row) -> None:
+    result = row.results[HERE + "refusing"]
+    assert (result.status, result.step) == ("fail_compile", None)
+    assert result.error is not None and "cannot compile this" in result.error
+
+
+def test_a_crash_between_interleaved_steps_costs_one_contender(row: Row) -> None:
+    result = row.results[HERE + "late"]
+    assert result.status == "fail_run"
+    assert result.error is not None and "SIGABRT" in result.error
+
+
+def test_phases_are_announced_and_cold_can_be_left_out() -> None:
+    seen: list[tuple[str, str]] = []
+    plan = Plan(rounds=2, warmup=1, cold=False, check=False, timeout_s=120)
+    row = measure_row(
+        find_workload("tiny-mlp"), Settings(train=False), ["eager"], plan, lambda _, *phase: seen.append(phase)
+    )
+    assert seen == [("eager", "warm start, memory"), ("all", "steps")]
+    assert row.results["eager"].cold_s is None
+    assert row.results["eager"].status == "pass"
+
+
+def test_missing_packages_skip_the_row() -> None:
+    needy = Workload("needy", "tiny", lambda: None, Batch, lambda *_: None, needs=("no_such_package",))  # type: ignore
+    row = measure_row(needy, Settings(), ["eager"], PLAN)
+    assert row.results["eager"] == Result("eager", "skipped", "pip install no_such_package")
+
+
+def test_a_crash_and_the_time_limit_are_failures() -> None:
+    task = {"task": "start", "model": "tiny-mlp", "settings": Settings().to_dict(), "steps": 0}
+    crash = run_task(task | {"contender": HERE + "crashing"}, {}, 120)
+    assert isinstance(crash, Failure) and crash.status == "fail_run" and "SIGABRT" in crash.error
+    hang = run_task(task | {"contender": HERE + "hanging"}, {}, 15)
+    assert hang == Failure("timeout", "no end after 15 s")
+
+
+def test_the_workers_process_does_not_import_the_compiler(tmp_path: Path) -> None:
+    task = {"task": "start", "model": "tiny-mlp", "contender": HERE + "reporting", "steps": 0}
+    found = run_task(
+        task | {"settings": Settings().to_dict()}, {"SMELT_TEST_REPORT": str(tmp_path / "modules.json")}, 120
+    )
+    assert not isinstance(found, Failure), found
+    loaded = {name.split(".")[1] for name in json.loads((tmp_path / "modules.json").read_text())}
+    assert loaded <= {"base", "bench"}
+
+
+def test_every_contender_has_its_own_caches(tmp_path: Path) -> None:
+    found = cache_environment(tmp_path, ["eager", "torch.compile", "smelt"])
+    folders = {found[name] for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "SMELT_CACHE_DIR")}
+    assert len(folders) == 3
+    assert found["SMELT_STRICT"] == "1"
+
+
+def test_eager_that_fails_ends_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Workload("no-such-name", "tiny", lambda: None, Batch, lambda *_: None)  # type: ignore
+    monkeypatch.setitem(workloads.WORKLOADS, "no-such-name", broken)
+    row = measure_row(broken, Settings(), ["eager", HERE + "identity"], PLAN)
+    assert row.results["eager"].status == "fail_run"
+    assert row.results[HERE + "identity"].status == "eager_fails"
