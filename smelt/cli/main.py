@@ -45,11 +45,13 @@ def demo(
 
 
 @app.command()
-def ops() -> None:
+def ops(
+    aten: Annotated[bool, typer.Option("--aten", help="The ATen operators that have a decomposition instead.")] = False,
+) -> None:
     """List the primitive operators that every captured graph is reduced to."""
     from smelt.cli.ops import show_ops
 
-    show_ops(Console())
+    show_ops(Console(), aten)
 
 
 if __name__ == "__main__":
