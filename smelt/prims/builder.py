@@ -143,7 +143,7 @@ def _key(value: Value) -> Any:
     if kind is tuple or kind is list:
         return tuple(map(_key, value))
     if kind is float and value == 0.0:
-        return (kind, math.copysign(1.0, value))
+        return "0.0" if math.copysign(1.0, value) > 0 else "-0.0"
     if kind is float and value != value:
         return "nan"
     return (kind, value)

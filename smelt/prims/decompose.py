@@ -164,6 +164,8 @@ def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
         if not isinstance(arg, Node):
             return arg
         value, source = values[arg], _source(arg)
+        if value is None:
+            return None
         taken = owner.setdefault(value, source)
         if taken is not source or (value.op == "placeholder" and source.op != "placeholder"):
             return p.call(PRIMS["clone"], (value,), {}, value.meta["val"])

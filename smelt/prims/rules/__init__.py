@@ -1,6 +1,34 @@
 """Decompositions of ATen operators into primitives, one module per family."""
 
-from smelt.prims.rules import activations, casts, elementwise, reductions, views
+from smelt.prims.rules import (
+    activations,
+    casts,
+    creation,
+    elementwise,
+    embedding,
+    indexing,
+    loss,
+    normalization,
+    pooling,
+    products,
+    random,
+    reductions,
+    views,
+)
 
-FAMILIES = (elementwise, activations, reductions, views, casts)
+FAMILIES = (
+    elementwise,
+    activations,
+    reductions,
+    normalization,
+    loss,
+    views,
+    indexing,
+    embedding,
+    creation,
+    random,
+    products,
+    pooling,
+    casts,
+)
 """The modules whose import fills the registry."""

@@ -1,0 +1,179 @@
+"""Reads and writes at places that tensors name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from smelt.prims.registry import Lowering, aten, decomposition, device_of, dtype_of, rank_of, shape_of
+from smelt.prims.rules.elementwise import select
+
+Indices = Sequence[Node | None]
+
+
+def _aligned(p: Lowering, x: Node, indices: Indices) -> tuple[Node | None, ...] | None:
+    """One entry per dimension, index tensors broadcast together; None when one is a mask."""
+    found = [i for i in indices if i is not None]
+    if not found or any(dtype_of(i) in (torch.bool, torch.uint8) for i in found):
+        return None
+    shape = torch.broadcast_shapes(*map(shape_of, found))
+    aligned = [None if i is None else p.broadcast(_places(p, i), shape) for i in indices]
+    return (*aligned, *(None,) * (rank_of(x) - len(aligned)))
+
+
+def _places(p: Lowering, index: Node) -> Node:
+    return index if dtype_of(index) is torch.int32 else p.convert(index, torch.int64)
+
+
+@decomposition(aten.index.Tensor, aten._unsafe_index.Tensor)
+def index(p: Lowering, x: Node, indices: Indices) -> Any:
+    aligned = _aligned(p, x, indices)
+    if aligned is None or not math.prod(shape_of(x)):
+        return NotImplemented
+    found = [i for i in aligned if i is not None]
+    if len({dtype_of(i) for i in found}) > 1:
+        aligned = tuple(None if i is None else p.convert(i, torch.int64) for i in aligned)
+    return p.index(x, aligned)
+
+
+@decomposition(aten.index_put.default, aten._unsafe_index_put.default)
+def index_put(p: Lowering, x: Node, indices: Indices, values: Node, accumulate: bool = False) -> Any:
+    masked = _masked_put(p, x, indices, values, accumulate)
+    if masked is not None:
+        return masked
+    aligned = _aligned(p, x, indices)
+    if aligned is None or not math.prod(shape_of(x)):
+        return NotImplemented
+    aligned = tuple(None if i is None else p.convert(i, torch.int64) for i in aligned)
+    shape = _target_shape(x, aligned)
+    if len(shape_of(values)) > len(shape):  # extra leading dimensions of size 1
+        values = p.reshape(values, shape_of(values)[len(shape_of(values)) - len(shape) :])
+    values = p.broadcast(p.convert(values, dtype_of(x)), shape)
+    return p.index_put(x, aligned, values, accumulate)
+
+
+def _target_shape(x: Node, indices: Indices) -> tuple[int, ...]:
+    """The shape of x[indices]."""
+    places = [d for d, i in enumerate(indices) if i is not None]
+    kept = [n for d, n in enumerate(shape_of(x)) if indices[d] is None]
+    at = places[0] if places[-1] - places[0] + 1 == len(places) else 0
+    first = indices[places[0]]
+    assert first is not None
+    return (*kept[:at], *shape_of(first), *kept[at:])
+
+
+def _masked_put(p: Lowering, x: Node, indices: Indices, values: Node, accumulate: bool) -> Node | None:
+    """x[mask] = number as a where; None for other forms."""
+    if len(indices) != 1 or indices[0] is None or accumulate or math.prod(shape_of(values)) != 1:
+        return None
+    mask = indices[0]
+    if dtype_of(mask) is not torch.bool:
+        return None
+    spread = p.broadcast_in_dim(mask, shape_of(x), tuple(range(rank_of(mask))))
+    return select(p, spread, p.reshape(values, ()), x)
+
+
+def _as_vector(p: Lowering, x: Node) -> Node:
+    return x if rank_of(x) else p.reshape(x, (1,))
+
+
+@decomposition(aten.gather.default)
+def gather(p: Lowering, x: Node, dim: int, index: Node, *, sparse_grad: bool = False) -> Any:
+    x, index = _as_vector(p, x), _as_vector(p, _places(p, index))
+    if rank_of(x) != rank_of(index):  # eager lets an empty index have any rank
+        return NotImplemented
+    return p.reshape(p.gather(x, dim % rank_of(x), index), p.out.shape)
+
+
+@decomposition(aten.index_select.default)
+def index_select(p: Lowering, x: Node, dim: int, index: Node) -> Node:
+    x = _as_vector(p, x)
+    return p.reshape(p.index_select(x, dim % rank_of(x), _as_vector(p, _places(p, index))), p.out.shape)
+
+
+@decomposition(aten.take.default)
+def take(p: Lowering, x: Node, index: Node) -> Any:
+    size = math.prod(shape_of(x))
+    return p.index(p.reshape(x, (size,)), (_places(p, index),)) if size else NotImplemented
+
+
+def _scattered(p: Lowering, name: str, x: Node, dim: int, index: Node, src: Node) -> Node:
+    index, x = _as_vector(p, _places(p, index)), _as_vector(p, x)
+    src = _as_vector(p, src)
+    if shape_of(src) != shape_of(index):  # only the corner that index covers is read
+        src = p.slice(src, (0,) * rank_of(src), shape_of(index), (1,) * rank_of(src))
+    args = (x, dim % rank_of(x), index, src)
+    return p.reshape(p.scatter_add(*args) if name == "add" else p.scatter(*args), p.out.shape)
+
+
+@decomposition(aten.scatter.src)
+def scatter(p: Lowering, x: Node, dim: int, index: Node, src: Node) -> Node:
+    return _scattered(p, "set", x, dim, index, src)
+
+
+@decomposition(aten.scatter.value)
+def scatter_value(p: Lowering, x: Node, dim: int, index: Node, value: Any) -> Node:
+    return _scattered(p, "set", x, dim, index, p.full(shape_of(index), value, dtype_of(x), device_of(x)))
+
+
+@decomposition(aten.scatter_add.default)
+def scatter_add(p: Lowering, x: Node, dim: int, index: Node, src: Node) -> Node:
+    return _scattered(p, "add", x, dim, index, src)
+
+
+def _put_slices(p: Lowering, x: Node, dim: int, index: Node, values: Node, accumulate: bool) -> Node:
+    x = _as_vector(p, x)
+    dim %= rank_of(x)
+    index = p.convert(_as_vector(p, index), torch.int64)
+    shape = shape_of(x)[:dim] + shape_of(index) + shape_of(x)[dim + 1 :]
+    values = p.broadcast(values, shape) if rank_of(values) <= len(shape) else values
+    indices = tuple(index if d == dim else None for d in range(rank_of(x)))
+    return p.reshape(p.index_put(x, indices, values, accumulate), p.out.shape)
+
+
+@decomposition(aten.index_add.default)
+def index_add(p: Lowering, x: Node, dim: int, index: Node, source: Node, *, alpha: Any = 1) -> Any:
+    if dtype_of(x) is torch.bool:
+        return NotImplemented
+    if alpha != 1:
+        source = p.convert(p.mul(p.widen(source), alpha), dtype_of(source))
+    return _put_slices(p, x, dim, index, source, True)
+
+
+@decomposition(aten.index_copy.default)
+def index_copy(p: Lowering, x: Node, dim: int, index: Node, source: Node) -> Node:
+    return _put_slices(p, x, dim, index, source, False)
+
+
+@decomposition(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def index_fill(p: Lowering, x: Node, dim: int, index: Node, value: Any) -> Node:
+    if not isinstance(value, Node):
+        value = p.full((), value, dtype_of(x), device_of(x))
+    return _put_slices(p, x, dim, index, p.convert(value, dtype_of(x)), False)
+
+
+@decomposition(aten.put.default)
+def put(p: Lowering, x: Node, index: Node, source: Node, accumulate: bool = False) -> Any:
+    size = math.prod(shape_of(x))
+    if not size:
+        return NotImplemented
+    flat = p.reshape(x, (size,))
+    index = p.convert(index, torch.int64)
+    return p.reshape(p.index_put(flat, (index,), p.reshape(source, shape_of(index)), accumulate), shape_of(x))
+
+
+@decomposition(aten.masked_scatter.default)
+def masked_scatter(p: Lowering, x: Node, mask: Node, source: Node) -> Any:
+    """The n-th kept element takes the n-th element of source: its place is a running count of the mask."""
+    size, available = math.prod(p.out.shape), math.prod(shape_of(source))
+    if not size or not available:
+        return NotImplemented
+    x, mask = p.broadcast(x, p.out.shape), p.reshape(p.broadcast(mask, p.out.shape), (size,))
+    place = p.sub(p.cumsum(p.convert(mask, torch.int64), 0), 1)
+    place = p.minimum(p.maximum(place, 0), available - 1)
+    picked = p.index(p.reshape(source, (available,)), (place,))
+    return p.reshape(p.where(mask, picked, p.reshape(x, (size,))), p.out.shape)

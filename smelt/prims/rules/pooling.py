@@ -1,0 +1,211 @@
+"""Pooling and resampling. Windows that do not overlap are plain means; the rest are window prims or index maps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_of, shape_of
+from smelt.prims.rules.reductions import mean_of
+
+Sizes = Sequence[int] | int
+
+
+def _pair(values: Sizes, default: Sizes = ()) -> tuple[int, int]:
+    given = (values,) if isinstance(values, int) else tuple(values)
+    if not given:
+        return _pair(default)
+    return (given[0], given[0]) if len(given) == 1 else (given[0], given[1])
+
+
+@decomposition(aten.max_pool2d_with_indices.default)
+def max_pool2d(
+    p: Lowering, x: Node, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, dilation: Sizes = 1, ceil: bool = False
+) -> Any:
+    if not math.prod(shape_of(x)):
+        return NotImplemented
+    return p.max_pool2d(x, _pair(kernel), _pair(stride, kernel), _pair(padding), _pair(dilation), ceil)
+
+
+@decomposition(aten.max_pool2d_with_indices_backward.default)
+def max_pool2d_backward(
+    p: Lowering,
+    g: Node,
+    x: Node,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    ceil: bool,
+    indices: Node,
+) -> Any:
+    if not math.prod(shape_of(x)):
+        return NotImplemented
+    windows = (_pair(kernel), _pair(stride, kernel), _pair(padding), _pair(dilation))
+    return p.max_pool2d_backward(g, indices, shape_of(x), *windows)
+
+
+def _tiles(x: tuple[int, ...], kernel: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, int]]:
+    """The shape (..., rows, kernel, columns, kernel) of windows side by side, and its window dimensions."""
+    *lead, h, w = x
+    return (*lead, h // kernel[0], kernel[0], w // kernel[1], kernel[1]), (len(lead) + 1, len(lead) + 3)
+
+
+def _tiled_mean(p: Lowering, x: Node, kernel: tuple[int, int]) -> Node:
+    shape, dims = _tiles(shape_of(x), kernel)
+    return p.convert(mean_of(p, p.reshape(p.widen(x), shape), dims), p.out.dtype)
+
+
+def _tiled_mean_backward(p: Lowering, g: Node, shape: tuple[int, ...], kernel: tuple[int, int]) -> Node:
+    tiled, dims = _tiles(shape, kernel)
+    share = p.div(p.widen(g), float(kernel[0] * kernel[1]))
+    return p.convert(p.reshape(p.spread(share, tiled, dims), shape), p.out.dtype)
+
+
+def _side_by_side(
+    shape: tuple[int, ...], kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], divisor: Any
+) -> bool:
+    fits = shape[-2] % kernel[0] == 0 and shape[-1] % kernel[1] == 0
+    return fits and kernel == stride and padding == (0, 0) and divisor is None and math.prod(shape) > 0
+
+
+@decomposition(aten.avg_pool2d.default)
+def avg_pool2d(
+    p: Lowering,
+    x: Node,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    ceil: bool = False,
+    count_padding: bool = True,
+    divisor: int | None = None,
+) -> Any:
+    if not dtype_of(x).is_floating_point or not math.prod(shape_of(x)):
+        return NotImplemented
+    windows = (_pair(kernel), _pair(stride, kernel), _pair(padding))
+    if _side_by_side(shape_of(x), *windows, divisor):
+        return _tiled_mean(p, x, windows[0])
+    return p.convert(p.avg_pool2d(p.widen(x), *windows, ceil, count_padding, divisor), p.out.dtype)
+
+
+@decomposition(aten.avg_pool2d_backward.default)
+def avg_pool2d_backward(
+    p: Lowering,
+    g: Node,
+    x: Node,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    ceil: bool,
+    count_padding: bool,
+    divisor: int | None,
+) -> Any:
+    if not dtype_of(x).is_floating_point or not math.prod(shape_of(x)):
+        return NotImplemented
+    windows = (_pair(kernel), _pair(stride, kernel), _pair(padding))
+    if _side_by_side(shape_of(x), *windows, divisor):
+        return _tiled_mean_backward(p, g, shape_of(x), windows[0])
+    options = (ceil, count_padding, divisor)
+    return p.convert(p.avg_pool2d_backward(p.widen(g), shape_of(x), *windows, *options), p.out.dtype)
+
+
+def _adaptive_kernel(shape: tuple[int, ...], out: tuple[int, ...]) -> tuple[int, int] | None:
+    if not math.prod(out) or shape[-2] % out[-2] or shape[-1] % out[-1]:
+        return None
+    return shape[-2] // out[-2], shape[-1] // out[-1]
+
+
+@decomposition(aten._adaptive_avg_pool2d.default)
+def adaptive_avg_pool2d(p: Lowering, x: Node, sizes: Sizes) -> Any:
+    kernel = _adaptive_kernel(shape_of(x), p.out.shape)
+    return NotImplemented if kernel is None else _tiled_mean(p, x, kernel)
+
+
+@decomposition(aten._adaptive_avg_pool2d_backward.default)
+def adaptive_avg_pool2d_backward(p: Lowering, g: Node, x: Node) -> Any:
+    kernel = _adaptive_kernel(shape_of(x), shape_of(g))
+    return NotImplemented if kernel is None else _tiled_mean_backward(p, g, shape_of(x), kernel)
+
+
+# -- resampling
+
+
+@decomposition(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default)
+def upsample_nearest(p: Lowering, x: Node, sizes: Sequence[int], *scales: float | None) -> Any:
+    """Whole factors repeat elements; others look up floor(place * scale)."""
+    for i, n in enumerate(p.out.shape[2:]):
+        size = shape_of(x)[2 + i]
+        scale = scales[i] if i < len(scales) else None
+        if not size or (scale and scale != n / size):
+            return NotImplemented
+        x = _repeated(p, x, 2 + i, n)
+    return x
+
+
+def _repeated(p: Lowering, x: Node, dim: int, size: int) -> Node:
+    shape = shape_of(x)
+    whole, rest = divmod(size, shape[dim])
+    if rest == 0:
+        split = (*shape[: dim + 1], whole, *shape[dim + 1 :])
+        places = (*range(dim + 1), *range(dim + 2, len(split)))
+        return p.reshape(p.broadcast_in_dim(x, split, places), (*shape[:dim], size, *shape[dim + 1 :]))
+    place = p.iota(size, 0, 1, torch.float32, p.out.device)
+    at = p.convert(p.floor(p.mul(place, shape[dim] / size)), torch.int64)
+    return p.index_select(x, dim, p.minimum(at, shape[dim] - 1))
+
+
+@decomposition(aten.pixel_shuffle.default)
+def pixel_shuffle(p: Lowering, x: Node, factor: int) -> Node:
+    *lead, c, h, w = shape_of(x)
+    x = p.reshape(x, (*lead, c // factor**2, factor, factor, h, w))
+    n = len(lead)
+    return p.reshape(p.permute(x, (*range(n + 1), n + 3, n + 1, n + 4, n + 2)), p.out.shape)
+
+
+@decomposition(aten.pixel_unshuffle.default)
+def pixel_unshuffle(p: Lowering, x: Node, factor: int) -> Node:
+    *lead, c, h, w = shape_of(x)
+    x = p.reshape(x, (*lead, c, h // factor, factor, w // factor, factor))
+    n = len(lead)
+    return p.reshape(p.permute(x, (*range(n + 1), n + 2, n + 4, n + 1, n + 3)), p.out.shape)
+
+
+@decomposition(aten.channel_shuffle.default)
+def channel_shuffle(p: Lowering, x: Node, groups: int) -> Node:
+    n, c, *space = shape_of(x)
+    x = p.reshape(x, (n, groups, c // groups, *space))
+    return p.reshape(p.permute(x, (0, 2, 1, *range(3, rank_of(x)))), p.out.shape)
+
+
+def _padded_places(p: Lowering, size: int, low: int, high: int, reflect: bool) -> Node:
+    """The source place of each element of a padded dimension."""
+    place = p.iota(size + low + high, -low, 1, torch.int64, p.out.device)
+    if reflect:
+        place = p.abs(place)
+        return p.sub(size - 1, p.abs(p.sub(size - 1, place)))
+    return p.minimum(p.maximum(place, 0), size - 1)
+
+
+def _pad_by_places(p: Lowering, x: Node, amounts: Sequence[int], reflect: bool) -> Any:
+    if not math.prod(shape_of(x)) or min(amounts) < 0:
+        return NotImplemented
+    for i in range(len(amounts) // 2):
+        dim = rank_of(x) - 1 - i
+        low, high = amounts[2 * i], amounts[2 * i + 1]
+        if low or high:
+            x = p.index_select(x, dim, _padded_places(p, shape_of(x)[dim], low, high, reflect))
+    return x
+
+
+@decomposition(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)
+def reflection_pad(p: Lowering, x: Node, amounts: Sequence[int]) -> Any:
+    return _pad_by_places(p, x, amounts, reflect=True)
+
+
+@decomposition(aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default)
+def replication_pad(p: Lowering, x: Node, amounts: Sequence[int]) -> Any:
+    return _pad_by_places(p, x, amounts, reflect=False)

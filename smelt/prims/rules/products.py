@@ -1,0 +1,184 @@
+"""Matrix products, convolution and attention: the scale and the added term leave the product, so that they fuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from smelt.prims.dtypes import LOW_PRECISION
+from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_of, shape_of
+
+
+@decomposition(aten.mm.default)
+def mm(p: Lowering, a: Node, b: Node) -> Any:
+    return p.mm(a, b) if dtype_of(a) is not torch.bool else NotImplemented
+
+
+@decomposition(aten.bmm.default)
+def bmm(p: Lowering, a: Node, b: Node) -> Any:
+    return p.bmm(a, b) if dtype_of(a) is not torch.bool else NotImplemented
+
+
+def _plus(p: Lowering, x: Node, product: Callable[[], Node], beta: Any, alpha: Any) -> Node:
+    """beta * x + alpha * product, wide in between; beta 0 ignores x, NaN and all."""
+
+    def compute(y: Node, *rest: Node) -> Node:
+        y = y if alpha == 1 else p.mul(y, alpha)
+        return p.add(y, rest[0] if beta == 1 else p.mul(rest[0], beta)) if rest else y
+
+    if beta == 0 and alpha == 1:
+        return product()
+    return p.pointwise(compute, product(), *([] if beta == 0 else [x]))
+
+
+@decomposition(aten.addmm.default)
+def addmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
+    return _plus(p, x, lambda: p.mm(a, b), beta, alpha)
+
+
+@decomposition(aten.baddbmm.default)
+def baddbmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
+    return _plus(p, x, lambda: p.bmm(a, b), beta, alpha)
+
+
+@decomposition(aten.addbmm.default)
+def addbmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    if dtype_of(a) in LOW_PRECISION:  # eager sums the batch unrounded
+        return NotImplemented
+    return _plus(p, x, lambda: p.sum(p.bmm(a, b), (0,)), beta, alpha)
+
+
+@decomposition(aten.mv.default)
+def mv(p: Lowering, a: Node, v: Node) -> Node:
+    return p.reshape(p.mm(a, p.keep(v, (1,))), shape_of(a)[:1])
+
+
+@decomposition(aten.addmv.default)
+def addmv(p: Lowering, x: Node, a: Node, v: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
+    return _plus(p, x, lambda: mv(p, a, v), beta, alpha)
+
+
+@decomposition(aten.dot.default, aten.vdot.default)
+def dot(p: Lowering, a: Node, b: Node) -> Node:
+    return p.convert(p.sum(p.mul(p.widen(a), p.widen(b)), (0,)), p.out.dtype)
+
+
+@decomposition(aten.addr.default)
+def addr(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    if p.out.dtype is torch.bool:
+        return NotImplemented
+
+    def compute(x: Node, u: Node, v: Node) -> Node:
+        outer = p.mul(u, v) if alpha == 1 else p.mul(p.mul(u, v), alpha)
+        return outer if beta == 0 else p.add(outer, x if beta == 1 else p.mul(x, beta))
+
+    return p.pointwise(compute, x, p.keep(a, (1,)), b)
+
+
+@decomposition(aten.linear.default)
+def linear(p: Lowering, x: Node, weight: Node, bias: Node | None = None) -> Any:
+    if rank_of(weight) != 2 or not rank_of(x):
+        return NotImplemented
+    *lead, width = shape_of(x)
+    rows = p.reshape(x, (p.out.numel // max(shape_of(weight)[0], 1), width)) if shape_of(weight)[0] else None
+    if rows is None:
+        return NotImplemented
+    product = p.reshape(p.mm(rows, p.permute(weight, (1, 0))), p.out.shape)
+    return product if bias is None else p.pointwise(lambda y, b: p.add(y, b), product, bias)
+
+
+# -- convolution
+
+
+def _each(values: Sequence[int] | int, rank: int) -> tuple[int, ...]:
+    """One entry per spatial dimension from ATen's list, which may hold a single entry for all."""
+    given = (values,) if isinstance(values, int) else tuple(values)
+    return given * rank if len(given) == 1 else given
+
+
+@decomposition(aten.convolution.default)
+def convolution(
+    p: Lowering,
+    x: Node,
+    weight: Node,
+    bias: Node | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Any:
+    rank = rank_of(weight) - 2
+    if rank_of(x) != rank + 2:
+        return NotImplemented
+    sizes = (_each(v, rank) for v in (stride, padding, dilation))
+    return p.convolution(x, weight, bias, *sizes, transposed, _each(output_padding, rank), groups)
+
+
+@decomposition(aten.convolution_backward.default)
+def convolution_backward(
+    p: Lowering,
+    g: Node,
+    x: Node,
+    weight: Node,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    mask: Sequence[bool],
+) -> Any:
+    rank = rank_of(weight) - 2
+    if rank_of(x) != rank + 2:
+        return NotImplemented
+    sizes = [_each(v, rank) for v in (stride, padding, dilation)]
+    options = (*sizes, transposed, _each(output_padding, rank), groups)
+    # the bias gradient is a plain sum of g: as a reduction it fuses with what made g
+    wanted = (mask[0], mask[1], False)
+    bias_shape = None if bias_sizes is None else tuple(bias_sizes)
+    dx, dw, _ = p.convolution_backward(g, x, weight, bias_shape, *options, wanted) if any(wanted) else (None,) * 3
+    space = (0, *range(2, rank + 2))
+    db = p.convert(p.sum(p.widen(g), space), dtype_of(g)) if mask[2] else None
+    return dx, dw, db
+
+
+# -- attention
+
+
+@decomposition(aten._scaled_dot_product_flash_attention_for_cpu.default)
+def attention(
+    p: Lowering,
+    q: Node,
+    k: Node,
+    v: Node,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    attn_mask: Node | None = None,
+    scale: float | None = None,
+) -> Any:
+    return p.attention_cpu(q, k, v, dropout, causal, attn_mask, scale)
+
+
+@decomposition(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
+def attention_backward(
+    p: Lowering,
+    g: Node,
+    q: Node,
+    k: Node,
+    v: Node,
+    out: Node,
+    logsumexp: Node,
+    dropout: float,
+    causal: bool,
+    *,
+    attn_mask: Node | None = None,
+    scale: float | None = None,
+) -> Any:
+    return p.attention_cpu_backward(g, q, k, v, out, logsumexp, dropout, causal, attn_mask, scale)
