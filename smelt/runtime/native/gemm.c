@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 
 enum {
-    CUT_K = 256,             /* longest k of one pass: 256 x 32 floats of B are 32 KB */
+    CUT_K = 384,             /* longest k between two visits of a tile: 384 x 32 floats of B are 48 KB */
     SHARED = 1 << 20,        /* floats of the shared operand packed at a time (4 MB) */
     STRIP_PANELS = 6,        /* row panels of one task when B is shared */
     STRIP_COLUMNS = 4,       /* column panels of one task when A is shared */
@@ -317,11 +317,9 @@ static smelt_gemm transposed(smelt_gemm g) {
     };
 }
 
-/* A read in place costs nothing when its rows are contiguous, unless they lie a multiple of 4 KB apart and compete for
- * the same cache lines; a strided A is packed unless too few columns use it. */
+/* Reading A in place costs nothing when its rows are contiguous; a strided A is packed unless few columns use it. */
 static int reads_a_directly(const smelt_gemm *g, int64_t column_panels) {
-    if (column_panels <= DIRECT_PANELS) return 1;
-    return g->a_column == 1 && (g->a_row % 1024 != 0 || g->m == 1);
+    return g->a_column == 1 || column_panels <= DIRECT_PANELS;
 }
 
 static job prepare(const smelt_gemm *g, const smelt_isa *isa, int threads) {
