@@ -1,0 +1,101 @@
+"""The thread's modes (gradients, autocast) during a capture.
+
+The interpreted program switches the real modes, so that trace tensors behave right. What it switched is undone when the
+capture ends, becomes regions of the graph, and is repeated by residual code when the frame leaves a mode switched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.capture import _native as native
+from smelt.graph import modes
+
+DEVICES = ("cpu", "cuda")
+
+Modes = tuple[Any, ...]
+
+
+def present_modes() -> Modes:
+    """(gradients enabled, then for each device: autocast enabled, its dtype)."""
+    casts = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in DEVICES)
+    return (torch.is_grad_enabled(), *casts)
+
+
+class Ambient:
+    """What the program switched so far, and the regions open in the graph.
+
+    Attributes:
+        log: the calls that switched modes, in order.
+        dirty: a mode may differ from that of the last graph node.
+    """
+
+    def __init__(self) -> None:
+        self.log: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self.dirty = False
+        self._full = native.state()
+        self._start = present_modes()
+        self._nesting = 0
+        self._regions: list[tuple[fx.Node, Any, Modes]] = []
+        self._recorded = self._start
+
+    def switch(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function that switches a mode."""
+        out = fn(*args, **kwargs)
+        self.log.append((fn, args, kwargs))
+        self.dirty = True
+        self._nesting += {"autocast_increment_nesting": 1, "autocast_decrement_nesting": -1}.get(fn.__name__, 0)
+        return out
+
+    def sync(self, graph: fx.Graph) -> None:
+        """Make the graph's open regions those of the present modes."""
+        self.dirty = False
+        self._move(graph, present_modes())
+
+    def close(self, graph: fx.Graph) -> None:
+        """Leave every region that is open in the graph."""
+        self._move(graph, self._start)
+
+    def _move(self, graph: fx.Graph, target: Modes) -> None:
+        while self._regions and self._recorded != target:
+            node, leave, before = self._regions.pop()
+            graph.call_function(leave, (node,)).meta["val"] = None
+            self._recorded = before
+        if self._recorded[0] != target[0]:
+            self._enter(graph, modes.enter_grad_mode, (target[0],), modes.exit_grad_mode, (target[0],), 0)
+        for at, device in enumerate(DEVICES, 1):
+            if self._recorded[at] != target[at]:
+                enabled, dtype = target[at]
+                self._enter(
+                    graph, modes.enter_autocast, (device, dtype, enabled), modes.exit_autocast, (target[at],), at
+                )
+
+    def _enter(self, graph: fx.Graph, fn: Any, args: Any, leave: Any, value: Any, at: int) -> None:
+        node = graph.call_function(fn, args)
+        node.meta["val"] = None
+        before = self._recorded
+        self._regions.append((node, leave, before))
+        self._recorded = (*before[:at], *value, *before[at + 1 :])
+
+    @property
+    def changed(self) -> bool:
+        """The program leaves (so far) other modes than it found."""
+        return self._nesting != 0 or native.state() != self._full
+
+    def restore(self) -> None:
+        """Undo the switches on this thread; the capture is over."""
+        if not self.log:
+            return
+        torch.set_grad_enabled(self._start[0])
+        for device, (enabled, dtype) in zip(DEVICES, self._start[1:], strict=True):
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        for _ in range(self._nesting):
+            torch.autocast_decrement_nesting()
+        for _ in range(-self._nesting):
+            torch.autocast_increment_nesting()
+        torch.clear_autocast_cache()

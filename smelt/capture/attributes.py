@@ -1,0 +1,378 @@
+"""Attribute reads, writes and deletions, as `object.__getattribute__` and friends do them, with guards."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture import policy, sources
+from smelt.capture.breaks import Break, UserError, user
+from smelt.capture.effects import DELETED
+from smelt.capture.registry import ATTR
+from smelt.capture.sources import Source
+from smelt.capture.values import LEAVES, is_constant
+from smelt.graph.trace import TraceTensor
+
+_MISS = object()
+_GENERIC = (object.__getattribute__, BaseException.__getattribute__, dict.__getattribute__, tuple.__getattribute__)
+SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+def find_in_class(vm: Any, cls: type, name: str) -> Any:
+    """The raw attribute that the method resolution order gives, guarded once per (class, name)."""
+    key = (cls, name)
+    found = vm.lookups.get(key, _MISS)
+    if found is _MISS:
+        found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), _MISS)
+        if found is not _MISS and not policy.is_frozen(cls.__module__) and id(cls) not in vm.created:
+            vm.guards.check(sources.class_attr(cls, name), native.IS, found)
+        vm.lookups[key] = found
+    return found
+
+
+_BUILT_IN = frozenset({list, tuple, dict, set, frozenset, slice, type, types.FunctionType, TraceTensor})
+
+
+def python_method(vm: Any, obj: Any, name: str) -> Any:
+    """A dunder method of the object's class when it is written in Python; None otherwise."""
+    cls = type(obj)
+    if cls in LEAVES or cls in _BUILT_IN:
+        return None
+    raw = find_in_class(vm, cls, name)
+    return raw if isinstance(raw, types.FunctionType) else None
+
+
+@ATTR(object)
+def load_object_attr(vm: Any, obj: Any, name: str) -> Any:
+    """An attribute of an ordinary instance."""
+    cls = type(obj)
+    source = vm.sources.get(id(obj))
+    if source is not None:
+        value = vm.reads.get((id(obj), name), _MISS)
+        if value is DELETED:
+            return _missing(vm, obj, name)
+        if value is not _MISS:
+            return value
+    elif cls in LEAVES:
+        return user(getattr, obj, name)
+    custom = find_in_class(vm, cls, "__getattribute__")
+    if isinstance(custom, types.FunctionType):
+        return vm.call(custom, (obj, name), {})
+    return _generic(vm, obj, cls, name, source)
+
+
+def _generic(vm: Any, obj: Any, cls: type, name: str, source: Source | None) -> Any:
+    raw = find_in_class(vm, cls, name)
+    if raw is not _MISS and _is_data(raw):
+        return _bind(vm, raw, obj, cls, name, source)
+    held = instance_dict(vm, obj)
+    if held is not None and name in held:
+        if source is None or held is not _own_dict(obj):
+            return held[name]
+        value = vm.external(held[name], sources.instance_item(source, name))
+        vm.reads[id(obj), name] = value
+        return value
+    if raw is not _MISS:
+        if source is not None and held is not None:
+            vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
+        return _bind(vm, raw, obj, cls, name, source)
+    return _missing(vm, obj, name)
+
+
+def _own_dict(obj: Any) -> dict[str, Any] | None:
+    try:
+        held = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+    return held if isinstance(held, dict) else None
+
+
+def instance_dict(vm: Any, obj: Any) -> dict[str, Any] | None:
+    """The instance's dictionary, or its mirror when the program took hold of it."""
+    held = _own_dict(obj)
+    if held is None:
+        return None
+    mirror = vm.effects.mirrors.get(id(held))
+    return held if mirror is None else mirror.copy
+
+
+def _is_data(raw: Any) -> bool:
+    """A data descriptor: it wins over the instance's dictionary."""
+    if isinstance(raw, types.FunctionType):
+        return False
+    kind = type(raw)
+    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+
+
+def _bind(vm: Any, raw: Any, obj: Any, cls: type, name: str, source: Source | None) -> Any:
+    """What a class attribute gives on an instance."""
+    kind = type(raw)
+    if kind is types.FunctionType:
+        return types.MethodType(raw, obj)
+    if kind is property:
+        if raw.fget is None:
+            raise UserError(AttributeError(f"property {name!r} of {cls.__name__!r} object has no getter"))
+        return _with_fallback(vm, raw.fget, obj, name)
+    if kind is staticmethod:
+        return raw.__func__
+    if kind is classmethod:
+        return types.MethodType(raw.__func__, cls)
+    if kind in SLOTS:
+        return _slot(vm, raw, obj, name, source)
+    if kind is types.BuiltinFunctionType:
+        return raw
+    if isinstance(raw, FUNCTIONS) or isinstance(raw, functools._lru_cache_wrapper):
+        return user(raw.__get__, obj, cls)
+    getter = getattr(kind, "__get__", None)
+    if isinstance(getter, types.FunctionType):
+        return vm.call(getter, (raw, obj, cls), {})
+    if getter is not None:
+        return user(raw.__get__, obj, cls)
+    return class_value(vm, raw, cls, name)
+
+
+def class_value(vm: Any, raw: Any, cls: type, name: str) -> Any:
+    """A plain value that a class holds."""
+    if id(cls) in vm.created or is_constant(raw):
+        return raw
+    return vm.external(raw, sources.class_attr(cls, name))
+
+
+def _slot(vm: Any, raw: Any, obj: Any, name: str, source: Source | None) -> Any:
+    """`__slots__` members and attributes that C code computes."""
+    value = user(raw.__get__, obj, type(obj))
+    if source is None:
+        return value
+    base = sources.instance_dict(source) if name == "__dict__" else sources.attr(source, name)
+    value = vm.external(value, base)
+    vm.reads[id(obj), name] = value
+    return value
+
+
+def _with_fallback(vm: Any, fget: Any, obj: Any, name: str) -> Any:
+    """A property; when it raises AttributeError, `__getattr__` is asked, as Python does."""
+    try:
+        return vm.call(fget, (obj,), {})
+    except UserError as error:
+        if not isinstance(error.error, AttributeError) or not hasattr(type(obj), "__getattr__"):
+            raise
+        return _missing(vm, obj, name)
+
+
+def _missing(vm: Any, obj: Any, name: str) -> Any:
+    cls = type(obj)
+    fallback = find_in_class(vm, cls, "__getattr__")
+    if isinstance(obj, torch.nn.Module) and fallback is torch.nn.Module.__getattr__:
+        return load_member(vm, obj, name)
+    if isinstance(fallback, types.FunctionType):
+        return vm.call(fallback, (obj, name), {})
+    raise no_attribute(vm, obj, name)
+
+
+def no_attribute(vm: Any, obj: Any, name: str) -> UserError:
+    """The error for a missing attribute; that it is missing is guarded."""
+    source = vm.sources.get(id(obj))
+    if source is not None and _own_dict(obj) is not None:
+        vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
+    return UserError(AttributeError(f"{type(obj).__name__!r} object has no attribute {name!r}", name=name, obj=obj))
+
+
+MEMBERS = ("_parameters", "_buffers", "_modules")
+
+
+def load_member(vm: Any, module: torch.nn.Module, name: str) -> Any:
+    """A parameter, buffer or submodule, as `nn.Module.__getattr__` finds it."""
+    held = module.__dict__
+    source = vm.sources.get(id(module))
+    for table in MEMBERS:
+        members = held.get(table)
+        if members is None:
+            continue
+        mirror = vm.effects.mirrors.get(id(members))
+        if mirror is not None:
+            if name in mirror.copy:
+                return mirror.copy[name]
+        elif name in members:
+            if source is None:
+                return members[name]
+            value = vm.external(members[name], sources.member(source, table, name))
+            vm.reads[id(module), name] = value
+            return value
+    raise no_attribute(vm, module, name)
+
+
+# -- kinds of objects with look-up rules of their own ---------------------------------------------------------------
+
+
+@ATTR(types.ModuleType)
+def load_module_attr(vm: Any, module: types.ModuleType, name: str) -> Any:
+    """A global of a Python module."""
+    key = (id(module), name)
+    value = vm.reads.get(key, _MISS)
+    if value is not _MISS:
+        return value
+    raw = user(getattr, module, name)
+    if policy.is_frozen(module.__name__) and is_constant(raw):
+        value = raw
+    else:
+        value = vm.external(raw, sources.attr(sources.const(module, module.__name__), name))
+    vm.reads[key] = value
+    vm.keep(module)
+    return value
+
+
+@ATTR(type)
+def load_class_attr(vm: Any, cls: type, name: str) -> Any:
+    """An attribute of a class."""
+    key = (id(cls), name)
+    value = vm.reads.get(key, _MISS)
+    if value is not _MISS:
+        return value
+    raw = find_in_class(vm, cls, name)
+    meta = next((vars(base)[name] for base in type(cls).__mro__ if name in vars(base)), _MISS)
+    if type(meta) is property:
+        return vm.call(meta.fget, (cls,), {})
+    if raw is _MISS and meta is _MISS:
+        fallback = getattr(type(cls), "__getattr__", None)
+        if isinstance(fallback, types.FunctionType):
+            return vm.call(fallback, (cls, name), {})
+    value = user(getattr, cls, name)
+    if raw is value:
+        value = class_value(vm, raw, cls, name)
+    elif raw is not _MISS and not isinstance(value, (*FUNCTIONS, types.MethodType)) and not is_constant(value):
+        if name not in ("__dict__", "__doc__", "__annotations__", "__mro__", "__bases__"):
+            raise Break(f"attribute {cls.__name__}.{name}", "a descriptor computes it")
+    vm.keep(cls)
+    return value
+
+
+@ATTR(super)
+def load_super_attr(vm: Any, proxy: Any, name: str) -> Any:
+    """`super().name`"""
+    obj, cls, start = proxy.__self__, proxy.__self_class__, proxy.__thisclass__
+    mro = cls.__mro__
+    for base in mro[mro.index(start) + 1 :]:
+        if name in vars(base):
+            raw = vars(base)[name]
+            if not policy.is_frozen(base.__module__):
+                vm.guards.check(sources.class_attr(base, name), native.IS, raw)
+            if isinstance(obj, type) and obj is cls and type(raw) is types.FunctionType:
+                return raw
+            return _bind(vm, raw, obj, cls, name, vm.sources.get(id(obj)))
+    raise UserError(AttributeError(f"'super' object has no attribute {name!r}"))
+
+
+@ATTR(types.MethodType)
+def load_method_attr(vm: Any, method: types.MethodType, name: str) -> Any:
+    """An attribute of a bound method: its own parts, else its function's."""
+    if name in ("__func__", "__self__"):
+        return load_object_attr(vm, method, name) if vm.source_of(method) else getattr(method, name)
+    return load_object_attr(vm, method.__func__, name) if name != "__class__" else types.MethodType
+
+
+@ATTR(types.FunctionType)
+def load_function_attr(vm: Any, function: types.FunctionType, name: str) -> Any:
+    """An attribute of a function: functions are known by identity, their dictionaries may change."""
+    value = user(getattr, function, name)
+    if id(function) in vm.created or is_constant(value) or value is None:
+        return value
+    source = vm.sources.get(id(function)) or sources.const(function, function.__qualname__)
+    if type(value) is types.CellType or value is function.__closure__:
+        vm.adopt_cells(function, source)
+    return vm.external(value, sources.attr(source, name))
+
+
+# -- writes -----------------------------------------------------------------------------------------------------------
+
+
+def store_attr(vm: Any, obj: Any, name: str, value: Any) -> None:
+    """`obj.name = value`"""
+    cls = type(obj)
+    if isinstance(obj, torch.Tensor):
+        store_tensor_attr(vm, obj, name, value)
+        return
+    setter = find_in_class(vm, cls, "__setattr__")
+    if isinstance(obj, torch.nn.Module) and setter is torch.nn.Module.__setattr__:
+        store_module_attr(vm, obj, name, value)
+    elif isinstance(setter, types.FunctionType):
+        vm.call(setter, (obj, name, value), {})
+    else:
+        store_generic(vm, obj, name, value)
+
+
+def store_generic(vm: Any, obj: Any, name: str, value: Any) -> None:
+    """`object.__setattr__(obj, name, value)`"""
+    raw = find_in_class(vm, type(obj), name) if not isinstance(obj, (type, types.ModuleType)) else _MISS
+    if type(raw) is property:
+        if raw.fset is None:
+            raise UserError(AttributeError(f"property {name!r} of {type(obj).__name__!r} object has no setter"))
+        vm.call(raw.fset, (obj, value), {})
+        return
+    setter = getattr(type(raw), "__set__", None) if raw is not _MISS else None
+    if isinstance(setter, types.FunctionType):
+        vm.call(setter, (raw, obj, value), {})
+        return
+    if is_external(vm, obj):
+        held = instance_dict(vm, obj)
+        if held is not None and held is not _own_dict(obj):
+            held[name] = value
+        else:
+            vm.effects.store("attr", obj, name, value)
+        return
+    vm.work += 1
+    if type(obj) is types.FunctionType or not hasattr(type(obj), "__setattr__"):
+        user(setattr, obj, name, value)
+    else:
+        user(object.__setattr__ if not isinstance(obj, type) else type.__setattr__, obj, name, value)
+
+
+def is_external(vm: Any, obj: Any) -> bool:
+    """True when writing to `obj` would be seen outside before the residual runs."""
+    if id(obj) in vm.sources:
+        return True
+    return isinstance(obj, (type, types.ModuleType, types.FunctionType)) and id(obj) not in vm.created
+
+
+def store_module_attr(vm: Any, module: torch.nn.Module, name: str, value: Any) -> None:
+    """`nn.Module.__setattr__` for what a forward may do: plain values, and buffers that exist."""
+    held = module.__dict__
+    if vm.source_of(module) is None:
+        raise Break("an attribute of a module that was made in the compiled function", "it is not captured")
+    kind = vm.type_of(value)
+    if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)) or name in held["_parameters"]:
+        raise Break("a parameter or submodule is replaced", hint="assign parameters outside of the compiled function")
+    if name in held["_modules"]:
+        raise Break("a submodule is replaced", hint="assign submodules outside of the compiled function")
+    if name in held["_buffers"]:
+        vm.effects.store("attr", module, name, value)
+        return
+    store_generic(vm, module, name, value)
+
+
+def store_tensor_attr(vm: Any, tensor: Any, name: str, value: Any) -> None:
+    """`tensor.name = value`"""
+    if name in ("grad", "data", "requires_grad", "grad_fn", "names"):
+        raise Break(f"tensor.{name} is assigned", "a graph has no such operation", "do it outside of the function")
+    if vm.source_of(tensor) is not None:
+        vm.effects.store("attr", tensor, name, value)
+    else:
+        vm.work += 1
+        setattr(tensor, name, value)
+
+
+def delete_attr(vm: Any, obj: Any, name: str) -> None:
+    """`del obj.name`"""
+    deleter = find_in_class(vm, type(obj), "__delattr__")
+    if isinstance(deleter, types.FunctionType) and not isinstance(obj, torch.nn.Module):
+        vm.call(deleter, (obj, name), {})
+    elif is_external(vm, obj):
+        vm.load_attr(obj, name)
+        vm.effects.store("attr", obj, name, DELETED)
+    else:
+        vm.work += 1
+        user(delattr, obj, name)

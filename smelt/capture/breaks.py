@@ -1,0 +1,95 @@
+"""How capture stops: a graph break (the graph ends here) or an exception of the user's own code.
+
+Neither derives from Exception, so that interpreted `except Exception` clauses and C code never swallow them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from smelt.base.errors import Unsupported
+
+
+class Break(BaseException):
+    """Capture met something that it cannot put in a graph.
+
+    Args:
+        title: what was met, in the user's terms.
+        why: why it ends the graph.
+        hint: what the user may write instead.
+    """
+
+    def __init__(self, title: str, why: str = "", hint: str = "") -> None:
+        super().__init__(title)
+        self.title, self.why, self.hint = title, why, hint
+        self.at: At | None = None
+
+
+class UserError(BaseException):
+    """An exception that the user's program raised while it was interpreted."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(repr(error))
+        self.error = error
+
+
+class CannotRebuild(Exception):
+    """A value leaves the frame that residual code has no way to make again."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A place in the user's code; the line is looked up only when somebody reads it."""
+
+    code: CodeType
+    offset: int
+
+    @property
+    def line(self) -> int:
+        found = self.code.co_firstlineno
+        for start, end, line in self.code.co_lines():
+            if start <= self.offset < end and line is not None:
+                found = line
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.code.co_filename}:{self.line}"
+
+
+@dataclass(frozen=True)
+class BreakReason:
+    """One graph break as `explain` and `fullgraph` show it."""
+
+    title: str
+    at: str
+    why: str
+    hint: str
+
+    @classmethod
+    def of(cls, stop: Break) -> BreakReason:
+        return cls(stop.title, str(stop.at) if stop.at else "", stop.why, stop.hint)
+
+    def error(self) -> Unsupported:
+        """The same as the error that `fullgraph=True` raises."""
+        return Unsupported(self.title, at=self.at or None, why=self.why or None, hint=self.hint or None)
+
+    def __str__(self) -> str:
+        return str(self.error())
+
+
+def user(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run one operation of the user's program natively; what it raises is the user's exception."""
+    try:
+        return fn(*args, **kwargs)
+    except Unsupported as error:
+        raise Break(error.what, error.why or "", error.hint or "") from None
+    except Exception as error:
+        raise UserError(error) from None
+
+
+def user_raise(error: BaseException) -> Any:
+    """Raise `error` as the interpreted program would."""
+    raise UserError(error)

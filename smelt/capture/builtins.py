@@ -1,0 +1,504 @@
+"""What builtin functions mean for values of a capture: those that ask about types, attributes and containers."""
+
+from __future__ import annotations
+
+import _warnings
+import builtins
+import collections
+import contextvars
+import operator
+import threading
+import types
+import typing
+from typing import Any
+
+import torch
+
+from smelt.capture import calls, containers, sources
+from smelt.capture.attributes import (
+    _generic,
+    delete_attr,
+    load_class_attr,
+    python_method,
+    store_attr,
+    store_generic,
+)
+from smelt.capture.breaks import Break, UserError, user, user_raise
+from smelt.capture.effects import CONTAINERS
+from smelt.capture.generators import TracedGenerator
+from smelt.capture.operators import binary
+from smelt.capture.registry import ATTR, special
+from smelt.capture.values import LEAVES
+from smelt.graph.trace import TraceTensor
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def _a_generator() -> Any:
+    yield None
+
+
+_GENERATOR = _a_generator()
+
+
+def visible(vm: Any, value: Any) -> Any:
+    """A real object of the class that the program believes `value` to have."""
+    if type(value) is TraceTensor:
+        return vm.tensors.stand_in(value)
+    return _GENERATOR if type(value) is TracedGenerator else value
+
+
+@special(isinstance)
+def is_instance(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """isinstance(object, class or tuple)"""
+    value, cls = args
+    kind = type(value)
+    if kind is TraceTensor or kind is TracedGenerator:
+        value = visible(vm, value)
+    return user(isinstance, value, vm.effects.plain(cls))
+
+
+@special(type)
+def type_call(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """type(object), or a class made at run time"""
+    if len(args) == 1:
+        return type(visible(vm, args[0])) if type(args[0]) is not TraceTensor else vm.type_of(args[0])
+    return vm.native(type, *vm.effects.plain(args), **kwargs)
+
+
+@special(len)
+def length(vm: Any, args: Args, kwargs: Kwargs) -> int:
+    """len(object)"""
+    return containers.length(vm, *args)
+
+
+@special(bool)
+def boolean(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """bool(object)"""
+    return containers.truth(vm, *args) if args else False
+
+
+@special(operator.not_)
+def negate(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """operator.not_(object)"""
+    return not containers.truth(vm, *args)
+
+
+@special(getattr)
+def get_attr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """getattr(object, name[, default])"""
+    if type(args[1]) is not str:
+        user(getattr, None, args[1])
+    try:
+        return vm.load_attr(args[0], args[1])
+    except UserError as error:
+        if len(args) < 3 or not isinstance(error.error, AttributeError):
+            raise
+        return args[2]
+
+
+@special(hasattr)
+def has_attr(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """hasattr(object, name)"""
+    try:
+        vm.load_attr(*args)
+    except UserError as error:
+        if not isinstance(error.error, AttributeError):
+            raise
+        return False
+    return True
+
+
+@special(setattr)
+def set_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """setattr(object, name, value)"""
+    store_attr(vm, *args)
+
+
+@special(delattr)
+def del_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """delattr(object, name)"""
+    delete_attr(vm, *args)
+
+
+@special(object.__setattr__)
+def object_set_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """object.__setattr__(object, name, value)"""
+    store_generic(vm, *args)
+
+
+@special(object.__getattribute__)
+def object_get_attr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """object.__getattribute__(object, name)"""
+    obj, name = args
+    return _generic(vm, obj, type(obj), name, vm.sources.get(id(obj)))
+
+
+@special(type.__getattribute__)
+def type_get_attr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """type.__getattribute__(class, name)"""
+    return load_class_attr(vm, *args)
+
+
+@special(callable)
+def is_callable(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """callable(object)"""
+    return callable(visible(vm, args[0]))
+
+
+@special(iter)
+def iterate(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """iter(object)"""
+    if len(args) == 2:
+        return calls.call_native(vm, iter, args, kwargs)
+    return containers.iterate(vm, *args)
+
+
+@special(next)
+def advance(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """next(iterator[, default])"""
+    value = containers.advance(vm, args[0])
+    if value is containers.END:
+        return args[1] if len(args) > 1 else user_raise(StopIteration())
+    return value
+
+
+@special(super)
+def make_super(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """super() and super(class, object)"""
+    if args:
+        return user(super, *args)
+    frame = vm.frames[-1]
+    code = frame.code
+    if "__class__" not in code.co_freevars:
+        raise UserError(RuntimeError("super(): __class__ cell not found"))
+    first = frame.locals[0]
+    if isinstance(first, types.CellType):
+        first = vm.cell(first, code.co_varnames[0])
+    index = len(frame.locals) - len(code.co_freevars) + code.co_freevars.index("__class__")
+    return user(super, vm.cell(frame.locals[index], "__class__"), first)
+
+
+@special(vars)
+def variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """vars(object)"""
+    if not args:
+        raise Break("vars() without an object", "local variables are not a dict while capturing")
+    return vm.load_attr(args[0], "__dict__")
+
+
+@special(globals)
+def global_variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """globals()"""
+    held = vm.frames[-1].globals
+    return vm.register(held, vm.globals_source(held))
+
+
+@special(locals)
+def local_variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """locals()"""
+    frame = vm.frames[-1]
+    names = frame.code.co_varnames
+    return {
+        name: value if not isinstance(value, types.CellType) else vm.cell(value, name)
+        for name, value in zip(names, frame.locals, strict=False)
+        if value is not containers.native.NULL
+    }
+
+
+@special(print)
+def print_call(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """print(...)"""
+    calls.defer(vm, print, args, kwargs)
+
+
+@special(_warnings.warn)
+def warn(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """warnings.warn(...)"""
+    calls.defer(vm, _warnings.warn, args, kwargs)
+
+
+@special(builtins.input, builtins.open, builtins.exec, builtins.eval, builtins.compile, builtins.breakpoint)
+def outside(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Files, the terminal, code made at run time."""
+    raise Break("input, open, exec, eval, compile or breakpoint is called", "it acts outside of the program")
+
+
+def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
+    """str(value), repr(value) or format(value, spec)"""
+    if type(value) is TraceTensor:
+        raise containers.tensor_value("a tensor is turned into text")
+    names = {str: ("__str__", "__repr__"), repr: ("__repr__",), format: ("__format__",)}[fn]
+    for name in names:
+        method = python_method(vm, value, name)
+        if method is not None:
+            return vm.call(method, (value, *rest), {})
+    if id(value) in vm.sources and not isinstance(value, (*CONTAINERS, types.FunctionType)):
+        if isinstance(value, Exception) or type(value).__repr__ is not object.__repr__:
+            raise Break(f"text of a {type(value).__name__} from outside")
+    return vm.native(fn, vm.effects.plain(value), *rest)
+
+
+@special(str)
+def to_str(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """str(object)"""
+    return to_text(vm, str, args[0]) if len(args) == 1 and not kwargs else vm.native(str, *args, **kwargs)
+
+
+@special(repr)
+def to_repr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """repr(object)"""
+    return to_text(vm, repr, *args)
+
+
+@special(format)
+def to_format(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """format(object[, spec])"""
+    return to_text(vm, format, *args)
+
+
+def _register_numbers() -> None:
+    for kind, name in ((int, "__int__"), (float, "__float__"), (complex, "__complex__")):
+
+        def convert(vm: Any, args: Args, kwargs: Kwargs, kind: Any = kind, name: str = name) -> Any:
+            if args and type(args[0]) is TraceTensor:
+                raise containers.tensor_value(f"{kind.__name__}() of a tensor")
+            method = python_method(vm, args[0], name) if args else None
+            return vm.call(method, (args[0],), {}) if method is not None else vm.native(kind, *args, **kwargs)
+
+        special(kind)(convert)
+
+
+_register_numbers()
+
+
+@special(id)
+def identity(vm: Any, args: Args, kwargs: Kwargs) -> int:
+    """id(object)"""
+    if type(args[0]) is TraceTensor:
+        real = vm.tensors.real.get(id(args[0]))
+        if real is None:
+            raise Break("id() of a tensor that the graph makes", "the object does not exist yet")
+        return id(real)
+    return id(args[0])
+
+
+def _register_arithmetic() -> None:
+    for fn in (abs, round, divmod, pow):
+
+        def compute(vm: Any, args: Args, kwargs: Kwargs, fn: Any = fn) -> Any:
+            if any(type(a) is TraceTensor for a in args):
+                return vm.tensors.run(fn, args, kwargs)
+            dunder = python_method(vm, args[0], f"__{fn.__name__}__")
+            return vm.call(dunder, args, kwargs) if dunder is not None else vm.native(fn, *args, **kwargs)
+
+        special(fn)(compute)
+
+
+_register_arithmetic()
+
+
+# -- builtins that iterate their arguments ------------------------------------------------------------------------------
+
+
+def _iterable(vm: Any, value: Any) -> Any:
+    """The argument as C code may iterate it: through the interpreter where Python code does it."""
+    if type(value) in LEAVES:
+        return value
+    if type(value) is TraceTensor:
+        return containers.iterate(vm, value)
+    if isinstance(value, CONTAINERS) and python_method(vm, value, "__iter__") is None:
+        return vm.effects.plain(value)
+    if python_method(vm, value, "__iter__") is None and not (
+        python_method(vm, value, "__getitem__") and hasattr(type(value), "__len__")
+    ):
+        return vm.effects.plain(value)
+    return containers.iterate(vm, value)
+
+
+def _register_iterating() -> None:
+    for fn, first in ((list, 0), (tuple, 0), (set, 0), (frozenset, 0), (enumerate, 0), (zip, 0), (map, 1), (filter, 1),
+                      (sum, 0), (any, 0), (all, 0), (sorted, 0), (collections.deque, 0)):  # fmt: skip
+
+        def consume(vm: Any, args: Args, kwargs: Kwargs, fn: Any = fn, first: int = first) -> Any:
+            count = len(args) if fn in (zip, map) else first + 1
+            head = tuple(_iterable(vm, a) if first <= i < count else a for i, a in enumerate(args))
+            return calls.call_native(vm, fn, head, kwargs)
+
+        special(fn)(consume)
+    for pick in (min, max):
+
+        def choose(vm: Any, args: Args, kwargs: Kwargs, fn: Any = pick) -> Any:
+            if len(args) == 1:
+                args = (_iterable(vm, args[0]),)
+            return calls.call_native(vm, fn, args, kwargs)
+
+        special(pick)(choose)
+
+
+_register_iterating()
+
+
+@special(sum)
+def total(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """sum(iterable[, start])"""
+    items = list(user(iter, _iterable(vm, args[0]))) if args else user(sum)
+    start = args[1] if len(args) > 1 else kwargs.get("start", 0)
+    if any(type(item) is TraceTensor for item in items) or type(start) is TraceTensor:
+        for item in items:
+            start = binary(vm, operator.add, start, item)
+        return start
+    return vm.native(sum, items, start)
+
+
+@special(reversed)
+def reverse(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """reversed(sequence)"""
+    method = python_method(vm, args[0], "__reversed__")
+    if method is not None:
+        return vm.call(method, args, {})
+    if python_method(vm, args[0], "__getitem__") is not None:
+        count = containers.length(vm, args[0])
+        return iter([containers.subscript(vm, args[0], i) for i in range(count - 1, -1, -1)])
+    return vm.native(reversed, vm.effects.plain(args[0]))
+
+
+def as_mapping(vm: Any, value: Any) -> Any:
+    """A mapping with Python methods as a plain dict, made through the interpreter."""
+    if isinstance(value, dict) and python_method(vm, value, "__iter__") is None:
+        return vm.effects.plain(value)
+    if python_method(vm, value, "keys") is not None:
+        keys = containers.iterate(vm, vm.call(vm.load_attr(value, "keys"), (), {}))
+        return {key: containers.subscript(vm, value, key) for key in keys}
+    return _iterable(vm, value)
+
+
+@special(dict)
+def make_dict(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """dict(mapping or iterable, **kwargs)"""
+    return calls.call_native(vm, dict, tuple(as_mapping(vm, a) for a in args), kwargs)
+
+
+@special(dict.get)
+def dict_get(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """dict.get(key[, default])"""
+    held, key, *default = args
+    source = vm.sources.get(id(held))
+    if source is None or id(held) in vm.effects.mirrors:
+        return vm.native(dict.get, vm.effects.mirror(held), key, *default)
+    if vm.effects.has_key(held, source, key):
+        return vm.effects.read_key(held, source, key)
+    return default[0] if default else None
+
+
+@special(dict.__getitem__, collections.OrderedDict.__getitem__)
+def dict_getitem(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """dict.__getitem__(key)"""
+    held, key = args
+    source = vm.sources.get(id(held))
+    if source is None or id(held) in vm.effects.mirrors or not dict.__contains__(held, key):
+        return vm.native(dict.__getitem__, vm.effects.mirror(held), key)
+    vm.effects.has_key(held, source, key)
+    return vm.effects.read_key(held, source, key)
+
+
+@special(dict.__contains__)
+def dict_contains(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """dict.__contains__(key)"""
+    held, key = args
+    source = vm.sources.get(id(held))
+    if source is None or id(held) in vm.effects.mirrors:
+        return vm.native(dict.__contains__, vm.effects.mirror(held), key)
+    return vm.effects.has_key(held, source, key)
+
+
+@special(list.__getitem__, tuple.__getitem__)
+def sequence_getitem(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """list.__getitem__(index)"""
+    held, key = args
+    source = vm.sources.get(id(held))
+    base = list if isinstance(held, list) else tuple
+    if source is None or id(held) in vm.effects.mirrors or type(key) is not int:
+        return vm.native(base.__getitem__, vm.effects.mirror(held), key)
+    return vm.external(user(base.__getitem__, held, key), sources.sequence_item(source, key, type(held)))
+
+
+@special(dict.update, collections.OrderedDict.update, dict.__init__, collections.OrderedDict.__init__)
+def dict_update(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """dict.update(mapping, **kwargs)"""
+    held, *given = args
+    target = containers.writable(vm, held)
+    store = python_method(vm, held, "__setitem__") if isinstance(held, collections.OrderedDict) else None
+    pairs = [as_mapping(vm, value) for value in given]
+    if store is None:
+        vm.native(dict.update if not isinstance(held, collections.OrderedDict) else _UPDATE, target, *pairs, **kwargs)
+        return
+    for key, value in dict(*pairs, **kwargs).items():
+        vm.call(store, (held, key, value), {})
+
+
+_UPDATE = collections.OrderedDict.update
+
+
+@special(list.extend)
+def list_extend(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """list.extend(iterable)"""
+    held, more = args
+    vm.native(list.extend, containers.writable(vm, held), _iterable(vm, more))
+
+
+@special(str.join)
+def join(vm: Any, args: Args, kwargs: Kwargs) -> str:
+    """str.join(iterable)"""
+    return vm.native(str.join, args[0], _iterable(vm, args[1]))
+
+
+@special(str.format)
+def format_string(vm: Any, args: Args, kwargs: Kwargs) -> str:
+    """str.format(...)"""
+    if any(type(a) is TraceTensor for a in (*args, *kwargs.values())):
+        raise containers.tensor_value("a tensor is turned into text")
+    return vm.native(str.format, *vm.effects.plain(args), **kwargs)
+
+
+@special(contextvars.ContextVar.get)
+def context_get(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """ContextVar.get([default])"""
+    variable, *default = args
+    source = vm.sources.get(id(variable)) or sources.const(variable, variable.name)
+    missing = default[0] if default else containers.END
+    key = (id(variable), "get")
+    if key in vm.reads:
+        return vm.reads[key]
+    if variable.get(None) is None:
+        value = user(variable.get, *default)
+        vm.guards.check(sources.called(source, _current, "current"), sources.native.IS, value)
+        return value
+    value = vm.external(variable.get(missing), sources.called(source, _current, "current"))
+    vm.reads[key] = value
+    return value
+
+
+def _current(variable: contextvars.ContextVar[Any]) -> Any:
+    return variable.get(None)
+
+
+@ATTR(threading.local)
+def thread_attr(vm: Any, obj: Any, name: str) -> Any:
+    """An attribute of threading.local."""
+    source = vm.source_of(obj)
+    value = user(getattr, obj, name)
+    return value if source is None else vm.external(value, sources.attr(source, name))
+
+
+@special(typing.cast)
+def cast(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """typing.cast(type, value)"""
+    return args[1]
+
+
+@special(torch._C._are_functorch_transforms_active)
+def no_functorch(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """vmap and grad are not active: the mode guard says so."""
+    return False

@@ -1,0 +1,135 @@
+"""Code objects decoded once: instructions with their handlers, jump targets as indices, the exception table.
+
+The version tables (`opcodes_311` ...) say how each opcode is decoded and which function gives it meaning.
+"""
+
+from __future__ import annotations
+
+import opcode
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, NamedTuple
+
+Handler = Callable[[Any, Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a decoder may look at: the code, the offsets of this and the next instruction (after inline caches)."""
+
+    code: CodeType
+    offset: int
+    next: int
+    arg: int
+
+
+class Jump(int):
+    """A decoded argument that is a byte offset and becomes an instruction index."""
+
+
+class Op(NamedTuple):
+    """One row of a version's table: the meaning and how the raw argument is read."""
+
+    handler: Handler
+    decode: Callable[[Site], Any]
+
+
+class Covered(NamedTuple):
+    """One row of the exception table, in instruction indices: start <= index < end jumps to target."""
+
+    start: int
+    end: int
+    target: int
+    depth: int
+    lasti: bool
+
+
+class Decoded:
+    """A code object ready to be interpreted.
+
+    Attributes:
+        instructions: (handler, argument) by index.
+        names, raw: opcode names and raw arguments by index.
+        offsets: byte offset of each instruction (of its first EXTENDED_ARG).
+        handlers: exception table rows, by start.
+    """
+
+    __slots__ = ("code", "instructions", "names", "raw", "offsets", "index_of", "handlers", "_starts")
+
+    def __init__(self, code: CodeType, table: dict[str, Op]) -> None:
+        self.code = code
+        self.names: list[str] = []
+        self.raw: list[int] = []
+        self.offsets: list[int] = []
+        self.index_of: dict[int, int] = {}
+        sites = self._scan()
+        self.instructions = [self._decode(table, name, site) for name, site in zip(self.names, sites, strict=True)]
+        self.handlers = sorted(self._exception_table())
+        self._starts = [row.start for row in self.handlers]
+
+    def _scan(self) -> list[Site]:
+        """Split the bytes into instructions; EXTENDED_ARG is folded, caches are skipped."""
+        raw, sites = self.code.co_code, []
+        start, arg, at, end = 0, 0, 0, len(raw)
+        while at < end:
+            op, arg = raw[at], arg << 8 | raw[at + 1]
+            self.index_of[at] = len(self.names)
+            after = at + 2 + 2 * _CACHES[op]
+            if op != opcode.EXTENDED_ARG:
+                self.names.append(opcode.opname[op])
+                self.raw.append(arg)
+                self.offsets.append(start)
+                sites.append(Site(self.code, start, after, arg))
+                start, arg = after, 0
+            at = after
+        return sites
+
+    def _decode(self, table: dict[str, Op], name: str, site: Site) -> tuple[Handler, Any]:
+        op = table.get(name)
+        if op is None:
+            return table["unknown"].handler, name
+        value = op.decode(site)
+        if type(value) is Jump:
+            value = self.index_of[value]
+        elif type(value) is tuple and value and type(value[0]) is Jump:
+            value = (self.index_of[value[0]], *value[1:])
+        return op.handler, value
+
+    def handler_at(self, index: int) -> Covered | None:
+        """The exception table row that covers an instruction."""
+        at = bisect_right(self._starts, index) - 1
+        if at >= 0 and self.handlers[at].start <= index < self.handlers[at].end:
+            return self.handlers[at]
+        return None
+
+    def _exception_table(self) -> list[Covered]:
+        """Rows of `co_exceptiontable` (format: CPython Objects/exception_handling_notes.txt)."""
+        data, rows, at = self.code.co_exceptiontable, [], 0
+
+        def number() -> int:
+            nonlocal at
+            value, more = 0, True
+            while more:
+                byte = data[at]
+                at += 1
+                value, more = value << 6 | byte & 63, bool(byte & 64)
+            return value
+
+        while at < len(data):
+            start, length, target, flags = number() * 2, number() * 2, number() * 2, number()
+            last = self.index_of.get(start + length, len(self.names))
+            rows.append(Covered(self.index_of[start], last, self.index_of[target], flags >> 1, bool(flags & 1)))
+        return rows
+
+
+def _inline_caches() -> list[int]:
+    """Code units of inline cache behind each opcode."""
+    known: Any = opcode._inline_cache_entries  # type: ignore[attr-defined]
+    if isinstance(known, dict):
+        return [known.get(opcode.opname[op], 0) for op in range(256)]
+    return list(known)
+
+
+_CACHES = _inline_caches()

@@ -1,0 +1,289 @@
+"""Calls by the kind of callable: Python functions are inlined, classes make objects, C functions run."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import logging
+import re
+import types
+import weakref
+from typing import Any
+
+from smelt.capture import policy, sources
+from smelt.capture.attributes import find_in_class, is_external
+from smelt.capture.breaks import Break, user
+from smelt.capture.effects import CONTAINERS
+from smelt.capture.frames import Frame, bind
+from smelt.capture.generators import TracedGenerator
+from smelt.capture.policy import Policy
+from smelt.capture.registry import CALL, CONSTANTS, SPECIAL
+from smelt.capture.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
+from smelt.capture.values import LEAVES, is_constant
+from smelt.graph.trace import TraceTensor
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+@CALL(types.FunctionType)
+def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
+    """A Python function."""
+    key = id(fn)
+    if key in CONSTANTS:
+        return CONSTANTS[key]
+    meaning = SPECIAL.get(key)
+    if meaning is not None:
+        return meaning(vm, args, kwargs)
+    reason = policy.marked_disabled(fn)
+    if reason is not None:
+        raise Break(f"{fn.__qualname__} is disabled for compilation", reason)
+    match policy.policy_of(fn):
+        case Policy.INLINE:
+            return inline(vm, fn, args, kwargs)
+        case Policy.LEAF:
+            return call_leaf(vm, fn, args, kwargs)
+        case Policy.NATIVE:
+            return call_native(vm, fn, args, kwargs)
+        case Policy.DEFER:
+            return defer(vm, fn, args, kwargs)
+    raise Break(f"a call of {fn.__module__}.{fn.__qualname__}", "it reads or changes state outside of the program")
+
+
+def inline(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
+    """Interpret the function's bytecode."""
+    code = fn.__code__
+    vm.work += 1
+    defaults, kwdefaults = fn.__defaults__, fn.__kwdefaults__
+    if defaults and not _all_constant(defaults) and id(fn) not in vm.created:
+        base = sources.attr(function_source(vm, fn), "__defaults__")
+        defaults = tuple(vm.external(v, sources.sequence_item(base, i, tuple)) for i, v in enumerate(defaults))
+    if kwdefaults and not _all_constant(kwdefaults.values()) and id(fn) not in vm.created:
+        base = sources.attr(function_source(vm, fn), "__kwdefaults__")
+        kwdefaults = {k: vm.external(v, sources.dict_item(base, k)) for k, v in kwdefaults.items()}
+    frame = Frame(vm.decode(code), bind(fn, defaults, kwdefaults, args, kwargs), fn.__globals__, fn)
+    if fn.__closure__:
+        frame.closure = fn.__closure__
+        if id(fn) not in vm.created:
+            vm.adopt_cells(fn, function_source(vm, fn))
+    if code.co_flags & _SPECIAL_FLAGS:
+        return start_generator(vm, frame)
+    vm.run(frame)
+    return frame.value
+
+
+_SPECIAL_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def start_generator(vm: Any, frame: Frame) -> TracedGenerator:
+    """A call of a generator function."""
+    if not frame.code.co_flags & inspect.CO_GENERATOR:
+        raise Break("a coroutine", "async functions are not captured")
+    generator = TracedGenerator(vm, frame)
+    frame.generator = generator
+    vm.run(frame)  # up to RETURN_GENERATOR
+    return generator
+
+
+def _all_constant(values: Any) -> bool:
+    return all(type(v) in LEAVES or is_constant(v) or type(v) is tuple and not v for v in values)
+
+
+def function_source(vm: Any, fn: types.FunctionType) -> sources.Source:
+    """Where an external function came from, or the function itself."""
+    found = vm.sources.get(id(fn))
+    return found if found is not None else sources.const(fn, fn.__qualname__)
+
+
+def call_leaf(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A Python function of torch that stays one node; methods are recorded by name."""
+    if args and type(args[0]) is TraceTensor and fn is getattr(TENSOR_TYPES[0], fn.__name__, None):
+        return call_tensor_method(vm, fn.__name__, args, kwargs)
+    return call_torch(vm, fn, args, kwargs)
+
+
+def defer(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> None:
+    """A call whose result nobody needs: made after the graph. With tensors in it, it needs their values: a break."""
+    if any(type(v) is TraceTensor for v in (*args, *kwargs.values())):
+        raise Break(f"{fn.__qualname__} with a tensor", "it shows the tensor's values")
+    vm.effects.defer(fn, args, kwargs)
+
+
+@CALL(types.MethodType)
+def call_method(vm: Any, method: types.MethodType, args: Args, kwargs: Kwargs) -> Any:
+    """A bound method."""
+    if vm.source_of(method) is not None:
+        return vm.call(vm.load_attr(method, "__func__"), (vm.load_attr(method, "__self__"), *args), kwargs)
+    return vm.call(method.__func__, (method.__self__, *args), kwargs)
+
+
+@CALL(functools.partial)
+def call_partial(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """functools.partial"""
+    if type(fn) is not functools.partial:
+        return call_instance(vm, fn, args, kwargs)
+    plain = vm.effects.plain
+    func, first, named = vm.load_attr(fn, "func"), vm.load_attr(fn, "args"), vm.load_attr(fn, "keywords")
+    return vm.call(func, (*plain(first), *args), {**plain(named), **kwargs})
+
+
+@CALL(functools._lru_cache_wrapper)
+def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """functools.lru_cache: the function is called; logging through it stays once-only."""
+    if args and isinstance(args[0], logging.Logger):
+        return defer(vm, fn, args, kwargs)
+    return vm.call(fn.__wrapped__, args, kwargs)
+
+
+@CALL(staticmethod)
+def call_static(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A staticmethod object."""
+    return vm.call(fn.__func__, args, kwargs)
+
+
+@CALL(weakref.ref)
+def call_weakref(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A weak reference."""
+    source = vm.source_of(fn)
+    value = fn()
+    return value if source is None else vm.external(value, sources.called(source, _deref, "deref"))
+
+
+def _deref(ref: Any) -> Any:
+    return ref()
+
+
+@CALL(object)
+def call_instance(vm: Any, obj: Any, args: Args, kwargs: Kwargs) -> Any:
+    """An instance with `__call__`."""
+    method = find_in_class(vm, type(obj), "__call__")
+    if isinstance(method, types.FunctionType):
+        return vm.call(method, (obj, *args), kwargs)
+    if callable(obj) and not is_external(vm, obj):
+        return call_native(vm, obj, args, kwargs)
+    if not callable(obj):
+        return user(obj, *args, **kwargs)
+    raise Break(f"a call of a {type(obj).__name__}", "it came from outside and runs C code")
+
+
+# -- C functions --------------------------------------------------------------------------------------------------------
+
+C_FUNCTIONS = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+)
+
+SAFE_MODULES = frozenset(
+    {"builtins", "operator", "_operator", "math", "cmath", "itertools", "functools", "_functools", "collections"}
+    | {"_collections", "_sre", "_abc", "_weakref", "_struct", "_bisect", "_heapq", "_statistics", "_typing"}
+    | {"_warnings", "binascii", "_string", "unicodedata", "_contextvars", "types", "_codecs", "numpy", "sys"}
+    | {"collections.abc", "_json", "_datetime"}
+)
+
+
+@CALL(*C_FUNCTIONS)
+def call_builtin(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A C function or a method written in C."""
+    key = id(fn)
+    if key in CONSTANTS:
+        return CONSTANTS[key]
+    meaning = SPECIAL.get(key)
+    if meaning is not None:
+        return meaning(vm, args, kwargs)
+    owner = getattr(fn, "__self__", None)
+    kind = type(fn)
+    if kind is types.MethodDescriptorType or kind is types.WrapperDescriptorType:
+        return _call_descriptor(vm, fn, args, kwargs)
+    if owner is not None and not isinstance(owner, types.ModuleType):
+        return _call_bound(vm, fn, owner, args, kwargs)
+    if is_torch_builtin(fn):
+        return call_torch(vm, fn, args, kwargs)
+    return call_native(vm, fn, args, kwargs)
+
+
+def _call_descriptor(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`type.method(obj, ...)`"""
+    if args and type(args[0]) is TraceTensor and issubclass(TENSOR_TYPES[0], fn.__objclass__):
+        if fn.__objclass__ is not object:
+            return call_tensor_method(vm, fn.__name__, args, kwargs)
+    meaning = SPECIAL.get(id(fn))
+    if meaning is not None:
+        return meaning(vm, args, kwargs)
+    if args and id(args[0]) in vm.sources:
+        return call_on_external(vm, fn, args[0], args[1:], kwargs)
+    return call_native(vm, fn, args, kwargs)
+
+
+def _call_bound(vm: Any, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A bound C method."""
+    if type(owner) is TraceTensor:
+        return call_tensor_method(vm, fn.__name__, (owner, *args), kwargs)
+    if isinstance(owner, type):
+        if is_torch_builtin(fn):
+            return call_torch(vm, fn, args, kwargs)
+        raw = next((vars(b)[fn.__name__] for b in owner.__mro__ if fn.__name__ in vars(b)), None)
+        meaning = SPECIAL.get(id(raw))
+        return meaning(vm, args, kwargs) if meaning is not None else call_native(vm, fn, args, kwargs)
+    raw = next((vars(b)[fn.__name__] for b in type(owner).__mro__ if fn.__name__ in vars(b)), None)
+    meaning = SPECIAL.get(id(raw))
+    if meaning is not None:
+        return meaning(vm, (owner, *args), kwargs)
+    if id(owner) in vm.sources:
+        return call_on_external(vm, raw if raw is not None else fn, owner, args, kwargs)
+    return call_native(vm, fn, args, kwargs)
+
+
+def call_on_external(vm: Any, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A C method of an object from outside: builtin containers through their mirrors, others not at all."""
+    if isinstance(owner, CONTAINERS):
+        return call_native(vm, fn, (owner, *args), kwargs)
+    if getattr(fn, "__objclass__", None) in (object, type, BaseException):
+        return call_native(vm, fn, (owner, *args), kwargs)
+    name = f"{type(owner).__name__}.{fn.__name__}"
+    raise Break(f"a call of {name}", "the object came from outside, and the method runs C code on it")
+
+
+def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Run C code (or a function that depends on its arguments alone) as it is."""
+    module = getattr(fn, "__module__", None)
+    if module is not None and module.split(".")[0] not in _SAFE_ROOTS and isinstance(fn, types.BuiltinFunctionType):
+        owner = getattr(fn, "__self__", None)
+        if isinstance(owner, (types.ModuleType, type(None))):
+            raise Break(f"a call of {module}.{fn.__name__}", "C code that capture does not know")
+    plain = vm.effects.plain
+    args = tuple(map(plain, args))
+    kwargs = {k: plain(v) for k, v in kwargs.items()} if kwargs else kwargs
+    if fn in CALLERS:
+        args = tuple(callback(vm, a) for a in args)
+        kwargs = {k: callback(vm, v) for k, v in kwargs.items()}
+    return vm.effects.original(vm.native(fn, *args, **kwargs))
+
+
+_SAFE_ROOTS = frozenset(name.split(".")[0] for name in SAFE_MODULES) | {"torch"}
+
+
+def callback(vm: Any, value: Any) -> Any:
+    """Functions handed to C code come back to the interpreter when they are called."""
+    return Trampoline(vm, value) if isinstance(value, _PYTHON_CALLABLES) else value
+
+
+_PYTHON_CALLABLES = (types.FunctionType, types.MethodType, functools.partial, functools._lru_cache_wrapper)
+CALLERS = frozenset(
+    {map, filter, sorted, min, max, functools.reduce, list.sort, itertools.starmap, itertools.takewhile, re.sub}
+    | {itertools.dropwhile, itertools.filterfalse, itertools.accumulate, itertools.groupby, itertools.starmap, iter}
+)
+"""C code that calls the functions it is given."""
+
+
+class Trampoline:
+    """A Python function as C code sees it: calling it interprets it."""
+
+    def __init__(self, vm: Any, fn: Any) -> None:
+        self.vm, self.fn = vm, fn
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.vm.reenter(lambda: self.vm.call(self.fn, args, kwargs))

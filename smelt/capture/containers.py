@@ -1,0 +1,240 @@
+"""Items, length, membership, iteration and truth of values, as the operators of Python ask for them."""
+
+from __future__ import annotations
+
+import collections.abc
+import operator
+import types
+from typing import Any
+
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture.attributes import find_in_class, python_method
+from smelt.capture.breaks import Break, UserError, user
+from smelt.capture.effects import CONTAINERS
+from smelt.capture.generators import TracedGenerator
+from smelt.capture.operators import compare
+from smelt.capture.sources import sequence_item
+from smelt.capture.values import LEAVES
+from smelt.graph.trace import TraceTensor
+
+_ITERATORS = collections.abc.Iterator
+
+
+def truth(vm: Any, value: Any) -> bool:
+    """`bool(value)`"""
+    kind = type(value)
+    if kind in LEAVES:
+        return bool(value)
+    if kind is TraceTensor:
+        raise tensor_value("a branch on a tensor's value")
+    if isinstance(value, CONTAINERS) and python_method(vm, value, "__bool__") is None:
+        return length(vm, value) != 0
+    method = python_method(vm, value, "__bool__")
+    if method is not None:
+        return vm.call(method, (value,), {})
+    method = python_method(vm, value, "__len__")
+    if method is not None:
+        return vm.call(method, (value,), {}) != 0
+    if hasattr(kind, "__bool__") or hasattr(kind, "__len__"):
+        return vm.native(bool, vm.effects.plain(value))
+    return True
+
+
+def tensor_value(title: str) -> Break:
+    """The break for Python that needs a tensor's value."""
+    return Break(
+        title,
+        "the graph is captured before values are known",
+        "torch.where(condition, a, b), or move the decision out of the compiled function",
+    )
+
+
+def length(vm: Any, value: Any) -> int:
+    """`len(value)`"""
+    if type(value) is TraceTensor:
+        return user(len, value)
+    method = python_method(vm, value, "__len__")
+    if method is not None:
+        return vm.call(method, (value,), {})
+    source = vm.sources.get(id(value))
+    if source is not None and isinstance(value, (list, tuple, dict)) and id(value) not in vm.effects.mirrors:
+        count = dict.__len__(value) if isinstance(value, dict) else len(value)
+        vm.guards.check(source, native.LEN, count)
+        return count
+    return user(len, vm.effects.mirror(value))
+
+
+def subscript(vm: Any, obj: Any, key: Any) -> Any:
+    """`obj[key]`"""
+    kind = type(obj)
+    if kind is TraceTensor or type(key) is TraceTensor and kind is not dict:
+        return vm.tensors.run(operator.getitem, (obj, vm.effects.plain(key)), {})
+    source = vm.sources.get(id(obj))
+    if source is None and kind in _DIRECT:
+        return user(operator.getitem, obj, key)
+    if isinstance(obj, type):
+        return _class_item(vm, obj, key)
+    method = python_method(vm, obj, "__getitem__")
+    if method is not None:
+        return vm.call(method, (obj, key), {})
+    if source is None:
+        return vm.native(operator.getitem, obj, vm.effects.plain(key))
+    return external_item(vm, obj, source, key)
+
+
+_DIRECT = frozenset({list, tuple, dict, str, bytes, range})
+
+
+def external_item(vm: Any, obj: Any, source: Any, key: Any) -> Any:
+    """An item of a builtin container (or a subclass of one) from outside."""
+    mirror = vm.effects.mirrors.get(id(obj))
+    if mirror is not None:
+        return vm.native(operator.getitem, mirror.copy, key)
+    if isinstance(obj, dict):
+        if vm.effects.has_key(obj, source, key):
+            return vm.effects.read_key(obj, source, key)
+        missing = python_method(vm, obj, "__missing__")
+        if missing is not None:
+            return vm.call(missing, (obj, key), {})
+        return vm.native(operator.getitem, vm.effects.mirror(obj), key)
+    if isinstance(obj, (list, tuple)) and type(key) is int:
+        value = user((list if isinstance(obj, list) else tuple).__getitem__, obj, key)
+        return vm.external(value, sequence_item(source, key, type(obj)))
+    if isinstance(obj, CONTAINERS):
+        return vm.effects.original(vm.native(operator.getitem, vm.effects.mirror(obj), vm.effects.plain(key)))
+    raise Break(f"an item of a {type(obj).__name__}", "the object came from outside, and C code reads it")
+
+
+def _class_item(vm: Any, cls: type, key: Any) -> Any:
+    meta = find_in_class(vm, type(cls), "__getitem__")
+    if isinstance(meta, types.FunctionType):
+        module = meta.__module__
+        return vm.native(operator.getitem, cls, key) if module == "enum" else vm.call(meta, (cls, key), {})
+    return vm.native(operator.getitem, cls, key)
+
+
+def store_item(vm: Any, obj: Any, key: Any, value: Any) -> None:
+    """`obj[key] = value`"""
+    vm.work += 1
+    if type(obj) is TraceTensor:
+        vm.tensors.run(operator.setitem, (obj, vm.effects.plain(key), value), {})
+        return
+    method = python_method(vm, obj, "__setitem__")
+    if method is not None:
+        vm.call(method, (obj, key, value), {})
+        return
+    target = writable(vm, obj)
+    if isinstance(target, dict) and type(key) in LEAVES and target is not obj and _is_globals(obj):
+        raise Break("a global variable is written through globals()")
+    vm.native(operator.setitem, target, vm.effects.plain(key), value)
+
+
+def _is_globals(obj: Any) -> bool:
+    return "__builtins__" in obj and "__name__" in obj
+
+
+def delete_item(vm: Any, obj: Any, key: Any) -> None:
+    """`del obj[key]`"""
+    method = python_method(vm, obj, "__delitem__")
+    if method is not None:
+        vm.call(method, (obj, key), {})
+        return
+    vm.native(operator.delitem, writable(vm, obj), vm.effects.plain(key))
+
+
+def writable(vm: Any, obj: Any) -> Any:
+    """What a write to `obj` goes to: itself, or the mirror of an external container."""
+    if vm.sources.get(id(obj)) is None:
+        return obj
+    if not isinstance(obj, CONTAINERS):
+        raise Break(f"an item of a {type(obj).__name__} is written", "the object came from outside")
+    return vm.effects.mirror(obj)
+
+
+def contains(vm: Any, container: Any, item: Any) -> bool:
+    """`item in container`"""
+    method = python_method(vm, container, "__contains__")
+    if method is not None:
+        return truth(vm, vm.call(method, (container, item), {}))
+    source = vm.sources.get(id(container))
+    if source is not None and isinstance(container, dict) and id(container) not in vm.effects.mirrors:
+        return vm.effects.has_key(container, source, item)
+    if source is not None and not isinstance(container, CONTAINERS) and type(container) is not TraceTensor:
+        return any(compare(vm, operator.eq, item, other) is True for other in iterate(vm, container))
+    if type(container) is TraceTensor:
+        return vm.tensors.run(operator.contains, (container, item), {})
+    if python_method(vm, container, "__iter__") is not None:
+        return any(truth(vm, compare(vm, operator.eq, item, other)) for other in iterate(vm, container))
+    return vm.native(operator.contains, vm.effects.plain(container), item)
+
+
+def iterate(vm: Any, value: Any) -> Any:
+    """`iter(value)`"""
+    if type(value) is TraceTensor:
+        return iter(vm.tensors.run(torch.unbind, (value,), {}))
+    if type(value) is TracedGenerator:
+        return value
+    method = python_method(vm, value, "__iter__")
+    if method is not None:
+        return vm.call(method, (value,), {})
+    source = vm.sources.get(id(value))
+    if source is not None and isinstance(value, CONTAINERS):
+        return iter(vm.effects.mirror(value))
+    if source is not None and isinstance(value, _ITERATORS):
+        return value
+    if python_method(vm, value, "__getitem__") is not None:
+        return SequenceIterator(vm, value)
+    if source is not None:
+        raise Break(f"a {type(value).__name__} is iterated", "it came from outside, and C code iterates it")
+    return user(iter, value)
+
+
+class SequenceIterator:
+    """`iter` of an object that only has `__getitem__`."""
+
+    def __init__(self, vm: Any, value: Any) -> None:
+        self.vm, self.value, self.index = vm, value, 0
+
+    def __iter__(self) -> SequenceIterator:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            item = subscript(self.vm, self.value, self.index)
+        except UserError as error:
+            if isinstance(error.error, IndexError):
+                raise StopIteration from None
+            raise error.error from None
+        self.index += 1
+        return item
+
+
+END = object()
+
+
+def advance(vm: Any, iterator: Any) -> Any:
+    """`next(iterator)`; END when it is exhausted."""
+    kind = type(iterator)
+    method = None if kind is TracedGenerator else python_method(vm, iterator, "__next__")
+    if method is None or kind is SequenceIterator:
+        if id(iterator) in vm.sources:
+            raise Break("an iterator from outside", "its position cannot be guarded; the loop goes on after the break")
+        if kind is not _LIST_ITERATOR and kind is not _TUPLE_ITERATOR and kind is not _RANGE_ITERATOR:
+            vm.work += 1
+            try:
+                with vm.tensors.watch:
+                    return next(iterator, END)
+            except Exception as error:
+                raise UserError(error) from None
+        return next(iterator, END)
+    try:
+        return vm.call(method, (iterator,), {})
+    except UserError as error:
+        if isinstance(error.error, StopIteration):
+            return END
+        raise
+
+
+_LIST_ITERATOR, _TUPLE_ITERATOR, _RANGE_ITERATOR = type(iter([])), type(iter(())), type(iter(range(0)))

@@ -1,0 +1,201 @@
+"""Writes to what existed before the frame: put off during the capture, seen by later reads, done by residual code.
+
+Attributes and globals are single locations. A builtin container that is written, or that C code wants to see, gets a
+mirror: a copy with guarded items that takes its place for the rest of the capture; what changed in it is written back.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from smelt.capture import _native as native
+from smelt.capture import sources
+from smelt.capture.breaks import Break
+from smelt.capture.sources import Source
+from smelt.capture.values import LEAVES
+from smelt.graph.trace import TraceTensor
+
+CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+DELETED = native.NULL
+
+
+@dataclass(slots=True)
+class Store:
+    """`target.name = value`, `del target.name`, `target[name] = value` or `target.cell_contents = value`."""
+
+    kind: str
+    target: Any
+    name: str
+    value: Any
+
+
+@dataclass(slots=True)
+class Deferred:
+    """A call without a result that matters, to be made after the graph (logging, warnings, print)."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Mirror:
+    """The stand-in of an external container; `before` is what it held when it was made."""
+
+    original: Any
+    copy: Any
+    before: Any
+
+    @property
+    def changed(self) -> bool:
+        """True when the program wrote to it."""
+        if isinstance(self.copy, (list, collections.deque)):
+            return len(self.copy) != len(self.before) or any(
+                a is not b for a, b in zip(self.copy, self.before, strict=True)
+            )
+        if isinstance(self.copy, dict):
+            return list(self.copy) != list(self.before) or any(
+                dict.__getitem__(self.copy, k) is not v for k, v in self.before.items()
+            )
+        return isinstance(self.copy, set) and self.copy != self.before
+
+
+class Effects:
+    """What the frame did to the outside so far."""
+
+    def __init__(self, vm: Any) -> None:
+        self.vm = vm
+        self.stores: dict[tuple[str, int, str], Store] = {}
+        self.deferred: list[Deferred] = []
+        self.mirrors: dict[int, Mirror] = {}
+        self._keys: dict[tuple[int, Any], Any] = {}
+
+    # -- single locations -------------------------------------------------------------------------------------------
+
+    def store(self, kind: str, target: Any, name: str, value: Any) -> None:
+        """Remember a write to an external object (DELETED: it is removed)."""
+        self.vm.work += 1
+        self.stores[kind, id(target), name] = Store(kind, target, name, value)
+        key = "cell_contents" if kind == "cell" else name
+        self.vm.reads[id(target), key] = value
+
+    def defer(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Make a call after the graph has run."""
+        self.vm.work += 1
+        self.deferred.append(Deferred(fn, args, kwargs))
+
+    # -- containers ---------------------------------------------------------------------------------------------------
+
+    def mirror(self, value: Any) -> Any:
+        """The stand-in of an external container, with all its items read; anything else unchanged."""
+        known = self.mirrors.get(id(value))
+        if known is not None:
+            return known.copy
+        source = self.vm.source_of(value)
+        if source is None or not isinstance(value, CONTAINERS):
+            return value
+        copy = self._copy(value, source)
+        before = tuple(copy) if isinstance(copy, (tuple, frozenset)) else _shallow(copy)
+        mirror = Mirror(value, copy, before)
+        self.mirrors[id(value)] = self.mirrors[id(copy)] = mirror
+        self.vm.register(copy, source)
+        return copy
+
+    def original(self, value: Any) -> Any:
+        """The external container that a mirror stands for; anything else unchanged."""
+        known = self.mirrors.get(id(value))
+        return value if known is None else known.original
+
+    def _copy(self, value: Any, source: Source) -> Any:
+        kind = type(value)
+        if isinstance(value, dict):
+            return _fill_dict(value, self.read_dict(value, source))
+        if isinstance(value, (list, tuple)):
+            items = self.read_items(value, source)
+            return kind(items) if kind in (list, tuple) else _fill_sequence(value, items)
+        if isinstance(value, collections.deque):
+            inner = sources.called(source, list, "list")
+            self.vm.guards.check(inner, native.LEN, len(value))
+            return collections.deque(
+                (self.vm.external(v, sources.sequence_item(inner, i, list)) for i, v in enumerate(value)), value.maxlen
+            )
+        if any(type(item) not in LEAVES and not isinstance(item, type) for item in value):
+            raise Break(f"a {kind.__name__} of objects that came from outside", "its items have no place to guard")
+        self.vm.guards.check(source, native.PYTHON, frozenset(value).__eq__)
+        return kind(value)
+
+    def read_items(self, value: Any, source: Source) -> list[Any]:
+        """All items of an external list or tuple."""
+        kind = type(value)
+        base = list if isinstance(value, list) else tuple
+        self.vm.guards.check(source, native.LEN, base.__len__(value))
+        read = self.vm.external
+        return [read(v, sources.sequence_item(source, i, kind)) for i, v in enumerate(base.__iter__(value))]
+
+    def read_dict(self, value: dict[Any, Any], source: Source) -> dict[Any, Any]:
+        """All items of an external dict."""
+        self.vm.guards.check(source, native.DICT_KEYS, tuple(dict.__iter__(value)))
+        return {k: self.read_key(value, source, k) for k in dict.__iter__(value)}
+
+    def read_key(self, value: dict[Any, Any], source: Source, key: Any) -> Any:
+        """One item of an external dict that has the key."""
+        if (id(value), key) not in self._keys:
+            item = self.vm.external(dict.__getitem__(value, key), sources.dict_item(source, key))
+            self._keys[id(value), key] = item
+        return self._keys[id(value), key]
+
+    def has_key(self, value: dict[Any, Any], source: Source, key: Any) -> bool:
+        """Whether an external dict has the key, with the guard."""
+        present = dict.__contains__(value, key)
+        self.vm.guards.check(source, native.HAS_KEY if present else native.NOT_KEY, key)
+        return present
+
+    def plain(self, value: Any) -> Any:
+        """The same value with mirrors in place of external containers, at any depth of lists, tuples and dicts."""
+        kind = type(value)
+        if kind is TraceTensor or kind in LEAVES:
+            return value
+        if not isinstance(value, CONTAINERS):
+            return value
+        if id(value) in self.vm.sources:
+            value = self.mirror(value)
+        if kind is list or kind is tuple:
+            items = [self.plain(item) for item in value]
+            same = all(a is b for a, b in zip(items, value, strict=True))
+            return value if same else kind(items)
+        if kind is dict:
+            pairs = {k: self.plain(v) for k, v in value.items()}
+            return value if all(pairs[k] is value[k] for k in pairs) else pairs
+        return value
+
+
+def _shallow(copy: Any) -> Any:
+    return dict(dict.items(copy)) if isinstance(copy, dict) else copy.copy() if isinstance(copy, set) else list(copy)
+
+
+def _fill_dict(value: dict[Any, Any], items: dict[Any, Any]) -> Any:
+    kind = type(value)
+    if kind is dict:
+        return items
+    if isinstance(value, collections.defaultdict):
+        out: Any = collections.defaultdict(value.default_factory)
+    else:
+        out = kind.__new__(kind)
+        if hasattr(value, "__dict__"):
+            out.__dict__.update(value.__dict__)
+    base = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
+    for key, item in items.items():
+        base.__setitem__(out, key, item)
+    return out
+
+
+def _fill_sequence(value: Any, items: list[Any]) -> Any:
+    kind = type(value)
+    if isinstance(value, tuple):
+        return tuple.__new__(kind, items)
+    out = kind.__new__(kind)
+    list.extend(out, items)
+    return out

@@ -1,0 +1,139 @@
+"""Opcodes of exceptions, `with` and `match`, shared by all versions."""
+
+from __future__ import annotations
+
+import collections.abc
+import types
+from typing import Any
+
+from smelt.capture import containers
+from smelt.capture.attributes import find_in_class
+from smelt.capture.breaks import Break, UserError, user_raise
+from smelt.capture.frames import Frame
+from smelt.capture.opcodes import opcode, take
+
+
+@opcode("PUSH_EXC_INFO")
+def push_exc_info(vm: Any, f: Frame, arg: Any) -> None:
+    error = f.stack.pop()
+    f.stack.append(f.handled[-1] if f.handled else None)
+    f.stack.append(error)
+    f.handled.append(error)
+
+
+@opcode("POP_EXCEPT")
+def pop_except(vm: Any, f: Frame, arg: Any) -> None:
+    f.stack.pop()
+    if f.handled:
+        f.handled.pop()
+
+
+@opcode("CHECK_EXC_MATCH")
+def check_exc_match(vm: Any, f: Frame, arg: Any) -> None:
+    kinds = vm.effects.plain(f.stack.pop())
+    f.stack.append(isinstance(f.stack[-1], kinds))
+
+
+@opcode("CHECK_EG_MATCH")
+def check_eg_match(vm: Any, f: Frame, arg: Any) -> None:
+    raise Break("except*", "exception groups are not captured")
+
+
+@opcode("RERAISE")
+def reraise(vm: Any, f: Frame, arg: int) -> None:
+    error = f.stack.pop()
+    if arg:
+        f.pc = f.stack[-arg] + 1  # the instruction that raised first, so that its handlers apply
+    raise UserError(error)
+
+
+@opcode("RAISE_VARARGS")
+def raise_varargs(vm: Any, f: Frame, arg: int) -> None:
+    items = take(f, arg)
+    if not items:
+        error = next((frame.handled[-1] for frame in reversed(vm.frames) if frame.handled), None)
+        raise UserError(error if error is not None else RuntimeError("No active exception to reraise"))
+    error = vm.call(items[0], (), {}) if isinstance(items[0], type) else items[0]
+    if not isinstance(error, BaseException):
+        user_raise(TypeError("exceptions must derive from BaseException"))
+    if arg == 2:
+        cause = vm.call(items[1], (), {}) if isinstance(items[1], type) else items[1]
+        error.__cause__ = cause
+    elif error.__context__ is None and f.handled and f.handled[-1] is not error:
+        error.__context__ = f.handled[-1]
+    raise UserError(error)
+
+
+@opcode("BEFORE_WITH")
+def before_with(vm: Any, f: Frame, arg: Any) -> None:
+    manager = f.stack[-1]
+    if isinstance(find_in_class(vm, type(manager), "__enter__"), object) and not hasattr(type(manager), "__enter__"):
+        user_raise(TypeError(f"{type(manager).__name__!r} object does not support the context manager protocol"))
+    leave = vm.load_attr(manager, "__exit__")
+    entered = vm.call(vm.load_attr(manager, "__enter__"), (), {})
+    f.stack[-1] = leave
+    f.stack.append(entered)
+
+
+@opcode("WITH_EXCEPT_START")
+def with_except_start(vm: Any, f: Frame, arg: Any) -> None:
+    error = f.stack[-1]
+    f.stack.append(vm.call(f.stack[-4], (type(error), error, error.__traceback__), {}))
+
+
+@opcode("GET_LEN")
+def get_len(vm: Any, f: Frame, arg: Any) -> None:
+    f.stack.append(containers.length(vm, f.stack[-1]))
+
+
+@opcode("MATCH_MAPPING")
+def match_mapping(vm: Any, f: Frame, arg: Any) -> None:
+    f.stack.append(isinstance(f.stack[-1], collections.abc.Mapping))
+
+
+@opcode("MATCH_SEQUENCE")
+def match_sequence(vm: Any, f: Frame, arg: Any) -> None:
+    value = f.stack[-1]
+    f.stack.append(isinstance(value, collections.abc.Sequence) and not isinstance(value, (str, bytes, bytearray)))
+
+
+@opcode("MATCH_KEYS")
+def match_keys(vm: Any, f: Frame, arg: Any) -> None:
+    keys, subject = f.stack[-1], f.stack[-2]
+    found = all(containers.contains(vm, subject, key) for key in keys)
+    f.stack.append(tuple(containers.subscript(vm, subject, key) for key in keys) if found else None)
+
+
+@opcode("MATCH_CLASS")
+def match_class(vm: Any, f: Frame, arg: int) -> None:
+    names, cls, subject = f.stack.pop(), f.stack.pop(), f.stack.pop()
+    f.stack.append(_matched(vm, subject, cls, arg, names))
+
+
+_SELF = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
+
+
+def _matched(vm: Any, subject: Any, cls: type, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:
+    if not vm.call(isinstance, (subject, cls), {}):
+        return None
+    values: list[Any] = []
+    if count and issubclass(cls, _SELF) and not hasattr(cls, "__match_args__"):
+        values.append(subject)
+    elif count:
+        names = (*cls.__match_args__[:count], *names)  # type: ignore[attr-defined]
+    for name in names:
+        try:
+            values.append(vm.load_attr(subject, name))
+        except UserError as error:
+            if isinstance(error.error, AttributeError):
+                return None
+            raise
+    return tuple(values)
+
+
+@opcode("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR", "ASYNC_GEN_WRAP")
+def asynchronous(vm: Any, f: Frame, arg: Any) -> None:
+    raise Break("async code", "coroutines are not captured")
+
+
+_ = types

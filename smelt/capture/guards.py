@@ -1,0 +1,141 @@
+"""Guards under construction: which reads of Python state a captured graph depends on.
+
+Collected while the frame is interpreted, handed to the C evaluator (`_native.Guards`) at the end, printed as Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture.breaks import At
+from smelt.capture.sources import Source
+from smelt.graph.meta import meta_of
+
+_PRINT = {
+    native.IS: "{0} is {1}",
+    native.IS_NOT: "{0} is not {1}",
+    native.TYPE_IS: "type({0}) is {1}",
+    native.EQ: "{0} == {1}",
+    native.LEN: "len({0}) == {1}",
+    native.DICT_KEYS: "tuple({0}) == {1}",
+    native.HAS_KEY: "{1} in {0}",
+    native.NOT_KEY: "{1} not in {0}",
+    native.MISSING: "{0} is missing",
+    native.TENSOR: "tensor {0}: {1}",
+    native.ALIASED: "{0} is {1}",
+    native.NOT_ALIASED: "{0} is not {1}",
+    native.NONE_ALIASED: "{1} are all different",
+    native.STATE: "modes are {1}",
+    native.MODULE: "{0}: training is {1[0]}, no {1[1]}",
+    native.PYTHON: "{1}({0})",
+}
+_OTHER_FETCH = (native.ALIASED, native.NOT_ALIASED)
+
+
+class GuardList:
+    """Fetches and checks of one capture; each is kept once.
+
+    Attributes:
+        sources: the source of each fetch.
+        checks: (fetch index, kind, operand); a tensor guard's operand is the example tensor until `finish`.
+        places: the place in the user's code that each check is blamed on; `where()` gives the present one.
+    """
+
+    def __init__(self, where: Callable[[], At | None] = lambda: None) -> None:
+        self.sources: list[Source] = []
+        self.checks: list[tuple[int, int, Any]] = []
+        self.places: list[At | None] = []
+        self._where = where
+        self._fetches: list[tuple[int, int, Any]] = []
+        self._by_source: dict[Source, int] = {}
+        self._by_step: dict[tuple[Any, ...], int] = {}
+        self._known: set[tuple[Any, ...]] = set()
+
+    def fetch(self, source: Source) -> int:
+        """The index of a source among the fetches; equal paths share one."""
+        found = self._by_source.get(source)
+        if found is not None:
+            return found
+        parent = -1 if source.base is None else self.fetch(source.base)
+        key = source.key
+        step = (parent, source.kind, type(key), key if type(key) in (str, int) else _key(key))
+        index = self._by_step.get(step)
+        if index is None:
+            index = self._by_step[step] = len(self._fetches)
+            self._fetches.append((parent, source.kind, key))
+            self.sources.append(source)
+        self._by_source[source] = index
+        return index
+
+    def check(self, source: Source, kind: int, operand: Any) -> None:
+        """Add a check on the value of a source, unless it is there already."""
+        self._add(self.fetch(source), kind, operand)
+
+    def _add(self, index: int, kind: int, operand: Any) -> None:
+        key = (index, kind, type(operand), operand if type(operand) in (int, str, bool) else id(operand))
+        if key not in self._known:
+            self._known.add(key)
+            self.checks.append((index, kind, operand))
+            self.places.append(self._where())
+
+    def same(self, a: Source, b: Source) -> None:
+        """Both sources give one object."""
+        first, second = sorted((self.fetch(a), self.fetch(b)))
+        if first != second:
+            self._add(second, native.ALIASED, first)
+
+    def different(self, a: Source, b: Source) -> None:
+        """The sources give two objects."""
+        first, second = sorted((self.fetch(a), self.fetch(b)))
+        self._add(second, native.NOT_ALIASED, first)
+
+    def all_different(self, sources: Iterable[Source]) -> None:
+        """No two of the sources give the same object."""
+        indices = tuple(sorted({self.fetch(source) for source in sources}))
+        if len(indices) > 1:
+            self._add(indices[-1], native.NONE_ALIASED, indices)
+
+    def state(self) -> None:
+        """The ambient modes (gradients, autocast ...) are as now."""
+        self._add(-1, native.STATE, native.state())
+
+    def finish(self, outputs: Iterable[int]) -> native.Guards:
+        """The guards in evaluable form; `outputs` are the fetches that residual code needs."""
+        checks = [
+            (index, kind, native.TensorSpec(operand) if kind == native.TENSOR else operand)
+            for index, kind, operand in self.checks
+        ]
+        return native.Guards(self._fetches, checks, list(outputs))
+
+    def lines(self) -> list[str]:
+        """Each check as a line of Python with the user's line that asked for it."""
+        return [self.line(i) for i in range(len(self.checks))]
+
+    def line(self, number: int) -> str:
+        """One check as Python."""
+        index, kind, operand = self.checks[number]
+        place = self.places[number]
+        subject = self.sources[index].text if index >= 0 else ""
+        text = _PRINT[kind].format(subject, self._operand(kind, operand))
+        return f"{text}  # {place}" if place is not None else text
+
+    def _operand(self, kind: int, operand: Any) -> Any:
+        if kind in _OTHER_FETCH:
+            return self.sources[operand].text
+        if kind == native.NONE_ALIASED:
+            return ", ".join(self.sources[i].text for i in operand)
+        if kind == native.TENSOR:
+            return str(meta_of(operand)) if isinstance(operand, torch.Tensor) else operand
+        if kind == native.MODULE:
+            return operand
+        name = getattr(operand, "__qualname__", None)
+        return name if kind in (native.IS, native.TYPE_IS) and name else repr(operand)[:200]
+
+
+def _key(key: Any) -> Any:
+    plain = type(key) is tuple and all(type(part) is str for part in key)
+    return key if plain else id(key)

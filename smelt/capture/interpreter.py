@@ -1,0 +1,268 @@
+"""The symbolic interpreter: runs a frame's bytecode over real Python objects in which tensors have no data.
+
+Objects that existed before the frame are external: a table from identity to Source knows them, reading them adds
+guards, writing to them is put off (`effects`). Objects made during the frame are ordinary and belong to the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from smelt.base.errors import Unsupported
+from smelt.capture import sources
+from smelt.capture._native import NULL
+from smelt.capture.ambient import Ambient
+from smelt.capture.breaks import At, Break, UserError
+from smelt.capture.bytecode import Decoded
+from smelt.capture.effects import Effects
+from smelt.capture.frames import Frame
+from smelt.capture.guards import GuardList
+from smelt.capture.policy import is_frozen
+from smelt.capture.registry import ATTR, CALL, READ
+from smelt.capture.sources import Source
+from smelt.capture.tensors import Tensors
+from smelt.capture.values import is_constant
+from smelt.graph.trace import TraceTensor
+
+_MISS = object()
+_DEPTH = 150  # inlined calls; each costs some ten frames of Python's own stack
+
+
+class Restart(BaseException):
+    """A break inside an inlined call: capture must begin again and stop before root instruction number `step`."""
+
+    def __init__(self, step: int, stop: Break) -> None:
+        super().__init__(step)
+        self.step, self.stop = step, stop
+
+
+class Interpreter:
+    """One capture of one frame.
+
+    Attributes:
+        sources: identity of an external object -> its source; the objects are kept alive.
+        tensors: trace tensors, the fx graph and its inputs.
+        work: counts what cannot be undone; a break before any work of its instruction needs no restart.
+        created: identities of functions and cells made during the capture.
+    """
+
+    def __init__(self, decode: Callable[[CodeType], Decoded]) -> None:
+        self.decode = decode
+        self.guards = GuardList(self.where)
+        self.ambient = Ambient()
+        self.tensors = Tensors(self)
+        self.effects = Effects(self)
+        self.sources: dict[int, Source] = {}
+        self.frames: list[Frame] = []
+        self.work = 0
+        self.created: set[int] = set()
+        self.reads: dict[tuple[int, str], Any] = {}
+        self.lookups: dict[tuple[type, str], Any] = {}
+        self._globals: dict[int, Source] = {}
+        self._kept: list[Any] = []
+
+    def where(self) -> At | None:
+        """The user's line that is being interpreted."""
+        return self.frames[-1].at if self.frames else None
+
+    def keep(self, value: Any) -> None:
+        """Identities are keys: nothing that is one may die during the capture."""
+        self._kept.append(value)
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    def run(self, frame: Frame) -> object:
+        """Interpret until the frame returns or yields; `frame.value` is what it gave.
+
+        Raises:
+            UserError: the frame did not catch an exception.
+            Break: something cannot be captured.
+        """
+        instructions = frame.decoded.instructions
+        frames = self.frames
+        frames.append(frame)
+        if len(frames) > _DEPTH:
+            raise Break("recursion that is too deep to inline", f"more than {_DEPTH} nested calls")
+        try:
+            while True:
+                try:
+                    while True:
+                        handler, arg = instructions[frame.pc]
+                        frame.pc += 1
+                        result = handler(self, frame, arg)
+                        if result is not None:
+                            return result
+                except UserError as error:
+                    self.unwind(frame, error)
+        except Break as stop:
+            if stop.at is None:
+                stop.at = frame.at
+            raise
+        finally:
+            frames.pop()
+
+    def run_root(self, frame: Frame, stop_at: int = -1) -> Break | None:
+        """Interpret the captured frame itself. None: it returned; a Break: `frame` stands at the instruction
+        that broke, with variables and stack as before it.
+
+        Raises:
+            Restart: the break came too late to stand there; call again on a new interpreter with `stop_at`.
+            UserError: the frame raises.
+        """
+        instructions, steps = frame.decoded.instructions, 0
+        self.frames.append(frame)
+        try:
+            while True:
+                if steps == stop_at:
+                    return Break("")
+                pc, stack, work = frame.pc, frame.stack[:], self.work
+                frame.pc += 1
+                steps += 1
+                try:
+                    handler, arg = instructions[pc]
+                    if handler(self, frame, arg) is not None:
+                        return None
+                except UserError as error:
+                    self.unwind(frame, error)
+                except Break as stop:
+                    stop.at = stop.at or frame.at
+                    if self.work != work:
+                        raise Restart(steps - 1, stop) from None
+                    frame.pc, frame.stack = pc, stack
+                    return stop
+        finally:
+            self.frames.pop()
+
+    def unwind(self, frame: Frame, error: UserError) -> None:
+        """Continue at the handler that covers the present instruction, or raise out of the frame."""
+        row = frame.decoded.handler_at(frame.pc - 1)
+        if row is None:
+            raise error
+        del frame.stack[row.depth :]
+        if row.lasti:
+            frame.stack.append(frame.pc - 1)
+        frame.stack.append(error.error)
+        frame.pc = row.target
+
+    # -- reading what existed before --------------------------------------------------------------------------------
+
+    def external(self, value: Any, source: Source) -> Any:
+        """The handle of a value that was read through `source`, with the guards that reading it takes."""
+        if value is NULL:
+            self.guards.check(source, _MISSING, None)
+            return value
+        known = self.sources.get(id(value))
+        if known is not None:
+            self.guards.same(known, source)
+            return self.tensors.handle(value)
+        return READ.find(type(value))(self, value, source)
+
+    def register(self, value: Any, source: Source) -> Any:
+        """From now on `value` is external."""
+        self.sources[id(value)] = source
+        self._kept.append(value)
+        return value
+
+    def source_of(self, value: Any) -> Source | None:
+        """The source of an external object; None for leaves and for what the frame made."""
+        return self.sources.get(id(value))
+
+    def globals_source(self, globals: dict[str, Any]) -> Source:
+        """The dictionary of an (inlined) function's globals."""
+        found = self._globals.get(id(globals))
+        if found is None:
+            found = sources.const(globals, str(globals.get("__name__", "globals")))
+            self._globals[id(globals)] = found
+            self._kept.append(globals)
+        return found
+
+    def root_globals(self, globals: dict[str, Any]) -> None:
+        """The captured frame's globals are read from the frame, not held by the guards."""
+        self._globals[id(globals)] = sources.frame_globals()
+        self._kept.append(globals)
+
+    def load_global(self, frame: Frame, name: str) -> Any:
+        """A global variable or builtin, as LOAD_GLOBAL finds it."""
+        globals = frame.globals
+        key = (id(globals), name)
+        value = self.reads.get(key, _MISS)
+        if value is not _MISS:
+            return value
+        source = self.globals_source(globals)
+        frozen = is_frozen(globals.get("__name__"))
+        if name in globals:
+            value = globals[name]
+            if not frozen or not is_constant(value):
+                value = self.external(value, sources.global_item(source, name))
+        else:
+            builtins = globals["__builtins__"]
+            builtins = builtins if isinstance(builtins, dict) else vars(builtins)
+            if name not in builtins:
+                raise UserError(NameError(f"name {name!r} is not defined"))
+            if not frozen:
+                self.guards.check(sources.global_missing(source, name), _MISSING, None)
+            value = builtins[name]
+        self.reads[key] = value
+        return value
+
+    def cell(self, cell: CellType, name: str) -> Any:
+        """What a closure cell holds; NULL when it is empty."""
+        key = (id(cell), "cell_contents")
+        value = self.reads.get(key, _MISS)
+        if value is not _MISS:
+            return value
+        source = self.sources.get(id(cell))
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            value = NULL
+        if source is not None:
+            value = self.reads[key] = self.external(value, sources.cell_content(source, name))
+        return value
+
+    def adopt_cells(self, function: FunctionType, source: Source) -> None:
+        """Make the cells of an external function's closure external."""
+        for index, cell in enumerate(function.__closure__ or ()):
+            if id(cell) not in self.created and id(cell) not in self.sources:
+                self.register(cell, sources.closure_cell(source, index))
+
+    # -- operations by type -------------------------------------------------------------------------------------------
+
+    def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`fn(*args, **kwargs)`"""
+        return CALL.find(type(fn))(self, fn, args, kwargs)
+
+    def load_attr(self, obj: Any, name: str) -> Any:
+        """`obj.name`"""
+        return ATTR.find(type(obj))(self, obj, name)
+
+    def native(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run C code of the user's program. Tensor operations that it makes by itself are recorded as well."""
+        self.work += 1
+        try:
+            with self.tensors.watch:
+                return fn(*args, **kwargs)
+        except Unsupported as error:
+            raise Break(error.what, error.why or "", error.hint or "") from None
+        except Exception as error:
+            raise UserError(error) from None
+
+    def type_of(self, value: Any) -> type:
+        """`type(value)` as the program sees it."""
+        return self.tensors.type_of(value) if type(value) is TraceTensor else type(value)
+
+    def reenter(self, run: Callable[[], Any]) -> Any:
+        """Run interpreted code that C code called: exceptions pass through C as what the program raised."""
+        try:
+            return run()
+        except UserError as error:
+            raise error.error from None
+
+    def attr_source(self, source: Source, name: str, in_dict: bool) -> Source:
+        """An attribute of a tensor object, from its dictionary or through C code."""
+        return sources.instance_item(source, name) if in_dict else sources.attr(source, name)
+
+
+_MISSING = sources.native.MISSING

@@ -1,0 +1,65 @@
+"""Calls of classes: making objects as `type.__call__` does, with Python `__new__` and `__init__` interpreted."""
+
+from __future__ import annotations
+
+import enum
+import types
+from typing import Any
+
+import torch
+
+from smelt.capture import calls
+from smelt.capture.attributes import find_in_class
+from smelt.capture.breaks import Break, user
+from smelt.capture.registry import CALL, SPECIAL
+from smelt.capture.values import LEAVES
+from smelt.graph.trace import TraceTensor
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+@CALL(type)
+def call_class(vm: Any, cls: type, args: Args, kwargs: Kwargs) -> Any:
+    """`cls(*args, **kwargs)`"""
+    meaning = SPECIAL.get(id(cls))
+    if meaning is not None:
+        return meaning(vm, args, kwargs)
+    if issubclass(cls, torch.Tensor):
+        raise Break(f"a {cls.__name__} is made", "a graph makes plain tensors only", "make it outside of the function")
+    if issubclass(cls, torch.nn.Module):
+        raise Break(f"a module of class {cls.__name__} is made", "modules must exist before the captured function")
+    maker = type(cls).__call__
+    if isinstance(maker, types.FunctionType) and not issubclass(cls, enum.Enum):
+        return vm.call(maker, (cls, *args), kwargs)
+    if cls in LEAVES or issubclass(cls, (enum.Enum, BaseException)) and not _python(vm, cls, "__init__"):
+        return calls.call_native(vm, cls, args, kwargs)
+    return construct(vm, cls, args, kwargs)
+
+
+def construct(vm: Any, cls: type, args: Args, kwargs: Kwargs) -> Any:
+    """`type.__call__(cls, ...)`: `__new__`, then `__init__` when that gave an instance."""
+    new, init = _python(vm, cls, "__new__"), _python(vm, cls, "__init__")
+    if new is None and init is None:
+        return calls.call_native(vm, cls, args, kwargs)
+    vm.work += 1
+    if new is not None:
+        obj = vm.call(new, (cls, *args), kwargs)
+    elif cls.__new__ is object.__new__:
+        obj = user(object.__new__, cls)
+    else:
+        obj = calls.call_native(vm, cls.__new__, (cls, *args), kwargs)
+    if type(obj) is TraceTensor or not isinstance(obj, cls):
+        return obj
+    if init is not None:
+        vm.call(init, (obj, *args), kwargs)
+    elif cls.__init__ is not object.__init__:
+        calls.call_native(vm, cls.__init__, (obj, *args), kwargs)
+    return obj
+
+
+def _python(vm: Any, cls: type, name: str) -> Any:
+    """The class's `__new__` or `__init__` when it is written in Python."""
+    raw = find_in_class(vm, cls, name)
+    raw = raw.__func__ if isinstance(raw, staticmethod) else raw
+    return raw if isinstance(raw, types.FunctionType) else None

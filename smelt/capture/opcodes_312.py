@@ -1,0 +1,120 @@
+"""CPython 3.12: the opcodes whose decoding or stack layout this version does not share with 3.11."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smelt.capture import opcodes, opcodes_311
+from smelt.capture._native import NULL
+from smelt.capture.breaks import Break, UserError, user
+from smelt.capture.bytecode import Jump, Op, Site
+from smelt.capture.effects import DELETED
+from smelt.capture.frames import Frame, slot_names
+from smelt.capture.opcodes import forward, name, raw
+
+
+def attribute_name(site: Site) -> tuple[bool, str]:
+    """(is a method call, name)"""
+    return bool(site.arg & 1), site.code.co_names[site.arg >> 1]
+
+
+def load_attr(vm: Any, f: Frame, arg: tuple[bool, str]) -> None:
+    method, key = arg
+    value = vm.load_attr(f.stack[-1], key)
+    if method:
+        f.stack[-1] = NULL
+        f.stack.append(value)
+    else:
+        f.stack[-1] = value
+
+
+def super_name(site: Site) -> tuple[bool, str]:
+    """(is a method call, name)"""
+    return bool(site.arg & 1), site.code.co_names[site.arg >> 2]
+
+
+def super_attr(vm: Any, f: Frame) -> tuple[Any, Any, Any]:
+    """Pop the three operands of LOAD_SUPER_ATTR."""
+    obj, cls, make = f.stack.pop(), f.stack.pop(), f.stack.pop()
+    return make, cls, obj
+
+
+def load_super_attr(vm: Any, f: Frame, arg: tuple[bool, str]) -> None:
+    method, key = arg
+    make, cls, obj = super_attr(vm, f)
+    value = vm.load_attr(vm.call(make, (cls, obj), {}), key)
+    if method:
+        f.stack.append(NULL)
+    f.stack.append(value)
+
+
+def send(vm: Any, f: Frame, arg: int) -> None:
+    more, value = opcodes.send_value(vm, f)
+    f.stack.append(value)
+    if not more:
+        f.pc = arg
+
+
+def end_send(vm: Any, f: Frame, arg: Any) -> None:
+    value = f.stack.pop()
+    f.stack[-1] = value
+
+
+def cleanup_throw(vm: Any, f: Frame, arg: Any) -> None:
+    error = f.stack.pop()
+    if not isinstance(error, StopIteration):
+        raise UserError(error)
+    f.stack[-2:] = [None, error.value]
+
+
+def intrinsic_1(vm: Any, f: Frame, arg: int) -> None:
+    """CALL_INTRINSIC_1: the ones that functions use."""
+    value = f.stack[-1]
+    match arg:
+        case 3:  # StopIteration inside a generator
+            inner = isinstance(value, StopIteration)
+            f.stack[-1] = RuntimeError("generator raised StopIteration") if inner else value
+        case 5:
+            f.stack[-1] = opcodes.apply_unary(vm, opcodes.operator.pos, value)
+        case 6:
+            f.stack[-1] = tuple(value)
+        case _:
+            raise Break(f"intrinsic {arg}", "type parameters and async generators are not captured")
+
+
+def intrinsic_2(vm: Any, f: Frame, arg: int) -> None:
+    raise Break(f"intrinsic {arg}", "type parameters and exception groups are not captured")
+
+
+def load_from_dict_or(vm: Any, f: Frame, arg: Any) -> None:
+    raise Break("a class body", "class bodies are not captured")
+
+
+def delete_local(vm: Any, f: Frame, arg: int) -> None:
+    if f.locals[arg] is NULL:
+        raise UserError(UnboundLocalError(f"cannot access local variable {slot_names(f.code)[arg]!r}"))
+    f.locals[arg] = DELETED
+
+
+def for_iter_target(site: Site) -> Jump:
+    """Behind the END_FOR, which is for the specialised path."""
+    return Jump(site.next + 2 * site.arg + 2)
+
+
+TABLE: dict[str, Op] = {
+    **opcodes_311.TABLE,
+    "LOAD_ATTR": Op(load_attr, attribute_name),
+    "LOAD_SUPER_ATTR": Op(load_super_attr, super_name),
+    "COMPARE_OP": Op(opcodes.compare_op, lambda site: opcodes.COMPARISONS[site.arg >> 4]),
+    "FOR_ITER": Op(opcodes.for_iter, for_iter_target),
+    "SEND": Op(send, forward),
+    "END_SEND": Op(end_send, raw),
+    "CLEANUP_THROW": Op(cleanup_throw, raw),
+    "CALL_INTRINSIC_1": Op(intrinsic_1, raw),
+    "CALL_INTRINSIC_2": Op(intrinsic_2, raw),
+    "LOAD_FROM_DICT_OR_GLOBALS": Op(load_from_dict_or, name),
+    "LOAD_FROM_DICT_OR_DEREF": Op(load_from_dict_or, raw),
+    "DELETE_FAST": Op(delete_local, raw),
+}
+
+_ = user

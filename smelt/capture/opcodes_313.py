@@ -1,0 +1,137 @@
+"""CPython 3.13: the opcodes whose decoding or stack layout this version does not share with 3.12."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smelt.capture import opcodes, opcodes_311, opcodes_312
+from smelt.capture._native import NULL
+from smelt.capture.bytecode import Jump, Op, Site
+from smelt.capture.containers import truth
+from smelt.capture.frames import Frame
+from smelt.capture.opcodes import raw, take
+
+OPERATION = "_13"
+
+
+def load_global(vm: Any, f: Frame, arg: tuple[bool, str]) -> None:
+    push, key = arg
+    f.stack.append(vm.load_global(f, key))
+    if push:
+        f.stack.append(NULL)
+
+
+def load_attr(vm: Any, f: Frame, arg: tuple[bool, str]) -> None:
+    method, key = arg
+    f.stack[-1] = vm.load_attr(f.stack[-1], key)
+    if method:
+        f.stack.append(NULL)
+
+
+def load_super_attr(vm: Any, f: Frame, arg: tuple[bool, str]) -> None:
+    method, key = arg
+    make, cls, obj = opcodes_312.super_attr(vm, f)
+    f.stack.append(vm.load_attr(vm.call(make, (cls, obj), {}), key))
+    if method:
+        f.stack.append(NULL)
+
+
+def call(vm: Any, f: Frame, arg: int) -> None:
+    items = take(f, arg)
+    first, fn = f.stack.pop(), f.stack.pop()
+    opcodes.make_call(vm, f, fn, first, items, ())
+
+
+def call_kw(vm: Any, f: Frame, arg: int) -> None:
+    names = f.stack.pop()
+    items = take(f, arg)
+    first, fn = f.stack.pop(), f.stack.pop()
+    opcodes.make_call(vm, f, fn, first, items, names)
+
+
+def call_function_ex(vm: Any, f: Frame, arg: int) -> None:
+    kwargs = opcodes.mapping(vm, f.stack.pop()) if arg & 1 else {}
+    args = tuple(opcodes.drain(vm, f.stack.pop()))
+    f.stack.pop()
+    fn = f.stack.pop()
+    f.stack.append(vm.call(fn, args, dict(kwargs)))
+
+
+def make_function(vm: Any, f: Frame, arg: Any) -> None:
+    f.stack.append(opcodes.new_function(vm, f, f.stack.pop(), ()))
+
+
+def set_function_attribute(vm: Any, f: Frame, arg: int) -> None:
+    fn, value = f.stack.pop(), f.stack.pop()
+    if arg == 8:
+        made = opcodes.new_function(vm, f, fn.__code__, value)
+        made.__defaults__, made.__kwdefaults__, made.__annotations__ = fn.__defaults__, fn.__kwdefaults__, {}
+        made.__annotations__.update(fn.__annotations__)
+        fn = made
+    else:
+        opcodes.set_function(fn, arg, value)
+    f.stack.append(fn)
+
+
+def pair(site: Site) -> tuple[int, int]:
+    """Two slot numbers in one argument."""
+    return site.arg >> 4, site.arg & 15
+
+
+def load_fast_load_fast(vm: Any, f: Frame, arg: tuple[int, int]) -> None:
+    opcodes.load_fast(vm, f, arg[0])
+    opcodes.load_fast(vm, f, arg[1])
+
+
+def store_fast_load_fast(vm: Any, f: Frame, arg: tuple[int, int]) -> None:
+    opcodes.store_fast(vm, f, arg[0])
+    opcodes.load_fast(vm, f, arg[1])
+
+
+def store_fast_store_fast(vm: Any, f: Frame, arg: tuple[int, int]) -> None:
+    opcodes.store_fast(vm, f, arg[0])
+    opcodes.store_fast(vm, f, arg[1])
+
+
+def to_bool(vm: Any, f: Frame, arg: Any) -> None:
+    f.stack[-1] = truth(vm, f.stack[-1])
+
+
+def convert_value(vm: Any, f: Frame, arg: int) -> None:
+    opcodes.format_with(vm, f, arg, "")
+
+
+def format_simple(vm: Any, f: Frame, arg: Any) -> None:
+    opcodes.format_with(vm, f, 0, "")
+
+
+def format_with_spec(vm: Any, f: Frame, arg: Any) -> None:
+    spec = f.stack.pop()
+    opcodes.format_with(vm, f, 0, spec)
+
+
+def for_iter_target(site: Site) -> Jump:
+    """Behind END_FOR and POP_TOP, which are for the specialised path."""
+    return Jump(site.next + 2 * site.arg + 4)
+
+
+TABLE: dict[str, Op] = {
+    **opcodes_312.TABLE,
+    "LOAD_GLOBAL": Op(load_global, opcodes_311.global_name),
+    "LOAD_ATTR": Op(load_attr, opcodes_312.attribute_name),
+    "LOAD_SUPER_ATTR": Op(load_super_attr, opcodes_312.super_name),
+    "CALL": Op(call, raw),
+    "CALL_KW": Op(call_kw, raw),
+    "CALL_FUNCTION_EX": Op(call_function_ex, raw),
+    "MAKE_FUNCTION": Op(make_function, raw),
+    "SET_FUNCTION_ATTRIBUTE": Op(set_function_attribute, raw),
+    "LOAD_FAST_LOAD_FAST": Op(load_fast_load_fast, pair),
+    "STORE_FAST_LOAD_FAST": Op(store_fast_load_fast, pair),
+    "STORE_FAST_STORE_FAST": Op(store_fast_store_fast, pair),
+    "COMPARE_OP": Op(opcodes.compare_op, lambda site: opcodes.COMPARISONS[site.arg >> 5]),
+    "TO_BOOL": Op(to_bool, raw),
+    "CONVERT_VALUE": Op(convert_value, raw),
+    "FORMAT_SIMPLE": Op(format_simple, raw),
+    "FORMAT_WITH_SPEC": Op(format_with_spec, raw),
+    "FOR_ITER": Op(opcodes.for_iter, for_iter_target),
+}

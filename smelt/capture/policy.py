@@ -1,0 +1,175 @@
+"""What happens to a Python function that the captured program calls: inlined, left whole, run as it is, put off, refused.
+
+Decided by where the function was written, once per code object.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+import sysconfig
+import types
+from functools import cache
+from typing import Any
+
+import torch
+
+
+class Policy(enum.Enum):
+    """What to do with a call."""
+
+    INLINE = "interpret its bytecode"
+    LEAF = "one node of the graph"
+    NATIVE = "run it as it is: it depends on its arguments alone"
+    DEFER = "call it after the graph has run: nobody needs its result"
+    BREAK = "end the graph"
+
+
+LEAF_MODULES = (
+    "torch.nn.functional",
+    "torch.functional",
+    "torch._tensor",
+    "torch._tensor_str",
+    "torch.nn.init",
+    "torch._ops",
+    "torch.special",
+    "torch.fft",
+    "torch.linalg",
+    "torch._lobpcg",
+    "torch._lowrank",
+    "torch.nested",
+    "torch.sparse",
+    "torch.masked",
+    "torch._VF",
+    "torch._jit_internal",
+)
+NATIVE_MODULES = (
+    "inspect",
+    "re",
+    "sre_parse",
+    "typing",
+    "abc",
+    "_py_abc",
+    "enum",
+    "ast",
+    "importlib",
+    "string",
+    "textwrap",
+    "packaging",
+    "fractions",
+    "numbers",
+    "numpy",
+    "torch._ops",
+    "torch.version",
+    "torch.backends",
+    "torch.torch_version",
+    "torch.cuda",
+    "torch.distributed",
+    "torch._utils_internal",
+    "torch._sources",
+)
+DEFER_MODULES = ("logging", "warnings")
+BREAK_MODULES = (
+    "random",
+    "threading",
+    "multiprocessing",
+    "subprocess",
+    "asyncio",
+    "concurrent",
+    "socket",
+    "tempfile",
+    "shutil",
+    "pickle",
+    "pdb",
+    "time",
+    "torch.autograd.graph",
+    "torch.multiprocessing",
+    "torch.serialization",
+    "torch.profiler",
+    "torch.utils.data",
+    "numpy.random",
+)
+NATIVE_NAMES = {
+    ("dataclasses", "fields"),
+    ("dataclasses", "is_dataclass"),
+    ("collections", "namedtuple"),
+    ("functools", "total_ordering"),
+    ("torch._utils", "_get_device_index"),
+    ("torch._C", "_get_privateuse1_backend_name"),
+}
+DEFER_NAMES = {
+    ("transformers.utils.logging", "warning_once"),
+    ("transformers.utils.logging", "warning_advice"),
+    ("transformers.utils.logging", "info_once"),
+}
+
+
+@cache
+def _inside(module: str, names: tuple[str, ...]) -> bool:
+    return any(module == name or module.startswith(name + ".") for name in names)
+
+
+_policies: dict[int, tuple[types.CodeType, Policy]] = {}
+
+
+def policy_of(function: types.FunctionType) -> Policy:
+    """The policy for a Python function."""
+    code = function.__code__
+    known = _policies.get(id(code))
+    if known is None:
+        known = _policies[id(code)] = (code, _decide(function))
+    return known[1]
+
+
+def _decide(function: types.FunctionType) -> Policy:
+    module = function.__globals__.get("__name__") or function.__module__ or ""
+    name = (module, function.__name__)
+    if name in NATIVE_NAMES:
+        return Policy.NATIVE
+    if name in DEFER_NAMES or _inside(module, DEFER_MODULES):
+        return Policy.DEFER if function.__name__ not in _LOGGING_STATE else Policy.INLINE
+    if _inside(module, LEAF_MODULES):
+        return Policy.LEAF
+    if _inside(module, BREAK_MODULES):
+        return Policy.BREAK
+    if _inside(module, NATIVE_MODULES):
+        return Policy.NATIVE
+    return Policy.INLINE
+
+
+_LOGGING_STATE = ("getLogger", "isEnabledFor", "getEffectiveLevel", "get_logger", "__init__", "hasHandlers")
+_FROZEN = frozenset(sys.stdlib_module_names) | frozenset({"torch", "numpy", "typing_extensions"})
+
+
+@cache
+def is_frozen(module: str | None) -> bool:
+    """Functions and classes of this module do not change while a program runs, so they need no guard."""
+    return module is not None and module.split(".")[0] in _FROZEN and module != "__main__"
+
+
+@cache
+def skipped_prefixes() -> tuple[str, ...]:
+    """Files whose frames are never captured by themselves: the standard library, torch but its layers, smelt."""
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    paths = sysconfig.get_paths()
+    folder = os.path.dirname(torch.__file__)
+    layers = os.path.join(folder, "nn", "modules")
+    found = ["<frozen", os.path.join(here, "")]
+    for standard in dict.fromkeys((paths["stdlib"], paths["platstdlib"])):
+        found += _entries(standard, ("site-packages", "dist-packages"))
+    found += _entries(folder, ("nn",)) + _entries(os.path.dirname(layers), ("modules",))
+    found += [os.path.join(layers, "module.py"), os.path.join(layers, "_functions.py")]
+    return tuple(found)
+
+
+def _entries(folder: str, but: tuple[str, ...]) -> list[str]:
+    """The files and folders (with a trailing separator) in a folder."""
+    if not os.path.isdir(folder):
+        return []
+    return [entry.path + os.sep * entry.is_dir() for entry in os.scandir(folder) if entry.name not in but]
+
+
+def marked_disabled(function: Any) -> str | None:
+    """The reason, when `smelt.disable` marked the function; None otherwise."""
+    return getattr(function, "_smelt_disabled", None)

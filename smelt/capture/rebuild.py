@@ -1,0 +1,337 @@
+"""Expressions that make a captured value again in residual code: constants, inputs, outputs of the graph, new objects."""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from smelt.capture._native import NULL
+from smelt.capture.breaks import CannotRebuild
+from smelt.capture.generators import TracedGenerator
+from smelt.capture.modules import ModuleSlice
+from smelt.capture.registry import TypeTable
+from smelt.capture.values import CONSTANT_TYPES, LEAVES
+from smelt.graph.trace import TraceTensor
+
+REBUILD = TypeTable()
+"""(rebuild, value) -> expression, for objects made during the frame."""
+
+_LITERALS = (int, str, bool, type(None))
+
+
+class Rebuild:
+    """Collects the lines that make values; every object is made once, so shared references stay shared.
+
+    Args:
+        vm: the finished capture.
+        lines: where to put statements.
+        constants: the names and values of `_c`.
+        fetched: asks for a guard fetch; gives its expression.
+    """
+
+    def __init__(self, vm: Any, lines: list[str], constants: dict[str, Any], fetched: Callable[[Any], str]) -> None:
+        self.vm, self.lines, self.constants, self.fetched = vm, lines, constants, fetched
+        self.outputs: list[TraceTensor] = []
+        self._made: dict[int, str] = {}
+        self._running: set[int] = set()
+        self._names: dict[int, str] = {}
+        self._count = 0
+
+    def constant(self, value: Any, hint: str = "") -> str:
+        """`_c.name` for a value that is kept with the residual."""
+        known = self._names.get(id(value))
+        if known is not None:
+            return known
+        base = "".join(c if c.isalnum() else "_" for c in hint) or "k"
+        base = base if base[0].isalpha() else f"k{base}"
+        name, n = base, 1
+        while name in self.constants:
+            name, n = f"{base}_{n}", n + 1
+        self.constants[name] = value
+        self._names[id(value)] = f"_c.{name}"
+        return self._names[id(value)]
+
+    def assign(self, value: Any, expression: str) -> str:
+        """Put an expression in a variable that stands for `value` from now on."""
+        name = self._made[id(value)] = f"_t{self._count}"
+        self._count += 1
+        self.lines.append(f"{name} = {expression}")
+        return name
+
+    def __call__(self, value: Any) -> str:
+        """The expression for a value.
+
+        Raises:
+            CannotRebuild: no way to make it is known.
+        """
+        kind = type(value)
+        if kind in _LITERALS:
+            return repr(value)
+        made = self._made.get(id(value))
+        if made is not None:
+            return made
+        if value is NULL:
+            return self.constant(NULL, "NULL")
+        if kind is TraceTensor:
+            return self._tensor(value)
+        source = self.vm.sources.get(id(value))
+        if source is not None:
+            return self.fetched(source)
+        if kind in LEAVES:
+            return self.constant(value, kind.__name__)
+        return self._object(value, kind)
+
+    def _tensor(self, tensor: TraceTensor) -> str:
+        source = self.vm.sources.get(id(tensor))
+        if source is not None:
+            return self.fetched(source)
+        if id(tensor) not in self.vm.tensors.nodes:
+            raise CannotRebuild("a tensor of unknown origin")
+        self.outputs.append(tensor)
+        name = self._made[id(tensor)] = f"_out[{len(self.outputs) - 1}]"
+        return name
+
+    def _object(self, value: Any, kind: type) -> str:
+        if id(value) not in self.vm.created:
+            if isinstance(value, (*CONSTANT_TYPES, types.FunctionType)):
+                return self.constant(value, getattr(value, "__name__", kind.__name__))
+        if id(value) in self._running:
+            raise CannotRebuild(f"a {kind.__name__} that contains itself")
+        self._running.add(id(value))
+        try:
+            how = REBUILD.find(kind)
+            if how is None:
+                raise CannotRebuild(f"a {kind.__module__}.{kind.__qualname__}")
+            expression = how(self, value)
+            return self._made.get(id(value)) or self.assign(value, expression)
+        finally:
+            self._running.discard(id(value))
+
+
+@REBUILD(tuple)
+def rebuild_tuple(r: Rebuild, value: Any) -> str:
+    """Tuples, named tuples and torch's structured results."""
+    items = ", ".join(map(r, value)) + ("," if len(value) == 1 else "")
+    kind = type(value)
+    if kind is tuple:
+        return f"({items})"
+    cls = r.constant(kind, kind.__name__)
+    return f"{cls}(({items}))" if _structseq(kind) else f"{r.constant(tuple.__new__, 'tuple_new')}({cls}, ({items}))"
+
+
+def _structseq(kind: type) -> bool:
+    return hasattr(kind, "n_sequence_fields")
+
+
+@REBUILD(list)
+def rebuild_list(r: Rebuild, value: Any) -> str:
+    """Lists; subclasses with their attributes."""
+    items = f"[{', '.join(map(r, value))}]"
+    kind = type(value)
+    if kind is list or kind is ModuleSlice:
+        return items
+    return _subclass(r, value, kind, list.__new__, list.extend, items)
+
+
+@REBUILD(set, frozenset)
+def rebuild_set(r: Rebuild, value: Any) -> str:
+    """Sets."""
+    kind = type(value)
+    return f"{r.constant(kind, kind.__name__)}([{', '.join(map(r, value))}])"
+
+
+@REBUILD(collections.deque)
+def rebuild_deque(r: Rebuild, value: Any) -> str:
+    """collections.deque"""
+    return f"{r.constant(type(value), 'deque')}([{', '.join(map(r, value))}], {value.maxlen!r})"
+
+
+@REBUILD(dict)
+def rebuild_dict(r: Rebuild, value: Any) -> str:
+    """Dicts, OrderedDict, defaultdict, and subclasses such as the outputs of transformers."""
+    kind = type(value)
+    pairs = "{" + ", ".join(f"{r(k)}: {r(v)}" for k, v in dict.items(value)) + "}"
+    if kind is dict:
+        return pairs
+    if kind is collections.OrderedDict:
+        return f"{r.constant(kind, 'OrderedDict')}({pairs})"
+    if kind is collections.defaultdict:
+        return f"{r.constant(kind, 'defaultdict')}({r(value.default_factory)}, {pairs})"
+    base: Any = collections.OrderedDict if issubclass(kind, collections.OrderedDict) else dict
+    if base is dict:
+        return _subclass(r, value, kind, dict.__new__, dict.update, pairs)
+    return _subclass(r, value, kind, base.__new__, _ordered_fill, pairs)
+
+
+def _ordered_fill(target: Any, pairs: dict[Any, Any]) -> None:
+    store = collections.OrderedDict.__setitem__
+    for key, value in pairs.items():
+        store(target, key, value)
+
+
+def _subclass(r: Rebuild, value: Any, kind: type, new: Any, fill: Any, items: str) -> str:
+    cls = r.constant(kind, kind.__name__)
+    name = r.assign(value, f"{r.constant(new, new.__qualname__)}({cls})")
+    r.lines.append(f"{r.constant(fill, fill.__qualname__)}({name}, {items})")
+    _attributes(r, value, name)
+    return name
+
+
+def _attributes(r: Rebuild, value: Any, name: str) -> None:
+    """Set what the instance's dictionary and slots hold."""
+    held = getattr(value, "__dict__", None)
+    if held:
+        pairs = ", ".join(f"{key!r}: {r(item)}" for key, item in held.items())
+        r.lines.append(f"{name}.__dict__.update({{{pairs}}})")
+    for base in type(value).__mro__:
+        for slot, member in vars(base).items():
+            if isinstance(member, types.MemberDescriptorType) and base.__module__ != "builtins":
+                try:
+                    item = member.__get__(value)
+                except AttributeError:
+                    continue
+                r.lines.append(f"{r.constant(object.__setattr__, 'set')}({name}, {slot!r}, {r(item)})")
+
+
+@REBUILD(slice)
+def rebuild_slice(r: Rebuild, value: slice) -> str:
+    """slice objects"""
+    return f"{r.constant(slice, 'slice')}({r(value.start)}, {r(value.stop)}, {r(value.step)})"
+
+
+@REBUILD(types.MethodType)
+def rebuild_method(r: Rebuild, value: types.MethodType) -> str:
+    """Bound methods."""
+    return f"{r.constant(types.MethodType, 'MethodType')}({r(value.__func__)}, {r(value.__self__)})"
+
+
+@REBUILD(types.BuiltinFunctionType, types.MethodWrapperType)
+def rebuild_builtin(r: Rebuild, value: Any) -> str:
+    """Bound methods written in C."""
+    owner = value.__self__
+    if owner is None or isinstance(owner, types.ModuleType):
+        return r.constant(value, value.__name__)
+    return f"{r(owner)}.{value.__name__}"
+
+
+@REBUILD(types.CellType)
+def rebuild_cell(r: Rebuild, value: types.CellType) -> str:
+    """Closure cells made in the frame; made before what they hold, which may refer back to them."""
+    name = r.assign(value, f"{r.constant(types.CellType, 'Cell')}()")
+    try:
+        held = value.cell_contents
+    except ValueError:
+        return name
+    r.lines.append(f"{name}.cell_contents = {r(held)}")
+    return name
+
+
+@REBUILD(types.FunctionType)
+def rebuild_function(r: Rebuild, value: types.FunctionType) -> str:
+    """Functions defined in the frame."""
+    closure = "None"
+    if value.__closure__:
+        closure = "(" + ", ".join(map(r, value.__closure__)) + ",)"
+        if id(value) in r._made:
+            return r._made[id(value)]
+    source = r.vm.globals_source(value.__globals__)
+    name = r.assign(
+        value,
+        f"{r.constant(types.FunctionType, 'Function')}({r.constant(value.__code__, value.__name__ + '_code')}, "
+        f"{r.fetched(source)}, {value.__name__!r}, {r(value.__defaults__)}, {closure})",
+    )
+    for key in ("__kwdefaults__", "__qualname__", "__module__", "__doc__"):
+        r.lines.append(f"{name}.{key} = {r(getattr(value, key))}")
+    if value.__annotations__:
+        r.lines.append(f"{name}.__annotations__ = {r(value.__annotations__)}")
+    if value.__dict__:
+        r.lines.append(f"{name}.__dict__.update({r(value.__dict__)})")
+    return name
+
+
+@REBUILD(property, staticmethod, classmethod)
+def rebuild_wrapper(r: Rebuild, value: Any) -> str:
+    """Descriptors are kept as they are."""
+    return r.constant(value, type(value).__name__)
+
+
+@REBUILD(TracedGenerator)
+def rebuild_generator(r: Rebuild, value: TracedGenerator) -> str:
+    """A generator that stands in the middle of its body."""
+    raise CannotRebuild("a generator that is not exhausted")
+
+
+def _reducible(*types_: type) -> None:
+    for kind in types_:
+        REBUILD(kind)(rebuild_reduced)
+
+
+def rebuild_reduced(r: Rebuild, value: Any) -> str:
+    """Iterators and other C objects that say themselves how they are made (`__reduce__`)."""
+    parts = value.__reduce__()
+    if isinstance(parts, str):
+        return r.constant(value, parts)
+    made = f"{r(parts[0])}({', '.join(map(r, parts[1]))})"
+    name = r.assign(value, made)
+    if len(parts) > 2 and parts[2] is not None:
+        r.lines.append(f"{name}.__setstate__({r(parts[2])})")
+    return name
+
+
+_reducible(
+    type(iter([])), type(iter(())), type(iter(range(1))), type(iter({})), type(iter({}.values())),
+    type(iter({}.items())), type(iter(set())), type(iter("")), enumerate, zip, map, filter, reversed,
+    type(reversed([])), type(reversed({})), type(iter(b"")),
+)  # fmt: skip
+
+
+@REBUILD(type({}.keys()), type({}.values()), type({}.items()))
+def rebuild_view(r: Rebuild, value: Any) -> str:
+    """Views of a dict."""
+    name = {"dict_keys": "keys", "dict_values": "values", "dict_items": "items"}[type(value).__name__.split("odict_")[-1]]
+    return f"{r(dict(value.mapping))}.{name}()"
+
+
+@REBUILD(BaseException)
+def rebuild_exception(r: Rebuild, value: BaseException) -> str:
+    """Exceptions: class, arguments, attributes."""
+    kind = type(value)
+    cls = r.constant(kind, kind.__name__)
+    name = r.assign(value, f"{cls}.__new__({cls}, {', '.join(map(r, value.args))})")
+    _attributes(r, value, name)
+    return name
+
+
+@REBUILD(object)
+def rebuild_object(r: Rebuild, value: Any) -> str:
+    """Instances of Python classes: made without `__init__`, then filled."""
+    kind = type(value)
+    if not kind.__flags__ & _HEAP or kind.__new__ is not object.__new__ and not _plain_new(kind):
+        if isinstance(value, torch.Generator) or not _copyable(value):
+            raise CannotRebuild(f"a {kind.__module__}.{kind.__qualname__}")
+        return rebuild_reduced(r, value)
+    cls = r.constant(kind, kind.__name__)
+    name = r.assign(value, f"{r.constant(object.__new__, 'new')}({cls})")
+    _attributes(r, value, name)
+    return name
+
+
+_HEAP = 1 << 9
+
+
+def _plain_new(kind: type) -> bool:
+    """The class writes `__new__` in Python over object's."""
+    return isinstance(kind.__new__, types.FunctionType) and not any(
+        base.__flags__ & _HEAP == 0 and base is not object for base in kind.__mro__
+    )
+
+
+_COPYABLE = {"datetime", "decimal", "fractions", "functools", "itertools", "operator", "collections", "types"}
+
+
+def _copyable(value: Any) -> bool:
+    return type(value).__module__.split(".")[0] in _COPYABLE

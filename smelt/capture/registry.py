@@ -1,0 +1,77 @@
+"""Tables that say how values of a type are read, called, iterated ... Modules fill them; the interpreter looks up.
+
+So no module of this package needs to import its siblings to be complete ("register by type").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class TypeTable:
+    """Functions by type; a subclass uses its nearest base's (the answer is remembered per class)."""
+
+    def __init__(self, default: Callable[..., Any] | None = None) -> None:
+        self.default = default
+        self._exact: dict[type, Callable[..., Any]] = {}
+        self._given: dict[type, Callable[..., Any]] = {}
+
+    def __call__(self, *types: type) -> Callable[[F], F]:
+        """Decorator: register for these types and their subclasses."""
+
+        def register(fn: F) -> F:
+            for kind in types:
+                self._given[kind] = self._exact[kind] = fn
+            return fn
+
+        return register
+
+    def find(self, kind: type) -> Any:
+        """The function for a type, or the default."""
+        found = self._exact.get(kind)
+        if found is None:
+            found = next((self._given[base] for base in kind.__mro__ if base in self._given), self.default)
+            if found is not None:
+                self._exact[kind] = found
+        return found
+
+
+READ = TypeTable()
+"""(vm, value, source) -> handle: guards for reading an external value of this type."""
+
+CALL = TypeTable()
+"""(vm, callable, args, kwargs) -> result, by the callable's type."""
+
+ATTR = TypeTable()
+"""(vm, object, name) -> value, by the object's type."""
+
+SPECIAL: dict[int, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {}
+"""(vm, args, kwargs) -> result, by id of a function that capture gives its own meaning."""
+
+_kept: list[Any] = []
+
+
+def special(*functions: Any) -> Callable[[F], F]:
+    """Decorator: the meaning that capture gives to these functions."""
+
+    def register(fn: F) -> F:
+        for function in functions:
+            SPECIAL[id(function)] = fn
+            _kept.append(function)
+        return fn
+
+    return register
+
+
+CONSTANTS: dict[int, Any] = {}
+"""id of a function -> what any call of it gives while capturing."""
+
+
+def constant(value: Any, *functions: Any) -> None:
+    """Calls of these functions give `value`."""
+    for function in functions:
+        CONSTANTS[id(function)] = value
+        _kept.append(function)

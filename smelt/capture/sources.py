@@ -1,0 +1,123 @@
+"""Where a value that existed before the frame came from: an argument, a global, an attribute of such a value ...
+
+A source prints as Python, is fetched by the guards on every call (`_native.Guards`), and gives residual code a way to
+name the value. `text` uses the names of the captured function.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smelt.capture import _native as native
+
+
+MEMBERS = frozenset({"_parameters", "_buffers", "_modules"})
+"""The dictionaries of an nn.Module that hold its parts."""
+
+
+class Source:
+    """One step of a path: `kind` and `key` are those of a guard fetch, `base` is the step before (None: a root).
+
+    Attributes:
+        local: the value is reached from an argument or a stack slot, so it may differ from call to call.
+    """
+
+    __slots__ = ("base", "kind", "key", "text", "local")
+
+    def __init__(self, base: Source | None, kind: int, key: Any, text: str) -> None:
+        self.base, self.kind, self.key, self.text = base, kind, key, text
+        self.local: bool = kind == native.LOCAL if base is None else base.local
+
+    def __repr__(self) -> str:
+        return f"<{self.text}>"
+
+
+def local(slot: int, name: str) -> Source:
+    """A slot of the frame at its start; at a point of resumption slots are followed by the stack."""
+    return Source(None, native.LOCAL, slot, name)
+
+
+def const(value: Any, text: str) -> Source:
+    """An object that is the same at every call, because a guard or the code itself holds on to it."""
+    return Source(None, native.CONST, value, text)
+
+
+def frame_globals() -> Source:
+    """The global variables of the captured function."""
+    return Source(None, native.GLOBALS, None, "globals()")
+
+
+def frame_function() -> Source:
+    """The captured function object itself."""
+    return Source(None, native.FUNC, None, "function")
+
+
+def attr(base: Source, name: str) -> Source:
+    """`getattr(base, name)`: only for attributes whose look-up runs C code."""
+    return Source(base, native.ATTR, name, f"{base.text}.{name}")
+
+
+def instance_dict(base: Source) -> Source:
+    """`base.__dict__`"""
+    return Source(base, native.INSTANCE_DICT, None, f"{base.text}.__dict__")
+
+
+def instance_item(base: Source, name: str) -> Source:
+    """An attribute that lives in the instance's own dictionary."""
+    return Source(instance_dict(base), native.DICT_ITEM, name, f"{base.text}.{name}")
+
+
+def instance_item_or_missing(base: Source, name: str) -> Source:
+    """The same, where the guard is that there is none."""
+    return Source(instance_dict(base), native.DICT_ITEM_OR_MISSING, name, f"{base.text}.__dict__.get({name!r})")
+
+
+def class_attr(cls: type, name: str) -> Source:
+    """The raw attribute that the method resolution order of a class gives."""
+    return Source(const(cls, cls.__name__), native.CLASS_ATTR, name, f"{cls.__name__}.{name}")
+
+
+def member(base: Source, table: str, name: str) -> Source:
+    """A parameter, buffer or submodule of a module."""
+    text = f"{base.text}[{name}]" if name.isdigit() else f"{base.text}.{name}"
+    return Source(base, native.MODULE_MEMBER, (table, name), text)
+
+
+def dict_item(base: Source, key: Any) -> Source:
+    """An item of a dict or dict subclass, from its own storage; the tables of a module are known by name."""
+    if type(base.key) is str and base.key in MEMBERS and base.base is not None and type(key) is str:
+        if base.base.kind == native.INSTANCE_DICT and base.base.base is not None:
+            return member(base.base.base, base.key, key)
+    return Source(base, native.DICT_ITEM, key, f"{base.text}[{key!r}]")
+
+
+def global_item(base: Source, name: str) -> Source:
+    """A global variable; `base` is the dictionary of globals."""
+    text = name if base.text == "globals()" else f"{base.text}.{name}"
+    return Source(base, native.DICT_ITEM, name, text)
+
+
+def global_missing(base: Source, name: str) -> Source:
+    """A name that the globals do not have, so that a builtin is meant."""
+    return Source(base, native.DICT_ITEM_OR_MISSING, name, f"{base.text}.get({name!r})")
+
+
+def sequence_item(base: Source, index: int, kind: type) -> Source:
+    """An item of a list or tuple (or subclass), from its own storage."""
+    fetch = native.LIST_ITEM if issubclass(kind, list) else native.TUPLE_ITEM
+    return Source(base, fetch, index, f"{base.text}[{index}]")
+
+
+def cell_content(base: Source, name: str) -> Source:
+    """What a closure cell holds."""
+    return Source(base, native.CELL, None, name)
+
+
+def closure_cell(function: Source, index: int) -> Source:
+    """The i-th cell of a function's closure."""
+    return sequence_item(attr(function, "__closure__"), index, tuple)
+
+
+def called(base: Source, fn: Any, name: str) -> Source:
+    """What a function without side effects gives for `base`: a weak reference's referent, a context variable."""
+    return Source(base, native.CALL, fn, f"{name}({base.text})")

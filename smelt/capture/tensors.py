@@ -1,0 +1,248 @@
+"""The tensors of a capture: trace tensors, the fx graph that makes them, its inputs."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.overrides import TorchFunctionMode
+
+from smelt.base.errors import Unsupported
+from smelt.capture import _native as native
+from smelt.capture.breaks import Break, UserError
+from smelt.capture.registry import READ
+from smelt.capture.sources import Source
+from smelt.graph.meta import meta_of
+from smelt.graph.trace import TraceMode, TraceTensor, trace_like
+
+READABLE = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+"""Tensor classes that a graph may hold."""
+
+
+@dataclass(slots=True)
+class Input:
+    """A graph input: the real tensor of this capture, where it comes from, and its placeholder."""
+
+    tensor: torch.Tensor
+    source: Source
+    node: fx.Node
+
+
+class Tensors:
+    """Which node makes each trace tensor, and which real tensor each input stands for.
+
+    Attributes:
+        graph: the graph so far.
+        inputs: in the order of the placeholders.
+        writes: True once a node wrote to a tensor in place.
+        ops: nodes that compute.
+    """
+
+    def __init__(self, vm: Any) -> None:
+        self.vm = vm
+        self.graph = fx.Graph()
+        self.inputs: list[Input] = []
+        self.mutated: set[fx.Node] = set()
+        self.watch = Watch(self)
+        self.traced: dict[int, TraceTensor] = {}
+        self.nodes: dict[int, fx.Node] = {}
+        self.real: dict[int, torch.Tensor] = {}
+        self._alive: list[Any] = []
+        self._first: fx.Node | None = None
+        self._factories = TraceMode()
+
+    # -- identity -------------------------------------------------------------------------------------------------
+
+    def handle(self, value: Any) -> Any:
+        """The trace tensor of a real tensor that is an input; any other value unchanged."""
+        return self.traced.get(id(value), value)
+
+    def type_of(self, tensor: TraceTensor) -> type:
+        """The class of a trace tensor as the program sees it."""
+        real = self.real.get(id(tensor))
+        return torch.Tensor if real is None else type(real)
+
+    def stand_in(self, tensor: TraceTensor) -> torch.Tensor:
+        """A real tensor that answers isinstance and the like as the traced one would."""
+        real = self.real.get(id(tensor))
+        return torch.empty(0, dtype=tensor.dtype) if real is None else real
+
+    def read(self, value: torch.Tensor, source: Source) -> TraceTensor:
+        """The trace tensor of a real tensor met at `source`, which becomes an input of the graph."""
+        if type(value) not in READABLE:
+            raise Break(f"a tensor of class {type(value).__name__}", "only plain tensors can be graph inputs")
+        self.vm.guards.check(source, native.TENSOR, value)
+        self.vm.register(value, source)
+        try:
+            traced = trace_like(value)
+        except Unsupported as error:
+            raise Break(error.what, error.why or "", error.hint or "") from None
+        node = self._placeholder(source, value)
+        self.inputs.append(Input(value, source, node))
+        self.traced[id(value)] = traced
+        self.real[id(traced)] = value
+        self.vm.sources[id(traced)] = source
+        self._own(traced, node)
+        return traced
+
+    def _placeholder(self, source: Source, value: torch.Tensor) -> fx.Node:
+        name = _NOT_NAME.sub("_", source.text).strip("_")
+        if self._first is None:
+            node = self.graph.placeholder(name)
+        else:
+            with self.graph.inserting_before(self._first):
+                node = self.graph.placeholder(name)
+        node.meta["source"] = source.text
+        node.meta["val"] = meta_of(value)
+        return node
+
+    def _own(self, tensor: TraceTensor, node: fx.Node) -> None:
+        self.nodes[id(tensor)] = node
+        self._alive.append(tensor)
+
+    # -- recording ------------------------------------------------------------------------------------------------
+
+    def run(
+        self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str | None = None
+    ) -> Any:
+        """Run a torch callable on trace tensors; if it made or changed a tensor, record a node.
+
+        Args:
+            method: record a call of this method of the first argument instead of a function call.
+
+        Raises:
+            Break: it needs a tensor's values, or cannot be traced.
+            UserError: what it raises.
+        """
+        found: list[TraceTensor] = []
+        _collect(args, found)
+        if kwargs:
+            _collect(kwargs, found)
+        versions = [t._version for t in found]
+        out = self._run(target, args, kwargs, bool(found))
+        changed = any(t._version != v for t, v in zip(found, versions, strict=True))
+        if not changed and not self._fresh(out):
+            return out
+        self.vm.work += 1
+        node = self._record(target, args, kwargs, method)
+        if changed:
+            self.mutated.add(node)
+        self._assign(out, node)
+        return out
+
+    def _run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], traced: bool) -> Any:
+        try:
+            if traced:
+                return target(*args, **kwargs)
+            with self._factories:
+                return target(*args, **kwargs)
+        except Unsupported as error:
+            raise Break(error.what, error.why or "", error.hint or "") from None
+        except NotImplementedError as error:
+            raise Break(f"{_name(target)} cannot be traced", str(error).splitlines()[0] if str(error) else "") from None
+        except Exception as error:
+            raise UserError(error) from None
+
+    def _fresh(self, out: Any) -> bool:
+        if type(out) is TraceTensor:
+            return id(out) not in self.nodes
+        if isinstance(out, (list, tuple)):
+            return any(map(self._fresh, out))
+        return isinstance(out, dict) and any(map(self._fresh, out.values()))
+
+    def _record(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str | None) -> fx.Node:
+        if self.vm.ambient.dirty:
+            self.vm.ambient.sync(self.graph)
+        arguments = self.argument(args), self.argument(dict(kwargs))
+        if method is not None:
+            node = self.graph.create_node("call_method", method, *arguments)
+        else:
+            node = self.graph.create_node("call_function", target, *arguments)
+        if self._first is None:
+            self._first = next(n for n in self.graph.nodes if n.op != "placeholder")
+        node.meta["at"] = self.vm.where()
+        return node
+
+    def _assign(self, out: Any, node: fx.Node) -> None:
+        """Give each new tensor of a result its node."""
+        if type(out) is TraceTensor:
+            node.meta.setdefault("val", meta_of(out))
+            if id(out) not in self.nodes:
+                self._own(out, node)
+        elif isinstance(out, (list, tuple)):
+            node.meta["val"] = tuple(meta_of(o) if type(o) is TraceTensor else o for o in out)
+            for index, item in enumerate(out):
+                if self._fresh(item):
+                    child = self.graph.call_function(_getitem, (node, index))
+                    self._assign(item, child)
+        else:
+            node.meta["val"] = None
+
+    def argument(self, value: Any) -> Any:
+        """A value as an argument of an fx node."""
+        kind = type(value)
+        if kind is TraceTensor:
+            node = self.nodes.get(id(value))
+            if node is None:
+                raise Break("a tensor of unknown origin", "it was made where capture could not see it")
+            return node
+        if kind is tuple or kind is list:
+            return kind([self.argument(v) for v in value])
+        if kind is dict:
+            return {k: self.argument(v) for k, v in value.items()}
+        if kind in _ATOMS:
+            return value
+        if kind is slice:
+            return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
+        if isinstance(value, tuple):
+            return tuple(self.argument(v) for v in value)
+        if isinstance(value, (int, float, str)):
+            return value
+        if callable(value) and hasattr(value, "__qualname__"):
+            return value
+        raise Break(f"a {kind.__name__} as argument of a tensor operation", "a graph holds tensors and plain numbers")
+
+
+_getitem = operator.getitem
+_NOT_NAME = re.compile(r"\W+")
+_ATOMS = frozenset(
+    {int, float, bool, str, complex, type(None), type(...), torch.dtype, torch.device, torch.memory_format, torch.layout}
+)
+
+
+def _name(target: Any) -> str:
+    return getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
+
+
+def _collect(value: Any, found: list[TraceTensor]) -> None:
+    """Append the trace tensors in nested tuples, lists and dicts."""
+    for item in value.values() if type(value) is dict or isinstance(value, dict) else value:
+        kind = type(item)
+        if kind is TraceTensor:
+            found.append(item)
+        elif kind is tuple or kind is list or kind is dict:
+            _collect(item, found)
+
+
+class Watch(TorchFunctionMode):
+    """Active while C code of the program runs: records the torch functions that it calls by itself."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        super().__init__()
+        self.tensors = tensors
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return self.tensors.run(func, tuple(map(self.tensors.handle, args)), kwargs or {})
+
+
+@READ(torch.Tensor)
+def read_tensor(vm: Any, value: torch.Tensor, source: Source) -> TraceTensor:
+    """A real tensor becomes a graph input."""
+    return vm.tensors.read(value, source)

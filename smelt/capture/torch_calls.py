@@ -1,0 +1,208 @@
+"""Calls of torch: what is a graph node, what is a mode switch, what has a fixed answer while capturing."""
+
+from __future__ import annotations
+
+import operator
+import types
+from typing import Any
+
+import torch
+import torch.overrides
+from torch._ops import OpOverload, OpOverloadPacket
+
+from smelt.capture.breaks import Break, UserError, user
+from smelt.capture.registry import ATTR, CALL, constant, special
+from smelt.graph.trace import TraceTensor
+
+METADATA = frozenset(
+    {"shape", "dtype", "device", "ndim", "requires_grad", "layout", "is_leaf", "names", "itemsize", "nbytes"}
+    | {"is_cuda", "is_cpu", "is_mps", "is_xpu", "is_meta", "is_sparse", "is_quantized", "is_nested", "is_mkldnn"}
+    | {"is_sparse_csr", "is_ipu", "is_xla", "is_vulkan", "is_hpu", "is_mtia", "is_maia", "retains_grad", "output_nr"}
+)
+"""Tensor attributes that the metadata answers."""
+
+VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
+"""Tensor attributes that are tensors computed from the tensor."""
+
+BACKWARD = frozenset({"backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad"})
+
+TENSOR_TYPES = tuple(cls for cls in torch.Tensor.__mro__ if cls is not object)
+
+SWITCHES = frozenset(
+    fn
+    for fn in (
+        torch._C._set_grad_enabled,
+        torch.set_autocast_enabled,
+        torch.set_autocast_dtype,
+        torch.set_autocast_cache_enabled,
+        torch.set_autocast_cpu_enabled,
+        torch.set_autocast_gpu_dtype,
+        torch.set_autocast_cpu_dtype,
+        torch.autocast_increment_nesting,
+        torch.autocast_decrement_nesting,
+        torch.clear_autocast_cache,
+    )
+)
+"""C functions that switch a mode of the thread."""
+
+constant(False, torch.jit.is_scripting, torch.jit.is_tracing, torch._C._get_tracing_state)
+constant(False, torch._jit_internal.is_scripting, torch.onnx.is_in_onnx_export)
+constant(True, torch.compiler.is_compiling)
+constant(False, torch.compiler.is_exporting)
+constant(
+    False,
+    torch.overrides.has_torch_function,
+    torch.overrides.has_torch_function_unary,
+    torch.overrides.has_torch_function_variadic,
+)
+constant(None, torch._C._log_api_usage_once)
+constant(None, torch._C._get_tracing_state)
+
+_ATEN = {torch._C._VariableFunctions, torch._C._nn, torch._C._linalg, torch._C._fft, torch._C._special}
+_torch_builtins: dict[int, bool] = {}
+
+
+def is_torch_builtin(fn: Any) -> bool:
+    """True for C functions of torch."""
+    known = _torch_builtins.get(id(fn))
+    if known is None:
+        module = getattr(fn, "__module__", None) or ""
+        owner = getattr(fn, "__self__", None)
+        owned = getattr(owner, "__name__", "") if isinstance(owner, (type, types.ModuleType)) else ""
+        known = module.split(".")[0] == "torch" or owned.startswith(("torch", "_VariableFunctions", "_TensorBase"))
+        if isinstance(owner, (type, types.ModuleType, type(None))):
+            _torch_builtins[id(fn)] = known
+            _kept.append(fn)
+    return known
+
+
+_kept: list[Any] = []
+
+
+def call_torch(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A C function of torch, or a Python function that stays whole."""
+    if fn in SWITCHES:
+        return vm.ambient.switch(fn, args, kwargs)
+    name = getattr(fn, "__name__", "")
+    if name.startswith(("set_", "_set_")) and not any(type(a) is TraceTensor for a in args):
+        raise Break(f"torch.{name} changes global state", "a graph cannot hold it", "call it outside of the function")
+    plain = vm.effects.plain
+    args = tuple(map(plain, args))
+    if kwargs:
+        kwargs = {key: plain(value) for key, value in kwargs.items()}
+    if any(a is torch.manual_seed for a in (fn,)):
+        raise Break("the random seed is set", "a graph cannot hold it", "set seeds outside of the function")
+    return vm.tensors.run(fn, args, kwargs)
+
+
+def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`args[0].name(*args[1:])` on a trace tensor."""
+    if name in BACKWARD:
+        raise Break(f"tensor.{name}()", "the graph holds the forward computation only")
+    plain = vm.effects.plain
+    args = tuple(map(plain, args))
+    if kwargs:
+        kwargs = {key: plain(value) for key, value in kwargs.items()}
+    if name in _ON_DATA and args[0].device.type != "meta":
+        return _ON_DATA[name](vm, args[0])
+    return vm.tensors.run(_method(name), args, kwargs, method=name)
+
+
+def _needs_values(vm: Any, tensor: TraceTensor) -> Any:
+    raise Break(
+        "a tensor's value is needed in Python",
+        "a graph is captured from shapes and dtypes; values are not known yet",
+        "keep the computation in tensors, or move this read out of the compiled function",
+    )
+
+
+_ON_DATA = {"data_ptr": _needs_values, "untyped_storage": _needs_values, "storage": _needs_values}
+_methods: dict[str, Any] = {}
+
+
+def _method(name: str) -> Any:
+    if name not in _methods:
+        _methods[name] = operator.methodcaller if False else _Method(name)
+    return _methods[name]
+
+
+class _Method:
+    """Calls one method by name on its first argument."""
+
+    def __init__(self, name: str) -> None:
+        self.name = self.__qualname__ = self.__name__ = name
+
+    def __call__(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(tensor, self.name)(*args, **kwargs)
+
+
+@ATTR(TraceTensor)
+def load_tensor_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
+    """An attribute of a tensor."""
+    if name in METADATA:
+        return user(getattr, tensor, name)
+    if name in VIEWS:
+        return vm.tensors.run(getattr, (tensor, name), {})
+    if name == "__class__":
+        return vm.type_of(tensor)
+    stored = vm.reads.get((id(tensor), name))
+    if stored is not None:
+        return stored
+    cls = vm.type_of(tensor)
+    raw = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+    if isinstance(raw, types.FunctionType):
+        return types.MethodType(raw, tensor)
+    if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return raw.__get__(tensor)
+    return _stored_attr(vm, tensor, name)
+
+
+def _stored_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
+    """Gradients and attributes that somebody put on the tensor object."""
+    real = vm.tensors.real.get(id(tensor))
+    source = vm.sources.get(id(tensor))
+    if real is None:
+        if name == "grad_fn":
+            raise Break("tensor.grad_fn", "the graph has no autograd nodes yet")
+        if name == "grad":
+            return None
+        return user(getattr, tensor, name)
+    if name == "grad_fn" and real.grad_fn is not None:
+        raise Break("tensor.grad_fn", "the autograd graph is outside of what is captured")
+    value = user(getattr, real, name)
+    from_dict = name in getattr(real, "__dict__", {})
+    base = vm.attr_source(source, name, from_dict)
+    value = vm.external(value, base)
+    vm.reads[id(tensor), name] = value
+    return value
+
+
+@CALL(OpOverload, OpOverloadPacket)
+def call_operator(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.ops.namespace.name(...)`"""
+    return call_torch(vm, fn, args, kwargs)
+
+
+@special(torch.is_tensor)
+def is_tensor(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """`torch.is_tensor(x)`"""
+    return isinstance(args[0], torch.Tensor)
+
+
+@special(torch._assert)
+def assert_that(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`torch._assert(condition, message)`: a condition on tensors is not checked in a graph."""
+    if type(args[0]) is not TraceTensor and not args[0]:
+        raise UserError(AssertionError(*args[1:]))
+
+
+@special(torch.autograd.grad, torch.autograd.backward)
+def differentiate(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Derivatives inside the captured function."""
+    raise Break("torch.autograd is called", "the graph holds the forward computation only")
+
+
+@special(torch.manual_seed, torch.random.manual_seed, torch.seed, torch.set_rng_state, torch.get_rng_state)
+def seed(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Random seeds."""
+    raise Break("the random state is read or set", "a graph cannot hold it", "do it outside of the function")

@@ -1,0 +1,94 @@
+"""Kinds of values: plain immutable data, constants by identity, and how each kind is read from outside the frame."""
+
+from __future__ import annotations
+
+import enum
+import re
+import types
+import typing
+from typing import Any
+
+import numpy
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+from smelt.capture import _native as native
+from smelt.capture import sources
+from smelt.capture.registry import READ
+from smelt.capture.sources import Source
+
+NoneType = type(None)
+
+SINGLETONS = (NoneType, bool, type(...), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)
+"""Types whose values are compared by identity."""
+
+PLAIN = (int, float, str, bytes, complex, range, torch.device, torch.Size, numpy.generic)
+"""Types whose values are compared by equality."""
+
+LEAVES: frozenset[type] = frozenset({*SINGLETONS, *PLAIN})
+"""Exact types of immutable data without tensors."""
+
+CONSTANT_TYPES: tuple[type, ...] = (
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.GenericAlias,
+    types.UnionType,
+    types.CodeType,
+    typing.TypeVar,
+    type(typing.Any),
+    type(typing.Union[int, str]),  # noqa: UP007
+    type(typing.List[int]),  # noqa: UP006
+    enum.Enum,
+    re.Pattern,
+    OpOverload,
+    OpOverloadPacket,
+    type(torch.ops),
+    type(torch.ops.aten),
+)
+"""Types whose values are what they are: guarded by identity, used as they stand."""
+
+
+@READ(*SINGLETONS, *CONSTANT_TYPES)
+def read_constant(vm: Any, value: Any, source: Source) -> Any:
+    """Guard by identity."""
+    vm.guards.check(source, native.IS, value)
+    return value
+
+
+@READ(*PLAIN)
+def read_plain(vm: Any, value: Any, source: Source) -> Any:
+    """Guard by type and equality."""
+    vm.guards.check(source, native.EQ, value)
+    return value
+
+
+@READ(types.FunctionType)
+def read_function(vm: Any, value: types.FunctionType, source: Source) -> Any:
+    """By identity; an argument by its code, since closures are often made anew for each call."""
+    if not source.local:
+        vm.guards.check(source, native.IS, value)
+        return value
+    vm.guards.check(source, native.TYPE_IS, types.FunctionType)
+    vm.guards.check(sources.attr(source, "__code__"), native.IS, value.__code__)
+    return vm.register(value, source)
+
+
+@READ(object)
+def read_object(vm: Any, value: Any, source: Source) -> Any:
+    """Anything else: its type now, what it holds when that is read."""
+    if isinstance(value, enum.Enum):
+        return read_constant(vm, value, source)
+    vm.guards.check(source, native.TYPE_IS, type(value))
+    return vm.register(value, source)
+
+
+def is_constant(value: Any) -> bool:
+    """Immutable data, or a value that is guarded by identity."""
+    return type(value) in LEAVES or isinstance(value, CONSTANT_TYPES) or isinstance(value, types.FunctionType)
