@@ -1,0 +1,134 @@
+"""smelt/cli/main.py, bench.py, groups.py and ops.py: the commands as a user types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from smelt.bench import run as bench_run
+from smelt.bench.measure import measure_row
+from smelt.bench.results import Benchmark, Row, Spread
+from smelt.cli.main import app
+from smelt.demo import run as demo_run
+
+
+def smelt(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Replaces the measuring; returns what it was asked for."""
+    asked: list[dict[str, Any]] = []
+
+    def measure(workload: Any, settings: Any, contenders: Any, plan: Any, notify: Any) -> Row:
+        asked.append({"model": workload.name, "settings": settings, "contenders": contenders, "plan": plan})
+        row = measure_row(workload, settings, [], plan)
+        row.results = {name: bench_run_result(name) for name in contenders}
+        notify(row, contenders[0], "steps")
+        row.rate()
+        return row
+
+    monkeypatch.setattr(bench_run, "measure_row", measure)
+    return asked
+
+
+def bench_run_result(name: str) -> Any:
+    from smelt.bench.results import Result
+
+    return Result(name, step=Spread(0.1, 0.1, 0.1, 3))
+
+
+def test_help_lists_the_commands() -> None:
+    output = smelt("--help").output
+    for name in ("verify", "demo", "bench", "ops"):
+        assert name in output
+
+
+def test_bench_models_need_no_subcommand(quick: list[dict[str, Any]], tmp_path: Path) -> None:
+    file = tmp_path / "b.json"
+    result = smelt("bench", "tiny-mlp", "tiny-conv", "--infer", "--steps", "3", "--json", str(file))
+    assert result.exit_code == 0, result.output
+    assert [item["model"] for item in quick] == ["tiny-mlp", "tiny-conv"]
+    assert quick[0]["contenders"] == ["eager", "torch.compile", "smelt"]
+    assert not quick[0]["settings"].train
+    assert quick[0]["plan"].rounds == 3
+    assert len(Benchmark.load(file).rows) == 2
+
+
+def test_bench_options_reach_the_measurement(quick: list[dict[str, Any]]) -> None:
+    result = smelt("bench", "--precision", "amp", "--rivals", "eager", "--no-cold", "--no-check", "tiny-mlp")
+    assert result.exit_code == 0, result.output
+    assert quick[0]["contenders"] == ["eager", "smelt"]
+    assert quick[0]["settings"].precision == "amp"
+    assert not quick[0]["plan"].cold and not quick[0]["plan"].check
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [(("brt",), "bert"), (("tiny-mlp", "--rivals", "eagr"), "eager"), (("tiny-mlp", "--precision", "apm"), "amp")],
+)
+def test_an_unknown_name_gives_the_nearest(arguments: tuple[str, ...], nearest: str) -> None:
+    result = smelt("bench", *arguments)
+    assert result.exit_code == 2
+    assert f"did you mean '{nearest}'" in result.output
+
+
+def test_ctrl_c_keeps_the_rows(quick: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    measure = bench_run.measure_row
+
+    def interrupted(workload: Any, *rest: Any) -> Row:
+        if workload.name == "tiny-conv":
+            raise KeyboardInterrupt
+        return measure(workload, *rest)
+
+    monkeypatch.setattr(bench_run, "measure_row", interrupted)
+    file = tmp_path / "b.json"
+    result = smelt("bench", "tiny-mlp", "tiny-conv", "--json", str(file))
+    assert result.exit_code == 1
+    assert "interrupted after 1 of 2 models" in result.output
+    assert [row.model for row in Benchmark.load(file).rows] == ["tiny-mlp"]
+
+
+def test_bench_report_prints_markdown(quick: list[dict[str, Any]], tmp_path: Path) -> None:
+    file = tmp_path / "b.json"
+    smelt("bench", "tiny-mlp", "--json", str(file))
+    result = smelt("bench", "report", str(file))
+    assert "| tiny-mlp | smelt |" in result.output
+    assert smelt("bench", "report", str(tmp_path / "none.json")).exit_code == 2
+
+
+def test_bench_overhead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run_task(task: dict[str, Any], *_: Any, **__: Any) -> Any:
+        if task["contender"] == "torch.compile":
+            return bench_run.Failure("fail_run", "gone")
+        return {"call_s": 2e-6} | ({"guards_s": 1.5e-5} if task["guards"] else {})
+
+    monkeypatch.setattr(bench_run, "run_task", run_task)
+    result = smelt("bench", "overhead", "--json", str(tmp_path / "o.json"))
+    assert result.exit_code == 0, result.output
+    assert "15.0" in result.output and "fail_run: gone" in result.output
+    assert json.loads((tmp_path / "o.json").read_text())["overhead"]["smelt"]["guards_s"] == 1.5e-5
+
+
+def test_ops_lists_the_primitives() -> None:
+    output = smelt("ops").output
+    assert "add(" in output and "primitives" in output
+    assert "aten." in smelt("ops", "--aten").output
+
+
+def test_demo_refuses_an_unknown_part() -> None:
+    result = smelt("demo", "--part", "digit", "--seconds", "1")
+    assert result.exit_code == 2
+    assert "did you mean 'digits'" in result.output
+
+
+def test_demo_passes_its_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(demo_run, "run_demo", lambda **options: asked.update(options))
+    assert smelt("demo", "--seconds", "5", "--out", str(tmp_path), "--part", "text").exit_code == 0
+    assert (asked["seconds"], asked["out"], asked["parts"]) == (5.0, tmp_path, ["text"])
