@@ -1,20 +1,22 @@
 /* Packing on x86: contiguous rows are copied, strided ones transposed in 8 x 8 blocks of registers. */
-#include <immintrin.h>
 #include <string.h>
+
+/* Complete unrolling, also at -O2: the arrays below are registers. */
+#define UNROLL _Pragma("GCC unroll 8")
 
 INLINE void transpose8(__m256 r[8]) {
     __m256 a[8], b[8];
-    for (int i = 0; i < 8; i += 2) {
+    UNROLL for (int i = 0; i < 8; i += 2) {
         a[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
         a[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
     }
-    for (int i = 0; i < 8; i += 4) {
+    UNROLL for (int i = 0; i < 8; i += 4) {
         b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
         b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
         b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
         b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
     }
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         r[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
         r[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
     }
@@ -48,12 +50,18 @@ static TARGET void pack_rows(float *to, int width, int count, int64_t k, const f
 INLINE void pack_block(float *to, int width, int block, int count, int64_t p, int64_t k, const float *from,
                        int64_t i_step) {
     __m256 r[8];
-    for (int i = 0; i < 8; i++)
+    UNROLL for (int i = 0; i < 8; i++)
         r[i] = block + i < count ? _mm256_loadu_ps(from + (block + i) * i_step + p) : _mm256_setzero_ps();
     transpose8(r);
-    const int safe = p + 8 == k && block + 8 > width ? 7 : 8;
-    for (int q = 0; q < safe; q++) _mm256_storeu_ps(to + (p + q) * width + block, r[q]);
-    if (safe == 7) memcpy(to + (p + 7) * width + block, &r[7], (size_t)(width - block) * sizeof(float));
+    UNROLL for (int q = 0; q < 7; q++) _mm256_storeu_ps(to + (p + q) * width + block, r[q]);
+    float *end = to + (p + 7) * width + block;
+    if (p + 8 == k && block + 8 > width) {
+        float row[8];
+        _mm256_storeu_ps(row, r[7]);
+        memcpy(end, row, (size_t)(width - block) * sizeof(float));
+    } else {
+        _mm256_storeu_ps(end, r[7]);
+    }
 }
 
 /* Elements p of one i lie together: transpose. Sources often lie a multiple of 4 KB apart and then compete for the same

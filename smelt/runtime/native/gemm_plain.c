@@ -1,5 +1,6 @@
 /* Portable tiles of 6 x 8 in the compiler's vector extension: NEON on 64-bit Arm, SSE2 on old x86, scalars elsewhere. */
 #define TARGET
+#define FMA(a, b, c) ((a) * (b) + (c))
 #define WIDTH 4
 #define ISA _plain
 #include "gemm_tile.h"
