@@ -1,5 +1,8 @@
-"""Builds smelt's C extensions. Neither torch nor the machine's own instruction set is needed: the extensions find torch's
-layout at import, and kernels are compiled later, where they run. Everything else stands in pyproject.toml."""
+"""Builds smelt's C extensions; everything else stands in pyproject.toml.
+
+Neither torch nor the machine's own instruction set is needed: the extensions find torch's layout at import, and kernels
+are compiled later, where they run.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,8 @@ def extension(name: str, folder: str, *patterns: str, libraries: tuple[str, ...]
 setup(
     ext_modules=[
         *extension("smelt.capture._native", "smelt/capture/native", "*.c", "*.h", libraries=("dl",)),
-        *extension("smelt.runtime._native", "smelt/runtime", "_native*.c", "native/*.c", "native/*.h", libraries=("dl",)),
+        *extension(
+            "smelt.runtime._native", "smelt/runtime", "_native*.c", "native/*.c", "native/*.h", libraries=("dl",)
+        ),
     ],
 )

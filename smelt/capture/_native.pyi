@@ -7,7 +7,7 @@ All functions take their arguments by position, except `call` and the constructo
 Words used below
     slot          an element of CPython's `localsplus`: variables, then cells, then free variables.
     argument slots  the first slots of a frame: positional, keyword-only, *args, **kwargs (in this order).
-    active        a thread is active while it runs inside `call`/`Compiled` and outside `Quiet`, the callback and guards.
+    active        a thread is active inside `call` and `Compiled`, and not inside `Quiet`, callbacks and guards.
     flat          a function without defaults, *args, **kwargs, keyword-only arguments or free variables.
 """
 
@@ -183,7 +183,7 @@ IS: Final[int]  # operand: object. Identity (kept alive; use WEAK_IS where that 
 IS_NOT: Final[int]  # operand: object
 TYPE_IS: Final[int]  # operand: class. type(value) is operand
 EQ: Final[int]  # operand: constant. Same type and equal; 0.0 and -0.0 differ, NaN equals NaN; tuples element by element
-LEN: Final[int]  # operand: int
+LEN: Final[int]  # operand: int. Own storage of list, tuple, dict, set, str, bytes and subclasses; others fail
 RANGE: Final[int]  # operand: (low, high). An int (not bool) with low <= value <= high
 DICT_KEYS: Final[int]  # operand: tuple. Exactly these keys in this order
 HAS_KEY: Final[int]  # operand: key
@@ -281,14 +281,13 @@ def state_names() -> tuple[str, ...]: ...
 def set_tensor_layout(
     tensor: type, describe: Callable[[Any], tuple[Any, ...]], numbers: Mapping[str, int] | None, /
 ) -> None:
-    """`tensor` is torch.Tensor; `describe(tensor)` -> (dtype, device, requires_grad, dispatch key word, plain, shape, stride
-    or None). `numbers`: byte offset "impl" in the Python object; byte offsets "keys", "dims", "kind" in the TensorImpl; "kind_mask",
-    the bits at kind that are dtype and device; "requires_grad", address of a C function. None: everything through describe.
+    """`tensor` is torch.Tensor; `describe(tensor)` gives (dtype, device, requires_grad, dispatch key word, plain,
+    shape, stride or None). `numbers`: byte offset "impl" in the Python object; byte offsets "keys", "dims", "kind" in the
+    TensorImpl; "kind_mask", the bits at "kind" that are dtype and device; "requires_grad", address of a C function.
+    None: everything through `describe`.
     """
 
-def set_state_readers(
-    readers: tuple[tuple[str, Callable[[], Any], int, int, int], ...], libc10: str | None, /
-) -> bool:
+def set_state_readers(readers: tuple[tuple[str, Callable[[], Any], int, int, int], ...], libc10: str | None, /) -> bool:
     """Readers are (name, function without arguments, address, argument, result bytes); with an address the C function
     there is called with the argument instead. The thread-local dispatch key set of `libc10` (a path) is added when its
     symbol is found: the result says whether."""

@@ -128,11 +128,13 @@ int equal_constants(PyObject *value, PyObject *constant) {
     return PyObject_RichCompareBool(value, constant, Py_EQ);
 }
 
+/* Own storage, as for fetched items: no __len__ of subclasses, so no Python code. */
 static inline int has_length(PyObject *value, Py_ssize_t length) {
-    if (PyList_CheckExact(value) || PyTuple_CheckExact(value)) return Py_SIZE(value) == length;
-    if (PyDict_CheckExact(value)) return PyDict_GET_SIZE(value) == length;
-    Py_ssize_t size = PyObject_Size(value);
-    return size < 0 ? -1 : size == length;
+    if (PyList_Check(value) || PyTuple_Check(value)) return Py_SIZE(value) == length;
+    if (PyDict_Check(value)) return PyDict_GET_SIZE(value) == length;
+    if (PyAnySet_Check(value)) return PySet_GET_SIZE(value) == length;
+    if (PyUnicode_Check(value)) return PyUnicode_GET_LENGTH(value) == length;
+    return PyBytes_Check(value) && PyBytes_GET_SIZE(value) == length;
 }
 
 static inline int in_range(PyObject *value, Py_ssize_t low, Py_ssize_t high) {

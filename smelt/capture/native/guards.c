@@ -150,7 +150,6 @@ static int read_operand(Guards *guards, CheckStep *step, Py_ssize_t index, Py_ss
         if (!is_plain_constant(operand)) guards->owning = 1;
         return 0;
     case C_LEN:
-        guards->owning = 1; /* __len__ of other classes than list, tuple, dict */ /* fallthrough */
     case C_ALIASED:
     case C_NOT_ALIASED:
         if (!PyLong_Check(operand)) return bad("check", index, kind, "an int");
