@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -58,18 +59,28 @@ def run_overhead(
 ) -> dict[str, dict[str, float]]:
     """Measure each contender in a process of its own, print a table, keep the seconds in `json_file`."""
     found: dict[str, dict[str, float]] = {}
-    table = Table("contender", "x + 1, us", "x + 1, empty graph, us", "BERT-base, empty graph, us", "its guards, us")
+    failed: list[str] = []
+    table = Table(
+        "contender",
+        "x + 1, us",
+        "x + 1, empty graph, us",
+        "BERT-base, empty graph, us",
+        "its guards, us",
+        box=box.SIMPLE_HEAD,
+    )
     for name in contenders:
         with tempfile.TemporaryDirectory(prefix="smelt-bench-caches-") as folder:
             task = {"task": "overhead", "contender": name, "guards": guards and name != "eager"}
             value = run_task(task, cache_environment(Path(folder), [name]), timeout_s=900.0)
         if isinstance(value, Failure):
-            table.add_row(name, f"[red]{value.status}: {value.error}[/]")
+            failed.append(f"{name}: {value.status}: {value.error}")
             continue
         found[name] = value
         seconds = [value.get(key) for key in ("call_s", "empty_call_s", "empty_model_s", "guards_s")]
         table.add_row(name, *("" if s is None else f"{s * 1e6:.1f}" for s in seconds))
     console.print(table)
+    for line in failed:
+        console.print(line, style="red", markup=False, highlight=False)
     if json_file is not None:
         run = {"command": command, "machine": describe_machine(), "overhead": found}
         json_file.write_text(json.dumps(run, indent=1) + "\n")
