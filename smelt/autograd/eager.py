@@ -16,6 +16,7 @@ from smelt.autograd.split import split
 from smelt.autograd.wrap import Compiled, Program, wrap
 from smelt.base.options import Options
 from smelt.graph.meta import TensorMeta
+from smelt.graph.module import GraphModule
 
 aten = torch.ops.aten
 
@@ -53,7 +54,7 @@ def with_reshape(module: fx.GraphModule) -> fx.GraphModule:
         env[node] = graph.node_copy(node, env.__getitem__)
         if node.target is aten.view.default:
             env[node].target = aten.reshape.default
-    return fx.GraphModule(module, graph)
+    return GraphModule(module, graph)
 
 
 def restride(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:

@@ -41,8 +41,7 @@ class GraphRecorder:
         self.origin: str | None = None
         self.backward = False
         self._known: dict[tuple[Any, ...], fx.Node] = {}
-        self._constants: dict[int, TraceTensor] = {}
-        self._kept: list[torch.Tensor] = []  # constants by id stay alive, so that ids stay theirs
+        self._constants: dict[int, tuple[torch.Tensor, TraceTensor]] = {}
 
     # -- values ----------------------------------------------------------------------------------------------------
 
@@ -93,6 +92,11 @@ class GraphRecorder:
         if same is not None:
             return same
         vals = None
+        first = args[0] if args else None
+        if op is aten.view.default and first.target is op:  # a view of a view is one view
+            return self.emit(op, first.args[0], args[1])
+        if op is aten.permute.default and first.target is op:
+            return self.emit(op, first.args[0], [first.args[1][d] for d in args[1]])
         if op is aten.view.default:  # values have no strides that could forbid a reshape
             val = args[0].meta["val"]
             vals = TensorMeta(tuple(args[1]), val.dtype, contiguous_stride(args[1]), val.device)
@@ -173,30 +177,33 @@ class GraphRecorder:
                 self._overwrite(one, node)
 
     def constant(self, tensor: torch.Tensor) -> TraceTensor:
-        """A real tensor met during the trace: numbers become `full`, others an attribute of the module."""
+        """A real tensor met during the trace: the same trace tensor each time."""
         known = self._constants.get(id(tensor))
         if known is not None:
-            return known
-        traced = trace_like(tensor.detach())
-        traced.place.storage.constant = tensor
+            return known[1]
         if tensor.requires_grad:
             raise Unsupported("a tensor that requires grad and is no input of the graph", hint="pass it as an argument")
+        traced = self.literal(tensor)
+        self._constants[id(tensor)] = (tensor, traced)
+        return traced
+
+    def literal(self, tensor: torch.Tensor) -> TraceTensor:
+        """A constant: a single number becomes `full`, others an attribute of the module."""
+        traced = trace_like(tensor, requires_grad=False)
+        traced.place.storage.constant = tensor
         if tensor.numel() == 1:
-            val = traced.place.layout.val
-            node = self.emit(aten.full.default, list(val.shape), tensor.item(), dtype=val.dtype, device=val.device)
-        else:
-            name = f"constant{len(self._kept)}"
-            self.root.register_buffer(name, tensor.detach())
-            node = self.graph.create_node("get_attr", name)
-            node.meta["val"] = traced.place.layout.val
+            self.bind(traced, _full(self, traced.place.layout.val, tensor.item()))
+            return traced
+        name = f"constant{sum(1 for _ in self.root.buffers())}"
+        self.root.register_buffer(name, tensor.detach())
+        node = self.graph.create_node("get_attr", name)
+        node.meta["val"] = traced.place.layout.val
         self.bind(traced, node)
-        self._constants[id(tensor)] = traced
-        self._kept.append(tensor)
         return traced
 
     def changed_constants(self) -> bool:
         """True when the traced program wrote to a real tensor that was no input."""
-        return any(t.place.storage.version > 0 for t in self._constants.values())
+        return any(t.place.storage.version > 0 for _, t in self._constants.values())
 
     # -- parts of write ---------------------------------------------------------------------------------------------
 
@@ -204,8 +211,11 @@ class GraphRecorder:
         """Nodes (or lists of nodes) of the functional form: fresh results, then new values of what is written."""
         function = info.functional
         assert function is not None
-        wanted = {a.name for a in function._schema.arguments}
+        wanted = {a.name: a for a in function._schema.arguments}
         kwargs = {k: v for k, v in kwargs.items() if k in wanted}
+        for parameter in op._schema.arguments[len(args) :]:  # calls leave out defaults that the other may not have
+            if parameter.name in wanted and not wanted[parameter.name].has_default_value():
+                kwargs.setdefault(parameter.name, parameter.default_value)
         answer = answer_for(function, args, kwargs)
         node = self._node(function, self._values(tuple(args)), self._options(function, kwargs), _vals(answer))
         if isinstance(answer, Layout):

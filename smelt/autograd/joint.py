@@ -7,6 +7,7 @@ data: which inputs are written, which outputs share memory with inputs or with e
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from smelt.autograd.functionalize import GraphRecorder, is_view_node
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.graph.meta import TensorMeta, contiguous_stride, extent, is_dense
+from smelt.graph.module import GraphModule
 from smelt.graph.trace import Place, Step, Storage, TraceMode, TraceTensor, layout_of, trace_like
 
 aten = torch.ops.aten
@@ -260,13 +262,20 @@ def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], opti
 def _tracing_state() -> Iterator[None]:
     """The caller's grad and autocast state, restored afterwards; casts of weights are not cached between traces."""
     grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+    autocast, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
     torch.set_autocast_cache_enabled(False)
+    collecting = gc.isenabled()
+    gc.disable()  # a full collection walks the user's whole heap; it costs more than a trace and finds little
     try:
         with torch.inference_mode(False):
             torch.set_grad_enabled(grad)
             yield
     finally:
+        if collecting:
+            gc.enable()
         torch.set_autocast_cache_enabled(cache)
+        torch.set_autocast_enabled("cpu", autocast)
+        torch.set_autocast_dtype("cpu", dtype)
         torch.set_grad_enabled(grad)
 
 
@@ -421,7 +430,7 @@ class _Trace:
         positions = {i: k for k, i in enumerate(grads)}
         _placeholders_first(graph)
         return Joint(
-            module=fx.GraphModule(rec.root, graph),
+            module=GraphModule(rec.root, graph),
             num_primals=len(self.inputs),
             num_outputs=len(self.program),
             mutations=mutations,

@@ -11,6 +11,7 @@ from torch import fx
 
 from smelt.autograd.functionalize import is_view_node
 from smelt.autograd.joint import Joint, remove_dead
+from smelt.graph.module import GraphModule
 
 
 def split(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule | None]:
@@ -93,7 +94,7 @@ def extract(
     result = graph.output(tuple(env[n] for n in outputs))
     result.meta["val"] = tuple(metas)
     remove_dead(graph)
-    return fx.GraphModule(joint.module, graph)
+    return GraphModule(joint.module, graph)
 
 
 def _sources(outputs: Iterable[fx.Node], inputs: set[fx.Node], nodes: Iterable[fx.Node]) -> list[fx.Node]:

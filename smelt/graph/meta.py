@@ -78,3 +78,25 @@ def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
             return 0
         last += (size - 1) * step
     return last + 1
+
+
+def is_channels_last(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """True when PyTorch takes the strides of an image batch (4 or 5 dimensions) for channels last.
+
+    Where sizes of 1 make both readings possible it prefers row-major, and so does this.
+    """
+    if len(shape) not in (4, 5) or 0 in shape or stride[1] == 0:
+        return False
+    least = 0
+    for dim in (1, *range(len(shape) - 1, 1, -1), 0):
+        if stride[dim] < least or (dim == 0 and least == stride[1]):
+            return False
+        least = stride[dim] * (shape[dim] if shape[dim] > 1 else 1)
+    return True
+
+
+def channels_last_stride(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a dense image batch (N, C, spatial ...) whose channels are innermost."""
+    order = (0, *range(2, len(shape)), 1)
+    inner = contiguous_stride([shape[d] for d in order])
+    return tuple(inner[order.index(d)] for d in range(len(shape)))

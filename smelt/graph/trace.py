@@ -7,6 +7,7 @@ metadata that PyTorch's own meta kernels answer, remembered per (operator, layou
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from smelt.base.errors import Unsupported
 from smelt.base.torch_c import disabled_torch_function
-from smelt.graph.meta import TensorMeta, extent
+from smelt.graph.meta import TensorMeta, channels_last_stride, extent, is_channels_last
 from smelt.graph.schema import Kind, OpInfo, op_info
 
 aten = torch.ops.aten
@@ -209,7 +210,10 @@ class Recorder(Protocol):
         """The operator writes to the arguments that `info` names; `outputs` are its fresh results."""
 
     def constant(self, tensor: torch.Tensor) -> TraceTensor:
-        """A real tensor met during the trace."""
+        """A real tensor met during the trace: the same trace tensor each time."""
+
+    def literal(self, tensor: torch.Tensor) -> TraceTensor:
+        """A real tensor that the program just made from numbers (`torch.tensor([1, 2])`)."""
 
 
 class TraceMode(TorchDispatchMode):
@@ -441,7 +445,9 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
         out = func(*map(to_meta, args), **given)
     except NotImplementedError as error:
         raise _no_meta(func, error) from error
-    return from_meta(out)
+    answer = from_meta(out)
+    rule = _CPU_ANSWERS.get(func) if device.type == "cpu" else None
+    return answer if rule is None else rule(answer, args)
 
 
 def _factories(func: OpOverload) -> tuple[OpOverload, ...]:
@@ -488,7 +494,7 @@ def _lift(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], reco
     (value,) = args
     if type(value) is TraceTensor:
         return value
-    return trace_like(value) if recorder is None else recorder.constant(value)
+    return trace_like(value) if recorder is None else recorder.literal(value)
 
 
 def _scalar(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
@@ -594,4 +600,69 @@ _REWRITES: dict[OpOverload, Callable[[tuple[Any, ...]], Call]] = {
     aten.native_batch_norm.default: _batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten._conj.default: _conj,
+}
+
+
+# -- where CPU kernels answer otherwise than meta kernels ----------------------------------------------------------
+
+
+def _changed(layout: Layout, **changes: Any) -> Layout:
+    val = dataclasses.replace(layout.val, **changes)
+    return layout_for(val.shape, val.dtype, val.stride, val.device, layout.offset)
+
+
+def _convolution_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
+    """Channels last comes out of a 2-d convolution when input or weight is (but not of a dilated float64 one)."""
+    x, weight = args[0].place.layout.val, args[1].place.layout.val
+    dilated = x.dtype is torch.float64 and any(d > 1 for d in args[5]) and not args[6]
+    if x.ndim != 4 or dilated or not any(is_channels_last(v.shape, v.stride) for v in (x, weight)):
+        return answer
+    return _changed(answer, stride=channels_last_stride(answer.val.shape))
+
+
+def _like_input_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
+    """Channels last comes out when the input is."""
+    val = args[0].place.layout.val
+    if val.ndim != 4 or not is_channels_last(val.shape, val.stride):
+        return answer
+    return _changed(answer, stride=channels_last_stride(answer.val.shape))
+
+
+def _statistics_dtype(args: Sequence[Any]) -> torch.dtype:
+    """Normalisations keep statistics in the dtype of their parameters, else of the input."""
+    dtypes = [a.dtype for a in (*args[1:5], args[0]) if isinstance(a, torch.Tensor)]
+    return dtypes[0]
+
+
+def _batch_norm_cpu(answer: Any, args: Sequence[Any]) -> Any:
+    dtype = _statistics_dtype(args)
+    return (answer[0], *(_changed(a, dtype=dtype) for a in answer[1:3]), *answer[3:])
+
+
+def _batch_norm_eval_cpu(answer: Any, args: Sequence[Any]) -> Any:
+    dtype = _statistics_dtype(args)
+    return (answer[0], *(_changed(a, dtype=dtype, shape=(0,), stride=(1,)) for a in answer[1:]))
+
+
+def _group_norm_cpu(answer: Any, args: Sequence[Any]) -> Any:
+    dtype = _statistics_dtype(args[:3])
+    return (answer[0], *(_changed(a, dtype=dtype) for a in answer[1:]))
+
+
+def _group_norm_backward_cpu(answer: Any, args: Sequence[Any]) -> Any:
+    return (None if answer[0] is None else _changed(answer[0], dtype=args[1].dtype), *answer[1:])
+
+
+_CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
+    aten.convolution.default: _convolution_cpu,
+    aten.pixel_shuffle.default: _like_input_cpu,
+    aten.pixel_unshuffle.default: _like_input_cpu,
+    aten.reflection_pad2d.default: _like_input_cpu,
+    aten.reflection_pad2d_backward.default: _like_input_cpu,
+    aten._native_batch_norm_legit.default: _batch_norm_cpu,
+    aten._native_batch_norm_legit.no_stats: _batch_norm_cpu,
+    aten._native_batch_norm_legit_functional.default: _batch_norm_cpu,
+    aten._native_batch_norm_legit_no_training.default: _batch_norm_eval_cpu,
+    aten.native_group_norm.default: _group_norm_cpu,
+    aten.native_group_norm_backward.default: _group_norm_backward_cpu,
 }

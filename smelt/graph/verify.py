@@ -1,0 +1,154 @@
+"""What must hold of a graph between two stages. Tests call `verify` after each stage; a violation names the node."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from smelt.base.errors import SmeltError
+from smelt.graph.meta import TensorMeta
+from smelt.graph.schema import Kind, op_info
+
+Rule = Callable[[fx.Node], str | None]
+
+
+class InvalidGraph(SmeltError):
+    """A stage made a graph that breaks the rules of its level."""
+
+
+def verify(gm: fx.GraphModule, *, stage: str) -> None:
+    """Check the invariants of a level: "torch", "joint" (functional ATen) or "prims".
+
+    Raises:
+        InvalidGraph: names the first node that breaks a rule, and the rule.
+    """
+    if stage not in STAGES:
+        raise InvalidGraph(f"unknown stage {stage!r}", hint=f"one of {', '.join(STAGES)}")
+    gm.graph.lint()
+    nodes = list(gm.graph.nodes)
+    problem = _shape_of_graph(nodes)
+    if problem is not None:
+        raise InvalidGraph(f"{stage} graph: {problem}")
+    for node in nodes:
+        for rule in STAGES[stage]:
+            why = rule(node)
+            if why is not None:
+                raise InvalidGraph(f"{stage} graph: node {node.format_node()}", why=why)
+
+
+def _shape_of_graph(nodes: Sequence[fx.Node]) -> str | None:
+    if not nodes or nodes[-1].op != "output":
+        return "the last node is not the output"
+    kinds = [n.op for n in nodes]
+    if "placeholder" in kinds[kinds.count("placeholder") :]:
+        return "a placeholder stands after other nodes"
+    if kinds.count("output") != 1:
+        return "more than one output"
+    return None
+
+
+# -- rules: None, or what is wrong --------------------------------------------------------------------------------
+
+
+def _has_meta(node: fx.Node) -> str | None:
+    if node.op == "output":
+        return None
+    return None if "val" in node.meta else 'it has no meta["val"]'
+
+
+def _tensor_meta(node: fx.Node) -> str | None:
+    if node.op == "output":
+        return None
+    return _bad_val(node.meta["val"])
+
+
+def _bad_val(val: Any) -> str | None:
+    match val:
+        case TensorMeta(shape, _, stride):
+            return None if len(shape) == len(stride) else f"shape {shape} and stride {stride} have different lengths"
+        case tuple() | list():
+            return next(filter(None, map(_bad_val, val)), None)
+        case int() | float() | bool() | None:
+            return None
+    return f'meta["val"] is {val!r}, neither TensorMeta, nor a tuple of them, nor a number'
+
+
+def _flat_output(node: fx.Node) -> str | None:
+    if node.op != "output":
+        return None
+    (results,) = node.args
+    if not isinstance(results, (tuple, list)):
+        return "the output is not a flat tuple"
+    if not all(isinstance(r, fx.Node) for r in results):
+        return "an output is not a node"
+    vals = node.meta.get("val")
+    if vals is None or len(vals) != len(results):
+        return 'meta["val"] does not name one value for each output'
+    for result, val in zip(results, vals, strict=True):
+        have = result.meta["val"]
+        if not isinstance(have, TensorMeta) or (have.shape, have.dtype) != (val.shape, val.dtype):
+            return f"output {result.name} is {have}, promised {val}"
+    return None
+
+
+def _known_op(node: fx.Node) -> str | None:
+    if node.op in ("placeholder", "get_attr", "output"):
+        return None
+    if node.op != "call_function":
+        return f"a {node.op} node"
+    if node.target is operator.getitem:
+        return _getitem(node)
+    return None
+
+
+def _getitem(node: fx.Node) -> str | None:
+    source, index = node.args
+    vals = source.meta["val"] if isinstance(source, fx.Node) else None
+    if not isinstance(vals, (tuple, list)) or not isinstance(index, int) or index >= len(vals):
+        return "getitem of something that has no such result"
+    return None if vals[index] == node.meta["val"] else f"its meta differs from its source's {vals[index]}"
+
+
+def _functional_aten(node: fx.Node) -> str | None:
+    if node.op != "call_function" or node.target is operator.getitem:
+        return None
+    if not isinstance(node.target, OpOverload):
+        return "its target is no ATen operator"
+    info = op_info(node.target)
+    if info.kind is Kind.WRITE:
+        return "it writes to its arguments"
+    if info.composite:
+        return "it is only a recipe over other operators"
+    return None
+
+
+def _random_is_marked(node: fx.Node) -> str | None:
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+        return None
+    if node.meta.get("random") and torch.Tag.nondeterministic_seeded not in node.target.tags:
+        return "marked random, but it draws nothing"
+    return None
+
+
+def _prim(node: fx.Node) -> str | None:
+    """A prim, or an ATen operator that runs in eager."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return None
+    if isinstance(node.target, OpOverload):
+        return "it writes to its arguments" if op_info(node.target).kind is Kind.WRITE else None
+    return None if getattr(node.target, "__module__", "") == "smelt.prims.ops" else "its target is no prim"
+
+
+_VALUES = (_has_meta, _tensor_meta, _known_op, _flat_output)
+
+STAGES: dict[str, tuple[Rule, ...]] = {
+    "torch": (),
+    "joint": (*_VALUES, _functional_aten, _random_is_marked),
+    "prims": (*_VALUES, _prim),
+}
+"""The rules of each level."""
