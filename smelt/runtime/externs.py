@@ -38,6 +38,7 @@ class Candidate:
     name: str
     call: Callable[..., Any]
     into: Callable[..., Any] | None = None
+    certain: bool = False  # known to be the best without timing
 
 
 Factory = Callable[[Mapping[str, Any], "list[Spec | None]", list[Spec]], list[Candidate]]
@@ -135,7 +136,7 @@ def extern(
     if factory is None:
         raise CompileError(f"no external kernel for {name!r}", hint=f"known: {', '.join(sorted(EXTERNS))}")
     candidates = factory({**params, "overload": name} if name not in EXTERNS else params, specs, results)
-    forced = [c for c in candidates if c.name == only]
+    forced = [c for c in candidates if c.name == only] or [c for c in candidates if c.certain]
     operation = f"{name} {_text(params)} {' '.join(map(str, specs))} -> {' '.join(map(str, results))}"
     return ExternKernel(name, forced or candidates, results, operation)
 

@@ -41,15 +41,11 @@ def _operands(inputs: list[Spec | None]) -> tuple[Spec, Spec]:
 
 def _candidates(a: Spec, b: Spec, out: Spec, function: Any) -> list[Candidate]:
     found = [_aten(out, function)]
-    if a.dtype is torch.float32:
-        own = _own(a, b, out)
-        small = a.shape[-1] * out.shape[-1] * out.shape[-2] <= SMALL
-        if own is not None and small:
-            return [own, *found][:1]
-        if len(a.shape) == 2 and torch.backends.mkldnn.is_available():
-            found.append(_onednn())
-        found += [own] if own is not None else []
-    return found
+    if a.dtype is not torch.float32:
+        return found
+    if len(a.shape) == 2 and torch.backends.mkldnn.is_available():
+        found.append(_onednn())
+    return [*found, _own(a, b, out, certain=a.shape[-1] * out.shape[-1] * out.shape[-2] <= SMALL)]
 
 
 def _aten(out: Spec, function: Any) -> Candidate:
@@ -68,10 +64,8 @@ def _onednn() -> Candidate:
     return Candidate("onednn", call)
 
 
-def _own(a: Spec, b: Spec, out: Spec) -> Candidate | None:
-    """The native kernel bound to these strides; None on a build without it."""
-    if not hasattr(_native, "Gemm"):
-        return None
+def _own(a: Spec, b: Spec, out: Spec, certain: bool) -> Candidate:
+    """The native kernel bound to these strides."""
     run = _native.Gemm(a.shape, a.stride, b.shape, b.stride, out.stride)
     shape, stride, dtype = out.shape, out.stride, out.dtype
 
@@ -80,4 +74,4 @@ def _own(a: Spec, b: Spec, out: Spec) -> Candidate | None:
         run(result, x, y)
         return result
 
-    return Candidate("own", call, run)
+    return Candidate("own", call, run, certain)
