@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from smelt.graph.meta import TensorMeta
 from smelt.loops.ir import Index, Node, Ops, Scatter, Value
-from smelt.loops.registry import Operand, lowering, pointwise
+from smelt.loops.registry import Operand, lowering, pointwise, view
 from smelt.shapes.expr import Expr
 
 
@@ -70,6 +70,8 @@ def index(name: str, meta: TensorMeta, x: Operand, indices: Sequence[Operand | N
 def index_put(
     name: str, meta: TensorMeta, x: Operand, indices: Sequence[Operand | None], values: Operand, accumulate: bool
 ) -> Node:
+    if values.meta.numel == 0:
+        return view(name, meta, x, lambda place: place, "index_put")
     picked = Picked(x.shape, indices)
     names = [x.name, values.name, *(i.name for i in indices if i is not None)]
     return Scatter(
@@ -85,7 +87,9 @@ def index_put(
     )
 
 
-def _scatter(name: str, meta: TensorMeta, x: Operand, dim: int, index: Operand, src: Operand, add: bool) -> Scatter:
+def _scatter(name: str, meta: TensorMeta, x: Operand, dim: int, index: Operand, src: Operand, add: bool) -> Node:
+    if index.meta.numel == 0:
+        return view(name, meta, x, lambda place: place, "scatter")
     size = x.shape[dim]
 
     def target(ops: Ops, place: Index) -> Index:

@@ -64,6 +64,7 @@ class Tracer:
     def __init__(self, program: LoopProgram, stored: Collection[str]) -> None:
         self.nodes, self.stored = program.nodes, stored
         self.reads: dict[Access, None] = {}
+        self.places: dict[Expr, None] = {}
         self.cost = 0
         self.ops = 0
         self._seen: set[tuple[str, Index]] = set()
@@ -84,7 +85,7 @@ class Tracer:
         return None
 
     def integer(self, expr: Expr, dtype: torch.dtype) -> Any:
-        return None
+        self.places[expr] = None
 
     def apply(self, op: str, dtype: torch.dtype, *args: Any) -> Any:
         self.cost += weight(op)
@@ -95,6 +96,9 @@ class Tracer:
 
     def masked(self, conditions: Sequence[Condition], body: Callable[[], Any], other: Any) -> Any:
         self.cost += 2
+        for condition in conditions:
+            if not condition.holds_always():
+                self.places[condition.expr] = None
         body()
 
     def indirect(self, value: Any, size: int, wrap: bool) -> Expr:
@@ -103,13 +107,15 @@ class Tracer:
 
     def random(self, seed: Any, stream: int, index: Expr, count: int) -> Any:
         self.cost += RANDOM_WEIGHT
+        self.places[index] = None
 
 
 @dataclass
 class Reads:
-    """What one evaluation of a body at `index` reads and costs."""
+    """What one evaluation of a body at `index` reads and costs; `places`: index expressions used as numbers."""
 
     accesses: tuple[Access, ...]
+    places: tuple[Expr, ...]
     cost: int
     ops: int
 
@@ -118,7 +124,7 @@ def trace(program: LoopProgram, stored: Collection[str], body: Body, index: Inde
     """Run `body` at `index`; values outside `stored` are inlined."""
     tracer = Tracer(program, stored)
     body(tracer, index)
-    return Reads(tuple(tracer.reads), tracer.cost, tracer.ops)
+    return Reads(tuple(tracer.reads), tuple(tracer.places), tracer.cost, tracer.ops)
 
 
 @dataclass

@@ -53,6 +53,7 @@ class Member:
     index: Index
     source: Index
     reads: tuple[Access, ...]
+    places: tuple[Expr, ...]
     cost: int
     ops: int
     place: Place
@@ -68,7 +69,8 @@ class Member:
         reads = tuple(Access(r.name, tuple(i.substitute(values) for i in r.index)) for r in self.reads)
         index = tuple(i.substitute(values) for i in self.index)
         source = tuple(i.substitute(values) for i in self.source)
-        return Member(self.node, index, source, reads, self.cost, self.ops, self.place)
+        places = tuple(p.substitute(values) for p in self.places)
+        return Member(self.node, index, source, reads, places, self.cost, self.ops, self.place)
 
 
 @dataclass
@@ -144,18 +146,16 @@ def group_of(
     source, order = fresh_index(shape, names)
     reads = trace(program, real.stored - {node.name}, node.body, source)
     if isinstance(node, Pointwise):
-        member = Member(node, source, source, reads.accesses, reads.cost, reads.ops, Place.INNER)
+        member = Member(node, source, source, reads.accesses, reads.places, reads.cost, reads.ops, Place.INNER)
         return Group(number, {node.name: member}, order, dict.fromkeys(order, Role.KEPT), flat=True)
-    folded = [source[d] for d in node.dims]
     kept = [e for d, e in enumerate(source) if d not in node.dims]
     # a variable of size 0 drops out of expressions, so roles are taken by position
     sized = iter(order)
     by_dim = [next(sized) if n != 1 else None for n in shape]
     reduced = [v for d, v in enumerate(by_dim) if v is not None and d in node.dims]
     others = [v for d, v in enumerate(by_dim) if v is not None and d not in node.dims]
-    del folded
     roles, place = reduction_roles(node, reads.accesses, reduced, others, program, real)
-    member = Member(node, tuple(kept), source, reads.accesses, reads.cost, reads.ops, place)
+    member = Member(node, tuple(kept), source, reads.accesses, reads.places, reads.cost, reads.ops, place)
     rank = {Role.KEPT: 0, Role.FOLDED: 1, Role.INNER: 2}
     return Group(number, {node.name: member}, sorted(order, key=lambda v: rank[roles[v]]), roles, flat=False)
 
@@ -164,24 +164,27 @@ def reduction_roles(
     node: Reduction, reads: Sequence[Access], reduced: list[Var], kept: list[Var], program: LoopProgram, real: Realized
 ) -> tuple[dict[Var, Role], Place]:
     """Row or column: a reduction folds rows when what it reads is contiguous along a reduced dimension."""
-    inner = innermost(reads, [*kept, *reduced], program, real)
-    if inner is None or inner in reduced or not kept or node.kind.startswith("arg"):
+    inner, main = innermost(reads, [*kept, *reduced], program, real)
+    if inner is None or main is None or inner in reduced or not kept or node.kind.startswith("arg"):
         return {**dict.fromkeys(kept, Role.KEPT), **dict.fromkeys(reduced, Role.INNER)}, Place.ROW
     roles = {**dict.fromkeys(kept, Role.KEPT), **dict.fromkeys(reduced, Role.FOLDED)}
     roles[inner] = Role.INNER
     width = inner.size
     at = kept.index(inner)
     for var in reversed(kept[:at]):
-        if width * var.size > MAX_COLUMN_WIDTH // 2:
+        if width * var.size > MAX_COLUMN_WIDTH // 2 or main.coefficient(var) != width:
             break
         roles[var] = Role.INNER
         width *= var.size
     return roles, Place.COLUMN
 
 
-def innermost(reads: Sequence[Access], order: Sequence[Var], program: LoopProgram, real: Realized) -> Var | None:
-    """The variable along which most bytes lie contiguously."""
+def innermost(
+    reads: Sequence[Access], order: Sequence[Var], program: LoopProgram, real: Realized
+) -> tuple[Var | None, Expr | None]:
+    """The variable along which most bytes lie contiguously, and the memory place of the access that decides."""
     votes: dict[Var, int] = {}
+    main: dict[Var, tuple[int, Expr]] = {}
     for access in reads:
         flat = flat_index(access.index, real.strides[access.name])
         size = metas_of(program.nodes[access.name]).dtype.itemsize
@@ -193,8 +196,9 @@ def innermost(reads: Sequence[Access], order: Sequence[Var], program: LoopProgra
                     best = atom
         if best is not None:
             votes[best] = votes.get(best, 0) + size
+            main[best] = max(main.get(best, (0, flat)), (size, flat), key=lambda t: t[0])
     chosen = max(votes, key=lambda v: votes[v], default=None)
-    return chosen if chosen in order else None
+    return (chosen, main[chosen][1]) if chosen in order else (None, None)
 
 
 def _scatter_group(number: int, node: Scatter, program: LoopProgram, real: Realized, names: Names) -> Group:
@@ -208,5 +212,5 @@ def _scatter_group(number: int, node: Scatter, program: LoopProgram, real: Reali
         node.target(ops, i)  # type: ignore[arg-type]
 
     reads += trace(program, stored, target, index).accesses
-    member = Member(node, (), index, tuple(dict.fromkeys(reads)), 1, 1, Place.INNER)
+    member = Member(node, (), index, tuple(dict.fromkeys(reads)), (), 1, 1, Place.INNER)
     return Group(number, {node.name: member}, order, dict.fromkeys(order, Role.KEPT), flat=False, scatter=True)

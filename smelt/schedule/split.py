@@ -65,7 +65,8 @@ def part_size(sizes: Sequence[int], place: Place, width: int) -> int | None:
     A part is whole trailing dimensions times a divisor of the next, so that parts need no divisions to find.
     """
     total = math.prod(sizes)
-    wanted = ROWS_PER_PART if place is Place.COLUMN else ELEMENTS_PER_PART
+    limit, least = (ROWS_PER_PART, 16) if place is Place.COLUMN else (ELEMENTS_PER_PART, 1024)
+    wanted = min(limit, max(least, total // PARALLEL))
     best: int | None = None
     suffix = 1
     for size in reversed(sizes):

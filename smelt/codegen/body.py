@@ -1,0 +1,256 @@
+"""The `Ops` handler that renders bodies: each op becomes one constant in the outermost loop that it can live in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import torch
+
+from smelt.base.errors import CompileError
+from smelt.codegen.scope import Scopes, V
+from smelt.codegen.target import ROUNDING, Renderer
+from smelt.loops.ir import BOOLEAN, Condition, Index, Pointwise
+from smelt.schedule.plan import Schedule
+from smelt.schedule.realize import metas_of
+from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Runtime, flat_index
+
+CALLS = re.compile(r"\bm_(\w+)\(")
+
+
+class Arguments:
+    """Pointer parameters of a kernel, in order of first use."""
+
+    def __init__(self) -> None:
+        self.buffers: list[str] = []
+        self.written: set[str] = set()
+
+    def pointer(self, buffer: str) -> str:
+        """The parameter that points to a buffer."""
+        if buffer not in self.buffers:
+            self.buffers.append(buffer)
+        return f"a{self.buffers.index(buffer)}"
+
+
+class BodyRenderer:
+    """Renders bodies into `scopes`. Which loops are open, and which values are at hand, is the kernel's to say."""
+
+    def __init__(self, plan: Schedule, target: Renderer, scopes: Scopes, arguments: Arguments, used: set[str]) -> None:
+        self.plan, self.target, self.scopes, self.arguments, self.used = plan, target, scopes, arguments, used
+        self.depths: dict[Atom, int] = {}
+        self.names: dict[Atom, str] = {}
+        self.masks: list[V] = []
+
+    # index expressions
+
+    def depth_of(self, expr: Expr) -> int:
+        """The innermost loop that an index expression depends on."""
+        return max((self.atom_depth(a) for a, _ in expr.terms), default=0)
+
+    def atom_depth(self, atom: Atom) -> int:
+        match atom:
+            case Quotient() | Remainder():
+                return self.depth_of(atom.of)
+            case Runtime(value=V(depth=depth)):
+                return depth
+        return self.depths[atom]
+
+    def text_of(self, expr: Expr) -> str:
+        """C text of an index expression, in int64 except over the innermost variable alone."""
+        parts = []
+        for atom, c in expr.terms:
+            name = self.atom_text(atom)
+            parts.append(name if c == 1 else f"{c} * {name}" if abs(c) < 2**31 else f"(int64_t){c} * {name}")
+        if expr.const or not parts:
+            parts.append(str(expr.const))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def atom_text(self, atom: Atom) -> str:
+        match atom:
+            case Quotient(of=of, by=by):
+                return self.division(of, by, "/")
+            case Remainder(of=of, by=by):
+                return self.division(of, by, "%")
+            case Runtime(value=V(text=text)):
+                return text
+        return self.names[atom]
+
+    def division(self, of: Expr, by: int, sign: str) -> str:
+        """Floor division or remainder; operands that may be negative are shifted by a multiple of the divisor."""
+        low, _ = of.range()
+        shift = -(low // by) if low < 0 else 0
+        inner = f"({self.text_of(of + shift * by)}) {sign} {by}"
+        return f"({inner} - {shift})" if shift and sign == "/" else f"({inner})"
+
+    # Ops
+
+    def load(self, name: str, index: Index) -> V:
+        key = (name, index, tuple(m.text for m in self.masks))
+        known = self.scopes.find(key)
+        if known is None:
+            known = self.value_of(name, index)
+            self.scopes.remember(key, known)
+        return known
+
+    def value_of(self, name: str, index: Index) -> V:
+        """A value at an index: from memory if it has a buffer, else computed here."""
+        if name in self.plan.stored:
+            return self.from_memory(name, index)
+        return self.inlined(name, index)
+
+    def inlined(self, name: str, index: Index) -> V:
+        node = self.plan.program.nodes[name]
+        if not isinstance(node, Pointwise):
+            raise CompileError(f"codegen: {name} has neither a buffer nor a body")
+        return node.body(self, index)
+
+    def from_memory(self, name: str, index: Index) -> V:
+        dtype = metas_of(self.plan.program.nodes[name]).dtype
+        element, depth = self.element(name, index)
+        ctype = self.target.value_types[dtype]
+        if dtype is torch.bool:
+            element = f"{element} != 0"
+        elif dtype in ROUNDING:
+            element = self.call(f"{ROUNDING[dtype]}_load", element)
+        if self.masks:
+            depth = max(depth, *(m.depth for m in self.masks))
+            test = " && ".join(m.text for m in self.masks)
+            element = f"{test} ? {element} : ({ctype})0"
+        return self.scopes.define(ctype, element, dtype, depth)
+
+    def element(self, name: str, index: Index, write: bool = False) -> tuple[str, int]:
+        """(`p[i]`, depth): the memory of an element. The part of the place known outside becomes a pointer there."""
+        pointer = self.arguments.pointer(name)
+        dtype = metas_of(self.plan.program.nodes[name]).dtype
+        place = flat_index(index, self.plan.strides[name])
+        depth = self.depth_of(place)
+        here = tuple(t for t in place.terms if self.atom_depth(t[0]) == depth)
+        outside = Expr(tuple(t for t in place.terms if self.atom_depth(t[0]) < depth), place.const)
+        if depth == 0 or (not outside.terms and outside.const == 0):
+            return f"{pointer}[{self.text_of(place)}]", depth
+        memory = self.target.memory_types[dtype]
+        if name not in self.arguments.written and not write:
+            memory = f"const {memory}"
+        key = ("pointer", pointer, outside)
+        base = self.scopes.find(key)
+        if base is None:
+            level = self.depth_of(outside)
+            text = self.scopes.name("q")
+            self.scopes.line(f"{memory} *{text} = {pointer} + ({self.text_of(outside)});", level)
+            base = self.scopes.remember(key, V(text, dtype, level))
+        return f"{base.text}[{self.text_of(Expr(here, 0))}]", depth
+
+    def call(self, function: str, argument: str) -> str:
+        self.used.add(function)
+        return f"{function}({argument})"
+
+    def constant(self, value: bool | int | float, dtype: torch.dtype) -> V:
+        return V(self.target.literal(value, dtype), dtype, 0)
+
+    def integer(self, expr: Expr, dtype: torch.dtype) -> V:
+        text = f"(int64_t)({self.text_of(expr)})"
+        return self.scopes.define(self.target.value_types[dtype], text, dtype, self.depth_of(expr))
+
+    def apply(self, op: str, dtype: torch.dtype, *args: V) -> V:
+        result = torch.bool if op in BOOLEAN else dtype
+        try:
+            text = self.target.op(op, dtype, [a.text for a in args])
+        except KeyError:
+            raise CompileError(f"target {self.target.name} has no {op} of {dtype}") from None
+        for name in CALLS.findall(text):
+            self.used.add(name)
+        if result in ROUNDING and op not in EXACT:
+            text = self.call(f"{ROUNDING[result]}_round", text)
+        depth = max((a.depth for a in args), default=0)
+        return self.scopes.define(self.target.value_types[result], text, result, depth)
+
+    def convert(self, value: V, source: torch.dtype, target: torch.dtype) -> V:
+        if source is target:
+            return value
+        ctype = self.target.value_types[target]
+        if target is torch.bool:
+            text = f"{value.text} != 0"
+        elif target in ROUNDING:
+            widens = source in (torch.int8, torch.uint8, torch.bool) and target is torch.float16
+            text = f"(float){value.text}"
+            text = text if widens else self.call(f"{ROUNDING[target]}_round", text)
+        elif source in ROUNDING and target is torch.float32:
+            return V(value.text, target, value.depth)
+        elif source.is_floating_point and not target.is_floating_point and target is not torch.int64:
+            text = f"({ctype})(int64_t){value.text}" if target is not torch.int32 else f"(int32_t){value.text}"
+        else:
+            text = f"({ctype}){value.text}"
+        return self.scopes.define(ctype, text, target, value.depth)
+
+    def masked(self, conditions: Sequence[Condition], body: Callable[[], V], other: V) -> V:
+        open_ones = [c for c in conditions if not c.holds_always()]
+        if not open_ones:
+            return body()
+        if any(c.holds_never() for c in open_ones):
+            return other
+        mask = self.mask(open_ones)
+        self.masks.append(mask)
+        value = body()
+        self.masks.pop()
+        depth = max(mask.depth, value.depth, other.depth)
+        text = f"{mask.text} ? {value.text} : {other.text}"
+        return self.scopes.define(self.target.value_types[value.dtype], text, value.dtype, depth)
+
+    def mask(self, conditions: Sequence[Condition]) -> V:
+        tests, depth = [], 0
+        for c in conditions:
+            low, high = c.expr.range()
+            text = self.text_of(c.expr)
+            depth = max(depth, self.depth_of(c.expr))
+            if c.low is not None and low < c.low:
+                tests.append(f"({text} >= {c.low})")
+            if c.high is not None and high >= c.high:
+                tests.append(f"({text} < {c.high})")
+            if c.step != 1:
+                tests.append(f"(({text} - {c.low or 0}) % {c.step} == 0)")
+        return self.scopes.define("bool", " & ".join(tests), torch.bool, depth, "m")
+
+    def indirect(self, value: V, size: int, wrap: bool) -> Expr:
+        """A loaded index: negative ones wrap, what is out of range reads element 0 (and never outside the tensor)."""
+        text = f"(int64_t){value.text}"
+        place = self.scopes.define("int64_t", text, torch.int64, value.depth, "j")
+        if wrap:
+            wrapped = f"{place.text} + ({place.text} < 0 ? {size} : 0)"
+            place = self.scopes.define("int64_t", wrapped, torch.int64, value.depth, "j")
+        inside = f"(uint64_t){place.text} < {size} ? {place.text} : 0"
+        place = self.scopes.define("int64_t", inside, torch.int64, value.depth, "j")
+        return Expr(((Runtime(place.text, size, place), 1),), 0)
+
+    def random(self, seed: V, stream: int, index: Expr, count: int) -> V:
+        self.used.add("random")
+        key = self.scopes.define("uint64_t", f"random_key({seed.text}, {stream})", torch.int64, seed.depth, "key")
+        low = self.scopes.define("uint32_t", f"(uint32_t){key.text}", torch.int64, key.depth, "key")
+        high = self.scopes.define("uint32_t", f"(uint32_t)({key.text} >> 32)", torch.int64, key.depth, "key")
+        depth = self.depth_of(index)
+        here = Expr(tuple(t for t in index.terms if self.atom_depth(t[0]) == depth), 0)
+        outside = Expr(tuple(t for t in index.terms if self.atom_depth(t[0]) < depth), index.const)
+        place = f"(uint32_t)({self.text_of(here)})"
+        if count > 2**32:
+            whole = f"(int64_t)({self.text_of(index)})"
+            place = f"(uint32_t)({whole} + ({whole} >> 32) * 0x9E3779B1LL)"
+        elif outside.terms or outside.const:
+            base = f"(uint32_t)({self.text_of(outside)})"
+            start = self.scopes.define("uint32_t", base, torch.int64, self.depth_of(outside), "c")
+            place = f"{start.text} + {place}"
+        text = f"random_uniform({low.text}, {high.text}, {place})"
+        return self.scopes.define("float", text, torch.float32, max(depth, key.depth))
+
+
+EXACT = frozenset("neg abs sign floor ceil trunc round where maximum minimum copysign".split())
+"""Ops whose result on low-precision floats needs no rounding."""
+
+
+def store_text(dtype: torch.dtype, value: str, used: set[str]) -> str:
+    """What is written to memory for a value."""
+    if dtype is torch.bfloat16:
+        used.add("bf16_store")
+        return f"bf16_store({value})"
+    if dtype is torch.float16:
+        used.add("f16_store")
+        return f"f16_store({value})"
+    return value

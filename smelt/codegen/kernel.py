@@ -1,0 +1,287 @@
+"""One group in, the text of one C++ function out.
+
+A kernel walks its rows (kept and folded loops); in each row the inner loops run once per phase: a phase computes the
+row reductions whose operands are known, then the next phase may use them. Values that several phases need are computed
+again when that is cheap, and else kept in a row buffer on the stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from smelt.codegen.body import Arguments, BodyRenderer, store_text
+from smelt.codegen.folds import fold
+from smelt.codegen.nest import Nest, make_nest
+from smelt.codegen.phases import Phases
+from smelt.codegen.scope import Scopes, V
+from smelt.codegen.target import Renderer
+from smelt.loops.ir import Index, Reduction
+from smelt.schedule.dependencies import row_major
+from smelt.schedule.group import Group, Member, Place
+from smelt.schedule.plan import Schedule
+from smelt.schedule.realize import metas_of
+from smelt.shapes.expr import Expr, flat_index, variable
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Text of a kernel's body, its parameters (buffers in order, C types), and the inline functions it calls."""
+
+    lines: tuple[str, ...]
+    buffers: tuple[str, ...]
+    types: tuple[str, ...]
+    used: frozenset[str]
+
+    def signature(self) -> str:
+        """Parameter list."""
+        return ", ".join(f"{t} *a{i}" for i, t in enumerate(self.types))
+
+
+def render_kernel(group: Group, plan: Schedule, target: Renderer) -> Kernel:
+    """The kernel of a group."""
+    return KernelRenderer(make_nest(group, plan), plan, target).render()
+
+
+def finish(body: BodyRenderer) -> Kernel:
+    """Collect what a body renderer wrote."""
+    types = []
+    for name in body.arguments.buffers:
+        memory = body.target.memory_types[metas_of(body.plan.program.nodes[name]).dtype]
+        types.append(memory if name in body.arguments.written else f"const {memory}")
+    lines = tuple(body.scopes.stack[0].lines + body.scopes.stack[0].late)
+    return Kernel(lines, tuple(body.arguments.buffers), tuple(types), frozenset(body.used))
+
+
+@dataclass
+class _Loop:
+    """What the vector pragma of the current inner loop needs to know."""
+
+    clauses: list[str] = field(default_factory=list)
+    vector: bool = True
+
+
+class KernelRenderer(BodyRenderer):
+    """Renders a nest. Overrides where values of its own members come from."""
+
+    def __init__(self, nest: Nest, plan: Schedule, target: Renderer) -> None:
+        super().__init__(plan, target, Scopes(), Arguments(), set())
+        self.nest = nest
+        self.phases = Phases(nest, plan)
+        self.results: dict[str, V] = {}
+        self.phase = 0
+        self.written: dict[str, int] = {}
+        self.temporaries: dict[str, tuple[str, Index, int]] = {}
+        self.columns: dict[str, str] = {}
+        self.row_depth = 0
+
+    def render(self) -> Kernel:
+        self.arguments.written |= {n for n in self.nest.members if n in self.plan.stored}
+        self.name_loops()
+        if self.nest.kept:
+            self.scopes.open()
+        self.declare_columns()
+        for _ in self.nest.folded:
+            self.scopes.open()
+        self.row_depth = self.scopes.depth
+        self.declare_temporaries()
+        for phase in range(self.phases.count):
+            self.render_phase(phase)
+        self.outer_stores(self.phases.count)
+        for var in reversed(self.nest.folded):
+            self.scopes.close([f"for (int64_t {self.names[var]} = 0; {self.names[var]} < {var.size}; "
+                               f"{self.names[var]}++) {{"], ["}"])  # fmt: skip
+        self.store_columns()
+        if self.nest.kept:
+            self.close_kept()
+        return finish(self)
+
+    # loops
+
+    def name_loops(self) -> None:
+        depth = 1 if self.nest.kept else 0
+        for stem, loops in (("k", self.nest.kept), ("r", self.nest.folded), ("i", self.nest.inner)):
+            for number, var in enumerate(loops):
+                self.names[var] = f"{stem}{number}"
+                if stem != "k":
+                    depth += 1
+                self.depths[var] = depth
+
+    def close_kept(self) -> None:
+        kept = self.nest.kept
+        count = self.nest.size(kept)
+        pragma = ["#pragma omp parallel for schedule(static)"] if self.nest.parallel else []
+        if len(kept) == 1:
+            name = self.names[kept[0]]
+            self.scopes.close([*pragma, f"for (int64_t {name} = 0; {name} < {count}; {name}++) {{"], ["}"])
+            return
+        decode, step = [], 1
+        for var in reversed(kept):
+            text = "k" if step == 1 else f"k / {step}"
+            whole = step * var.size == count
+            decode.append(f"    const int64_t {self.names[var]} = {text if whole else f'({text}) % {var.size}'};")
+            step *= var.size
+        self.scopes.close([*pragma, f"for (int64_t k = 0; k < {count}; k++) {{", *decode[::-1]], ["}"])
+
+    def open_inner(self) -> None:
+        for _ in self.nest.inner:
+            self.scopes.open()
+
+    def close_inner(self, loop: _Loop, before_innermost: Sequence[str] = (), after_innermost: Sequence[str] = ()) -> None:
+        for place, var in reversed(list(enumerate(self.nest.inner))):
+            innermost = place == len(self.nest.inner) - 1
+            name, bound = self.names[var], str(var.size)
+            head: list[str] = []
+            if var in self.nest.limits:
+                base, limit = self.nest.limits[var]
+                bound = self.scopes.name("n")
+                rest = f"{limit} - {self.names[base]} * {var.size}"
+                head.append(f"const int {bound} = {rest} < {var.size} ? (int)({rest}) : {var.size};")
+            if innermost:
+                head += before_innermost
+                if loop.vector and var.size >= 4:
+                    head.append(" ".join(["#pragma omp simd", *loop.clauses]))
+            counter = "int" if innermost and var.size < 2**31 else "int64_t"
+            head.append(f"for ({counter} {name} = 0; {name} < {bound}; {name}++) {{")
+            self.scopes.close(head, ["}", *(after_innermost if innermost else ())])
+
+    def inner_place(self) -> Expr:
+        """The row-major place inside the inner loops."""
+        sizes = [v.size for v in self.nest.inner]
+        return flat_index([variable(v) for v in self.nest.inner], row_major(sizes))
+
+    # phases
+
+    def render_phase(self, phase: int) -> None:
+        self.phase = phase
+        self.outer_stores(phase)
+        rows, columns, stores = self.phases.roots(phase)
+        if not rows and not columns and not stores:
+            return
+        loop = _Loop()
+        nested = len(self.nest.inner) > 1
+        folds = []
+        for member in rows:
+            node = member.node
+            assert isinstance(node, Reduction)
+            one = fold(node.kind, node.dtype, self.scopes.name("s"), nested)
+            for line in one.declare:
+                self.scopes.line(line, self.row_depth)
+            folds.append(one)
+            loop.clauses += one.clauses
+            loop.vector &= one.vector
+        self.open_inner()
+        for member, one in zip(rows, folds, strict=True):
+            value = self.evaluate(member)
+            where = self.text_of(member.source[member.node.dims[0]]) if member.node.kind.startswith("arg") else ""
+            for line in one.update(value.text, where):
+                self.scopes.line(line)
+        for member in columns:
+            self.accumulate_column(member)
+        for member in stores:
+            self.store(member)
+        before = [line for one in folds for line in one.begin_part]
+        after = [line for one in folds for line in one.end_part]
+        self.close_inner(loop, before, after)
+        for member, one in zip(rows, folds, strict=True):
+            dtype = metas_of(member.node).dtype
+            text, ctype = one.result, self.target.value_types[dtype]
+            name = self.scopes.name("f")
+            self.scopes.line(f"const {ctype} {name} = {text};", self.row_depth)
+            self.results[member.name] = V(name, dtype, self.row_depth)
+        for member in stores:
+            self.written[member.name] = phase
+
+    def evaluate(self, member: Member) -> V:
+        return member.node.body(self, member.source)
+
+    def outer_stores(self, phase: int) -> None:
+        for member in self.phases.outer_stores(phase):
+            self.store(member)
+
+    def store(self, member: Member) -> None:
+        value = self.load(member.name, member.index)
+        self.write(member, value)
+
+    def write(self, member: Member, value: V) -> None:
+        """Stores come last in their loop body, after all loads: an output may lie over an input that ends here."""
+        depth = self.scopes.depth
+        element, _ = self.element(member.name, member.index, write=True)
+        dtype = metas_of(member.node).dtype
+        self.scopes.later(f"{element} = {store_text(dtype, value.text, self.used)};", depth)
+
+    # values of members
+
+    def value_of(self, name: str, index: Index) -> V:
+        member = self.nest.members.get(name)
+        if member is not None and member.place in (Place.ROW, Place.COLUMN):
+            if name in self.results:
+                return self.results[name]
+            return self.from_memory(name, index)
+        if member is None and name in self.plan.stored:
+            return self.from_memory(name, index)
+        if self.written.get(name, self.phase) < self.phase:
+            return self.from_memory(name, index)
+        kept = self.temporaries.get(name)
+        if kept is not None and kept[1] == index and kept[2] < self.phase:
+            return self.temporary(name, kept[0])
+        value = self.inlined(name, index)
+        if name in self.phases.temporaries and kept is None and not self.masks:
+            if self.phase == self.phases.depth(name) and value.depth == self.scopes.depth:
+                self.keep_temporary(name, index, value)
+        return value
+
+    def temporary(self, name: str, array: str) -> V:
+        dtype = metas_of(self.plan.program.nodes[name]).dtype
+        text = f"{array}[{self.text_of(self.inner_place())}]"
+        return self.scopes.define(self.target.value_types[dtype], text, dtype, self.scopes.depth)
+
+    def keep_temporary(self, name: str, index: Index, value: V) -> None:
+        array = self.phases.temporaries[name]
+        self.temporaries[name] = (array, index, self.phase)
+        self.scopes.line(f"{array}[{self.text_of(self.inner_place())}] = {value.text};")
+
+    def declare_temporaries(self) -> None:
+        width = self.nest.size(self.nest.inner)
+        for name, array in self.phases.temporaries.items():
+            ctype = self.target.value_types[metas_of(self.plan.program.nodes[name]).dtype]
+            self.scopes.line(f"alignas(64) {ctype} {array}[{width}];", self.row_depth)
+
+    # column reductions
+
+    def declare_columns(self) -> None:
+        width = self.nest.size(self.nest.inner)
+        for member in self.nest.members.values():
+            if member.place is Place.COLUMN:
+                assert isinstance(member.node, Reduction)
+                name = self.scopes.name("b")
+                self.columns[member.name] = name
+                one = fold(member.node.kind, member.node.dtype, name, False)
+                self.scopes.line(f"alignas(64) {one.ctype} {name}[{width}];")
+                self.scopes.line(f"for (int i = 0; i < {width}; i++) {name}[i] = {one.start};")
+
+    def accumulate_column(self, member: Member) -> None:
+        assert isinstance(member.node, Reduction)
+        one = fold(member.node.kind, member.node.dtype, self.columns[member.name], False)
+        value = self.evaluate(member)
+        slot = f"{self.columns[member.name]}[{self.text_of(self.inner_place())}]"
+        self.scopes.line(one.update_slot(slot, value.text))
+
+    def store_columns(self) -> None:
+        members = [m for m in self.nest.members.values() if m.place is Place.COLUMN]
+        if not members:
+            return
+        self.open_columns()
+        for member in members:
+            assert isinstance(member.node, Reduction)
+            dtype = metas_of(member.node).dtype
+            text = f"{self.columns[member.name]}[{self.text_of(self.inner_place())}]"
+            self.write(member, self.scopes.define(self.target.value_types[dtype], text, dtype, self.scopes.depth))
+        self.close_inner(_Loop())
+
+    def open_columns(self) -> None:
+        """The inner loops again, now directly inside the kept ones."""
+        shift = len(self.nest.folded)
+        for var in self.nest.inner:
+            self.depths[var] -= shift
+        self.open_inner()

@@ -1,0 +1,232 @@
+"""Turns a group's variables into the loops of a kernel: roles, order by strides, splits, merges, chunks, tiles.
+
+First part of codegen. The result is a group in new coordinates: kept loops (parallel), folded loops, inner loops with
+the contiguous one last. Divisions by a factor of a variable are removed by splitting the variable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from smelt.schedule.dependencies import Names
+from smelt.schedule.group import Group, Member, Place, Role
+from smelt.schedule.plan import Schedule
+from smelt.schedule.realize import metas_of
+from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Var, flat_index, variable
+
+PARALLEL_WORK = 32768
+"""Element operations below which a kernel stays on one thread."""
+
+CHUNK = 4096
+SHORT = 64
+TILE = 32
+
+
+@dataclass
+class Nest:
+    """Loops of one kernel.
+
+    `limits`: variables that stop early, `limit` being the first value of `base * size + variable` that is out.
+    """
+
+    members: dict[str, Member]
+    kept: list[Var]
+    folded: list[Var]
+    inner: list[Var]
+    parallel: bool
+    flat: bool
+    limits: dict[Var, tuple[Var, int]] = field(default_factory=dict)
+
+    def size(self, loops: Sequence[Var]) -> int:
+        """Iterations of some of the loops."""
+        return math.prod(v.size for v in loops)
+
+
+def make_nest(group: Group, plan: Schedule) -> Nest:
+    """Choose the loops of a group."""
+    return _Builder(group, plan).build()
+
+
+class _Builder:
+    def __init__(self, group: Group, plan: Schedule) -> None:
+        self.plan = plan
+        self.group = group
+        self.members = dict(group.members)
+        self.roles = dict(group.roles)
+        self.order = list(group.order)
+        self.names = Names(count=1_000_000)
+        self.limits: dict[Var, tuple[Var, int]] = {}
+
+    def build(self) -> Nest:
+        self.split_divisions()
+        strides = self.strides()
+        self.order.sort(key=lambda v: -strides.get(v, 0.0))
+        self.merge_neighbours()
+        if self.group.flat:
+            self.flat_roles()
+        else:
+            self.block_sums()
+        kept, folded, inner = (self.of(role) for role in (Role.KEPT, Role.FOLDED, Role.INNER))
+        work = math.prod(v.size for v in self.order) * max(1, min(8, self.ops()))
+        parallel = work >= PARALLEL_WORK and math.prod(v.size for v in kept) > 1
+        return Nest(self.members, kept, folded, inner, parallel, self.group.flat, self.limits)
+
+    def ops(self) -> int:
+        return sum(m.cost + len(m.reads) for m in self.members.values())
+
+    def of(self, role: Role) -> list[Var]:
+        return [v for v in self.order if self.roles[v] is role]
+
+    def substitute(self, values: dict[Atom, Expr]) -> None:
+        self.members = {name: m.substituted(values) for name, m in self.members.items()}
+
+    def replace(self, var: Var, pieces: Sequence[Var], value: Expr) -> None:
+        """Put `pieces` (outermost first) in the place of `var`."""
+        at = self.order.index(var)
+        self.order[at : at + 1] = list(pieces)
+        role = self.roles.pop(var)
+        self.roles |= dict.fromkeys(pieces, role)
+        self.substitute({var: value})
+
+    def places(self) -> Iterable[tuple[Expr, int]]:
+        """Memory places of all accesses with the bytes of one element, and index numbers."""
+        for member in self.members.values():
+            if member.name in self.plan.stored and member.place is not Place.COLUMN:
+                yield self.place(member.name, member.index)
+            for read in member.reads:
+                if read.name in self.plan.stored and read.name not in self.members:
+                    yield self.place(read.name, read.index)
+            for expr in member.places:
+                yield expr, 0
+
+    def place(self, name: str, index: Sequence[Expr]) -> tuple[Expr, int]:
+        size = metas_of(self.plan.program.nodes[name]).dtype.itemsize
+        return flat_index(index, self.plan.strides[name]), size
+
+    def split_divisions(self) -> None:
+        """Split v wherever v // k or v % k is computed and k divides its size."""
+        for _ in range(16):
+            cut = self.find_cut()
+            if cut is None:
+                return
+            var, by = cut
+            high, low = self.names.fresh(var.size // by), self.names.fresh(by)
+            self.replace(var, (high, low), variable(high) * by + variable(low))
+
+    def find_cut(self) -> tuple[Var, int] | None:
+        known = set(self.order)
+        for expr, _ in self.places():
+            for atom in expr.divisions():
+                assert isinstance(atom, (Quotient, Remainder))
+                for inner, c in atom.of.terms:
+                    if not (isinstance(inner, Var) and inner in known and c > 0):
+                        continue
+                    by = atom.by // c if atom.by % c == 0 else 0
+                    if 1 < by < inner.size and inner.size % by == 0:
+                        return inner, by
+        return None
+
+    def strides(self) -> dict[Var, float]:
+        """For each variable the mean logarithm of its stride, weighed by bytes moved: large belongs outside."""
+        total: dict[Var, float] = {}
+        weights: dict[Var, float] = {}
+        for expr, size in self.places():
+            used = [(a, c) for a, c in expr.terms if isinstance(a, Var)]
+            weight = size * math.prod(a.size for a, _ in used)
+            for var, c in used:
+                total[var] = total.get(var, 0.0) + weight * math.log2(abs(c) + 1)
+                weights[var] = weights.get(var, 0.0) + weight
+        return {v: total[v] / weights[v] if weights[v] else 0.0 for v in total}
+
+    def merge_neighbours(self) -> None:
+        """Join u, v of one role where every place has coefficient(u) == coefficient(v) * size(v)."""
+        changed = True
+        while changed:
+            changed = False
+            forms = [expr for expr, _ in self.places()]
+            own = [m for m in self.members.values() if m.name not in self.plan.stored or m.place is Place.COLUMN]
+            for u, v in zip(self.order, self.order[1:], strict=False):
+                if self.roles[u] is self.roles[v] and self.mergeable(u, v, forms, own):
+                    joined = self.names.fresh(u.size * v.size)
+                    at = self.order.index(u)
+                    self.order[at : at + 2] = [joined]
+                    self.roles[joined] = self.roles.pop(u)
+                    self.roles.pop(v)
+                    whole = variable(joined)
+                    self.substitute({u: whole // v.size, v: whole % v.size})
+                    changed = True
+                    break
+
+    def mergeable(self, u: Var, v: Var, forms: Sequence[Expr], own: Sequence[Member]) -> bool:
+        if u.size == 0 or v.size == 0:
+            return False
+        for expr in forms:
+            if expr.coefficient(u) != expr.coefficient(v) * v.size:
+                return False
+            for atom, _ in expr.terms:
+                if isinstance(atom, (Quotient, Remainder)) and any(a in (u, v) for a in atom.of.atoms()):
+                    return False
+        return True
+
+    def block_sums(self) -> None:
+        """Long row sums run in blocks, whose sums are added up: fewer roundings follow one another."""
+        inner = self.of(Role.INNER)
+        if inner and inner[-1].size >= CHUNK and self.group.has(Place.ROW):
+            self.chunk(inner[-1], CHUNK // 4, Role.INNER)
+
+    def flat_roles(self) -> None:
+        """A pointwise kernel: everything but the contiguous loop is parallel; long loops are cut into chunks."""
+        if not self.order:
+            return
+        last = self.order[-1]
+        self.roles = dict.fromkeys(self.order, Role.KEPT)
+        self.roles[last] = Role.INNER
+        if self.tile():
+            return
+        outside = math.prod(v.size for v in self.order[:-1])
+        if last.size >= 2 * CHUNK and outside < 64:
+            self.chunk(last, CHUNK, Role.KEPT)
+
+    def chunk(self, var: Var, wanted: int, role: Role) -> None:
+        """Cut a long inner loop into chunks of about `wanted`; the last may be short."""
+        size = next((s for s in range(wanted, wanted // 4, -1) if var.size % s == 0), wanted)
+        count = -(-var.size // size)
+        high, low = self.names.fresh(count), self.names.fresh(size)
+        if count * size != var.size:
+            self.limits[low] = (high, var.size)
+        self.replace(var, (high, low), variable(high) * size + variable(low))
+        self.roles[high] = role
+
+    def tile(self) -> bool:
+        """Where some access is contiguous along another loop than the innermost, walk both in small tiles."""
+        last = self.order[-1]
+        rivals: dict[Var, int] = {}
+        for expr, size in self.places():
+            if size and abs(expr.coefficient(last)) > 1:
+                for atom, c in expr.terms:
+                    if isinstance(atom, Var) and c == 1 and atom in self.order:
+                        rivals[atom] = rivals.get(atom, 0) + size
+        if not rivals:
+            return False
+        other = max(rivals, key=lambda v: rivals[v])
+        if other.size < TILE // 2 or last.size < TILE // 2:
+            return False
+        pieces: list[Var] = []
+        for var in (other, last):
+            size = next((s for s in range(TILE, TILE // 4, -1) if var.size % s == 0), TILE)
+            count = -(-var.size // size)
+            if count == 1:
+                pieces.append(var)
+                continue
+            high, low = self.names.fresh(count), self.names.fresh(size)
+            if count * size != var.size:
+                self.limits[low] = (high, var.size)
+            self.replace(var, (high, low), variable(high) * size + variable(low))
+            self.roles[high] = Role.KEPT
+            pieces.append(low)
+        self.order = [v for v in self.order if v not in pieces] + pieces
+        for var in pieces:
+            self.roles[var] = Role.INNER
+        return True

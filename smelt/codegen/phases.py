@@ -1,0 +1,154 @@
+"""In which pass over a row each value of a kernel is computed, and which values the row keeps for later passes."""
+
+from __future__ import annotations
+
+from smelt.codegen.nest import Nest
+from smelt.loops.ir import Pointwise
+from smelt.schedule.dependencies import RANDOM_WEIGHT, weight
+from smelt.schedule.group import Member, Place
+from smelt.schedule.plan import Schedule
+from smelt.schedule.realize import metas_of
+
+KEEP_COST = 8
+"""Recomputing a value costlier than this many additions loses to writing it to the row buffer and reading it back."""
+
+MAX_ROW_BYTES = 64 * 1024
+MAX_TOTAL_BYTES = 256 * 1024
+
+
+class Phases:
+    """Phases of a nest: phase p runs after the row reductions of phases below p."""
+
+    def __init__(self, nest: Nest, plan: Schedule) -> None:
+        self.nest, self.plan, self.nodes = nest, plan, plan.program.nodes
+        self._depth: dict[str, int] = {}
+        self._cost: dict[str, int] = {}
+        self.temporaries: dict[str, str] = {}
+        self.count = 1 + max((self.depth_of_source(m) for m in nest.members.values()), default=0)
+        self.choose_temporaries()
+
+    def depth_of_source(self, member: Member) -> int:
+        """The phase in which a member is computed."""
+        return max((self.depth(name) for name in member.node.inputs), default=0)
+
+    def depth(self, name: str) -> int:
+        """The first phase in which a value is available."""
+        known = self._depth.get(name)
+        if known is not None:
+            return known
+        member = self.nest.members.get(name)
+        if member is None and name in self.plan.stored:
+            result = 0
+        elif member is not None and member.place is Place.ROW:
+            result = self.depth_of_source(member) + 1
+        elif member is not None and member.place is Place.COLUMN:
+            result = 0
+        else:
+            result = max((self.depth(source) for source in self.nodes[name].inputs), default=0)
+        self._depth[name] = result
+        return result
+
+    def roots(self, phase: int) -> tuple[list[Member], list[Member], list[Member]]:
+        """(row reductions, column reductions, inner stores) of a phase."""
+        rows, columns, stores = [], [], []
+        for member in self.nest.members.values():
+            if self.depth_of_source(member) != phase:
+                continue
+            if member.place is Place.ROW:
+                rows.append(member)
+            elif member.place is Place.COLUMN:
+                columns.append(member)
+            elif member.place is Place.INNER and member.name in self.plan.stored:
+                stores.append(member)
+        return rows, columns, stores
+
+    def outer_stores(self, phase: int) -> list[Member]:
+        """Stored values of the row scope that become available just before a phase."""
+        found = []
+        for member in self.nest.members.values():
+            if member.name not in self.plan.stored:
+                continue
+            if (member.place is Place.OUTER and self.depth_of_source(member) == phase) or (
+                member.place is Place.ROW and self.depth_of_source(member) + 1 == phase
+            ):
+                found.append(member)
+        return found
+
+    def choose_temporaries(self) -> None:
+        """Walk from users to operands; where a costly value is needed in a later phase too, keep it."""
+        needed = self.needed_in()
+        size = self.nest.size([*self.nest.kept, *self.nest.folded, *self.nest.inner])
+        width = self.nest.size(self.nest.inner)
+        total = 0
+        for name in needed:
+            node = self.nodes[name]
+            row = width * 8
+            keeps = (
+                len(needed[name]) > 1
+                and isinstance(node, Pointwise)
+                and not node.view
+                and not self.is_stored(name)
+                and node.meta.numel == size
+                and row <= MAX_ROW_BYTES
+                and total + row <= MAX_TOTAL_BYTES
+                and self.cost(name) > KEEP_COST
+            )
+            if keeps:
+                self.temporaries[name] = f"w{len(self.temporaries)}"
+                total += row
+            self.settle(name, needed)
+
+    def needed_in(self) -> dict[str, set[int]]:
+        """Values computed in the inner loops, users before operands, each with an empty set of phases."""
+        order: dict[str, None] = {}
+
+        def visit(name: str) -> None:
+            if name in order:
+                return
+            member = self.nest.members.get(name)
+            if member is None and name in self.plan.stored:
+                return
+            for source in self.nodes[name].inputs:
+                visit(source)
+            order[name] = None
+
+        for member in self.nest.members.values():
+            visit(member.name)
+        needed: dict[str, set[int]] = {name: set() for name in reversed(order)}
+        for member in self.nest.members.values():
+            needed[member.name].add(self.depth_of_source(member))
+        return needed
+
+    def settle(self, name: str, needed: dict[str, set[int]]) -> None:
+        """Pass the phases that need `name` on to its operands: one only, where the value is kept after it."""
+        member = self.nest.members.get(name)
+        phases = needed[name]
+        if member is not None and member.place in (Place.ROW, Place.COLUMN):
+            phases = {self.depth_of_source(member)}
+        elif self.is_stored(name) or name in self.temporaries:
+            phases = {self.depth(name)}
+        elif member is not None and member.place is Place.OUTER:
+            return
+        for source in self.nodes[name].inputs:
+            if source in needed:
+                needed[source] |= phases
+
+    def is_stored(self, name: str) -> bool:
+        return name in self.nest.members and name in self.plan.stored
+
+    def cost(self, name: str) -> int:
+        """Additions' worth of work to compute a value from what lies in memory or row scalars."""
+        known = self._cost.get(name)
+        if known is None:
+            known = self._cost[name] = self._cost_of(name)
+        return known
+
+    def _cost_of(self, name: str) -> int:
+        node = self.nodes[name]
+        member = self.nest.members.get(name)
+        if not isinstance(node, Pointwise) or name in self.plan.stored:
+            return 1
+        if metas_of(node).numel * 4 < self.nest.size([*self.nest.kept, *self.nest.folded, *self.nest.inner]):
+            return 0
+        own = 0 if node.view else RANDOM_WEIGHT if node.op == "random" else weight(node.op)
+        return own + sum(self.cost(source) for source in node.inputs)

@@ -1,0 +1,119 @@
+"""Scatter kernels: copy the base, then write or add at data-dependent places.
+
+Dimensions that reach the target unchanged never collide, so they run in parallel and in vectors; the others run in
+order. Results do not depend on the number of threads, and no atomics are needed.
+"""
+
+from __future__ import annotations
+
+import math
+
+from smelt.codegen.body import Arguments, BodyRenderer, store_text
+from smelt.codegen.kernel import Kernel, finish
+from smelt.codegen.nest import PARALLEL_WORK
+from smelt.codegen.scope import Scopes
+from smelt.codegen.target import ROUNDING, Renderer
+from smelt.loops.ir import Index, Scatter
+from smelt.schedule.dependencies import Names
+from smelt.schedule.group import Group, fresh_index
+from smelt.schedule.plan import Schedule
+from smelt.shapes.expr import Expr, Var, variable
+
+WIDTH = 64
+"""Columns that one thread takes at a time: four cache lines of float32."""
+
+
+def render_scatter(group: Group, plan: Schedule, target: Renderer) -> Kernel:
+    """The kernel of a group that is one scatter."""
+    (member,) = group.members.values()
+    assert isinstance(member.node, Scatter)
+    return _ScatterRenderer(member.node, plan, target).render()
+
+
+class _ScatterRenderer(BodyRenderer):
+    def __init__(self, node: Scatter, plan: Schedule, target: Renderer) -> None:
+        super().__init__(plan, target, Scopes(), Arguments(), set())
+        self.node = node
+        self.fresh = Names()
+        self.arguments.written.add(node.name)
+
+    def render(self) -> Kernel:
+        self.copy()
+        self.update()
+        return finish(self)
+
+    def loop(self, var: Var, name: str) -> None:
+        self.scopes.open()
+        self.names[var] = name
+        self.depths[var] = self.scopes.depth
+
+    def close(self, var: Var, *pragmas: str) -> None:
+        name = self.names[var]
+        self.scopes.close([*pragmas, f"for (int64_t {name} = 0; {name} < {var.size}; {name}++) {{"], ["}"])
+
+    def copy(self) -> None:
+        index, order = fresh_index(self.node.meta.shape, self.fresh)
+        for number, var in enumerate(order):
+            self.loop(var, f"i{number}")
+        value = self.node.base(self, index)
+        self.assign(index, value.text)
+        parallel = math.prod(v.size for v in order) >= PARALLEL_WORK
+        for var in reversed(order):
+            pragmas = []
+            if var is order[-1]:
+                pragmas.append("simd")
+            if var is order[0] and parallel:
+                pragmas.insert(0, "parallel for")
+            text = [f"#pragma omp {' '.join(pragmas)}"] if pragmas else []
+            self.close(var, *text)
+
+    def assign(self, index: Index, text: str) -> None:
+        element, _ = self.element(self.node.name, index, write=True)
+        self.scopes.line(f"{element} = {store_text(self.node.meta.dtype, text, self.used)};")
+
+    def update(self) -> None:
+        node = self.node
+        index: list[Expr] = [variable(v) for v in (Var(f"u{d}", n) for d, n in enumerate(node.ranges))]
+        free = [(d, Var(f"u{d}", node.ranges[d])) for d in node.parallel if node.ranges[d] > 1]
+        serial = [Var(f"u{d}", n) for d, n in enumerate(node.ranges) if n > 1 and d not in node.parallel]
+        inner: Var | None = None
+        outer = [v for _, v in free]
+        if free and free[-1][0] == len(node.ranges) - 1:
+            d, last = free[-1]
+            outer.pop()
+            width = next((w for w in range(WIDTH, WIDTH // 4, -1) if last.size % w == 0), 0)
+            if width and width < last.size:
+                high, inner = Var("uh", last.size // width), Var("ul", width)
+                index[d] = variable(high) * width + variable(inner)
+                outer.append(high)
+            else:
+                inner = last
+        parallel = math.prod(node.ranges) >= PARALLEL_WORK
+        for number, var in enumerate([*outer, *serial]):
+            self.loop(var, f"k{number}")
+        if inner is not None:
+            self.loop(inner, "c")
+        self.write_one(tuple(index))
+        if inner is not None:
+            self.close(inner, "#pragma omp simd")
+        for var in reversed(serial):
+            self.close(var)
+        for var in reversed(outer):
+            first = parallel and var is outer[0]
+            collapse = f" collapse({len(outer)})" if len(outer) > 1 else ""
+            self.close(var, *([f"#pragma omp parallel for{collapse} schedule(static)"] if first else []))
+
+    def write_one(self, index: Index) -> None:
+        node = self.node
+        value = node.body(self, index)
+        target = node.target(self, index)
+        if not node.accumulate:
+            self.assign(target, value.text)
+            return
+        element, _ = self.element(node.name, target, write=True)
+        dtype = node.meta.dtype
+        old = self.call(f"{ROUNDING[dtype]}_load", element) if dtype in ROUNDING else element
+        text = self.target.op("add", dtype, [old, value.text])
+        if dtype in ROUNDING:
+            text = self.call(f"{ROUNDING[dtype]}_round", text)
+        self.scopes.line(f"{element} = {store_text(dtype, text, self.used)};")

@@ -1,0 +1,82 @@
+"""Open loops of a kernel under construction: each statement goes to the innermost loop that it depends on, once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(slots=True, frozen=True)
+class V:
+    """A value in generated code: its text (a name or literal), dtype and the depth of loops it depends on."""
+
+    text: str
+    dtype: torch.dtype
+    depth: int
+
+
+@dataclass(slots=True)
+class Scope:
+    """Lines of one open loop body, and what has been computed in it by key."""
+
+    lines: list[str] = field(default_factory=list)
+    known: dict[object, V] = field(default_factory=dict)
+    late: list[str] = field(default_factory=list)
+
+
+class Scopes:
+    """A stack of scopes; depth 0 is the function body."""
+
+    def __init__(self) -> None:
+        self.stack = [Scope()]
+        self._names: dict[str, int] = {}
+
+    @property
+    def depth(self) -> int:
+        return len(self.stack) - 1
+
+    def name(self, stem: str) -> str:
+        """A fresh name; numbers count per stem, so that equal kernels get equal text."""
+        number = self._names.get(stem, 0)
+        self._names[stem] = number + 1
+        return f"{stem}{number}"
+
+    def open(self) -> None:
+        self.stack.append(Scope())
+
+    def close(self, head: list[str], tail: list[str]) -> None:
+        """End the innermost scope: its lines, indented, between `head` and `tail`, go to the scope around it."""
+        scope = self.stack.pop()
+        around = self.stack[-1].lines
+        around += head
+        around += ["    " + line for line in scope.lines + scope.late]
+        around += tail
+
+    def line(self, text: str, depth: int | None = None) -> None:
+        self.stack[self.depth if depth is None else depth].lines.append(text)
+
+    def later(self, text: str, depth: int) -> None:
+        """A line for the end of a scope: stores come after every load of the iteration."""
+        self.stack[depth].late.append(text)
+
+    def find(self, key: object) -> V | None:
+        for scope in self.stack:
+            value = scope.known.get(key)
+            if value is not None:
+                return value
+        return None
+
+    def remember(self, key: object, value: V) -> V:
+        self.stack[value.depth].known[key] = value
+        return value
+
+    def define(self, ctype: str, text: str, dtype: torch.dtype, depth: int, stem: str = "t") -> V:
+        """A constant holding `text`, computed at `depth`; the same text at the same depth is computed once."""
+        key = ("text", ctype, text)
+        known = self.find(key)
+        if known is not None:
+            return known
+        name = self.name(stem)
+        self.line(f"const {ctype} {name} = {text};", depth)
+        return self.remember(key, V(name, dtype, depth))

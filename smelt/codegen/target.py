@@ -1,0 +1,146 @@
+"""What a C-like target is made of: types, literals, operator templates. Renderers state only their differences."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+VALUE_TYPES = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.bfloat16: "float",
+    torch.float16: "float",
+    torch.int64: "int64_t",
+    torch.int32: "int32_t",
+    torch.int16: "int16_t",
+    torch.int8: "int8_t",
+    torch.uint8: "uint8_t",
+    torch.bool: "bool",
+}
+"""The C type of a value in a register. Low-precision floats are computed in float and rounded after each op."""
+
+MEMORY_TYPES = VALUE_TYPES | {torch.bfloat16: "uint16_t", torch.float16: "uint16_t", torch.bool: "uint8_t"}
+
+UNSIGNED = {
+    torch.int64: "uint64_t",
+    torch.int32: "uint32_t",
+    torch.int16: "uint16_t",
+    torch.int8: "uint8_t",
+    torch.uint8: "uint8_t",
+}
+
+ROUNDING = {torch.bfloat16: "bf16", torch.float16: "f16"}
+
+FLOAT_OPS = {
+    "neg": "-{0}",
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "reciprocal": "{one} / {0}",
+    "rsqrt": "{one} / sqrt{f}({0})",
+    **{op: op + "{f}({0})" for op in "sqrt floor ceil trunc tan asin acos atan sinh cosh asinh acosh atanh".split()},
+    **{op: op + "{f}({0})" for op in "erfc lgamma".split()},
+    **{op: op + "{f}({0}, {1})" for op in "atan2 hypot copysign nextafter".split()},
+    "round": "rint{f}({0})",
+    "isnan": "{0} != {0}",
+    "isinf": "fabs{f}({0}) == INFINITY",
+    "isfinite": "{0} - {0} == 0",
+    "signbit": "__builtin_signbit({0}) != 0",
+    **{op: "m_" + op + "({0})" for op in "exp expm1 exp2 log log2 log10 log1p sigmoid tanh erf sin cos".split()},
+    **{op: "m_" + op + "({0})" for op in "erfinv digamma sign abs".split()},
+    **{op: "m_" + op + "({0}, {1})" for op in "maximum minimum pow fmod remainder floor_div trunc_div".split()},
+}
+"""Float ops; {f} is the suffix of the C library's float functions, {one} the literal 1."""
+
+INTEGER_OPS = {
+    "neg": "({t})-({u}){0}",
+    "add": "({t})(({u}){0} + ({u}){1})",
+    "sub": "({t})(({u}){0} - ({u}){1})",
+    "mul": "({t})(({w}){0} * ({w}){1})",
+    **{op: "{0}" for op in "floor ceil trunc round".split()},
+    "isnan": "false",
+    "isinf": "false",
+    "isfinite": "true",
+    "signbit": "{0} < 0",
+    "bitwise_not": "({t})~{0}",
+    "bitwise_and": "({t})({0} & {1})",
+    "bitwise_or": "({t})({0} | {1})",
+    "bitwise_xor": "({t})({0} ^ {1})",
+    "shift_left": "({t})(({w}){0} << {1})",
+    "shift_right": "({t})({0} >> {1})",
+    **{op: "m_" + op + "({0})" for op in "sign abs".split()},
+    **{op: "m_" + op + "({0}, {1})" for op in "maximum minimum pow fmod remainder floor_div trunc_div".split()},
+}
+"""Integer ops: unsigned arithmetic wraps where signed would be undefined. {w}: at least 32 bits wide."""
+
+BOOL_OPS = {
+    "add": "{0} | {1}",
+    "mul": "{0} & {1}",
+    "maximum": "{0} | {1}",
+    "minimum": "{0} & {1}",
+    "bitwise_not": "!{0}",
+    "bitwise_and": "{0} & {1}",
+    "bitwise_or": "{0} | {1}",
+    "bitwise_xor": "{0} != {1}",
+    "abs": "{0}",
+    "sign": "{0}",
+    "isnan": "false",
+    "isinf": "false",
+    "isfinite": "true",
+    "signbit": "false",
+}
+
+COMMON_OPS = {
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+    "logical_and": "({0} != 0) & ({1} != 0)",
+    "logical_or": "({0} != 0) | ({1} != 0)",
+    "logical_xor": "({0} != 0) != ({1} != 0)",
+    "logical_not": "{0} == 0",
+    "where": "{0} ? {1} : {2}",
+}
+
+
+class Renderer:
+    """A target that computes in C: types and operators. Subclasses override what differs."""
+
+    name = "c"
+    value_types = VALUE_TYPES
+    memory_types = MEMORY_TYPES
+
+    def op(self, op: str, dtype: torch.dtype, args: list[str]) -> str:
+        """The C expression of a pointwise op.
+
+        Raises:
+            KeyError: the target has no such op for the dtype.
+        """
+        table = FLOAT_OPS if dtype.is_floating_point else BOOL_OPS if dtype is torch.bool else INTEGER_OPS
+        template = table.get(op) or COMMON_OPS[op]
+        wide = "uint64_t" if dtype is torch.int64 else "uint32_t"
+        suffix = "" if dtype is torch.float64 else "f"
+        return template.format(
+            *args, f=suffix, one="1.0" + suffix, t=self.value_types[dtype], u=UNSIGNED.get(dtype, ""), w=wide
+        )
+
+    def literal(self, value: bool | int | float, dtype: torch.dtype) -> str:
+        """A number of the dtype, rounded to it."""
+        if dtype is torch.bool:
+            return "true" if value else "false"
+        if dtype.is_floating_point:
+            number = float(torch.tensor(value, dtype=dtype).item())
+            if math.isnan(number) or math.isinf(number):
+                return "(float)NAN" if math.isnan(number) else "INFINITY" if number > 0 else "(-INFINITY)"
+            text = repr(number) if dtype is torch.float64 else f"{number:.9g}"
+            text = text if any(c in text for c in ".en") else text + ".0"
+            text = text if dtype is torch.float64 else text + "f"
+            return f"({text})" if number < 0 or text[0] == "-" else text
+        whole = int(torch.tensor(value, dtype=dtype).item())
+        if dtype is torch.int64:
+            return "INT64_MIN" if whole == -(2**63) else f"(int64_t){whole}"
+        return "INT32_MIN" if whole == -(2**31) else f"({whole})" if whole < 0 else str(whole)
