@@ -53,10 +53,11 @@ class Decoded:
         instructions: (handler, argument) by index.
         names, raw: opcode names and raw arguments by index.
         offsets: byte offset of each instruction (of its first EXTENDED_ARG).
+        targets: where an instruction may jump to, by index.
         handlers: exception table rows, by start.
     """
 
-    __slots__ = ("code", "instructions", "names", "raw", "offsets", "index_of", "handlers", "_starts")
+    __slots__ = ("code", "instructions", "names", "raw", "offsets", "index_of", "handlers", "targets", "_starts")
 
     def __init__(self, code: CodeType, table: dict[str, Op]) -> None:
         self.code = code
@@ -64,8 +65,9 @@ class Decoded:
         self.raw: list[int] = []
         self.offsets: list[int] = []
         self.index_of: dict[int, int] = {}
+        self.targets: dict[int, int] = {}
         sites = self._scan()
-        self.instructions = [self._decode(table, name, site) for name, site in zip(self.names, sites, strict=True)]
+        self.instructions = [self._decode(table, at, site) for at, site in enumerate(sites)]
         self.handlers = sorted(self._exception_table())
         self._starts = [row.start for row in self.handlers]
 
@@ -86,16 +88,26 @@ class Decoded:
             at = after
         return sites
 
-    def _decode(self, table: dict[str, Op], name: str, site: Site) -> tuple[Handler, Any]:
-        op = table.get(name)
+    def _decode(self, table: dict[str, Op], index: int, site: Site) -> tuple[Handler, Any]:
+        op = table.get(self.names[index])
         if op is None:
-            return table["unknown"].handler, name
+            return table["unknown"].handler, self.names[index]
         value = op.decode(site)
         if type(value) is Jump:
-            value = self.index_of[value]
-        elif type(value) is tuple and value and type(value[0]) is Jump:
-            value = (self.index_of[value[0]], *value[1:])
+            value = self.targets[index] = self.index_of[value]
         return op.handler, value
+
+    def units(self, index: int) -> int:
+        """The position of an instruction as CPython pushes it for RERAISE: code units, behind any EXTENDED_ARG."""
+        prefixes = 0
+        raw = self.raw[index] >> 8
+        while raw:
+            prefixes, raw = prefixes + 1, raw >> 8
+        return self.offsets[index] // 2 + prefixes
+
+    def index_of_units(self, units: int) -> int:
+        """The instruction at a position that `units` gave."""
+        return self.index_of[units * 2]
 
     def handler_at(self, index: int) -> Covered | None:
         """The exception table row that covers an instruction."""

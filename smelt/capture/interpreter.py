@@ -142,7 +142,7 @@ class Interpreter:
             raise error
         del frame.stack[row.depth :]
         if row.lasti:
-            frame.stack.append(frame.pc - 1)
+            frame.stack.append(frame.decoded.units(frame.pc - 1))
         frame.stack.append(error.error)
         frame.pc = row.target
 

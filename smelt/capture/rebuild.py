@@ -17,6 +17,9 @@ from smelt.capture.registry import TypeTable
 from smelt.capture.values import CONSTANT_TYPES, LEAVES
 from smelt.graph.trace import TraceTensor
 
+BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
+"""C callables that may be bound to an object of the frame."""
+
 REBUILD = TypeTable()
 """(rebuild, value) -> expression, for objects made during the frame."""
 
@@ -38,6 +41,7 @@ class Rebuild:
         self.outputs: list[TraceTensor] = []
         self._made: dict[int, str] = {}
         self._running: set[int] = set()
+        self._alive: list[Any] = []
         self._names: dict[int, str] = {}
         self._count = 0
 
@@ -58,6 +62,7 @@ class Rebuild:
     def assign(self, value: Any, expression: str) -> str:
         """Put an expression in a variable that stands for `value` from now on."""
         name = self._made[id(value)] = f"_t{self._count}"
+        self._alive.append(value)  # identities are keys
         self._count += 1
         self.lines.append(f"{name} = {expression}")
         return name
@@ -97,7 +102,7 @@ class Rebuild:
 
     def _object(self, value: Any, kind: type) -> str:
         if id(value) not in self.vm.created:
-            if isinstance(value, (*CONSTANT_TYPES, types.FunctionType)):
+            if isinstance(value, (*CONSTANT_TYPES, types.FunctionType)) and not isinstance(value, BOUND):
                 return self.constant(value, getattr(value, "__name__", kind.__name__))
         if id(value) in self._running:
             raise CannotRebuild(f"a {kind.__name__} that contains itself")
@@ -209,11 +214,11 @@ def rebuild_method(r: Rebuild, value: types.MethodType) -> str:
     return f"{r.constant(types.MethodType, 'MethodType')}({r(value.__func__)}, {r(value.__self__)})"
 
 
-@REBUILD(types.BuiltinFunctionType, types.MethodWrapperType)
+@REBUILD(*BOUND)
 def rebuild_builtin(r: Rebuild, value: Any) -> str:
     """Bound methods written in C."""
     owner = value.__self__
-    if owner is None or isinstance(owner, types.ModuleType):
+    if owner is None or isinstance(owner, (types.ModuleType, type)):
         return r.constant(value, value.__name__)
     return f"{r(owner)}.{value.__name__}"
 

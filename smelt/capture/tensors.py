@@ -18,6 +18,7 @@ from smelt.capture.breaks import Break, UserError
 from smelt.capture.registry import READ
 from smelt.capture.sources import Source
 from smelt.graph.meta import meta_of
+from smelt.graph.modes import MODE_CHANGES
 from smelt.graph.trace import TraceMode, TraceTensor, trace_like
 
 READABLE = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -183,6 +184,42 @@ class Tensors:
         else:
             node.meta["val"] = None
 
+    # -- the finished graph -----------------------------------------------------------------------------------------
+
+    def finish(
+        self, outputs: Sequence[TraceTensor], ambient: Any
+    ) -> tuple[fx.GraphModule | None, list[Input], int]:
+        """Close the graph: (module, inputs that it uses, number of operations); no module when nothing is computed."""
+        ambient.close(self.graph)
+        result = self.graph.output(tuple(self.nodes[id(t)] for t in outputs))
+        result.meta["val"] = tuple(meta_of(t) for t in outputs)
+        self._prune()
+        ops = sum(n.op in ("call_function", "call_method") and n.target not in _NO_WORK for n in self.graph.nodes)
+        if not ops:
+            return None, [], 0
+        inputs = [i for i in self.inputs if i.node.users]
+        for unused in (i.node for i in self.inputs if not i.node.users):
+            self.graph.erase_node(unused)
+        if self.mutated:
+            self.vm.guards.all_different(i.source for i in inputs)
+        return fx.GraphModule({}, self.graph), inputs, ops
+
+    def _prune(self) -> None:
+        """Drop what nobody uses, and mode regions that hold nothing."""
+        gone: set[fx.Node] = set()
+        for node in reversed(list(self.graph.nodes)):
+            if node in gone or node.op in ("placeholder", "output") or node.users or node in self.mutated:
+                continue
+            doomed = [node]
+            if node.target in MODE_CHANGES:
+                entered = node.args[0] if isinstance(node.args[0], fx.Node) else None
+                if entered is None or entered.next is not node:
+                    continue
+                doomed.append(entered)
+            for each in doomed:
+                self.graph.erase_node(each)
+                gone.add(each)
+
     def argument(self, value: Any) -> Any:
         """A value as an argument of an fx node."""
         kind = type(value)
@@ -209,6 +246,7 @@ class Tensors:
 
 
 _getitem = operator.getitem
+_NO_WORK = MODE_CHANGES | {_getitem}
 _NOT_NAME = re.compile(r"\W+")
 _ATOMS = frozenset(
     {int, float, bool, str, complex, type(None), type(...), torch.dtype, torch.device, torch.memory_format, torch.layout}

@@ -1,0 +1,246 @@
+"""Residual code: the Python source that takes the frame's place. Runs the graph, repeats side effects, returns or resumes.
+
+    def residual(x, _c, _f):
+        _out = _c.graph(*_f[:3])
+        _f[3].calls = 4
+        return {'logits': _out[0]}
+
+`_c` holds constants, `_f` what the guards fetched. The source is compiled with `compile`; `explain` prints it.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CodeType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from smelt.capture import _native as native
+from smelt.capture.breaks import Break
+from smelt.capture.effects import DELETED, Mirror, Store
+from smelt.capture.frames import Frame
+from smelt.capture.liveness import live_slots
+from smelt.capture.rebuild import Rebuild
+from smelt.capture.resumption import RESUMPTIONS, Resumption
+from smelt.capture.sources import Source, frame_function
+from smelt.capture.tensors import Input
+
+
+@dataclass
+class Residual:
+    """What stands for the frame: everything but the compiled graph, which `finish` adds as `_c.graph`.
+
+    Attributes:
+        source: the code as text.
+        gm: the graph, None when nothing is computed.
+        inputs: in the order in which the graph takes them.
+        outputs: fetch indices that become `_f`.
+    """
+
+    source: str
+    gm: fx.GraphModule | None
+    inputs: list[Input]
+    outputs: list[int]
+    constants: dict[str, Any]
+    ops: int = 0
+    filename: str = "<smelt residual>"
+    points: list[native.ResumePoint] = field(default_factory=list)
+
+    def code(self) -> CodeType:
+        """The compiled source of the function."""
+        module = compile(self.source, self.filename, "exec")
+        return next(c for c in module.co_consts if isinstance(c, CodeType))
+
+    def namespace(self, graph: Callable[..., Any] | None) -> SimpleNamespace:
+        """`_c`"""
+        held = dict(self.constants)
+        if graph is not None:
+            held["graph"] = native.Quiet(graph)
+        return SimpleNamespace(**held)
+
+
+class Writer:
+    """Builds the residual of one capture.
+
+    Args:
+        slots: names of the replacement's parameters.
+        point: makes (or finds) the resume point of (code, offset, depth).
+    """
+
+    def __init__(self, vm: Any, slots: list[str], point: Callable[[CodeType, int, int], native.ResumePoint]) -> None:
+        self.vm, self.slots, self.point = vm, parameter_names(slots), point
+        self.lines: list[str] = []
+        self.constants: dict[str, Any] = {}
+        self.fetches: dict[int, int] = {}
+        self.value = Rebuild(vm, self.lines, self.constants, self.fetched)
+        self.inputs: list[Input] = []
+        self.points: list[native.ResumePoint] = []
+        self._resumed = 0
+
+    def fetched(self, source: Source) -> str:
+        """The expression for an external value."""
+        if source.kind == native.LOCAL:
+            return self.slots[source.key]
+        if source.kind == native.CONST:
+            return self.value.constant(source.key, source.text)
+        index = self.vm.guards.fetch(source)
+        return f"_f[{self.fetches.setdefault(index, len(self.fetches))}]"
+
+    # -- the two ways a frame ends -------------------------------------------------------------------------------
+
+    def write_return(self, value: Any) -> Residual:
+        """The frame returned `value`."""
+        result = self.value(value)
+        self.effects()
+        self.lines.append(f"return {result}")
+        return self.finish()
+
+    def write_break(self, frame: Frame) -> Residual:
+        """The frame stands at an instruction that is done in plain Python; then it resumes.
+
+        Raises:
+            CannotRebuild: a live value has no expression, or the instruction has no plain form.
+        """
+        how = RESUMPTIONS.get(frame.decoded.names[frame.pc])
+        if how is None or any(error is not None for error in frame.handled):
+            what = f"a break at {frame.decoded.names[frame.pc]}" if how is None else "a break in an except clause"
+            raise Break(what, "the frame cannot be continued after it")
+        stack = [self.value(item) for item in frame.stack]
+        slots = self._slots(frame)
+        self.effects()
+        step = Resumption(self, frame, stack, slots)
+        row = frame.decoded.handler_at(frame.pc)
+        if row is None:
+            how(step)
+        else:
+            step.guarded(how, row)
+        return self.finish()
+
+    def _slots(self, frame: Frame) -> list[str]:
+        """Expressions for the variables that are needed from here on; NULL for the others."""
+        live = live_slots(frame.decoded, frame.pc)
+        plain = len(frame.code.co_varnames)
+        null = self.value.constant(native.NULL, "NULL")
+        out = []
+        for index, held in enumerate(frame.locals):
+            cell = index >= plain or frame.code.co_varnames[index] in frame.code.co_cellvars
+            out.append(self.value(held) if index in live or cell else null)
+        return out
+
+    def resume(self, frame: Frame, index: int, stack: list[str], slots: list[str]) -> str:
+        """The expression that continues the original code at an instruction."""
+        point = self.point(frame.code, frame.decoded.offsets[index], len(stack))
+        self.points.append(point)
+        name = self.value.constant(point, f"resume_{frame.decoded.offsets[index]}")
+        call = self.value.constant(native.resume, "resume")
+        scope = self.fetched(self.vm.globals_source(frame.globals))
+        function = self.fetched(frame_function())
+        return f"{call}({name}, {scope}, {function}, [{', '.join(slots)}], [{', '.join(stack)}])"
+
+    # -- side effects ------------------------------------------------------------------------------------------------
+
+    def effects(self) -> None:
+        """Everything the frame did to the outside, in order."""
+        effects = self.vm.effects
+        for call in effects.deferred:
+            args = [self.value(a) for a in call.args] + [f"{k}={self.value(v)}" for k, v in call.kwargs.items()]
+            self.lines.append(f"{self.value(call.fn)}({', '.join(args)})")
+        for store in effects.stores.values():
+            self._store(store)
+        for mirror in {id(m): m for m in effects.mirrors.values()}.values():
+            if mirror.changed:
+                self._write_back(mirror)
+        if self.vm.ambient.changed:
+            for fn, args, kwargs in self.vm.ambient.log:
+                given = [self.value(a) for a in args] + [f"{k}={self.value(v)}" for k, v in kwargs.items()]
+                self.lines.append(f"{self.value.constant(fn, fn.__name__)}({', '.join(given)})")
+
+    def _store(self, store: Store) -> None:
+        target = store.target
+        if store.kind == "global":
+            self.lines.append(f"{self.fetched(self.vm.globals_source(target))}[{store.name!r}] = {self.value(store.value)}")
+            return
+        place = self.value(target)
+        if store.value is DELETED:
+            self.lines.append(f"del {place}.{store.name}")
+        elif isinstance(target, nn.Module) and store.name in target._buffers:
+            self.lines.append(f"{place}._buffers[{store.name!r}] = {self.value(store.value)}")
+        elif type(target).__setattr__ in _PLAIN_SETTERS or isinstance(target, (type, torch.Tensor)):
+            self.lines.append(f"{place}.{store.name} = {self.value(store.value)}")
+        else:
+            setter = self.value.constant(object.__setattr__, "set")
+            self.lines.append(f"{setter}({place}, {store.name!r}, {self.value(store.value)})")
+
+    def _write_back(self, mirror: Mirror) -> None:
+        place, copy = self.value(mirror.original), mirror.copy
+        if isinstance(copy, dict):
+            self._write_back_dict(place, mirror)
+        elif isinstance(copy, list):
+            self.lines.append(f"{place}[:] = [{', '.join(map(self.value, copy))}]")
+        else:
+            add = "update" if isinstance(copy, set) else "extend"
+            items = f"[{', '.join(map(self.value, copy))}]"
+            self.lines += [f"{place}.clear()", f"{place}.{add}({items})"]
+
+    def _write_back_dict(self, place: str, mirror: Mirror) -> None:
+        copy, before, value = mirror.copy, mirror.before, self.value
+        direct = type(mirror.original).__setitem__ is dict.__setitem__
+        base = value.constant(dict, "dict")
+        kept = [key for key in before if key in copy]
+        if kept != list(copy)[: len(kept)]:
+            self.lines.append(f"{base}.clear({place})")
+            before = {}
+        for key in before:
+            if key not in copy:
+                self.lines.append(f"del {place}[{value(key)}]")
+        for key, item in dict.items(copy):
+            if key not in before or before[key] is not item:
+                target = f"{place}[{value(key)}] = {value(item)}"
+                self.lines.append(target if direct else f"{base}.__setitem__({place}, {value(key)}, {value(item)})")
+
+    # -- assembly ----------------------------------------------------------------------------------------------------
+
+    def finish(self) -> Residual:
+        """Close the graph and write the whole source."""
+        tensors = self.vm.tensors
+        gm, inputs, ops = tensors.finish(self.value.outputs, self.vm.ambient)
+        head: list[str] = []
+        if gm is not None:
+            indices = [self.vm.guards.fetch(i.source) for i in inputs]
+            order = list(dict.fromkeys([*indices, *self.fetches]))
+            renamed = {old: order.index(index) for index, old in self.fetches.items()}
+            self._renumber(renamed)
+            args = "*_f" if len(order) == len(indices) else f"*_f[:{len(indices)}]"
+            target = "" if not self.value.outputs else "_out = "
+            head.append(f"{target}_c.graph({args})")
+        else:
+            order = list(self.fetches)
+        body = textwrap.indent("\n".join([*head, *self.lines]), "    ")
+        source = f"def residual({', '.join([*self.slots, '_c', '_f'])}):\n{body}\n"
+        return Residual(source, gm, inputs, order, self.constants, ops, points=self.points)
+
+    def _renumber(self, renamed: dict[int, int]) -> None:
+        """Graph inputs come first in `_f`; the lines written so far counted without them."""
+        for at, line in enumerate(self.lines):
+            self.lines[at] = _FETCHED.sub(lambda m: f"_f[{renamed[int(m.group(1))]}]", line)
+
+
+_FETCHED = re.compile(r"\b_f\[(\d+)\]")
+_PLAIN_SETTERS = (object.__setattr__, type.__setattr__, BaseException.__setattr__)
+
+
+def parameter_names(slots: list[str]) -> list[str]:
+    """Unique identifiers for the parameters of a residual, close to the variables' names."""
+    out: list[str] = []
+    for name in slots:
+        name = name if name.isidentifier() and not keyword.iskeyword(name) else f"s{len(out)}"
+        if name.startswith("_") or name in out:
+            name = f"v{len(out)}_{name.strip('_')}"
+        out.append(name)
+    return out

@@ -1,0 +1,397 @@
+"""How residual code does the instruction that broke the graph, in plain Python, and where the frame goes on after it."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from smelt.capture import _native as native
+from smelt.capture.bytecode import Covered
+from smelt.capture.frames import Frame
+
+How = Callable[["Resumption"], None]
+RESUMPTIONS: dict[str, How] = {}
+"""By opcode name."""
+
+
+def plain(*names: str) -> Callable[[How], How]:
+    """Decorator: the plain form of these opcodes."""
+
+    def register(fn: How) -> How:
+        for name in names:
+            RESUMPTIONS[name] = fn
+        return fn
+
+    return register
+
+
+class Resumption:
+    """The state around one instruction, as expressions.
+
+    Attributes:
+        stack: expressions, bottom first; the plain forms pop operands and push results.
+        slots: expressions of the local variables.
+        arg: the decoded argument; `raw` the undecoded one.
+    """
+
+    def __init__(self, writer: Any, frame: Frame, stack: list[str], slots: list[str]) -> None:
+        self.writer, self.frame, self.stack, self.slots = writer, frame, stack, slots
+        self.index = frame.pc
+        self.arg = frame.decoded.instructions[frame.pc][1]
+        self.raw = frame.decoded.raw[frame.pc]
+        self.prefix = ""
+        self.after: list[str] | None = None
+        self.null = self.const(native.NULL, "NULL")
+
+    def const(self, value: Any, name: str) -> str:
+        """`_c.name`"""
+        return self.writer.value.constant(value, name)
+
+    def line(self, text: str) -> None:
+        """One statement of the residual."""
+        self.writer.lines.append(self.prefix + text)
+
+    def take(self, count: int) -> list[str]:
+        """Pop the topmost expressions, in their order."""
+        items = self.stack[len(self.stack) - count :]
+        del self.stack[len(self.stack) - count :]
+        return items
+
+    def pop(self) -> str:
+        """Pop one expression."""
+        return self.stack.pop()
+
+    def go(self, index: int | None = None, stack: list[str] | None = None, indent: str = "") -> None:
+        """Return what the frame returns when it goes on at `index` (default: the next instruction)."""
+        index = self.index + 1 if index is None else index
+        stack = self.stack if stack is None else stack
+        text = indent + "return " + self.writer.resume(self.frame, index, stack, self.slots)
+        if self.after is None:
+            self.line(text)
+        else:
+            self.after.append(text)
+
+    def push(self, expression: str) -> None:
+        """Evaluate an expression now, push its value and go on."""
+        self.line(f"_r = {expression}")
+        self.stack.append("_r")
+        self.go()
+
+    def guarded(self, how: How, row: Covered) -> None:
+        """Do the instruction under the frame's own exception handler, which covers it."""
+        kept = self.stack[: row.depth]
+        self.after = []
+        self.writer.lines += ["_error = None", "try:"]
+        self.prefix = "    "
+        before = len(self.writer.lines)
+        how(self)
+        if len(self.writer.lines) == before:
+            self.line("pass")
+        self.prefix = ""
+        lasti = [str(self.frame.decoded.units(self.index))] if row.lasti else []
+        self.writer.lines += [
+            f"except {self.const(BaseException, 'BaseException')} as _e:",
+            "    _error = _e",
+            "if _error is not None:",
+            "    return " + self.writer.resume(self.frame, row.target, [*kept, *lasti, "_error"], self.slots),
+            *self.after,
+        ]
+
+
+# -- operators ----------------------------------------------------------------------------------------------------------
+
+
+@plain("BINARY_OP", "COMPARE_OP")
+def binary(r: Resumption) -> None:
+    left, right = r.take(2)
+    r.push(f"{r.const(r.arg, r.arg.__name__)}({left}, {right})")
+
+
+@plain("UNARY_NOT", "UNARY_NEGATIVE", "UNARY_INVERT", "UNARY_POSITIVE")
+def unary(r: Resumption) -> None:
+    fn = {"UNARY_NOT": operator.not_, "UNARY_NEGATIVE": operator.neg, "UNARY_INVERT": operator.invert}.get(
+        r.frame.decoded.names[r.index], operator.pos
+    )
+    r.push(f"{r.const(fn, fn.__name__)}({r.pop()})")
+
+
+@plain("TO_BOOL")
+def to_bool(r: Resumption) -> None:
+    r.push(f"{r.const(bool, 'bool')}({r.pop()})")
+
+
+@plain("CONTAINS_OP")
+def contains(r: Resumption) -> None:
+    item, container = r.take(2)
+    r.push(f"{item} {'not in' if r.raw else 'in'} {container}")
+
+
+@plain("BINARY_SUBSCR")
+def subscript(r: Resumption) -> None:
+    obj, key = r.take(2)
+    r.push(f"{obj}[{key}]")
+
+
+@plain("BINARY_SLICE")
+def binary_slice(r: Resumption) -> None:
+    obj, start, stop = r.take(3)
+    r.push(f"{obj}[{start}:{stop}]")
+
+
+@plain("STORE_SUBSCR")
+def store_subscript(r: Resumption) -> None:
+    value, obj, key = r.take(3)
+    r.line(f"{obj}[{key}] = {value}")
+    r.go()
+
+
+@plain("STORE_SLICE")
+def store_slice(r: Resumption) -> None:
+    value, obj, start, stop = r.take(4)
+    r.line(f"{obj}[{start}:{stop}] = {value}")
+    r.go()
+
+
+@plain("DELETE_SUBSCR")
+def delete_subscript(r: Resumption) -> None:
+    obj, key = r.take(2)
+    r.line(f"del {obj}[{key}]")
+    r.go()
+
+
+@plain("GET_ITER")
+def get_iter(r: Resumption) -> None:
+    r.push(f"{r.const(iter, 'iter')}({r.pop()})")
+
+
+@plain("UNPACK_SEQUENCE")
+def unpack(r: Resumption) -> None:
+    names = [f"_u{i}" for i in range(r.raw)]
+    r.line(f"({', '.join(names)}{',' if len(names) == 1 else ''}) = {r.pop()}" if names else f"() = {r.pop()}")
+    r.stack.extend(reversed(names))
+    r.go()
+
+
+@plain("UNPACK_EX")
+def unpack_ex(r: Resumption) -> None:
+    before, after = r.raw & 0xFF, r.raw >> 8
+    names = [f"_u{i}" for i in range(before + after + 1)]
+    names_in = [*names[:before], f"*{names[before]}", *names[before + 1 :]]
+    r.line(f"{', '.join(names_in)}, = {r.pop()}" if len(names_in) == 1 else f"{', '.join(names_in)} = {r.pop()}")
+    r.stack.extend(reversed(names))
+    r.go()
+
+
+@plain("LIST_EXTEND", "DICT_UPDATE", "DICT_MERGE", "SET_UPDATE")
+def extend(r: Resumption) -> None:
+    more = r.pop()
+    method = "extend" if r.frame.decoded.names[r.index] == "LIST_EXTEND" else "update"
+    r.line(f"{r.stack[-r.raw]}.{method}({more})")
+    r.go()
+
+
+@plain("FORMAT_VALUE")
+def format_value(r: Resumption) -> None:
+    spec = r.pop() if r.raw & 4 else "''"
+    _format(r, r.raw & 3, spec)
+
+
+def _format(r: Resumption, convert: int, spec: str) -> None:
+    value = r.pop()
+    if convert:
+        fn = (str, repr, ascii)[convert - 1]
+        value = f"{r.const(fn, fn.__name__)}({value})"
+    r.push(f"{r.const(format, 'format')}({value}, {spec})")
+
+
+@plain("CONVERT_VALUE")
+def convert_value(r: Resumption) -> None:
+    fn = (str, repr, ascii)[r.raw - 1]
+    r.push(f"{r.const(fn, fn.__name__)}({r.pop()})")
+
+
+@plain("FORMAT_SIMPLE")
+def format_simple(r: Resumption) -> None:
+    _format(r, 0, "''")
+
+
+@plain("FORMAT_WITH_SPEC")
+def format_with_spec(r: Resumption) -> None:
+    _format(r, 0, r.pop())
+
+
+# -- names and attributes -----------------------------------------------------------------------------------------------
+
+
+@plain("LOAD_ATTR")
+def load_attr(r: Resumption) -> None:
+    if isinstance(r.arg, str):
+        r.push(f"{r.pop()}.{r.arg}")
+        return
+    method, name = r.arg
+    r.line(f"_r = {r.pop()}.{name}")
+    r.stack += _with_null(r, "_r") if method else ["_r"]
+    r.go()
+
+
+@plain("LOAD_METHOD")
+def load_method(r: Resumption) -> None:
+    r.line(f"_r = {r.pop()}.{r.arg}")
+    r.stack += [r.null, "_r"]
+    r.go()
+
+
+def _with_null(r: Resumption, callable_: str) -> list[str]:
+    """A callable and the NULL next to it, in the version's order (3.13 has a CALL_KW, and puts the NULL second)."""
+    return [callable_, r.null] if NULL_SECOND else [r.null, callable_]
+
+
+NULL_SECOND = sys.version_info >= (3, 13)
+
+
+@plain("STORE_ATTR")
+def store_attr(r: Resumption) -> None:
+    value, obj = r.take(2)
+    r.line(f"{obj}.{r.arg} = {value}")
+    r.go()
+
+
+@plain("DELETE_ATTR")
+def delete_attr(r: Resumption) -> None:
+    r.line(f"del {r.pop()}.{r.arg}")
+    r.go()
+
+
+@plain("LOAD_GLOBAL")
+def load_global(r: Resumption) -> None:
+    null, name = r.arg
+    scope = r.writer.fetched(r.writer.vm.globals_source(r.frame.globals))
+    r.line(f"_r = {scope}[{name!r}]")
+    r.stack += _with_null(r, "_r") if null else ["_r"]
+    r.go()
+
+
+@plain("DELETE_GLOBAL")
+def delete_global(r: Resumption) -> None:
+    r.line(f"del {r.writer.fetched(r.writer.vm.globals_source(r.frame.globals))}[{r.arg!r}]")
+    r.go()
+
+
+@plain("LOAD_DEREF")
+def load_deref(r: Resumption) -> None:
+    r.push(f"{r.slots[r.raw]}.cell_contents")
+
+
+@plain("LOAD_BUILD_CLASS")
+def load_build_class(r: Resumption) -> None:
+    r.push(r.const(__build_class__, "build_class"))  # type: ignore[name-defined]  # noqa: F821
+
+
+@plain("IMPORT_NAME")
+def import_name(r: Resumption) -> None:
+    level, names = r.take(2)
+    scope = r.writer.fetched(r.writer.vm.globals_source(r.frame.globals))
+    r.push(f"{r.const(__import__, 'import_')}({r.arg!r}, {scope}, None, {names}, {level})")
+
+
+# -- jumps --------------------------------------------------------------------------------------------------------------
+
+
+def _branch(r: Resumption, test: str, jump_stack: list[str], next_stack: list[str]) -> None:
+    r.line(f"_r = {test}")
+    _if(r, "if _r:")
+    r.go(r.arg, jump_stack, "    ")
+    r.go(None, next_stack)
+
+
+def _if(r: Resumption, head: str) -> None:
+    if r.after is None:
+        r.line(head)
+    else:
+        r.after.append(head)
+
+
+@plain("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE")
+def pop_jump_if_false(r: Resumption) -> None:
+    _branch(r, f"not {r.pop()}", r.stack, r.stack)
+
+
+@plain("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
+def pop_jump_if_true(r: Resumption) -> None:
+    _branch(r, f"{r.const(bool, 'bool')}({r.pop()})", r.stack, r.stack)
+
+
+@plain("JUMP_IF_FALSE_OR_POP")
+def jump_if_false_or_pop(r: Resumption) -> None:
+    _branch(r, f"not {r.stack[-1]}", r.stack, r.stack[:-1])
+
+
+@plain("JUMP_IF_TRUE_OR_POP")
+def jump_if_true_or_pop(r: Resumption) -> None:
+    _branch(r, f"{r.const(bool, 'bool')}({r.stack[-1]})", r.stack, r.stack[:-1])
+
+
+@plain("FOR_ITER")
+def for_iter(r: Resumption) -> None:
+    end = r.const(_END, "END")
+    r.line(f"_r = {r.const(next, 'next')}({r.stack[-1]}, {end})")
+    _if(r, f"if _r is {end}:")
+    r.go(r.arg, r.stack[:-1], "    ")
+    r.go(None, [*r.stack, "_r"])
+
+
+_END = object()
+
+# -- calls --------------------------------------------------------------------------------------------------------------
+
+
+@plain("CALL")
+def call(r: Resumption) -> None:
+    items = r.take(r.raw)
+    second, first = r.pop(), r.pop()
+    if NULL_SECOND:
+        fn, owner = first, second
+    else:
+        fn, owner = (second, r.null) if first == r.null else (first, second)
+    _call(r, fn, owner, items, r.frame.kw_names)
+
+
+@plain("CALL_KW")
+def call_kw(r: Resumption) -> None:
+    names = r.frame.stack[-1]
+    r.pop()
+    items = r.take(r.raw)
+    owner, fn = r.pop(), r.pop()
+    _call(r, fn, owner, items, names)
+
+
+def _call(r: Resumption, fn: str, owner: str, items: list[str], names: tuple[str, ...]) -> None:
+    split = len(items) - len(names)
+    given = [*([] if owner == r.null else [owner]), *items[:split]]
+    given += [f"{name}={item}" for name, item in zip(names, items[split:], strict=True)]
+    r.push(f"{fn}({', '.join(given)})")
+
+
+@plain("CALL_FUNCTION_EX")
+def call_function_ex(r: Resumption) -> None:
+    kwargs = f", **{r.pop()}" if r.raw & 1 else ""
+    args = r.pop()
+    second, first = r.pop(), r.pop()
+    r.push(f"{first if NULL_SECOND else second}(*{args}{kwargs})")
+
+
+@plain("BEFORE_WITH")
+def before_with(r: Resumption) -> None:
+    manager = r.pop()
+    r.line(f"_leave = {manager}.__exit__")
+    r.line(f"_r = {manager}.__enter__()")
+    r.stack += ["_leave", "_r"]
+    r.go()
+
+
+@plain("WITH_EXCEPT_START")
+def with_except_start(r: Resumption) -> None:
+    error = r.stack[-1]
+    r.push(f"{r.stack[-4]}({r.const(type, 'type')}({error}), {error}, {error}.__traceback__)")
