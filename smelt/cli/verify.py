@@ -203,7 +203,7 @@ def compile_and_compare(device: str) -> float:
         out = call(x, weight)
         out.pow(2).sum().backward()
         results.append((out.detach(), x.grad, weight.grad))
-    return max(float((a - b).abs().max()) for a, b in zip(*results, strict=True))  # type: ignore[operator]
+    return max(float((a - b).abs().max()) for a, b in zip(*results, strict=True))
 
 
 @contextmanager
