@@ -19,6 +19,7 @@ from smelt.base.errors import CompileError
 from smelt.base.options import Options
 from smelt.base.stats import count
 from smelt.graph.meta import TensorMeta
+from smelt.graph.module import GraphModule
 from smelt.prims.dtypes import PLAIN
 from smelt.prims.registry import DECOMPOSITIONS, Lowering
 from smelt.prims.rules import FAMILIES
@@ -64,7 +65,7 @@ def decompose(gm: fx.GraphModule, options: Options | None = None) -> fx.GraphMod
             case other:
                 raise CompileError(f"a joint ATen graph has no {other} nodes", why=str(node.format_node()))
     remove_dead(graph)
-    result = fx.GraphModule(gm, graph)
+    result = GraphModule(gm, graph)
     count("fallback_ops", sum(fallbacks(result).values()))
     return result
 

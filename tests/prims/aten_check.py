@@ -32,7 +32,9 @@ def metas(value: Any) -> Any:
     return value
 
 
-def aten_graph(op: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> tuple[fx.GraphModule, list[torch.Tensor]]:
+def aten_graph(
+    op: Callable[..., Any], args: Any, kwargs: Any, result: Any
+) -> tuple[fx.GraphModule, list[torch.Tensor]]:
     """A graph of this one call, with the tensors as placeholders."""
     graph, inputs = fx.Graph(), []
 
@@ -106,16 +108,16 @@ def assert_close(got: Any, want: Any, scale: float = 1.0, exact: bool = False) -
         assert got is want or got == want
 
 
-def check(op: Callable[..., Any], *args: Any, scale: float = 1.0, fallback: bool = False, **kwargs: Any) -> fx.GraphModule:
+def check(
+    op: Callable[..., Any], *args: Any, scale: float = 1.0, fallback: bool = False, **kwargs: Any
+) -> fx.GraphModule:
     """Decompose one call, run it, compare with eager. Returns the prim graph."""
     with torch.no_grad():
         result = op(*args, **kwargs)
     return compare(op, args, kwargs, result, scale, fallback)
 
 
-def compare(
-    op: Any, args: Any, kwargs: Any, result: Any, scale: float = 1.0, fallback: bool = False
-) -> fx.GraphModule:
+def compare(op: Any, args: Any, kwargs: Any, result: Any, scale: float = 1.0, fallback: bool = False) -> fx.GraphModule:
     gm, inputs = aten_graph(op, args, kwargs, result)
     prims = decompose(gm, Options())
     assert bool(fallbacks(prims)) == fallback, f"{op} stayed ATen" if not fallback else f"{op} decomposed"

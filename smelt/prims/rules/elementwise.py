@@ -131,9 +131,7 @@ decomposition(aten.__or__.Tensor, aten.__or__.Scalar)(
 decomposition(aten.__xor__.Tensor, aten.__xor__.Scalar)(
     lambda p, x, y: p.pointwise(lambda a, b: p.bitwise_xor(a, b), x, y)
 )
-decomposition(aten.true_divide.Tensor)(
-    lambda p, x, y: p.pointwise(lambda a, b: p.div(a, b), x, y, dtype=p.out.dtype)
-)
+decomposition(aten.true_divide.Tensor)(lambda p, x, y: p.pointwise(lambda a, b: p.div(a, b), x, y, dtype=p.out.dtype))
 
 
 @decomposition(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -393,9 +391,7 @@ def _as_nodes(p: Lowering, *operands: Any) -> list[Node]:
 
 
 @decomposition(aten.isclose.default)
-def isclose(
-    p: Lowering, x: Node, y: Node, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
-) -> Any:
+def isclose(p: Lowering, x: Node, y: Node, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
     dtype = result_dtype(x.meta["val"], y.meta["val"])
     if not dtype.is_floating_point:
         return NotImplemented

@@ -15,9 +15,7 @@ def embedding(
 
 
 @decomposition(aten.embedding_dense_backward.default)
-def embedding_dense_backward(
-    p: Lowering, g: Node, places: Node, rows: int, padding: int, by_frequency: bool
-) -> Node:
+def embedding_dense_backward(p: Lowering, g: Node, places: Node, rows: int, padding: int, by_frequency: bool) -> Node:
     """Rows of g added up where they were looked up; the padding row stays zero."""
     a, width = p.widen(g), shape_of(g)[-1]
     dtype, device = dtype_of(a), device_of(g)

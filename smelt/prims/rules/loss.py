@@ -161,9 +161,7 @@ def huber_loss_backward(p: Lowering, g: Node, x: Node, target: Node, reduction: 
 
 
 @decomposition(aten.binary_cross_entropy.default)
-def binary_cross_entropy(
-    p: Lowering, x: Node, target: Node, weight: Node | None = None, reduction: int = MEAN
-) -> Node:
+def binary_cross_entropy(p: Lowering, x: Node, target: Node, weight: Node | None = None, reduction: int = MEAN) -> Node:
     def compute(a: Node, t: Node, *w: Node) -> Node:
         # eager bounds the logarithms at -100
         left = p.mul(p.sub(t, 1), p.maximum(p.log1p(p.neg(a)), -100.0))

@@ -247,9 +247,7 @@ def _scan(p: Lowering, name: str, x: Node, dim: int) -> Node:
 
 
 @decomposition(aten.sort.default, aten.sort.stable)
-def sort(
-    p: Lowering, x: Node, dim: Any = -1, descending: bool = False, *, stable: bool | None = None
-) -> Any:
+def sort(p: Lowering, x: Node, dim: Any = -1, descending: bool = False, *, stable: bool | None = None) -> Any:
     if not rank_of(x):
         return x, p.full((), 0, torch.int64, p.out.device)
     values, places = p.sort(x, dim % rank_of(x), descending, bool(stable))
@@ -266,4 +264,3 @@ def std_unbiased(p: Lowering, x: Node, dims: Any = None, unbiased: bool = True, 
     if isinstance(dims, bool):
         dims, unbiased = None, dims
     return std(p, x, dims, correction=int(unbiased), keepdim=keepdim)
-

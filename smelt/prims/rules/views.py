@@ -12,7 +12,11 @@ from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_o
 
 
 @decomposition(
-    aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.view_copy.default, aten._reshape_alias.default
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.view_copy.default,
+    aten._reshape_alias.default,
 )
 def view(p: Lowering, x: Node, *sizes: Any) -> Node:
     return p.reshape(x, p.out.shape)
@@ -78,9 +82,7 @@ def bounds(size: int, start: int | None, stop: int | None) -> tuple[int, int]:
 
 
 @decomposition(aten.slice.Tensor, aten.slice_copy.Tensor)
-def slice_(
-    p: Lowering, x: Node, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> Node:
+def slice_(p: Lowering, x: Node, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Node:
     dim %= rank_of(x)
     return cut(p, x, dim, *bounds(shape_of(x)[dim], start, end), step)
 

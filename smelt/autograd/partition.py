@@ -1,0 +1,279 @@
+"""Joint prim graph in; forward and backward prim graphs out. Chooses what to save and what to recompute.
+
+The choice is a minimum cut. Every value that backward may read is an edge whose capacity is the cost of keeping
+it; a second edge, from the source, is the cost of computing it again (`recompute` has both). The cut nearest to
+backward of the cheapest ones is taken, by scipy's Dinic on a sparse matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.sparse import coo_array, csr_array
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+from torch import fx
+from torch.fx import Node
+
+from smelt.autograd.joint import Joint
+from smelt.autograd.recompute import Costs, is_heavy, never_twice, saved_bytes
+from smelt.base.options import Options
+from smelt.graph.module import GraphModule
+
+_BUDGET_STEPS = 10
+_UNITS = 2**28  # all finite capacities together, in scipy's 32-bit integers
+_INFINITE = 2**30
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One value that forward hands to backward.
+
+    Attributes:
+        kind: an input of forward, one of its outputs for the caller, or neither.
+        index: position among inputs or outputs; -1 for an intermediate.
+        name: the node's name.
+    """
+
+    kind: Literal["input", "output", "intermediate"]
+    index: int
+    name: str
+
+
+def partition(module: fx.GraphModule, joint: Joint, options: Options) -> tuple[fx.GraphModule, fx.GraphModule | None]:
+    """(forward, backward); backward is None when nothing is differentiable.
+
+    Forward: primals (and seed) in; the joint graph's forward outputs, then the saved values, out. Its
+    `meta["saved"]` holds a Saved for each. Backward: saved values, then tangents in; gradients out.
+
+    Args:
+        module: the prim graph of the joint graph: same placeholders, same outputs.
+        joint: says how many of them belong to forward.
+        options: `activation_memory_budget` 1 weighs speed and memory; less recomputes more, down to 0,
+            which keeps inputs and what cannot be computed twice.
+    """
+    if not joint.differentiable:
+        module.meta["saved"] = []
+        return module, None
+    split = _Split(module, joint)
+    saved = split.choose(options.activation_memory_budget)
+    return split.forward(saved), split.backward(saved)
+
+
+class _Split:
+    """The joint graph with what the cut needs to know about it."""
+
+    def __init__(self, module: fx.GraphModule, joint: Joint) -> None:
+        self.module = module
+        self.nodes: list[Node] = list(module.graph.nodes)
+        output = self.nodes[-1]
+        inputs = [n for n in self.nodes if n.op == "placeholder"]
+        count = joint.num_primals + joint.has_seed
+        self.inputs, self.tangents = inputs[:count], inputs[count:]
+        results = output.args[0]
+        self.values: Sequence[Node] = results[: joint.num_forward]  # type: ignore[index,assignment]
+        self.gradients: Sequence[Node | None] = results[joint.num_forward :]  # type: ignore[index,assignment]
+        self.value_metas = output.meta["val"][: joint.num_forward]
+        self.gradient_metas = output.meta["val"][joint.num_forward :]
+        self.late = _dependents(self.nodes, self.tangents)
+        self.needed_forward = _ancestors(_nodes(self.values))
+        needed = _ancestors(_nodes(self.gradients))
+        self.early = [n for n in self.nodes if n in needed and n not in self.late]
+        self.needed = needed
+        self.costs = Costs(self.nodes[:-1], self.needed_forward, _nodes(self.values))
+
+    # -- choosing
+
+    def choose(self, budget: float) -> list[Node]:
+        """The values to save, in graph order."""
+        if not self.early:
+            return []
+        keep = [self.costs.keep(n) for n in self.early]
+        again = [self.costs.again(n) if n in self.needed_forward else 0.0 for n in self.early]
+        fastest = self._cut(keep, self._penalties(again, heavy=math.inf))
+        if budget >= 1.0:
+            return fastest
+        least = self._cut(keep, self._penalties([0.0] * len(again)))
+        target = saved_bytes(least) + budget * (saved_bytes(fastest) - saved_bytes(least))
+        return self._within(target, keep, again, fastest, least)
+
+    def _penalties(self, again: Sequence[float], heavy: float | None = None) -> list[float]:
+        """Recompute costs, with what must not or (heavy) should not be computed twice made infinite."""
+        penalties = []
+        for node, cost in zip(self.early, again, strict=True):
+            if node in self.needed_forward:
+                if node.op != "call_function" or never_twice(node):
+                    cost = math.inf
+                elif heavy is not None and is_heavy(node):
+                    cost = heavy
+            penalties.append(cost)
+        return penalties
+
+    def _within(
+        self, target: float, keep: Sequence[float], again: Sequence[float], fastest: list[Node], least: list[Node]
+    ) -> list[Node]:
+        """The fastest cut that saves at most `target` bytes: recompute costs are scaled down until it fits."""
+        if saved_bytes(fastest) <= target:
+            return fastest
+        best, low, high = least, -14.0, 3.0  # powers of two
+        for _ in range(_BUDGET_STEPS):
+            middle = (low + high) / 2
+            found = self._cut(keep, self._penalties([c * 2.0**middle for c in again]))
+            if saved_bytes(found) <= target:
+                best, low = found, middle
+            else:
+                high = middle
+        return best
+
+    def _cut(self, keep: Sequence[float], again: Sequence[float]) -> list[Node]:
+        """The early nodes to save under these costs."""
+        count = len(self.early)
+        source, sink = 2 * count, 2 * count + 1
+        number = {node: i for i, node in enumerate(self.early)}
+        tails, heads, costs = [], [], []
+
+        def edge(tail: int, head: int, cost: float) -> None:
+            tails.append(tail)
+            heads.append(head)
+            costs.append(cost)
+
+        for i, node in enumerate(self.early):
+            edge(2 * i, 2 * i + 1, keep[i])
+            if again[i] > 0:
+                edge(source, 2 * i, again[i])
+            read_late = False
+            for user in node.users:
+                j = number.get(user)
+                if j is not None:
+                    edge(2 * i + 1, 2 * j, math.inf)
+                elif not read_late and user in self.needed and user in self.late:
+                    read_late = True
+            if read_late or node in self._direct:
+                edge(2 * i + 1, sink, math.inf)
+        graph = _capacities(tails, heads, costs, sink + 1)
+        reaches = _sink_side(graph, source, sink)
+        return [n for i, n in enumerate(self.early) if reaches[2 * i + 1] and not reaches[2 * i]]
+
+    @property
+    def _direct(self) -> set[Node]:
+        """Gradients that do not depend on any tangent."""
+        return {g for g in _nodes(self.gradients) if g not in self.late}
+
+    # -- building the two graphs
+
+    def forward(self, saved: Sequence[Node]) -> fx.GraphModule:
+        results = [*self.values, *saved]
+        metas = (*self.value_metas, *(n.meta["val"] for n in saved))
+        module = _extract(self.module, self.inputs, results, metas, self.nodes)
+        module.meta["saved"] = [self._describe(n) for n in saved]
+        return module
+
+    def backward(self, saved: Sequence[Node]) -> fx.GraphModule:
+        late = (n for n in self.nodes if n in self.late)  # recomputed values then live briefly
+        return _extract(self.module, [*saved, *self.tangents], self.gradients, self.gradient_metas, late)
+
+    def _describe(self, node: Node) -> Saved:
+        if node in self.inputs:
+            return Saved("input", self.inputs.index(node), node.name)
+        if node in self.values:
+            return Saved("output", list(self.values).index(node), node.name)
+        return Saved("intermediate", -1, node.name)
+
+
+def _nodes(values: Iterable[object]) -> list[Node]:
+    return [v for v in values if isinstance(v, Node)]
+
+
+def _dependents(nodes: Iterable[Node], roots: Iterable[Node]) -> set[Node]:
+    """roots and every node whose value depends on one; nodes in topological order."""
+    found = set(roots)
+    for node in nodes:
+        if any(n in found for n in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _ancestors(roots: Iterable[Node]) -> set[Node]:
+    """roots and everything they are computed from."""
+    found: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
+
+
+def _capacities(tails: list[int], heads: list[int], costs: list[float], size: int) -> csr_array:
+    """The network in scipy's 32-bit integers: finite costs are scaled so that they cannot overflow together."""
+    cost = np.asarray(costs)
+    finite = np.isfinite(cost)
+    total = float(cost[finite].sum())
+    scale = min(1.0, _UNITS / total) if total else 1.0
+    units = np.full(len(cost), _INFINITE, dtype=np.int32)
+    units[finite] = np.maximum(cost[finite] * scale, 1).astype(np.int32)
+    return coo_array((units, (tails, heads)), shape=(size, size)).tocsr()
+
+
+def _sink_side(graph: csr_array, source: int, sink: int) -> np.ndarray:
+    """Which nodes still reach the sink when the flow is maximal: the sink's side of the cut nearest to it."""
+    flow = maximum_flow(graph, source, sink).flow
+    left = (graph - flow).tocsr()
+    left.data[left.data < 0] = 0
+    left.eliminate_zeros()
+    found = breadth_first_order(left.T.tocsr(), sink, directed=True, return_predecessors=False)
+    side = np.zeros(graph.shape[0], dtype=bool)
+    side[found] = True
+    return side
+
+
+def _extract(
+    module: fx.GraphModule,
+    inputs: Sequence[Node],
+    results: Sequence[Node | None],
+    metas: Sequence[object],
+    leaders: Iterable[Node],
+) -> fx.GraphModule:
+    """The graph that makes results from inputs: `leaders` in their order, each right after what it still needs."""
+    graph = fx.Graph()
+    env: dict[Node, Node] = {}
+    for node in inputs:
+        env[node] = graph.create_node("placeholder", node.name, (), {}, node.name)
+        env[node].meta = dict(node.meta)
+    wanted = _between(_nodes(results), env)
+    for leader in [*leaders, *_nodes(results)]:
+        if leader in wanted:
+            _copy_with_operands(leader, graph, env)
+    out = graph.output(tuple(None if r is None else env[r] for r in results))
+    out.meta["val"] = tuple(metas)
+    return GraphModule(module, graph)
+
+
+def _copy_with_operands(node: Node, graph: fx.Graph, env: dict[Node, Node]) -> None:
+    """Copy a node, after those of its operands that are not there yet."""
+    stack = [node]
+    while stack:
+        node = stack[-1]
+        waiting = [n for n in node.all_input_nodes if n not in env]
+        if waiting and node not in env:
+            stack.extend(reversed(waiting))
+            continue
+        stack.pop()
+        if node not in env:
+            env[node] = graph.node_copy(node, env.__getitem__)
+
+
+def _between(results: Iterable[Node], given: Container[Node]) -> set[Node]:
+    """What has to be computed for results when `given` is there."""
+    found: set[Node] = set()
+    stack = [r for r in results if r not in given]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(n for n in node.all_input_nodes if n not in given)
+    return found
