@@ -102,16 +102,23 @@ def _plots(part: Part) -> str:
     by_step, by_time, times = figure.subplots(1, 3)
     for index, runner in enumerate(part.runners):
         line = {"color": COLOURS[runner.name], "label": runner.name, "linewidth": 2.4 - index}
-        by_step.plot(range(1, len(runner.losses) + 1), runner.losses, **line)
-        by_time.plot(_elapsed(runner), runner.losses, **line)
+        losses = smooth(runner.losses)
+        by_step.plot(range(1, len(losses) + 1), losses, **line)
+        by_time.plot(_elapsed(runner), losses, **line)
         times.plot(range(2, len(runner.seconds) + 1), [s * 1e3 for s in runner.seconds[1:]], **line)
     _label(by_step, "loss, step by step", "step", "loss")
     _label(by_time, "loss over own time, compiling included", "seconds", "loss")
     _label(times, "time per step", "step", "ms")
-    times.set_ylim(bottom=0)
+    times.set_ylim(0, 2.5e3 * max(runner.median_s for runner in part.runners))  # a busy moment may stand out of it
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=110)
     return base64.b64encode(file.getvalue()).decode()
+
+
+def smooth(values: Sequence[float]) -> list[float]:
+    """The mean of each value and those shortly before it: a fiftieth of the run."""
+    width = max(1, len(values) // 50)
+    return [statistics.fmean(values[max(0, index + 1 - width) : index + 1]) for index in range(len(values))]
 
 
 def _elapsed(runner: Runner) -> list[float]:

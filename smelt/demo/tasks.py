@@ -88,7 +88,7 @@ def digits_task() -> Task:
         name="digits",
         title="ResNet-18 on scikit-learn's handwritten digits",
         build=build_resnet,
-        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9),
         batches=lambda: digits.batches(seed=1, batch=32),
         loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
         score_name="held-out accuracy",

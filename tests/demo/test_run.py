@@ -17,7 +17,7 @@ from smelt.base.errors import OptionError
 from smelt.demo import run, tasks
 from smelt.demo.data import ALPHABET, decode, encode, handwritten_digits, standard_library_text
 from smelt.demo.race import Runner, race
-from smelt.demo.report import Part, summary_rows, verdict, write_report
+from smelt.demo.report import Part, smooth, summary_rows, verdict, write_report
 from smelt.demo.run import run_demo
 from smelt.demo.tasks import LENGTH, Task, build_gpt2, build_resnet, find_task
 
@@ -115,6 +115,12 @@ def test_the_verdict_names_ratio_and_break_even(runners: list[Runner]) -> None:
     assert "5.0 s, earned back after 50 steps" in text
     smelt.seconds = [0.3, 0.4, 0.4]
     assert "times as fast" not in verdict(Part("t", "loss", runners))
+
+
+def test_smoothing_looks_back() -> None:
+    assert smooth([1.0, 2.0]) == [1.0, 2.0]
+    smoothed = smooth([float(value) for value in range(100)])
+    assert len(smoothed) == 100 and smoothed[:2] == [0.0, 0.5] and smoothed[-1] == 98.5
 
 
 def test_the_report_is_one_file_that_needs_nothing(runners: list[Runner], tmp_path: Path) -> None:
