@@ -20,6 +20,10 @@ from smelt.schedule.split import split_reductions
 from smelt.shapes.expr import flat_index
 
 
+WRITE_INTO = frozenset({"mm", "bmm"})
+"""Externs that write into a given tensor without a copy of their own."""
+
+
 @dataclass
 class Schedule:
     """Everything codegen needs.
@@ -124,11 +128,11 @@ class _Planner:
         return 0 if isinstance(node, (Input, Constant)) or isinstance(node.meta, tuple) else self.nbytes(name)
 
     def in_arena(self, name: str) -> bool:
-        """Intermediates of kernels, and of externs with one result that a caller never sees."""
+        """Intermediates of kernels, and of externs that can write into them."""
         node = self.program.nodes[name]
         if name in self.outputs or isinstance(node, (Input, Constant, Item)) or isinstance(node.meta, tuple):
             return False
-        return True
+        return not isinstance(node, Extern) or getattr(node.target, "name", "") in WRITE_INTO
 
     def may_overwrite(self, number: int, output: str, source: str) -> bool:
         group = self.fused.groups.get(number)

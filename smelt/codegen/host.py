@@ -1,0 +1,388 @@
+"""The host program: generated Python text with `call(inputs) -> outputs`, which binds pointers and runs the steps.
+
+What it needs by name is handed in by whoever executes it: `extern`, `Slot`, `Workspaces`, `launch`, `launch_short`,
+`empty_strided`, `torch`, `address(name)` (of kernels and segments) and `constants`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from smelt.base.text import Writer
+from smelt.codegen.cpp import CppRenderer, Kernels, kernel_name, render_kernels, segment_source
+from smelt.loops.ir import Constant, Extern, Input, Item, Ref
+from smelt.schedule.plan import Schedule
+from smelt.schedule.realize import StridedView, metas_of
+
+SHORT_BYTES = 1 << 16
+"""A segment that touches less than this keeps the interpreter lock: releasing it would cost more than it gives."""
+
+
+@dataclass
+class Rendered:
+    """A program as text.
+
+    Attributes:
+        cpp_sources: translation units.
+        exports: for each source, the functions it exports.
+        host_source: Python text that defines `call`.
+        constants: tensors that the text calls `constants[i]`.
+    """
+
+    cpp_sources: list[str]
+    exports: list[list[str]]
+    host_source: str
+    constants: list[torch.Tensor] = field(default_factory=list)
+
+
+def render_cpp(plan: Schedule) -> Rendered:
+    """The C++ sources and the host program of a schedule."""
+    kernels = render_kernels(plan, CppRenderer())
+    host = _Host(plan, kernels)
+    text = host.text()
+    sources = [source for source, _ in kernels.units]
+    exports = [[kernel_name(i) for i in inside] for _, inside in kernels.units]
+    if host.segments:
+        sources.append(segment_source(host.segments))
+        exports.append([f"segment{i}" for i in range(len(host.segments))])
+    return Rendered(sources, exports, text, host.constants)
+
+
+@dataclass
+class _Step:
+    """An extern call, or a run of kernels."""
+
+    externs: Extern | None
+    groups: list[int]
+    last: int
+
+
+class _Host:
+    def __init__(self, plan: Schedule, kernels: Kernels) -> None:
+        self.plan, self.kernels, self.nodes = plan, kernels, plan.program.nodes
+        self.constants: list[torch.Tensor] = []
+        self.segments: list[list[str]] = []
+        self.views: list[tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]] = []
+        self.view_names: dict[StridedView, str] = {}
+        self.inputs = plan.program.inputs
+        self.variable: dict[str, str] = {name: f"x{i}" for i, name in enumerate(self.inputs)}
+        self.slots: dict[str, int] = {name: i + 1 for i, name in enumerate(self.inputs)}
+        self.next_slot = len(self.inputs) + 1
+        self.constant_slots: dict[int, int] = {}
+        self.items: dict[str, dict[int, str]] = {}
+        for node in self.nodes.values():
+            match node:
+                case Constant(name=name, tensor=tensor):
+                    self.variable[name] = f"constants[{len(self.constants)}]"
+                    self.slots[name] = self.constant_slots[len(self.constants)] = self.new_slot()
+                    self.constants.append(tensor)
+                case Item(name=name, inputs=(source,), position=position):
+                    self.items.setdefault(source, {})[position] = name
+        self.outputs = {o.name for o in plan.program.outputs if o.name is not None}
+        self.extern_lines: list[tuple[str, str]] = []
+        self.kernel_slots: dict[int, int] = {}
+        self.steps = self.make_steps()
+        self.drops = self.plan_drops()
+
+    def new_slot(self) -> int:
+        slot = self.next_slot
+        self.next_slot += 1
+        return slot
+
+    def in_arena(self, name: str) -> bool:
+        return name in self.plan.memory.offsets
+
+    # steps
+
+    def make_steps(self) -> list[_Step]:
+        steps: list[_Step] = []
+        for position, number in enumerate(self.plan.steps):
+            extern = self.plan.externs.get(number)
+            if extern is not None:
+                steps.append(_Step(extern, [], position))
+            elif steps and steps[-1].externs is None:
+                steps[-1].groups.append(number)
+                steps[-1].last = position
+            else:
+                steps.append(_Step(None, [number], position))
+        return steps
+
+    def plan_drops(self) -> dict[int, list[str]]:
+        """Tensors whose last use is a step, by index of the step; not for the last step, where returning drops all."""
+        of_position = {}
+        first = 0
+        for index, step in enumerate(self.steps):
+            for position in range(first, step.last + 1):
+                of_position[position] = index
+            first = step.last + 1
+        drops: dict[int, list[str]] = {}
+        for name, position in self.plan.last_use.items():
+            node = self.nodes[name]
+            if name in self.outputs or self.in_arena(name) or isinstance(node, Constant):
+                continue
+            if isinstance(node.meta, tuple):
+                continue
+            index = of_position[position]
+            if index < len(self.steps) - 1:
+                drops.setdefault(index, []).append(name)
+        return drops
+
+    # text
+
+    def text(self) -> str:
+        body = Writer()
+        bound: set[str] = set()
+        for index, step in enumerate(self.steps):
+            if step.externs is not None:
+                self.extern_step(body, step.externs, bound)
+            else:
+                self.kernel_step(body, step.groups, bound)
+            names = [self.variable[n] for n in self.drops.get(index, []) if n in self.variable]
+            if names:
+                body(f"del {', '.join(names)}")
+        head = self.head()
+        call = Writer()
+        with call.block("def call(inputs):"):
+            call('"""Boxed: takes the tensors in the list, which it empties; returns the list of results."""')
+            if self.inputs:
+                unpacked = ", ".join(self.variable[n] for n in self.inputs)
+                call(f"{unpacked}{',' if len(self.inputs) == 1 else ''} = inputs")
+            if self.uses_workspace():
+                call("workspace = take()", "table = workspace.table")
+                if self.views:
+                    call("v = workspace.views")
+                if self.inputs:
+                    call("table.bind_all(1, inputs)")
+            call("inputs.clear()")
+            call(*body.text().splitlines())
+            if self.uses_workspace():
+                call("give(workspace)")
+            results = [self.variable[o.name] if o.name is not None else "None" for o in self.plan.program.outputs]
+            call(f"return [{', '.join(results)}]")
+        return head + "\n" + call.text()
+
+    def uses_workspace(self) -> bool:
+        return bool(self.segments or self.views)
+
+    def head(self) -> str:
+        w = Writer()
+        w('"""Generated by smelt: runs kernels and external operations in order."""', "")
+        for name, definition in self.extern_lines:
+            w(f"{name} = {definition}")
+        for i in range(len(self.segments)):
+            w(f'segment{i} = address("segment{i}")')
+        if self.uses_workspace():
+            addresses = ", ".join(
+                f'{self.kernel_slots[i]}: address("{kernel_name(i)}")' for i in sorted(self.kernel_slots)
+            )
+            constants = ", ".join(f"{slot}: constants[{i}]" for i, slot in self.constant_slots.items())
+            with w.block("workspaces = Workspaces(", ")"):
+                w(f"{self.next_slot}, {self.plan.memory.size},", f"{{{addresses}}},", f"{{{constants}}},")
+                with w.block("[", "],"):
+                    for offset, dtype, shape, stride in self.views:
+                        w(f"({offset}, {dtype}, {shape}, {stride}),")
+            w("take, give = workspaces.take, workspaces.give")
+        return w.text()
+
+    # kernels
+
+    def kernel_step(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
+        calls, touched = [], 0
+        fresh: list[str] = []
+        for number in groups:
+            for name in self.plan.groups[number].members:
+                if name in self.plan.stored and not self.in_arena(name) and name not in self.variable:
+                    fresh.append(name)
+                    self.variable[name] = f"o{len([v for v in self.variable.values() if v[0] == 'o'])}"
+        for name in fresh:
+            self.allocate(body, name)
+            self.bind(body, name, bound)
+        for number in groups:
+            launch = self.kernels.launches.get(number)
+            if launch is None:
+                continue
+            kernel = self.kernels.kernels[launch.kernel]
+            slot = self.kernel_slots.get(launch.kernel)
+            if slot is None:
+                slot = self.kernel_slots[launch.kernel] = self.new_slot()
+            arguments = []
+            for name, memory in zip(launch.buffers, kernel.types, strict=True):
+                arguments.append(f"({memory} *){self.pointer(body, name, bound)}")
+                touched += self.nbytes(name)
+            types = ", ".join(f"{t} *" for t in kernel.types)
+            calls.append(f"((void (*)({types}))P[{slot}])({', '.join(arguments)});")
+        if calls:
+            function = "launch_short" if touched < SHORT_BYTES else "launch"
+            body(f"{function}(segment{len(self.segments)}, table)")
+            self.segments.append(calls)
+
+    def nbytes(self, name: str) -> int:
+        meta = metas_of(self.nodes[name])
+        return meta.numel * meta.dtype.itemsize
+
+    def pointer(self, body: Writer, name: str, bound: set[str]) -> str:
+        if self.in_arena(name):
+            return f"(P[0] + {self.plan.memory.offsets[name]})"
+        self.bind(body, name, bound)
+        return f"P[{self.slots[name]}]"
+
+    def bind(self, body: Writer, name: str, bound: set[str]) -> None:
+        if isinstance(self.nodes[name], (Input, Constant)) or name in bound:
+            return
+        bound.add(name)
+        self.slots[name] = self.new_slot()
+        body(f"table.bind({self.slots[name]}, {self.variable[name]})")
+
+    def allocate(self, body: Writer, name: str) -> None:
+        meta = metas_of(self.nodes[name])
+        stride = self.plan.strides[name]
+        body(f"{self.variable[name]} = empty_strided({meta.shape}, {stride}, dtype={meta.dtype})")
+
+    # externs
+
+    def extern_step(self, body: Writer, node: Extern, bound: set[str]) -> None:
+        refs = _tensors(node)
+        arguments = ", ".join("None" if name is None else self.argument(name) for name in refs)
+        function = f"{_identifier(node)}_{len(self.extern_lines)}"
+        self.extern_lines.append((function, self.definition(node, refs)))
+        if self.in_arena(node.name):
+            out = self.arena_view(StridedView(node.name, node.meta.shape, self.plan.strides[node.name], 0))
+            body(f"{function}.into({out}, {arguments})")
+            return
+        if isinstance(node.meta, tuple):
+            names = []
+            for i, meta in enumerate(node.meta):
+                item = self.items.get(node.name, {}).get(i)
+                names.append("_" if item is None else self.result_name(item))
+            body(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {function}.call({arguments})")
+            if "_" in names:
+                body("del _")
+            return
+        body(f"{self.result_name(node.name)} = {function}.call({arguments})")
+
+    def result_name(self, name: str) -> str:
+        self.variable[name] = f"e{sum(v[0] == 'e' for v in self.variable.values())}"
+        return self.variable[name]
+
+    def argument(self, name: str) -> str:
+        view = self.plan.views.get(name)
+        if view is None:
+            view = StridedView(name, metas_of(self.nodes[name]).shape, self.plan.strides[name], 0)
+            if not self.in_arena(name):
+                return self.variable[name]
+        if self.in_arena(view.base):
+            return self.arena_view(view)
+        base = self.variable[view.base]
+        offset = f"{base}.storage_offset() + {view.offset}" if view.offset else f"{base}.storage_offset()"
+        return f"{base}.as_strided({view.shape}, {view.stride}, {offset})"
+
+    def arena_view(self, view: StridedView) -> str:
+        known = self.view_names.get(view)
+        if known is None:
+            dtype = metas_of(self.nodes[view.base]).dtype
+            offset = self.plan.memory.offsets[view.base] + view.offset * dtype.itemsize
+            entry = (offset, dtype, view.shape, view.stride)
+            if entry not in self.views:
+                self.views.append(entry)
+            known = self.view_names[view] = f"v[{self.views.index(entry)}]"
+        return known
+
+    def definition(self, node: Extern, refs: Sequence[str | None]) -> str:
+        inputs = ", ".join("None" if name is None else self.spec(name) for name in refs)
+        metas = node.meta if isinstance(node.meta, tuple) else (node.meta,)
+        outputs = ", ".join(f"({m.shape}, {m.stride}, {m.dtype})" for m in metas if m is not None)
+        if node.parameters:
+            static = {
+                p: a for p, a in zip(node.parameters, node.args, strict=True) if not _is_tensor(p, a, node)
+            }
+            params = "{" + ", ".join(f"{k!r}: {literal(v)}" for k, v in static.items()) + "}"
+            return f"extern({node.target.name!r}, {params}, [{inputs}], [{outputs}])"
+        slots = iter(range(len(refs)))
+        args = literal(_slotted(node.args, slots))
+        kwargs = literal(_slotted(node.kwargs, slots))
+        params = f"{{'args': {args}, 'kwargs': {kwargs}}}"
+        return f"extern({str(node.target)!r}, {params}, [{inputs}], [{outputs}])"
+
+    def spec(self, name: str) -> str:
+        meta = metas_of(self.nodes[name])
+        view = self.plan.views.get(name)
+        stride = view.stride if view is not None else self.plan.strides[name]
+        return f"({meta.shape}, {stride}, {meta.dtype})"
+
+
+TENSOR_OPTIONAL = frozenset({"bias"})
+"""Parameters of prims that are a tensor or None."""
+
+
+def _is_tensor(parameter: str, value: Any, node: Extern) -> bool:
+    return isinstance(value, Ref) or (value is None and parameter in TENSOR_OPTIONAL)
+
+
+def _tensors(node: Extern) -> list[str | None]:
+    """Tensor arguments in order; for prims an absent optional tensor is None."""
+    if node.parameters:
+        pairs = zip(node.parameters, node.args, strict=True)
+        return [a.name if isinstance(a, Ref) else None for p, a in pairs if _is_tensor(p, a, node)]
+    found: list[str | None] = []
+
+    def walk(value: Any) -> None:
+        match value:
+            case Ref(name):
+                found.append(name)
+            case tuple() | list():
+                for item in value:
+                    walk(item)
+            case dict():
+                for item in value.values():
+                    walk(item)
+
+    walk(node.args)
+    walk(node.kwargs)
+    return found
+
+
+@dataclass(frozen=True)
+class _Slot:
+    index: int
+
+    def __repr__(self) -> str:
+        return f"Slot({self.index})"
+
+
+def _slotted(value: Any, slots: Any) -> Any:
+    match value:
+        case Ref():
+            return _Slot(next(slots))
+        case tuple():
+            return tuple(_slotted(item, slots) for item in value)
+        case list():
+            return [_slotted(item, slots) for item in value]
+        case dict():
+            return {key: _slotted(item, slots) for key, item in value.items()}
+    return value
+
+
+def literal(value: Any) -> str:
+    """A static parameter as Python text."""
+    match value:
+        case torch.device():
+            return f"torch.device({str(value)!r})"
+        case float():
+            return repr(value) if value == value and abs(value) != float("inf") else f"float({str(value)!r})"
+        case tuple():
+            return "(" + "".join(f"{literal(item)}, " for item in value) + ")"
+        case list():
+            return "[" + ", ".join(literal(item) for item in value) + "]"
+        case dict():
+            return "{" + ", ".join(f"{k!r}: {literal(item)}" for k, item in value.items()) + "}"
+    return repr(value)
+
+
+def _identifier(node: Extern) -> str:
+    name = getattr(node.target, "name", None)
+    text = name if isinstance(name, str) else str(node.target).split(".")[1]
+    return "".join(c if c.isalnum() else "_" for c in text)
