@@ -126,7 +126,9 @@ def _bind(vm: Any, raw: Any, obj: Any, cls: type, name: str, source: Source | No
         return _slot(vm, raw, obj, name, source)
     if kind is types.BuiltinFunctionType:
         return raw
-    if isinstance(raw, FUNCTIONS) or isinstance(raw, functools._lru_cache_wrapper):
+    if kind is types.MethodDescriptorType or kind is types.WrapperDescriptorType:
+        return types.MethodType(raw, obj)  # unlike C's bound method, this one still knows its descriptor
+    if isinstance(raw, functools._lru_cache_wrapper):
         return user(raw.__get__, obj, cls)
     getter = getattr(kind, "__get__", None)
     if isinstance(getter, types.FunctionType):
@@ -341,9 +343,11 @@ def is_external(vm: Any, obj: Any) -> bool:
 def store_module_attr(vm: Any, module: torch.nn.Module, name: str, value: Any) -> None:
     """`nn.Module.__setattr__` for what a forward may do: plain values, and buffers that exist."""
     held = module.__dict__
-    if vm.source_of(module) is None:
-        raise Break("an attribute of a module that was made in the compiled function", "it is not captured")
     kind = vm.type_of(value)
+    if vm.source_of(module) is None:
+        vm.work += 1
+        _store_own_member(module, name, value, kind)
+        return
     if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)) or name in held["_parameters"]:
         raise Break("a parameter or submodule is replaced", hint="assign parameters outside of the compiled function")
     if name in held["_modules"]:
@@ -352,6 +356,18 @@ def store_module_attr(vm: Any, module: torch.nn.Module, name: str, value: Any) -
         vm.effects.store("attr", module, name, value)
         return
     store_generic(vm, module, name, value)
+
+
+def _store_own_member(module: torch.nn.Module, name: str, value: Any, kind: type) -> None:
+    """The same for a module that the frame made: written at once."""
+    held = module.__dict__
+    table = "_parameters" if issubclass(kind, torch.nn.Parameter) else "_modules"
+    if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)):
+        held[table][name] = value
+    elif name in held.get("_buffers", ()):
+        held["_buffers"][name] = value
+    else:
+        object.__setattr__(module, name, value)
 
 
 def store_tensor_attr(vm: Any, tensor: Any, name: str, value: Any) -> None:

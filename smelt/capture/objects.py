@@ -27,8 +27,6 @@ def call_class(vm: Any, cls: type, args: Args, kwargs: Kwargs) -> Any:
         return meaning(vm, args, kwargs)
     if issubclass(cls, torch.Tensor):
         raise Break(f"a {cls.__name__} is made", "a graph makes plain tensors only", "make it outside of the function")
-    if issubclass(cls, torch.nn.Module):
-        raise Break(f"a module of class {cls.__name__} is made", "modules must exist before the captured function")
     maker = type(cls).__call__
     if isinstance(maker, types.FunctionType) and not issubclass(cls, enum.Enum):
         return vm.call(maker, (cls, *args), kwargs)
