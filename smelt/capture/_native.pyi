@@ -282,7 +282,7 @@ def set_tensor_layout(
     tensor: type, describe: Callable[[Any], tuple[Any, ...]], numbers: Mapping[str, int] | None, /
 ) -> None:
     """`tensor` is torch.Tensor; `describe(tensor)` gives (dtype, device, requires_grad, dispatch key word, plain,
-    shape, stride or None). `numbers`: byte offset "impl" in the Python object; byte offsets "keys", "dims", "kind" in the
+    shape, stride or None). `numbers`: byte offset "impl" in the Python object; offsets "keys", "dims", "kind" in the
     TensorImpl; "kind_mask", the bits at "kind" that are dtype and device; "requires_grad", address of a C function.
     None: everything through `describe`.
     """

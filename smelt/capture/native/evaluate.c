@@ -2,6 +2,7 @@
  *
  * References: as long as no step can run Python code, nothing can die under us and values are borrowed. Otherwise
  * (`owning`) every value is held until the end. */
+#include "dicts.h"
 #include "guards.h"
 #include <math.h>
 
@@ -19,8 +20,8 @@ static inline PyObject *instance_dict(PyObject *object) {
 }
 
 /* Borrowed; NULL with or without an exception. */
-static inline PyObject *dict_item(PyObject *dict, PyObject *key, Py_hash_t hash) {
-    return dict && PyDict_Check(dict) ? _PyDict_GetItem_KnownHash(dict, key, hash) : NULL;
+static inline PyObject *dict_item(PyObject *dict, PyObject *key, Py_hash_t hash, int32_t *hint) {
+    return dict && PyDict_Check(dict) ? hinted_item(dict, key, hash, hint) : NULL;
 }
 
 static inline Py_hash_t name_hash(PyObject *name) { return ((PyASCIIObject *)name)->hash; } /* computed when built */
@@ -52,7 +53,7 @@ static inline PyObject *class_attribute(PyObject *class, PyObject *name) {
 }
 
 /* Borrowed, except for the three kinds that make objects (`made` set). NULL: the guard fails. */
-static inline PyObject *fetch(const FetchStep *step, PyObject *parent, const Scope *scope, int *made) {
+static inline PyObject *fetch(FetchStep *step, PyObject *parent, PyObject **values, const Scope *scope, int *made) {
     PyObject *found;
     switch (step->kind) {
     case F_LOCAL:
@@ -61,8 +62,8 @@ static inline PyObject *fetch(const FetchStep *step, PyObject *parent, const Sco
         return found ? found : smelt_null;
     case F_GLOBALS: return scope->globals;
     case F_GLOBAL:
-        found = dict_item(scope->globals, step->key, step->hash);
-        return found ? found : dict_item(scope->builtins, step->key, step->hash);
+        found = dict_item(scope->globals, step->key, step->hash, &step->hint);
+        return found || PyErr_Occurred() ? found : dict_item(scope->builtins, step->key, step->hash, &step->second_hint);
     case F_BUILTINS: return scope->builtins;
     case F_FUNC: return scope->func;
     case F_CLOSURE: return cell_content(closure_cell(scope->func, step->index));
@@ -72,10 +73,10 @@ static inline PyObject *fetch(const FetchStep *step, PyObject *parent, const Sco
     case F_TYPE_ATTR: return class_attribute((PyObject *)Py_TYPE(parent), step->key);
     case F_CLASS_ATTR: return PyType_Check(parent) ? class_attribute(parent, step->key) : NULL;
     case F_INSTANCE_DICT: return instance_dict(parent);
-    case F_DICT_ITEM: return dict_item(parent, step->key, step->hash);
+    case F_DICT_ITEM: return dict_item(parent, step->key, step->hash, &step->hint);
     case F_DICT_ITEM_OR_MISSING:
         if (!PyDict_Check(parent)) return NULL;
-        found = _PyDict_GetItem_KnownHash(parent, step->key, step->hash);
+        found = hinted_item(parent, step->key, step->hash, &step->hint);
         return found || PyErr_Occurred() ? found : smelt_null;
     case F_LIST_ITEM:
         return PyList_Check(parent) ? sequence_item(((PyListObject *)parent)->ob_item, Py_SIZE(parent), step->index) : NULL;
@@ -84,8 +85,8 @@ static inline PyObject *fetch(const FetchStep *step, PyObject *parent, const Sco
     case F_TYPE: return (PyObject *)Py_TYPE(parent);
     case F_CELL: return cell_content(parent);
     case F_MODULE_MEMBER:
-        found = dict_item(instance_dict(parent), step->key, name_hash(step->key));
-        return found ? dict_item(found, step->second, step->hash) : NULL;
+        found = dict_item(values[step->index], step->key, name_hash(step->key), &step->hint);
+        return found ? dict_item(found, step->second, step->hash, &step->second_hint) : NULL;
     case F_ATTR: *made = 1; return PyObject_GetAttr(parent, step->key);
     case F_SIZE: *made = 1; return tensor_size(parent, step->index, step->second != NULL);
     case F_CALL: *made = 1; return PyObject_CallOneArg(step->key, parent);
@@ -160,27 +161,27 @@ static inline int key_state(PyObject *dict, PyObject *key, Py_hash_t hash, int w
     return !found && PyErr_Occurred() ? -1 : !!found == wanted;
 }
 
-static inline int module_is(PyObject *module, Py_ssize_t training, PyObject *names) {
-    PyObject *dict = instance_dict(module);
+static inline int module_is(PyObject *dict, Py_ssize_t training, PyObject *names, int32_t *hints) {
     if (!dict) return 0;
-    if (training >= 0 && dict_item(dict, name_training, name_hash(name_training)) != (training ? Py_True : Py_False)) return 0;
+    PyObject *wanted = training ? Py_True : Py_False;
+    if (training >= 0 && hinted_item(dict, name_training, name_hash(name_training), &hints[0]) != wanted) return 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
-        PyObject *name = PyTuple_GET_ITEM(names, i), *member = dict_item(dict, name, name_hash(name));
+        PyObject *name = PyTuple_GET_ITEM(names, i), *member = hinted_item(dict, name, name_hash(name), &hints[i + 1]);
         if (!member || !PyDict_Check(member) || PyDict_GET_SIZE(member)) return 0;
     }
     return 1;
 }
 
 /* No two of the values are the same object. A small hash set of addresses: pairs would be quadratic. */
-static int all_different(PyObject *indices, PyObject **values) {
-    size_t count = (size_t)PyTuple_GET_SIZE(indices), size = 16;
+static int all_different(const int32_t *indices, size_t count, PyObject **values) {
+    size_t size = 16;
     while (size < 2 * count) size *= 2;
-    PyObject *few[256], **set = size <= 256 ? few : PyMem_Malloc(size * sizeof(PyObject *));
+    PyObject *few[512], **set = size <= 512 ? few : PyMem_Malloc(size * sizeof(PyObject *));
     if (!set) return 0;
     memset(set, 0, size * sizeof(PyObject *));
     int different = 1;
     for (size_t i = 0; different && i < count; i++) {
-        PyObject *value = values[PyLong_AsSsize_t(PyTuple_GET_ITEM(indices, i))];
+        PyObject *value = values[indices[i]];
         size_t place = ((uintptr_t)value >> 4) * 0x9E3779B97F4A7C15ull >> 20 & (size - 1);
         while (set[place] && set[place] != value) place = (place + 1) & (size - 1);
         different = !set[place];
@@ -225,9 +226,9 @@ static inline int holds(const CheckStep *step, PyObject *value, PyObject **value
     case C_TENSOR: return tensor_spec_matches(step->operand, value);
     case C_ALIASED: return value == values[step->number];
     case C_NOT_ALIASED: return value != values[step->number];
-    case C_NONE_ALIASED: return all_different(step->operand, values);
+    case C_NONE_ALIASED: return all_different(step->numbers, (size_t)PyTuple_GET_SIZE(step->operand), values);
     case C_STATE: return state_matches(step->operand);
-    case C_MODULE: return module_is(value, step->number, step->operand);
+    case C_MODULE: return module_is(values[step->high], step->number, step->operand, step->numbers);
     case C_PYTHON: return ask_python(step->operand, value, values);
     }
     Py_UNREACHABLE();
@@ -255,14 +256,18 @@ static enum Outcome run_steps(const Guards *guards, const Scope *scope, PyObject
     for (; check < end; check++)
         if ((answer = holds(check, NULL, values)) != 1) return fail(failure, 1, check->given, NULL, answer);
     for (Py_ssize_t i = 0; i < guards->fetch_count; i++) {
-        const FetchStep *step = &guards->fetch_steps[i];
+        FetchStep *step = &guards->fetch_steps[i];
         PyObject *parent = step->parent >= 0 ? values[step->parent] : NULL;
         int made = 0;
-        PyObject *value = fetch(step, parent, scope, &made);
+        PyObject *value = fetch(step, parent, values, scope, &made);
         if (!value) return fail(failure, 0, i, parent, 0);
         if (guards->owning && !made) Py_INCREF(value);
         values[i] = value;
         *reached = i + 1;
+        if (step->dict_at) {
+            values[step->dict_at] = instance_dict(value);
+            if (guards->owning) Py_XINCREF(values[step->dict_at]);
+        }
         for (end = check + step->checks; check < end; check++)
             if ((answer = holds(check, value, values)) != 1) return fail(failure, 1, check->given, value, answer);
     }
@@ -276,15 +281,22 @@ static PyObject *collect_outputs(const Guards *guards, PyObject **values) {
     return outputs;
 }
 
+static void release_values(const Guards *guards, PyObject **values, Py_ssize_t reached) {
+    for (Py_ssize_t i = 0; i < reached; i++) {
+        Py_DECREF(values[i]);
+        if (guards->fetch_steps[i].dict_at) Py_XDECREF(values[guards->fetch_steps[i].dict_at]);
+    }
+}
+
 enum Outcome guards_evaluate(PyObject *object, const Scope *scope, PyObject **outputs, Failure *failure) {
     const Guards *guards = (const Guards *)object;
     PyObject *few[512], **values = few;
     if (!guards->fetches) return MISS; /* cleared by the garbage collector */
-    if (guards->fetch_count > 512 && !(values = PyMem_Malloc((size_t)guards->fetch_count * sizeof(PyObject *)))) return MISS;
+    if (guards->value_count > 512 && !(values = PyMem_Malloc((size_t)guards->value_count * sizeof(PyObject *)))) return MISS;
     Py_ssize_t reached = 0;
     enum Outcome outcome = run_steps(guards, scope, values, &reached, failure);
     if (outcome == HIT && outputs && !(*outputs = collect_outputs(guards, values))) outcome = RAISED;
-    for (Py_ssize_t i = 0; guards->owning && i < reached; i++) Py_DECREF(values[i]);
+    if (guards->owning) release_values(guards, values, reached);
     if (values != few) PyMem_Free(values);
     return outcome;
 }

@@ -85,17 +85,25 @@ static PyObject *leave_frame(PyThreadState *state, Frame *frame, PyObject *resul
     return result;
 }
 
+/* Calls the replacement as a function: f(*slots, constants, outputs). */
+static PyObject *call_replacement(Entry *entry, PyObject *globals, PyObject *const *slots, Py_ssize_t arity, PyObject *outputs) {
+    PyObject *function = entry_function(entry, globals);
+    if (!function) return NULL;
+    PyObject **args = PyMem_Malloc((size_t)(arity + 2) * sizeof(PyObject *));
+    if (!args) return PyErr_NoMemory();
+    memcpy(args, slots, (size_t)arity * sizeof(PyObject *));
+    args[arity] = entry->constants;
+    args[arity + 1] = outputs;
+    Py_INCREF(function); /* the entry may make another one for other globals */
+    PyObject *result = PyObject_Vectorcall(function, args, (size_t)(arity + 2), NULL);
+    Py_DECREF(function);
+    PyMem_Free(args);
+    return result;
+}
+
 /* At the end of a data-stack chunk: the replacement as a fresh call. Steals `outputs`. */
 static PyObject *run_called(PyThreadState *state, Frame *frame, Entry *entry, Py_ssize_t arity, PyObject *outputs) {
-    PyObject *function = entry_function(entry, frame->f_globals), *result = NULL;
-    PyObject **args = function ? PyMem_Malloc((size_t)(arity + 2) * sizeof(PyObject *)) : NULL;
-    if (args) {
-        memcpy(args, frame->localsplus, (size_t)arity * sizeof(PyObject *));
-        args[arity] = entry->constants;
-        args[arity + 1] = outputs;
-        result = PyObject_Vectorcall(function, args, (size_t)(arity + 2), NULL);
-        PyMem_Free(args);
-    } else if (function) PyErr_NoMemory();
+    PyObject *result = call_replacement(entry, frame->f_globals, frame->localsplus, arity, outputs);
     Py_DECREF(outputs);
     return leave_frame(state, frame, result);
 }
@@ -236,23 +244,6 @@ static PyObject *run_at(ResumePoint *point, PyObject *globals, PyObject *func, P
     return result;
 }
 
-static PyObject *run_resumed(ResumePoint *point, Entry *entry, PyObject *globals, PyObject *values, PyObject *outputs) {
-    Py_ssize_t count = PyTuple_GET_SIZE(values);
-    PyObject *function = entry_function(entry, globals), *result = NULL;
-    PyObject **args = function ? PyMem_Malloc((size_t)(count + 2) * sizeof(PyObject *)) : NULL;
-    if (function && !args) PyErr_NoMemory();
-    if (args) {
-        memcpy(args, ((PyTupleObject *)values)->ob_item, (size_t)count * sizeof(PyObject *));
-        args[count] = entry->constants;
-        args[count + 1] = outputs;
-        Py_INCREF(function);
-        result = PyObject_Vectorcall(function, args, (size_t)(count + 2), NULL);
-        Py_DECREF(function);
-        PyMem_Free(args);
-    }
-    return result;
-}
-
 static PyObject *joined(PyObject *slots, PyObject *stack) {
     Py_ssize_t first = PyList_GET_SIZE(slots), count = first + PyList_GET_SIZE(stack);
     PyObject *values = PyTuple_New(count);
@@ -268,7 +259,7 @@ static PyObject *resume_active(ResumePoint *point, PyObject *globals, PyObject *
     Entry *entry;
     enum Outcome outcome = find(&point->place, (PyObject *)point, resume_callback, &scope, &entry, &outputs);
     if (outcome == HIT) {
-        result = run_resumed(point, entry, globals, values, outputs);
+        result = call_replacement(entry, globals, scope.slots, scope.count, outputs);
         Py_DECREF(outputs);
         Py_DECREF(entry);
     }

@@ -1,4 +1,5 @@
 /* The Guards type: checks what it is given, compiles it into steps (guards.h), reports failures. evaluate.c runs it. */
+#include "dicts.h"
 #include "guards.h"
 #include <structmember.h>
 #include <time.h>
@@ -16,13 +17,21 @@ static int bad(const char *what, Py_ssize_t index, const char *kind, const char 
 /* -- fetches -------------------------------------------------------------------------------------------------------- */
 static int is_interned_name(PyObject *object) { return PyUnicode_CheckExact(object) && PyObject_Hash(object) != -1; }
 
-static int read_member(FetchStep *step, PyObject *key) {
+/* Where among the values the __dict__ of fetch `index` is put; dict_at 0 is free: it is the first fetch's own place. */
+static Py_ssize_t dict_place(Guards *guards, Py_ssize_t index) {
+    FetchStep *step = &guards->fetch_steps[index];
+    if (!step->dict_at) step->dict_at = (int32_t)guards->value_count++;
+    return step->dict_at;
+}
+
+static int read_member(Guards *guards, FetchStep *step, PyObject *key) {
     if (!PyTuple_Check(key) || PyTuple_GET_SIZE(key) != 2 || !is_interned_name(PyTuple_GET_ITEM(key, 0)) ||
         !is_interned_name(PyTuple_GET_ITEM(key, 1)))
         return 0;
     step->key = PyTuple_GET_ITEM(key, 0);
     step->second = PyTuple_GET_ITEM(key, 1);
     step->hash = PyObject_Hash(step->second);
+    step->index = dict_place(guards, step->parent);
     return 1;
 }
 
@@ -62,7 +71,7 @@ static int read_key(Guards *guards, FetchStep *step, Py_ssize_t index, PyObject 
         if (step->hash == -1) return -1;
         if (!is_plain_constant(key)) guards->owning = 1;
         return 0;
-    case F_MODULE_MEMBER: return read_member(step, key) ? 0 : bad("fetch", index, kind, "(dict name, member name)");
+    case F_MODULE_MEMBER: return read_member(guards, step, key) ? 0 : bad("fetch", index, kind, "(dict name, member name)");
     case F_WEAK:
         guards->owning = 1; /* the referent may have no other owner than us */
         return PyWeakref_CheckRefExact(key) ? 0 : bad("fetch", index, kind, "a weakref.ref");
@@ -88,6 +97,7 @@ static int read_fetch(Guards *guards, Py_ssize_t index) {
         return PyErr_Format(PyExc_ValueError, "fetch %zd (%s): parent %zd", index, fetch_names[kind], parent), -1;
     step->kind = (uint8_t)kind;
     step->parent = (int32_t)parent;
+    step->hint = step->second_hint = NO_HINT;
     return read_key(guards, step, index, key);
 }
 
@@ -113,6 +123,16 @@ static int is_name_tuple(PyObject *object) {
 static int read_range(CheckStep *step, PyObject *operand) {
     if (PyTuple_Check(operand) && PyArg_ParseTuple(operand, "nn", &step->number, &step->high)) return 1;
     PyErr_Clear();
+    return 0;
+}
+
+/* step->numbers: the tuple's ints, or `count` hints when there is no tuple. */
+static int set_numbers(CheckStep *step, PyObject *tuple, Py_ssize_t count) {
+    if (tuple) count = PyTuple_GET_SIZE(tuple);
+    step->numbers = PyMem_Malloc((size_t)(count + 1) * sizeof(int32_t));
+    if (!step->numbers) return PyErr_NoMemory(), -1;
+    for (Py_ssize_t i = 0; i < count; i++)
+        step->numbers[i] = tuple ? (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(tuple, i)) : NO_HINT;
     return 0;
 }
 
@@ -163,9 +183,14 @@ static int read_operand(Guards *guards, CheckStep *step, Py_ssize_t index, Py_ss
         if (Py_TYPE(operand) != &TensorSpecType) return bad("check", index, kind, "a TensorSpec");
         if (!tensor_spec_is_raw(operand)) guards->owning = 1;
         return 0;
-    case C_NONE_ALIASED: return is_index_tuple(operand, fetch) ? 0 : bad("check", index, kind, "a tuple of fetch indices");
+    case C_NONE_ALIASED:
+        if (!is_index_tuple(operand, fetch)) return bad("check", index, kind, "a tuple of fetch indices");
+        return set_numbers(step, operand, 0);
     case C_STATE: return PyTuple_Check(operand) ? 0 : bad("check", index, kind, "what state() returned");
-    case C_MODULE: return read_module(step, operand) ? 0 : bad("check", index, kind, "(bool or None, tuple of names)");
+    case C_MODULE:
+        if (!read_module(step, operand)) return bad("check", index, kind, "(bool or None, tuple of names)");
+        step->high = dict_place(guards, fetch);
+        return set_numbers(step, NULL, PyTuple_GET_SIZE(step->operand) + 1);
     case C_PYTHON:
         guards->owning = 1;
         return read_python(operand, fetch) ? 0 : bad("check", index, kind, "a callable or (callable, fetch indices)");
@@ -228,7 +253,7 @@ static int read_outputs(Guards *guards) {
 }
 
 static int allocate(Guards *guards) {
-    guards->fetch_count = PyTuple_GET_SIZE(guards->fetches);
+    guards->fetch_count = guards->value_count = PyTuple_GET_SIZE(guards->fetches);
     guards->check_count = PyTuple_GET_SIZE(guards->checks);
     guards->output_count = PyTuple_GET_SIZE(guards->outputs);
     guards->fetch_steps = PyMem_Calloc((size_t)guards->fetch_count + 1, sizeof(FetchStep));
@@ -264,9 +289,7 @@ static int guards_traverse(Guards *guards, visitproc visit, void *arg) {
     return 0;
 }
 
-static int guards_clear(Guards *guards) {
-    /* the steps borrow from the tuples */
-    guards->fetch_count = guards->check_count = guards->output_count = guards->rootless = 0;
+static int guards_clear(Guards *guards) { /* the steps borrow from the tuples: without them it always fails */
     Py_CLEAR(guards->fetches);
     Py_CLEAR(guards->checks);
     return 0;
@@ -276,6 +299,7 @@ static void guards_dealloc(Guards *guards) {
     PyObject_GC_UnTrack(guards);
     guards_clear(guards);
     Py_XDECREF(guards->outputs);
+    for (Py_ssize_t i = 0; guards->check_steps && i < guards->check_count; i++) PyMem_Free(guards->check_steps[i].numbers);
     PyMem_Free(guards->fetch_steps);
     PyMem_Free(guards->check_steps);
     PyMem_Free(guards->output_steps);

@@ -23,10 +23,12 @@ typedef struct {
     uint8_t kind;
     uint16_t checks; /* how many checks follow this fetch */
     int32_t parent;
-    PyObject *key;    /* borrowed from Guards.fetches */
+    int32_t dict_at;           /* where among the values this value's __dict__ is put, for its members; 0: nowhere */
+    int32_t hint, second_hint; /* where key and second stood in their dicts (dicts.h) */
+    PyObject *key;             /* borrowed from Guards.fetches */
     PyObject *second; /* MODULE_MEMBER: the member's name; SIZE: set when the parent's metadata may be read raw */
     Py_hash_t hash;   /* of key, where it is looked up in a dict (MODULE_MEMBER: of second) */
-    Py_ssize_t index; /* of LOCAL, CLOSURE, LIST_ITEM, TUPLE_ITEM, SIZE */
+    Py_ssize_t index; /* of LOCAL, CLOSURE, LIST_ITEM, TUPLE_ITEM, SIZE; MODULE_MEMBER: the parent's dict_at */
 } FetchStep;
 
 typedef struct {
@@ -34,13 +36,15 @@ typedef struct {
     int32_t given;     /* position in Guards.checks */
     PyObject *operand; /* borrowed from Guards.checks */
     Py_ssize_t number; /* LEN, ALIASED, NOT_ALIASED; RANGE: low; MODULE: 0, 1 or -1 for any */
-    Py_ssize_t high;   /* RANGE; hash of HAS_KEY, NOT_KEY */
+    Py_ssize_t high;   /* RANGE; hash of HAS_KEY, NOT_KEY; MODULE: the value's dict_at */
+    int32_t *numbers;  /* owned. NONE_ALIASED: the fetches; MODULE: hints for "training" and each name */
 } CheckStep;
 
 typedef struct {
     PyObject_HEAD
     PyObject *fetches, *checks, *outputs; /* as given, as tuples */
     Py_ssize_t fetch_count, check_count, output_count, slot_bound;
+    Py_ssize_t value_count; /* fetch_count and one for each dict_at */
     FetchStep *fetch_steps;
     CheckStep *check_steps; /* those without a fetch first, then grouped by fetch */
     Py_ssize_t rootless;    /* how many have no fetch */
