@@ -20,11 +20,12 @@ class Break(BaseException):
         title: what was met, in the user's terms.
         why: why it ends the graph.
         hint: what the user may write instead.
+        silent: the consequence of an earlier break (a loop that goes on), not one of its own.
     """
 
-    def __init__(self, title: str, why: str = "", hint: str = "") -> None:
+    def __init__(self, title: str, why: str = "", hint: str = "", silent: bool = False) -> None:
         super().__init__(title)
-        self.title, self.why, self.hint = title, why, hint
+        self.title, self.why, self.hint, self.silent = title, why, hint, silent
         self.at: At | None = None
 
 

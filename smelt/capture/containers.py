@@ -220,7 +220,7 @@ def advance(vm: Any, iterator: Any) -> Any:
     method = None if kind is TracedGenerator else python_method(vm, iterator, "__next__")
     if method is None or kind is SequenceIterator:
         if id(iterator) in vm.sources:
-            raise Break("an iterator from outside", "its position cannot be guarded; the loop goes on after the break")
+            raise Break("an iterator from outside", "its position cannot be guarded", silent=True)
         if kind is not _LIST_ITERATOR and kind is not _TUPLE_ITERATOR and kind is not _RANGE_ITERATOR:
             vm.work += 1
             try:

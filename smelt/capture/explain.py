@@ -1,0 +1,80 @@
+"""What capture made of a program: graphs, graph breaks with reasons, guards, residual code. For people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from smelt.base.options import Options
+from smelt.capture.breaks import BreakReason
+from smelt.capture.compiled import compile_callable
+from smelt.capture.session import CompileGraph, Session
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The result of `explain`.
+
+    Attributes:
+        graph_count: compiled graphs.
+        graph_break_count: distinct places where a graph ended early.
+        op_count: operations in all graphs.
+        break_reasons: title, place, why and hint of each break.
+        graphs: the captured graphs.
+        guards: for each compiled version, its guards as Python.
+        residuals: for each compiled version, the code that took the frame's place.
+        result: what the call returned.
+    """
+
+    graph_count: int
+    graph_break_count: int
+    op_count: int
+    break_reasons: list[BreakReason]
+    graphs: list[fx.GraphModule]
+    guards: list[list[str]]
+    residuals: list[str]
+    result: Any
+
+    def __str__(self) -> str:
+        lines = [f"graphs: {self.graph_count}   graph breaks: {self.graph_break_count}   operations: {self.op_count}"]
+        for number, reason in enumerate(self.break_reasons, 1):
+            lines += ["", f"break {number}: {reason}"]
+        for number, (guards, residual) in enumerate(zip(self.guards, self.residuals, strict=True), 1):
+            lines += ["", f"version {number}, {len(guards)} guards:", *(f"  {line}" for line in guards)]
+            lines += ["residual code:", *(f"  {line}" for line in residual.splitlines())]
+        return "\n".join(lines)
+
+
+def explain(fn: Callable[..., Any], compile_graph: CompileGraph, options: Options | None = None) -> Callable[..., Explanation]:
+    """A callable that runs `fn` once with its arguments and tells what capture did.
+
+    Args:
+        fn: what one would compile; it is captured afresh.
+        compile_graph: compiles each graph, as for `compile_callable`.
+    """
+
+    def explained(*args: Any, **kwargs: Any) -> Explanation:
+        compiled = compile_callable(fn, compile_graph, options)
+        result = compiled(*args, **kwargs)
+        return describe(compiled._smelt_session, result)
+
+    return explained
+
+
+def describe(session: Session, result: Any = None) -> Explanation:
+    """The state of a compiled callable as an Explanation."""
+    versions = [version for place in session.places.values() for version in place.versions]
+    graphs = [v.residual.gm for v in versions if v.residual.gm is not None]
+    return Explanation(
+        graph_count=len(graphs),
+        graph_break_count=len(session.breaks),
+        op_count=sum(v.residual.ops for v in versions),
+        break_reasons=list(session.breaks),
+        graphs=graphs,
+        guards=[v.guards.lines() for v in versions],
+        residuals=[v.residual.source for v in versions],
+        result=result,
+    )

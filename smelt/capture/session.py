@@ -1,0 +1,296 @@
+"""One compiled callable: captures its frames, has their graphs compiled, installs guards and residual code.
+
+Every frame that starts while such a callable runs comes here once per version (`Session.frame`), and so does every point
+where a frame continues after a graph break (`Session.resumed`). What comes out is an entry of `_native`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.base.errors import CompileError, SmeltError, SmeltWarning, Unsupported
+from smelt.base.options import Options, environment
+from smelt.base.report import Report
+from smelt.base.stats import count, spend
+from smelt.capture import _native as native
+from smelt.capture import builtins, calls, decoding, exceptions, modules, objects, policy, sources
+from smelt.capture.breaks import Break, BreakReason, CannotRebuild, UserError
+from smelt.capture.frames import Frame, slot_names
+from smelt.capture.guards import GuardList
+from smelt.capture.interpreter import Interpreter, Restart
+from smelt.capture.residual import Residual, Writer
+
+CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor], Report, Options], Callable[..., Any]]
+Slots = tuple[Any, ...]
+
+SESSION: ContextVar[Session | None] = ContextVar("smelt_session", default=None)
+"""The compiled callable that runs in this thread."""
+
+_REGISTERED = (builtins, calls, exceptions, modules, objects)  # they fill the tables of the registry
+
+
+@dataclass
+class Version:
+    """One compiled version of a place, as `explain` shows it."""
+
+    name: str
+    guards: GuardList
+    residual: Residual
+    entry: Any
+    stop: BreakReason | None
+
+
+@dataclass
+class Place:
+    """Where frames of one session begin: a code object or a point of resumption, and what became of it."""
+
+    name: str
+    versions: list[Version] = field(default_factory=list)
+    idle: int = 0
+    failed: int = 0
+    given_up: bool = False
+
+
+class Session:
+    """One compiled callable: its options, its places and versions.
+
+    Attributes:
+        breaks: the distinct graph breaks so far.
+    """
+
+    def __init__(self, compile_graph: CompileGraph, options: Options) -> None:
+        self.compile_graph, self.options = compile_graph, options
+        self.places: dict[int, Place] = {}
+        self.breaks: list[BreakReason] = []
+        self.points: dict[tuple[int, int, int], native.ResumePoint] = {}
+        self._kept: list[Any] = []
+
+    # -- callbacks -----------------------------------------------------------------------------------------------
+
+    def frame(self, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any]) -> None:
+        """A function frame is about to start and no version fits."""
+        if code.co_flags & _NOT_CAPTURED or policy.marked_disabled(function) is not None:
+            native.skip(code)
+            return
+        self._attempt(code, code.co_qualname, lambda vm: self._start(vm, code, function, slots, globals))
+
+    def resumed(
+        self, point: native.ResumePoint, function: FunctionType | None, slots: Slots, globals: dict[str, Any]
+    ) -> None:
+        """A frame is about to continue after a break and no version fits."""
+        name = f"{point.code.co_qualname}+{point.offset}"
+        self._attempt(point, name, lambda vm: self._continue(vm, point, function, slots, globals))
+
+    def _attempt(self, key: Any, name: str, begin: Callable[[Interpreter], Frame]) -> None:
+        place = self.places.get(id(key))
+        if place is None:
+            place = self.places[id(key)] = Place(name)
+            self._kept.append(key)
+        if place.given_up:
+            return
+        if len(place.versions) >= self.options.recompile_limit:
+            self._over_limit(place)
+            return
+        if place.versions:
+            count("recompiles")
+        started = time.perf_counter()
+        try:
+            self._capture(key, place, begin)
+        finally:
+            spend("capture", time.perf_counter() - started - self._compiling)
+
+    _compiling = 0.0
+
+    def _over_limit(self, place: Place) -> None:
+        place.given_up = True
+        last = place.versions[-1]
+        text = f"{place.name} was compiled {len(place.versions)} times: it runs in eager from now on"
+        why = self._failing(place)
+        if self.options.fullgraph:
+            raise Unsupported(text, why=why, hint="raise options recompile_limit, or make the value stable")
+        warnings.warn(SmeltWarning(str(SmeltError(text, why=why, hint="options={'recompile_limit': n}"))), stacklevel=2)
+        del last
+
+    def _failing(self, place: Place) -> str:
+        """The guards that the versions of a place differ in, as text."""
+        lines = [set(version.guards.lines()) for version in place.versions]
+        shared = set.intersection(*lines)
+        odd = sorted(line for line in lines[-1] if line not in shared)
+        return "this guard kept failing: " + (odd[0] if odd else "unknown")
+
+    # -- capture -------------------------------------------------------------------------------------------------
+
+    def _capture(self, key: Any, place: Place, begin: Callable[[Interpreter], Frame]) -> None:
+        self._compiling = 0.0
+        try:
+            vm, frame, stop = self._interpret(begin)
+        except UserError:
+            return  # eager raises it as well, with the user's own traceback
+        except Break as refused:
+            self._refuse(place, refused)
+            return
+        except SmeltError:
+            raise
+        except Exception as error:
+            self._broken(place, error)
+            return
+        try:
+            self._finish(key, place, vm, frame, stop)
+        except (Break, CannotRebuild) as refused:
+            title = refused.title if isinstance(refused, Break) else f"{refused} leaves the frame"
+            self._refuse(place, Break(title, "residual code cannot make it", "return tensors and plain objects"))
+
+    def _interpret(self, begin: Callable[[Interpreter], Frame]) -> tuple[Interpreter, Frame, Break | None]:
+        stop_at, cause = -1, None
+        while True:
+            vm = Interpreter(decoding.decode)
+            try:
+                frame = begin(vm)
+                stop = vm.run_root(frame, stop_at)
+                return vm, frame, cause if stop is not None and cause is not None else stop
+            except Restart as again:
+                stop_at, cause = again.step, again.stop
+            finally:
+                vm.ambient.restore()
+
+    def _finish(self, key: Any, place: Place, vm: Interpreter, frame: Frame, stop: Break | None) -> None:
+        reason = None if stop is None else BreakReason.of(stop)
+        if reason is not None and self.options.fullgraph:
+            raise reason.error()
+        names = slot_names(frame.code)
+        if isinstance(key, native.ResumePoint):
+            names = [*names, *(f"stack{i}" for i in range(key.depth))]
+        else:
+            names = names[: native.argument_slots(frame.code)]
+        writer = Writer(vm, names, self.point)
+        residual = writer.write_return(frame.value) if reason is None else writer.write_break(frame)
+        if stop is not None and reason is not None and not stop.silent:
+            self._add_break(reason)
+        elif reason is None and residual.gm is None and self._is_idle(key, place):
+            return
+        self._install(key, place, vm, residual, reason)
+
+    def _add_break(self, reason: BreakReason) -> None:
+        if reason not in self.breaks:
+            count("breaks")
+            self.breaks.append(reason)
+
+    def _is_idle(self, key: Any, place: Place) -> bool:
+        """A frame without tensor work that returns: not worth guards; a code that keeps doing so is left alone."""
+        if place.versions or isinstance(key, native.ResumePoint):
+            return False
+        place.idle += 1
+        if place.idle >= _IDLE:
+            native.skip(key)
+        return True
+
+    def _install(
+        self, key: Any, place: Place, vm: Interpreter, residual: Residual, reason: BreakReason | None
+    ) -> None:
+        graph = None
+        if residual.gm is not None:
+            graph = self._compile(place, vm, residual)
+            if graph is None:
+                return
+        vm.guards.check(_SESSION_SOURCE, native.IS, self)
+        entry = native.add_entry(key, vm.guards.finish(residual.outputs), residual.code(), residual.namespace(graph))
+        place.versions.append(Version(place.name, vm.guards, residual, entry, reason))
+
+    def _compile(self, place: Place, vm: Interpreter, residual: Residual) -> Callable[..., Any] | None:
+        report = Report.for_graph(place.name.replace("<", "").replace(">", ""))
+        report.add("guards.py", lambda: "\n".join(vm.guards.lines()) + "\n")
+        report.add("residual.py", lambda: residual.source)
+        count("graphs")
+        count("ops", residual.ops)
+        started = time.perf_counter()
+        assert residual.gm is not None
+        try:
+            return self.compile_graph(residual.gm, [i.tensor for i in residual.inputs], report, self.options)
+        except Exception as error:
+            if environment().strict or self.options.fullgraph:
+                raise
+            folder = report.save(environment().cache_dir / "failures" / report.name)
+            self._fall_back(place, CompileError(f"compiling {place.name} failed: {error}", why=f"report in {folder}"))
+            return None
+        finally:
+            self._compiling = time.perf_counter() - started
+
+    def _refuse(self, place: Place, refused: Break) -> None:
+        """The frame cannot be captured, not even in parts: eager, and a break for `explain`."""
+        reason = BreakReason.of(refused)
+        if self.options.fullgraph:
+            raise reason.error()
+        self._add_break(reason)
+        place.failed += 1
+        if place.failed >= self.options.recompile_limit:
+            place.given_up = True
+
+    def _broken(self, place: Place, error: Exception) -> None:
+        """A bug of capture itself."""
+        if environment().strict or self.options.fullgraph:
+            raise error
+        self._fall_back(place, CompileError(f"capturing {place.name} failed: {type(error).__name__}: {error}"))
+
+    def _fall_back(self, place: Place, error: CompileError) -> None:
+        count("fallbacks")
+        place.given_up = True
+        warnings.warn(SmeltWarning(f"{error}\n  the frame runs in eager"), stacklevel=2)
+
+    # -- beginnings --------------------------------------------------------------------------------------------------
+
+    def point(self, code: CodeType, offset: int, depth: int) -> native.ResumePoint:
+        """The resume point of a place, made once."""
+        key = (id(code), offset, depth)
+        if key not in self.points:
+            self.points[key] = native.ResumePoint(code, offset, depth)
+        return self.points[key]
+
+    def _start(
+        self, vm: Interpreter, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any]
+    ) -> Frame:
+        names = slot_names(code)
+        vm.root_globals(globals)
+        vm.guards.state()
+        held = [vm.external(v, sources.local(i, names[i])) for i, v in enumerate(slots)]
+        held += [native.NULL] * (len(names) - len(held))
+        frame = Frame(decoding.decode(code), held, globals, function)
+        if function.__closure__:
+            frame.closure = function.__closure__
+            vm.adopt_cells(function, sources.frame_function())
+        return frame
+
+    def _continue(
+        self,
+        vm: Interpreter,
+        point: native.ResumePoint,
+        function: FunctionType | None,
+        slots: Slots,
+        globals: dict[str, Any],
+    ) -> Frame:
+        code = point.code
+        names = [*slot_names(code), *(f"stack{i}" for i in range(point.depth))]
+        vm.root_globals(globals)
+        vm.guards.state()
+        held = [
+            v if v is native.NULL else vm.external(v, sources.local(i, names[i])) for i, v in enumerate(slots)
+        ]
+        width = len(names) - point.depth
+        frame = Frame(decoding.decode(code), held[:width], globals, function)
+        frame.stack = held[width:]
+        frame.pc = frame.decoded.index_of[point.offset]
+        return frame
+
+
+_NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_IDLE = 4
+_SESSION_SOURCE = sources.called(sources.const(None, ""), SESSION.get, "session")
