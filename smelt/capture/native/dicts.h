@@ -3,13 +3,17 @@
 #ifndef SMELT_CAPTURE_DICTS_H
 #define SMELT_CAPTURE_DICTS_H
 
-#include "native.h"
+#include "guards.h"
 
+#undef _PyGC_FINALIZED /* 3.12 names a macro and a function so */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* by 3.12's own header */
 #define Py_BUILD_CORE 1
 #include <internal/pycore_dict.h>
 #undef Py_BUILD_CORE
+#pragma GCC diagnostic pop
 
-enum { NO_HINT = -1, LONG_SCAN = 64 };
+enum { LONG_SCAN = 64 };
 
 /* A look-up by hash that renews the hint. Borrowed; NULL with or without an exception. */
 static Py_NO_INLINE PyObject *unhinted_item(PyObject *dict, PyObject *key, Py_hash_t hash, int32_t *hint) {

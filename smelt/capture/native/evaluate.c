@@ -3,7 +3,6 @@
  * References: as long as no step can run Python code, nothing can die under us and values are borrowed. Otherwise
  * (`owning`) every value is held until the end. */
 #include "dicts.h"
-#include "guards.h"
 #include <math.h>
 
 /* -- reading objects ------------------------------------------------------------------------------------------------ */

@@ -1,5 +1,4 @@
 /* The Guards type: checks what it is given, compiles it into steps (guards.h), reports failures. evaluate.c runs it. */
-#include "dicts.h"
 #include "guards.h"
 #include <structmember.h>
 #include <time.h>

@@ -17,7 +17,7 @@
 #define AS_CHECK(name) C_##name,
 enum FetchKind { FETCH_KINDS(AS_FETCH) FETCH_COUNT };
 enum CheckKind { CHECK_KINDS(AS_CHECK) CHECK_COUNT };
-enum { LAST_ROOT = F_WEAK };
+enum { LAST_ROOT = F_WEAK, NO_HINT = -1 };
 
 typedef struct {
     uint8_t kind;
