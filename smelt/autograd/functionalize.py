@@ -16,9 +16,9 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from smelt.autograd.views import read_view, write_view
+from smelt.autograd.views import read_view, write_memory, write_view
 from smelt.base.errors import CompileError, Unsupported
-from smelt.graph.meta import TensorMeta, contiguous_stride
+from smelt.graph.meta import TensorMeta, contiguous_stride, may_overlap
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.trace import Layout, Place, TraceTensor, answer_for, argument, trace_like
 
@@ -67,6 +67,11 @@ class GraphRecorder:
 
     def assign(self, place: Place, node: fx.Node) -> None:
         """`place` now has the value `node`; so the places above it change as well."""
+        if _below_overlap(place):
+            root = place.storage.root
+            assert root is not None
+            self.assign(root, write_memory(self.emit, self.value(root), node, place))
+            return
         values = [node]
         above = []
         while place.parent is not None:
@@ -264,6 +269,16 @@ _MEANINGLESS = frozenset({"pin_memory", "memory_format", "non_blocking", "layout
 
 _RANDOM_IN_NAME_ONLY = frozenset({aten._scaled_dot_product_flash_attention_for_cpu.default})
 """Tagged as random, but not on this device (no dropout is done inside)."""
+
+
+def _below_overlap(place: Place) -> bool:
+    """True when some place above has elements that are the same memory."""
+    above = place.parent
+    while above is not None:
+        if above.parent is not None and may_overlap(above.layout.val.shape, above.layout.val.stride):
+            return True
+        above = above.parent
+    return False
 
 
 def _key(value: Any) -> Any:

@@ -62,13 +62,20 @@ class View:
 
 
 @dataclass(frozen=True)
+class Repeated:
+    """A user output that is the same object as user output `output`."""
+
+    output: int
+
+
+@dataclass(frozen=True)
 class Constant:
     """A user output that is no tensor."""
 
     value: Any
 
 
-OutputPlan = Fresh | SameInput | View | Constant
+OutputPlan = Fresh | SameInput | View | Repeated | Constant
 
 
 @dataclass(frozen=True)
@@ -345,15 +352,19 @@ class _Trace:
         for out in results:
             if isinstance(out, torch.Tensor):
                 sharing.setdefault(self.traced(out).place.storage, set()).add(id(self.traced(out)))
-        for out in results:
+        seen: dict[int, int] = {}
+        for i, out in enumerate(results):
             if not isinstance(out, torch.Tensor):
                 yield Constant(out)
                 continue
             out = self.traced(out)
             if id(out) in same:
                 yield SameInput(same[id(out)])
-                continue
-            yield self.plan_output(out, len(sharing[out.place.storage]) > 1)
+            elif id(out) in seen:
+                yield Repeated(seen[id(out)])
+            else:
+                seen[id(out)] = i
+                yield self.plan_output(out, len(sharing[out.place.storage]) > 1)
 
     def traced(self, out: torch.Tensor) -> TraceTensor:
         return out if type(out) is TraceTensor else self.rec.constant(out)
@@ -364,12 +375,12 @@ class _Trace:
         owner = self.by_storage.get(storage)
         if owner is not None:
             base = self.inputs[owner].seen
-            if base.requires_grad or not out.requires_grad:  # else: gradients that a view of the input would not have
-                return View(True, owner, _path(out.place), out.requires_grad)
+            if base.requires_grad or not _has_history(out):  # else: gradients that a view of the input would not have
+                return View(True, owner, _path(out.place), _has_history(out))
         elif out.place.parent is not None and (shares or not is_dense(val.shape, val.stride)):
             base = _base_of(out)
-            if base.requires_grad or not out.requires_grad:
-                return View(False, self.program_index(base), _path(out.place), out.requires_grad)
+            if base.requires_grad or not _has_history(out):
+                return View(False, self.program_index(base), _path(out.place), _has_history(out))
         return Fresh(self.program_index(out))
 
     def program_index(self, tensor: TraceTensor) -> int:
@@ -384,7 +395,7 @@ class _Trace:
     def backward(self, mutations: Sequence[Mutation]) -> tuple[tuple[int, ...], dict[int, TraceTensor]]:
         """Positions that have tangents, and the gradient of each input that gets one."""
         heads = [*self.program, *(self.inputs[m.input].seen for m in mutations)]
-        with_grad = [t.requires_grad for t in self.program] + [m.grad for m in mutations]
+        with_grad = [_has_history(t) for t in self.program] + [m.grad for m in mutations]
         wanted = [i for i, one in enumerate(self.inputs) if one.leaf.requires_grad and self.first[id(one)] == i]
         roots = [i for i, yes in enumerate(with_grad) if yes]
         if not roots or not wanted:
@@ -475,6 +486,11 @@ def _run_node(gm: fx.GraphModule, node: fx.Node, args: tuple[Any, ...], kwargs: 
             return value
         case other:
             raise Unsupported(f"a graph node of kind {other!r}")
+
+
+def _has_history(tensor: torch.Tensor) -> bool:
+    """True when gradients flow into the tensor. A view taken under no_grad says `requires_grad` when its base does."""
+    return tensor.grad_fn is not None or (tensor.requires_grad and not tensor._is_view())
 
 
 def _path(place: Place) -> tuple[Step, ...]:

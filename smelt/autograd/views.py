@@ -45,6 +45,16 @@ def write_view(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.
     return rule[1](emit, parent, value, place) if rule else _write_strided(emit, parent, value, place)
 
 
+def write_memory(emit: Emit, root: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    """The root's new value after `value` was written to `place`, by positions in memory.
+
+    For places below one whose elements overlap (`expand`, `unfold`), where steps would leave stale twins.
+    """
+    base = place.storage.root
+    assert base is not None
+    return _write_positions(emit, root, value, place, base)
+
+
 def _val(place: Place | None) -> TensorMeta:
     assert place is not None
     return place.layout.val
@@ -211,17 +221,16 @@ def memory_order(val: TensorMeta) -> list[int] | None:
     return sorted(range(val.ndim), key=lambda d: (-val.stride[d], val.shape[d] == 1, d))
 
 
-def _target(place: Place) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Shape, strides and offset of `place`, the offset relative to its parent's first element."""
+def _target(place: Place, base: Place) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Shape, strides and offset of `place`, the offset relative to the first element of `base`."""
     val = _val(place)
-    assert place.parent is not None
-    return val.shape, val.stride, place.layout.offset - place.parent.layout.offset
+    return val.shape, val.stride, place.layout.offset - base.layout.offset
 
 
-def _to_memory(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
-    """The parent's elements in memory order, as one dimension."""
-    val = _val(place.parent)
-    shape, stride, offset = _target(place)
+def _to_memory(emit: Emit, node: fx.Node, place: Place, base: Place) -> fx.Node:
+    """The elements of `base` (with value `node`) in memory order, as one dimension."""
+    val = _val(base)
+    shape, stride, offset = _target(place, base)
     order = memory_order(val)
     if order is None or offset < 0 or offset + extent(shape, stride) > val.numel:
         raise Unsupported(
@@ -229,7 +238,7 @@ def _to_memory(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
             why=f"shape {list(shape)}, stride {list(stride)} of a tensor {val}",
             hint="call it on the base tensor, or use slicing",
         )
-    return emit(aten.view.default, emit(aten.permute.default, parent, order), [val.numel])
+    return emit(aten.view.default, emit(aten.permute.default, node, order), [val.numel])
 
 
 def _from_memory(emit: Emit, flat: fx.Node, val: TensorMeta) -> fx.Node:
@@ -239,8 +248,9 @@ def _from_memory(emit: Emit, flat: fx.Node, val: TensorMeta) -> fx.Node:
 
 
 def _read_strided(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
-    shape, stride, offset = _target(place)
-    return read_strided(emit, _to_memory(emit, parent, place), _val(place.parent).numel, shape, stride, offset)
+    assert place.parent is not None
+    flat = _to_memory(emit, parent, place, place.parent)
+    return read_strided(emit, flat, _val(place.parent).numel, *_target(place, place.parent))
 
 
 def read_strided(
@@ -299,10 +309,15 @@ def _positions(emit: Emit, flat: fx.Node, shape: Sequence[int], stride: Sequence
 
 
 def _write_strided(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
-    shape, stride, offset = _target(place)
-    flat = _to_memory(emit, parent, place)
-    positions = _positions(emit, flat, shape, stride, offset)
-    return _from_memory(emit, emit(aten.index_put.default, flat, [positions], value), _val(place.parent))
+    assert place.parent is not None
+    return _write_positions(emit, parent, value, place, place.parent)
+
+
+def _write_positions(emit: Emit, node: fx.Node, value: fx.Node, place: Place, base: Place) -> fx.Node:
+    """The new value of `base` (now `node`) after `value` was written to `place`."""
+    flat = _to_memory(emit, node, place, base)
+    positions = _positions(emit, flat, *_target(place, base))
+    return _from_memory(emit, emit(aten.index_put.default, flat, [positions], value), _val(base))
 
 
 _SAME = (_read_same, _write_same)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from smelt.autograd.joint import Constant, Fresh, Joint, OutputPlan, SameInput, View
+from smelt.autograd.joint import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, View
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast
 from smelt.graph.meta import TensorMeta
@@ -100,6 +100,7 @@ class _Plan:
         self.detached = tuple(i for i in range(joint.num_outputs) if i not in joint.differentiable)
         self.with_grad = tuple(k for k, m in enumerate(joint.mutations) if m.grad)
         self.without_grad = tuple(k for k, m in enumerate(joint.mutations) if not m.grad)
+        self.num_grads = joint.num_outputs + len(self.with_grad)
         self.saving: _Saving | None = None
 
 
@@ -159,15 +160,18 @@ class _Compiled(torch.autograd.Function):
         plan: _Plan = ctx.plan
         saved = ctx.saved_tensors
         assert plan.saving is not None
-        results = _Gradients.apply if torch.is_grad_enabled() else _gradients
-        found = results(plan, plan.saving.count, len(saved), *saved, *grads)
+        if torch.is_grad_enabled():
+            found = _Gradients.apply(torch.empty(0, requires_grad=True), plan, plan.saving.count, *saved, *grads)
+        else:
+            found = _gradients(plan, saved[: plan.saving.count], grads)
         return (None, *(None if k is None else found[k] for k in plan.joint.gradients))
 
 
-def _gradients(plan: _Plan, count: int, total: int, *tensors: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-    """Run the backward program. `tensors`: saved ones (`count` of `total` are the program's), then tangents."""
-    grads = tensors[total:]
-    inputs: list[Any] = list(tensors[:count])
+def _gradients(
+    plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor, ...]:
+    """Run the backward program."""
+    inputs = list(saved)
     where = plan.num_outputs
     for i, meta in plan.tangents:
         if i >= plan.num_outputs:  # written inputs: only those with gradients are outputs of the function
@@ -190,11 +194,16 @@ def _tangent(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:
 
 
 class _Gradients(torch.autograd.Function):
-    """The backward program under `create_graph=True`: first derivatives work, second ones say why not."""
+    """The backward program under `create_graph=True`: first derivatives work, second ones say why not.
+
+    Its first argument requires grad, so that a second derivative always comes here: saved intermediate values have no
+    history that would lead back to the inputs.
+    """
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, count: int, total: int, *tensors: torch.Tensor | None) -> Any:
-        return _gradients(plan, count, total, *tensors)
+    def forward(ctx: Any, anchor: torch.Tensor, plan: _Plan, count: int, *tensors: torch.Tensor | None) -> Any:
+        first = len(tensors) - plan.num_grads
+        return _gradients(plan, tensors[:count], tensors[first:])  # type: ignore[arg-type]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -232,12 +241,17 @@ def _finisher(joint: Joint) -> Callable[[Sequence[torch.Tensor], Sequence[torch.
     plans = joint.outputs
 
     def finish(inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        return tuple(_output(plan, inputs, results) for plan in plans)
+        outputs: list[Any] = []
+        for plan in plans:
+            outputs.append(_output(plan, inputs, results, outputs))
+        return tuple(outputs)
 
     return finish
 
 
-def _output(plan: OutputPlan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> Any:
+def _output(
+    plan: OutputPlan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor], before: Sequence[Any]
+) -> Any:
     match plan:
         case Fresh(index):
             return results[index]
@@ -249,6 +263,8 @@ def _output(plan: OutputPlan, inputs: Sequence[torch.Tensor], results: Sequence[
                 return _replay(tensor, steps)
             with torch.no_grad():
                 return _replay(tensor, steps)
+        case Repeated(output):
+            return before[output]
         case Constant(value):
             return value
     raise SmeltError(f"unknown output plan {plan!r}")

@@ -70,6 +70,16 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
+def may_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """True when two positions may be the same element in memory (`expand`, `unfold`)."""
+    reach = 0
+    for step, size in sorted((s, n) for n, s in zip(shape, stride, strict=True) if n != 1):
+        if step <= reach:
+            return True
+        reach += step * (size - 1)
+    return False
+
+
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
     """Elements from the first to the last that the tensor can touch (0 when it has none)."""
     last = 0
