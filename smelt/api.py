@@ -1,0 +1,94 @@
+"""The public API: compile, explain, reset."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from smelt.backends import Backend, check_backend
+from smelt.base.options import Options, resolve_options
+from smelt.base.stats import reset_stats
+from smelt.capture import compiled as capture
+from smelt.capture import explain as capture_explain
+from smelt.pipeline import compile_graph
+from smelt.twin import CompiledTwin, Remake, make_twin, original_of
+
+
+def compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Backend = "smelt",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+) -> Any:
+    """Make a module or function faster. Compiling happens at the first call, for the shapes that come.
+
+    Args:
+        model: an `nn.Module` or a callable; without it, a decorator is returned.
+        fullgraph: a graph break is an error (`Unsupported`) instead of a second graph.
+        dynamic: None: static shapes first, then sizes that change become symbolic; True, False: always, never.
+        backend: "smelt", "aot_eager", "eager", a registered name, or a callable `(gm, example_inputs) -> callable`.
+        mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
+        options: single settings instead of a mode.
+        disable: return `model` unchanged.
+
+    Returns:
+        For a module: a module of the same class family that shares all state with it (same `state_dict` keys,
+        parameters, hooks, attributes, `train()`/`eval()`; `copy.deepcopy` and pickling give compiled modules).
+        For a callable: a callable.
+
+    Raises:
+        OptionError: an unknown backend, mode or option, or a value of the wrong type.
+    """
+    kwargs = dict(fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable)
+    if model is None:
+        return functools.partial(compile, **kwargs)
+    chosen = _options(fullgraph, dynamic, backend, mode, options)
+    if disable:
+        return model
+    if isinstance(model, nn.Module):
+        module = original_of(model)
+        return make_twin(module, capture.compile_callable(module, compile_graph, chosen), Remake(compile, kwargs))
+    return capture.compile_callable(model, compile_graph, chosen)
+
+
+def explain(
+    fn: Callable[..., Any],
+    *,
+    dynamic: bool | None = None,
+    backend: str | Backend = "smelt",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., capture_explain.Explanation]:
+    """`explain(fn)(*args)` compiles and runs `fn` once and tells what happened: graphs, breaks with reasons, guards."""
+    target = original_of(fn)
+    return capture_explain.explain(target, compile_graph, _options(False, dynamic, backend, mode, options))
+
+
+def reset() -> None:
+    """Forget everything compiled in this process, and the counters of `stats()`. The disk cache stays."""
+    capture.reset()
+    reset_stats()
+
+
+def is_compiled(module: Any) -> bool:
+    """Whether `module` came from `smelt.compile`."""
+    return isinstance(module, CompiledTwin) or hasattr(module, "_smelt_session")
+
+
+def _options(
+    fullgraph: bool,
+    dynamic: bool | None,
+    backend: str | Backend,
+    mode: str | None,
+    options: Mapping[str, Any] | None,
+) -> Options:
+    return resolve_options(
+        backend=check_backend(backend), mode=mode, fullgraph=fullgraph, dynamic=dynamic, options=options
+    )

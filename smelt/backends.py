@@ -1,0 +1,72 @@
+"""The registry of backends: `(torch-level GraphModule, example inputs) -> callable`, as the ecosystem writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+from typing import Any, overload
+
+import torch
+from torch import fx
+
+from smelt.base.errors import OptionError, unknown_name
+
+Backend = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Any]]
+ENTRY_POINTS = "smelt_backends"
+"""Packages may offer backends through this entry-point group."""
+
+_registered: dict[str, Backend] = {}
+BUILT_IN = ("aot_eager", "eager", "smelt")
+
+
+@overload
+def register_backend(compiler: Backend, name: str | None = None) -> Backend: ...
+@overload
+def register_backend(compiler: None = None, name: str | None = None) -> Callable[[Backend], Backend]: ...
+def register_backend(compiler: Backend | None = None, name: str | None = None) -> Any:
+    """Register `compiler(gm, example_inputs) -> callable` under `name` (default: the function's name).
+
+    Works as a decorator with or without arguments. The callable takes the graph's inputs positionally and
+    returns a tuple of tensors.
+
+    Raises:
+        OptionError: the name belongs to a built-in backend.
+    """
+    if compiler is None:
+        return lambda fn: register_backend(fn, name)
+    chosen = name or compiler.__name__
+    if chosen in BUILT_IN:
+        raise OptionError(f"backend name {chosen!r} is built in", hint="choose another name")
+    _registered[chosen] = compiler
+    return compiler
+
+
+def list_backends() -> list[str]:
+    """Names that `compile(backend=...)` accepts: built in, registered and installed through entry points."""
+    installed = {point.name for point in entry_points(group=ENTRY_POINTS)}
+    return sorted({*BUILT_IN, *_registered, *installed})
+
+
+def check_backend(backend: str | Backend) -> str:
+    """The backend's name, registered if it was given as a callable.
+
+    Raises:
+        OptionError: an unknown name (lists the valid ones and the nearest).
+    """
+    if callable(backend):
+        name = getattr(backend, "__name__", type(backend).__name__)
+        key = f"{name}@{id(backend):x}"
+        _registered[key] = backend
+        return key
+    if backend not in BUILT_IN and backend not in _registered:
+        for point in entry_points(group=ENTRY_POINTS):
+            if point.name == backend:
+                _registered[backend] = point.load()
+                return backend
+        raise unknown_name("backend", backend, list_backends())
+    return backend
+
+
+def user_backend(name: str) -> Backend:
+    """The registered function behind a checked name that is not built in."""
+    return _registered[name]

@@ -1,0 +1,105 @@
+"""The compiler on one page: every stage called once, in order, each a function from one value to the next.
+
+    torch-level graph -> joint ATen graph -> joint prim graph -> forward and backward -> loops -> kernels -> programs
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.autograd.eager import compile_aot_eager
+from smelt.autograd.joint import trace_joint
+from smelt.autograd.partition import partition
+from smelt.autograd.wrap import wrap
+from smelt.backends import user_backend
+from smelt.base.options import Options
+from smelt.base.report import Report
+from smelt.base.stats import spend
+from smelt.codegen.host import Rendered, render_cpp
+from smelt.graph.printer import print_graph
+from smelt.loops.lower import lower
+from smelt.native import Program, load
+from smelt.prims.decompose import decompose
+from smelt.runtime.build import build
+from smelt.schedule.plan import schedule
+
+
+def compile_graph(
+    gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
+) -> Callable[..., Any]:
+    """A captured torch-level graph in, a callable over the same flat inputs out, by the backend that `options` names.
+
+    Raises:
+        SmeltError: a stage cannot do it; capture decides between eager and an error.
+    """
+    report.add("1_torch.py", lambda: print_graph(gm))
+    with _no_collection():
+        match options.backend:
+            case "eager":
+                return gm.forward
+            case "aot_eager":
+                return compile_aot_eager(gm, example_inputs, options)
+            case "smelt":
+                return compile_smelt(gm, example_inputs, report, options)
+            case name:
+                return user_backend(name)(gm, list(example_inputs))
+
+
+def compile_smelt(
+    gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
+) -> Callable[..., Any]:
+    """The whole stack: differentiate, decompose, split, lower, fuse, generate, build."""
+    with _stage("joint"):
+        joint = trace_joint(gm, example_inputs, options)
+        report.add("2_joint.py", lambda: print_graph(joint.module))
+    with _stage("prims"):
+        prims = decompose(joint.module, options)
+        report.add("3_prims.py", lambda: print_graph(prims))
+    with _stage("partition"):
+        forward, backward = partition(prims, joint, options)
+    parts = {"forward": forward} if backward is None else {"forward": forward, "backward": backward}
+    rendered = [render(part, options, report, name) for name, part in parts.items()]
+    build([source for program in rendered for source in program.cpp_sources])  # all at once: they build in parallel
+    programs: list[Program] = [load(program, options) for program in rendered]
+    return wrap(joint, programs[0], programs[1] if backward is not None else None)
+
+
+def render(part: fx.GraphModule, options: Options, report: Report, name: str) -> Rendered:
+    """One program of the pair as source text: loops, schedule, kernels, host."""
+    with _stage("loops"):
+        loops = lower(part)
+        report.add(f"4_{name}_loops.txt", lambda: str(loops))
+    with _stage("schedule"):
+        plan = schedule(loops, options)
+        report.add(f"5_{name}_schedule.txt", lambda: str(plan))
+    with _stage("codegen"):
+        rendered = render_cpp(plan)
+        report.add(f"6_{name}_kernels.cpp", lambda: "\n".join(rendered.cpp_sources))
+        report.add(f"7_{name}_host.py", lambda: rendered.host_source)
+    return rendered
+
+
+@contextmanager
+def _stage(name: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    spend(name, time.perf_counter() - started)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Graphs are many small objects that all live on: looking for garbage among them only costs time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

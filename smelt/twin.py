@@ -1,0 +1,85 @@
+"""The compiled twin of a module: same class family, same state, same keys; only calling it differs.
+
+The twin shares the original's `__dict__`, so parameters, buffers, hooks, `training` and attributes are one and the
+same for both, and `state_dict()` needs no prefix.
+"""
+
+from __future__ import annotations
+
+import copy
+import types
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from smelt.base.errors import OptionError
+
+_classes: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
+
+
+class CompiledTwin:
+    """Mixed into a module's class ahead of it. Slots hold what must not enter the shared `__dict__`."""
+
+    __slots__ = ("_orig_mod", "_smelt_call", "_smelt_remake")
+
+    _orig_mod: nn.Module
+    _smelt_call: Callable[..., Any]
+    _smelt_remake: Callable[[nn.Module], Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._smelt_call(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self._smelt_remake(copy.deepcopy(self._orig_mod, memo))
+
+    def __copy__(self) -> Any:
+        return self._smelt_remake(copy.copy(self._orig_mod))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _unpickle, (self._smelt_remake, self._orig_mod)
+
+
+class Remake:
+    """Compile again with the arguments of the first time; a class, so that twins can be pickled."""
+
+    def __init__(self, compile: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+        self.compile, self.kwargs = compile, dict(kwargs)
+
+    def __call__(self, module: nn.Module) -> Any:
+        return self.compile(module, **self.kwargs)
+
+
+def make_twin(module: nn.Module, call: Callable[..., Any], remake: Remake) -> Any:
+    """A module that is an instance of `module`'s class, shares all its state, and runs `call` when called.
+
+    Raises:
+        OptionError: the class cannot be subclassed (TorchScript modules).
+    """
+    twin = object.__new__(_twin_class(type(module)))
+    object.__setattr__(twin, "__dict__", module.__dict__)
+    object.__setattr__(twin, "_orig_mod", module)
+    object.__setattr__(twin, "_smelt_call", call)
+    object.__setattr__(twin, "_smelt_remake", remake)
+    return twin
+
+
+def original_of(module: Any) -> Any:
+    """The module that was given to `smelt.compile`; anything else unchanged."""
+    return module._orig_mod if isinstance(module, CompiledTwin) else module
+
+
+def _twin_class(cls: type) -> type:
+    if cls not in _classes:
+        try:
+            twin = types.new_class(cls.__name__, (CompiledTwin, cls))
+        except TypeError as error:
+            raise OptionError(f"a module of class {cls.__name__} cannot be compiled", why=str(error)) from error
+        twin.__module__, twin.__qualname__, twin.__doc__ = cls.__module__, cls.__qualname__, cls.__doc__
+        _classes[cls] = twin
+    return _classes[cls]
+
+
+def _unpickle(remake: Remake, module: nn.Module) -> Any:
+    return remake(module)
