@@ -1,9 +1,9 @@
 """Operations that are not generated: `extern(name, params, inputs, outputs)` binds one to its best implementation.
 
 The host program calls the result between generated segments: `k(*tensors)` returns fresh tensors and
-`k.into(out, *tensors)` writes into a given one where `k.supports_out`. Implementations register per operation in `EXTERNS` (modules `gemm`,
-`convolution`, `fallback`); where an operation has several, the first call times them on the real tensors (see `tune`).
-Programs run below autograd and autocast, so the ATen calls here dispatch straight to kernels.
+`k.into(out, *tensors)` writes into a given one where `k.supports_out`. Implementations register per operation in
+`EXTERNS` (modules `gemm`, `convolution`, `fallback`); where an operation has several, the first call times them on the
+real tensors (see `tune`). Programs run below autograd and autocast, so ATen calls dispatch straight to kernels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One implementation: `call(*tensors)` returns fresh results; `into(out, *tensors)`, if any, writes the only one."""
+    """One implementation: `call(*tensors)` gives fresh results; `into(out, *tensors)`, if any, writes the only one."""
 
     name: str
     call: Callable[..., Any]

@@ -1,8 +1,8 @@
 """Picks the fastest of several ways to run one operation: timed once per operation, then remembered.
 
 Timings are kept in memory and, as plain JSON text, in the store, under a key that names processor, torch version and
-thread count. The first step of a model pays for tuning, so it is cheap: one warm-up and a few runs per candidate, fewer
-for long ones, and a candidate that is clearly slower than the best so far is dropped after its first timed run.
+thread count. The first step of a model pays for tuning, so it is cheap: a few runs per candidate, one or two for long
+ones, more only for candidates that are close to each other. A result from a busy machine is used but not stored.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from smelt.base.store import content_key, store
 from smelt.base.version import VERSION
 from smelt.runtime.build import cpu_features
 
-RUNS = 4
-"""Timed runs of a candidate that stays near the best."""
-DROP = 1.5
-"""A candidate whose first timed run takes this many times the best is not run again."""
-BUDGET_S = 0.05
-"""Once a candidate has used this much time it is not run again."""
+LEAST_RUNS = 3
+"""Runs of every candidate; one of them may be disturbed, and the first pays for one-time set-up."""
+MOST_RUNS = 6
+"""Runs of candidates that stay close to each other."""
+CLOSE = 1.15
+"""A candidate is out once its best run takes this many times the best of all."""
+LONG_S = 0.03
+"""A candidate that has used this much time gets no further run: disturbances matter little to long operations."""
+STEADY = 1.3
+"""Only a winner with a second run within this factor of its best is written to the store."""
 
 _lock = threading.Lock()
 _known: dict[str, str] = {}
@@ -32,7 +36,7 @@ _known: dict[str, str] = {}
 
 @functools.cache
 def machine_key() -> str:
-    """What timings depend on besides the operation: processor, torch, thread count is added per call."""
+    """What timings depend on besides the operation and the thread count: processor, torch and smelt."""
     return content_key(cpu_features(), torch.__version__, VERSION)
 
 
@@ -67,40 +71,40 @@ def choose(operation: str, candidates: Mapping[str, Callable[[], object]]) -> st
     known = remembered(operation, names)
     if known is not None:
         return known
-    timings = measure(candidates)
-    winner = min(timings, key=timings.__getitem__)
+    runs = measure(candidates)
+    best = {name: min(times) for name, times in runs.items()}
+    winner = min(best, key=best.__getitem__)
     key = _key(operation, names)
     with _lock:
         _known[key] = winner
-    record = {"operation": operation, "threads": torch.get_num_threads(), "winner": winner, "seconds": timings}
-    store().put_text("tune", key, json.dumps(record, indent=1) + "\n")
+    if _steady(runs[winner]):
+        record = {"operation": operation, "threads": torch.get_num_threads(), "winner": winner, "seconds": best}
+        store().put_text("tune", key, json.dumps(record, indent=1) + "\n")
     return winner
 
 
-def measure(candidates: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Seconds of each candidate: the least of a few runs, interleaved so that a disturbance hits all of them."""
-    best: dict[str, float] = {}
-    spent: dict[str, float] = {}
-    for name, run in candidates.items():
-        started = time.perf_counter()
-        run()
-        spent[name] = time.perf_counter() - started  # first run: one-time set-up of the operation, not counted
-        best[name] = float("inf")
-    active = dict(candidates)
-    for _ in range(RUNS):
-        for name, run in active.items():
+def measure(candidates: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
+    """Seconds of every run of each candidate, interleaved so that a disturbance hits all of them."""
+    runs: dict[str, list[float]] = {name: [] for name in candidates}
+    active = list(candidates)
+    for turn in range(MOST_RUNS):
+        for name in active:
             started = time.perf_counter()
-            run()
-            took = time.perf_counter() - started
-            best[name] = min(best[name], took)
-            spent[name] += took
-        least = min(best.values())
-        active = {n: run for n, run in active.items() if best[n] <= DROP * least and spent[n] < BUDGET_S}
-        if len(active) < 2 and least in (best[n] for n in active):
-            break  # everyone else is clearly slower
-        if not active:
-            break
-    return best
+            candidates[name]()
+            runs[name].append(time.perf_counter() - started)
+        least = min(min(times) for times in runs.values())
+        active = [name for name in active if sum(runs[name]) < LONG_S]
+        if turn + 1 >= LEAST_RUNS:
+            active = [name for name in active if min(runs[name]) <= CLOSE * least]
+            if len(active) < 2:
+                break
+    return runs
+
+
+def _steady(times: list[float]) -> bool:
+    """Whether the best time was seen (nearly) twice, or the operation is long enough to trust one run."""
+    ordered = sorted(times)
+    return ordered[0] >= LONG_S or (len(ordered) > 1 and ordered[1] <= STEADY * ordered[0])
 
 
 def forget() -> None:
