@@ -143,4 +143,6 @@ class Renderer:
         whole = int(torch.tensor(value, dtype=dtype).item())
         if dtype is torch.int64:
             return "INT64_MIN" if whole == -(2**63) else f"(int64_t){whole}"
+        if dtype is not torch.int32:
+            return f"({self.value_types[dtype]}){whole}"
         return "INT32_MIN" if whole == -(2**31) else f"({whole})" if whole < 0 else str(whole)

@@ -1,0 +1,172 @@
+"""Whole programs, from a prim graph to running kernels, against the prims' eager references."""
+
+import pytest
+import torch
+from torch import fx
+
+from smelt.base.options import Options
+from smelt.base.report import Report
+from smelt.native import compile_program
+from tests.loops import graphs
+from tests.loops.graphs import GraphBuilder, real_inputs, run_eager
+from tests.loops.random_graphs import RandomGraph
+
+LAST = (3136 * 8, 1, 448, 8)
+
+
+def check(gm: fx.GraphModule, tolerance: float = 1e-4, high: int = 4) -> str:
+    """Compile, run twice and compare; the text of the kernels is returned."""
+    report = Report("test")
+    program = compile_program(gm, Options(), report)
+    inputs = real_inputs(gm, high)
+    want = run_eager(gm, inputs)
+    for _ in range(2):
+        boxed = list(inputs)
+        got = program(boxed)
+        assert boxed == []
+        for w, g in zip(want, got, strict=True):
+            torch.testing.assert_close(g, w, atol=tolerance, rtol=tolerance, equal_nan=True)
+    return report.artefacts["6_kernels.cpp"]()
+
+
+def count_kernels(text: str) -> int:
+    return text.count('extern "C" void kernel')
+
+
+def test_layer_norm_with_residual_and_dropout_is_one_kernel():
+    g = GraphBuilder()
+    x, w, b, r, seed = g.input(4, 16, 96), g.input(96), g.input(96), g.input(64, 96), g.input(dtype=torch.int64)
+    dropped, keep = graphs.dropout(g, g.reshape(r, (4, 16, 96)), seed, 1, 0.1)
+    y = g.add(x, dropped)
+    text = check(g.build(*graphs.layer_norm(g, y, w, b), y, keep))
+    assert count_kernels(text) == 1
+
+
+def test_layer_norm_backward_is_one_kernel_and_small_sums():
+    g = GraphBuilder()
+    x, grad, w, mean, rstd = g.input(8, 64, 96), g.input(8, 64, 96), g.input(96), g.input(8, 64), g.input(8, 64)
+    text = check(g.build(*graphs.layer_norm_backward(g, grad, x, mean, rstd, w)), 1e-3)
+    assert count_kernels(text) == 2  # the two sums over parts have equal text
+
+
+@pytest.mark.parametrize("dim", [0, 1, 3])
+def test_softmax(dim):
+    g = GraphBuilder()
+    x, grad = g.input(2, 3, 40, 24), g.input(2, 3, 40, 24)
+    out = graphs.softmax(g, x, dim)
+    check(g.build(out, graphs.softmax_backward(g, grad, out, dim)))
+
+
+def test_log_softmax_and_loss():
+    g = GraphBuilder()
+    x, target = g.input(32, 5003), g.input(32, dtype=torch.int64)
+    picked = g.gather(graphs.log_softmax(g, x), 1, g.reshape(target, (32, 1)))
+    check(g.build(g.div(g.neg(g.sum(picked, (0, 1))), 32.0)), high=5003)
+
+
+@pytest.mark.parametrize("stride", [None, LAST])
+def test_batch_norm(stride):
+    g = GraphBuilder()
+    x, w, b = g.input(4, 8, 56, 56, stride=stride), g.input(8), g.input(8)
+    check(g.build(*graphs.batch_norm(g, x, w, b)), 1e-3)
+    g = GraphBuilder()
+    x, grad, w, mean, rstd = (
+        g.input(4, 8, 56, 56, stride=stride), g.input(4, 8, 56, 56, stride=stride), g.input(8), g.input(8), g.input(8)
+    )  # fmt: skip
+    check(g.build(*graphs.batch_norm_backward(g, grad, x, mean, rstd, w)), 1e-2)
+
+
+def test_attention_math():
+    g = GraphBuilder()
+    x, w = g.input(2, 16, 32), g.input(96, 32)
+    qkv = g.mm(g.reshape(x, (32, 32)), g.permute(w, (1, 0)))
+    parts = [g.slice(g.reshape(qkv, (2, 16, 96)), (0, 0, 32 * i), (2, 16, 32 * i + 32), (1, 1, 1)) for i in range(3)]
+    heads = [g.permute(g.reshape(p, (2, 16, 4, 8)), (0, 2, 1, 3)) for p in parts]
+    q, k, v = (g.reshape(h, (8, 16, 8)) for h in heads)
+    scores = g.mul(g.bmm(q, g.permute(k, (0, 2, 1))), 8**-0.5)
+    mixed = g.bmm(graphs.softmax(g, scores, 2), v)
+    out = g.reshape(g.permute(g.reshape(mixed, (2, 4, 16, 8)), (0, 2, 1, 3)), (2, 16, 32))
+    check(g.build(graphs.gelu(g, out)))
+
+
+def test_embedding_and_its_gradient():
+    g = GraphBuilder()
+    table, ids, grad = g.input(50, 96), g.input(4, 16, dtype=torch.int64), g.input(4, 16, 96)
+    zeros = g.full((50, 96), 0.0, torch.float32, torch.device("cpu"))
+    check(g.build(g.index(table, (ids, None)), g.index_put(zeros, (ids, None), grad, True)), high=50)
+
+
+def test_reductions_to_a_scalar_and_arg_kinds():
+    g = GraphBuilder()
+    x = g.input(37, 4099)
+    m = g.gt(x, 0.0)
+    check(g.build(g.sum(x, (0, 1)), g.amax(x, (0, 1)), g.argmax(x, 1), g.argmin(x, 0), g.any(m, (0,)), g.all(m, (1,))),
+          1e-2)  # fmt: skip
+
+
+def test_nan_and_infinity():
+    g = GraphBuilder()
+    x = g.input(3, 40)
+    gm = g.build(g.amax(x, (1,)), g.amin(x, (0,)), g.maximum(x, 0.0), g.argmax(x, 1), g.exp(x), g.log(x), g.sign(x))
+    program = compile_program(gm, Options(), Report("test"))
+    value = torch.randn(3, 40)
+    value[0, 3], value[1, 5], value[1, 7], value[2, 0] = float("nan"), float("inf"), -float("inf"), 0.0
+    for want, got in zip(run_eager(gm, [value]), program([value]), strict=True):
+        torch.testing.assert_close(got, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool])
+def test_integers(dtype):
+    g = GraphBuilder()
+    x, y = g.input(5, 9, dtype=dtype), g.input(5, 9, dtype=dtype)
+    results = [g.maximum(x, y), g.eq(x, y), g.convert(x, torch.float32), g.bitwise_xor(x, y), g.mul(x, y), g.add(x, y)]
+    if dtype is not torch.bool:
+        one = g.add(g.remainder(y, 3), 1)
+        results += [g.floor_div(x, one), g.remainder(x, one), g.sub(x, y), g.sum(g.convert(x, torch.int64), (1,))]
+    check(g.build(*results))
+
+
+def test_empty_and_scalar_shapes():
+    g = GraphBuilder()
+    x, e, s = g.input(3, 1, 1), g.input(4, 0, 3), g.input()
+    check(g.build(g.sum(x, (1, 2)), g.add(e, 1.0), g.sum(e, (1,)), g.mul(s, 2.0), g.sum(e, (0, 1, 2))))
+
+
+def test_outputs_that_are_inputs_and_repeated_outputs():
+    g = GraphBuilder()
+    x = g.input(6)
+    y = g.neg(x)
+    gm = g.build(x, y, y)
+    inputs = real_inputs(gm)
+    got = compile_program(gm, Options(), Report("test"))(list(inputs))
+    assert got[0] is inputs[0] and got[1] is got[2]
+
+
+def test_fallback_operator_and_several_results():
+    g = GraphBuilder()
+    x = g.input(4, 9)
+    values, places = g.topk(g.neg(x), 3, 1, True, True)
+    check(g.build(g.mul(values, 2.0), places, g.cumsum(g.exp(x), 1)))
+
+
+def test_random_does_not_depend_on_fusion():
+    g = GraphBuilder()
+    x, seed = g.input(33, 70), g.input(dtype=torch.int64)
+    mask = g.random(seed, 2, (33, 70))
+    gm = g.build(mask, g.mul(mask, x), g.sum(g.permute(mask, (1, 0)), (1,)), g.reshape(mask, (70, 33)))
+    check(gm, 1e-5)
+
+
+def test_equal_layers_share_kernels():
+    g = GraphBuilder()
+    x = g.input(32, 48)
+    weights = [g.input(48, 48) for _ in range(4)]
+    for w in weights:
+        x = graphs.gelu(g, g.mm(x, w))
+    assert count_kernels(check(g.build(x), 1e-2)) == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_graphs(seed):
+    dtype = torch.float64 if seed == 5 else torch.bfloat16 if seed == 4 else torch.float32
+    check(RandomGraph(seed, dtype).build(14), 5e-2 if seed == 4 else 1e-3)

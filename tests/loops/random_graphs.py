@@ -1,0 +1,141 @@
+"""Random prim graphs: a walk that keeps a pool of values and applies a random prim to some of them."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import torch
+from torch import fx
+
+from tests.loops.graphs import GraphBuilder, layer_norm, repeated, shape_of, softmax
+
+SHAPES = [(4, 6, 8), (24, 8), (3, 5), (192,), (2, 3, 16), (4, 48), (1, 7), (5, 1, 4), (40, 33), ()]
+UNARY = "neg abs exp tanh sigmoid sin erf sqrt relu round floor".split()
+BINARY = "add sub mul maximum minimum atan2".split()
+
+
+class RandomGraph:
+    """Builds one graph from a seed. Values stay near 1, so that rounding differences stay small."""
+
+    def __init__(self, seed: int, dtype: torch.dtype = torch.float32) -> None:
+        self.rng = random.Random(seed)
+        self.g = GraphBuilder()
+        self.dtype = dtype
+        self.pool: list[fx.Node] = []
+        self.seed_input = self.g.input(dtype=torch.int64)
+        shape = self.rng.choice(SHAPES[:9])
+        for _ in range(self.rng.randint(1, 3)):
+            stride = None
+            if len(shape) > 1 and self.rng.random() < 0.3:
+                order = list(range(len(shape)))
+                self.rng.shuffle(order)
+                stride = [0] * len(shape)
+                step = 1
+                for d in order:
+                    stride[d] = step
+                    step *= shape[d]
+            self.pool.append(self.g.input(*shape, dtype=dtype, stride=stride))
+
+    def pick(self) -> fx.Node:
+        return self.rng.choice(self.pool[-8:])
+
+    def build(self, steps: int = 12) -> fx.GraphModule:
+        for _ in range(steps):
+            new = self.step()
+            if math.prod(shape_of(new)) <= 60000:
+                self.pool.append(new)
+        outputs = {n: None for n in self.rng.sample(self.pool, min(len(self.pool), self.rng.randint(1, 5)))}
+        outputs[self.pool[-1]] = None
+        return self.g.build(*outputs)
+
+    def like(self, shape: tuple[int, ...]) -> fx.Node:
+        """A value of the shape: from the pool, or broadcast from something smaller, or new."""
+        same = [v for v in self.pool if shape_of(v) == shape]
+        if same and self.rng.random() < 0.8:
+            return self.rng.choice(same)
+        if shape and self.rng.random() < 0.7:
+            keep = sorted(self.rng.sample(range(len(shape)), self.rng.randint(0, len(shape))))
+            small = self.g.input(*(shape[d] for d in keep), dtype=self.dtype)
+            return self.g.broadcast_in_dim(small, shape, tuple(keep))
+        return self.g.full(shape, self.rng.choice([0.5, -1.25, 2.0]), self.dtype, torch.device("cpu"))
+
+    def step(self) -> fx.Node:
+        g, rng = self.g, self.rng
+        x = self.pick()
+        shape = shape_of(x)
+        rank = len(shape)
+        match rng.choice(
+            ["unary"] * 3 + ["binary"] * 4 + ["number", "where", "reduce", "reduce", "keep", "keep", "reshape", "permute",
+             "slice", "flip", "pad", "cat", "softmax", "norm", "dropout", "gather", "broadcast", "convert", "amax",
+             "scatter", "select"]
+        ):  # fmt: skip
+            case "unary":
+                op = rng.choice(UNARY)
+                if op == "relu":
+                    return g.where(g.gt(x, 0.0), x, 0.0)
+                if op in ("exp", "sqrt"):
+                    return getattr(g, op)(g.abs(g.tanh(x)))
+                return getattr(g, op)(x)
+            case "binary":
+                op = rng.choice(BINARY)
+                other = self.like(shape)
+                return getattr(g, op)(*((x, other) if rng.random() < 0.5 else (other, x)))
+            case "number":
+                return getattr(g, rng.choice(["add", "mul", "sub"]))(x, rng.choice([0.5, -0.75, 3]))
+            case "where":
+                return g.where(g.lt(x, self.like(shape)), x, self.like(shape))
+            case "reduce" if rank:
+                dims = tuple(sorted(rng.sample(range(rank), rng.randint(1, rank))))
+                return g.mul(g.sum(x, dims), 1 / math.prod(shape[d] for d in dims))
+            case "amax" if rank and math.prod(shape):
+                dims = tuple(sorted(rng.sample(range(rank), rng.randint(1, rank))))
+                return getattr(g, rng.choice(["amax", "amin"]))(x, dims)
+            case "keep" if rank:
+                dims = tuple(sorted(rng.sample(range(rank), rng.randint(1, rank))))
+                mean = g.mul(g.sum(x, dims), 1 / math.prod(shape[d] for d in dims))
+                return g.sub(x, repeated(g, mean, shape, dims))
+            case "reshape" if rank:
+                total = math.prod(shape)
+                first = rng.choice([d for d in range(1, total + 1) if total % d == 0])
+                rest = total // first
+                second = rng.choice([d for d in range(1, rest + 1) if rest % d == 0])
+                return g.reshape(x, rng.choice([(first, rest), (first, second, rest // second), (total,)]))
+            case "permute" if rank > 1:
+                return g.permute(x, tuple(rng.sample(range(rank), rank)))
+            case "slice" if rank:
+                starts = tuple(rng.randint(0, n // 2) for n in shape)
+                stops = tuple(rng.randint(a + 1, n) for a, n in zip(starts, shape, strict=True))
+                return g.slice(x, starts, stops, tuple(rng.choice([1, 1, 2]) for _ in shape))
+            case "flip" if rank:
+                return g.flip(x, (rng.randrange(rank),))
+            case "pad" if rank:
+                low, high = tuple(rng.randint(0, 2) for _ in shape), tuple(rng.randint(0, 2) for _ in shape)
+                return g.pad(x, low, high, 0.5)
+            case "cat" if rank:
+                return g.cat((x, self.like(shape), x)[: rng.randint(2, 3)], rng.randrange(rank))
+            case "softmax" if rank:
+                return softmax(g, x, rng.randrange(rank))
+            case "norm" if rank and shape[-1] > 1:
+                w, b = g.input(shape[-1], dtype=self.dtype), g.input(shape[-1], dtype=self.dtype)
+                return layer_norm(g, g.add(x, self.like(shape)), w, b)[rng.choice([0, 0, 0, 1])]
+            case "dropout":
+                keep = g.ge(g.random(self.seed_input, rng.randint(0, 9), shape), 0.5)
+                return g.where(keep, g.mul(x, 2.0), 0.0)
+            case "gather" if rank:
+                dim = rng.randrange(rank)
+                index = g.input(*shape, dtype=torch.int64)
+                return g.gather(x, dim, g.remainder(index, min(4, shape[dim])))
+            case "select" if rank:
+                dim = rng.randrange(rank)
+                index = g.input(5, dtype=torch.int64)
+                return g.index_select(x, dim, g.remainder(index, min(4, shape[dim])))
+            case "scatter" if rank:
+                dim = rng.randrange(rank)
+                index = g.remainder(g.input(*shape, dtype=torch.int64), min(4, shape[dim]))
+                return g.scatter_add(self.like(shape), dim, index, x)
+            case "broadcast" if rank < 3:
+                return g.broadcast_in_dim(x, (3, *shape), tuple(range(1, rank + 1)))
+            case "convert":
+                return g.convert(g.convert(x, torch.bfloat16), self.dtype)
+        return g.add(x, 1.0)
