@@ -100,7 +100,7 @@ def _constant(p: Lowering, node: Node, gm: fx.GraphModule) -> Any:
 
 
 def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any]) -> Any:
-    target = node.target
+    target: Any = node.target
     args = _mapped(node.args, values)
     if target is operator.getitem:
         return args[0][args[1]]

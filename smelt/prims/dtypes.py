@@ -68,9 +68,9 @@ def result_dtype(*operands: object) -> torch.dtype:
         known = levels[level]
         levels[level] = dtype if known is None else _promote(known, dtype)
     result: torch.dtype | None = None
-    for dtype in levels:
-        if dtype is not None and (result is None or _category(dtype) > _category(result)):
-            result = dtype if result is None else _promote(result, dtype)
+    for found in levels:
+        if found is not None and (result is None or _category(found) > _category(result)):
+            result = found if result is None else _promote(result, found)
     if result is None:
         raise TypeError("result_dtype needs an operand")
     return result

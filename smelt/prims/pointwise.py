@@ -25,7 +25,7 @@ def _unary(name: str, reference: Callable[..., Any], dtype: torch.dtype | None =
     prim(name, kind=Kind.POINTWISE, reference=reference)(meta)
 
 
-for _name, _reference in {
+_UNARY: dict[str, Callable[..., Any]] = {
     "abs": torch.abs,
     "neg": torch.neg,
     "sign": torch.sign,
@@ -62,16 +62,17 @@ for _name, _reference in {
     "trunc": torch.trunc,
     "sigmoid": torch.sigmoid,
     "bitwise_not": torch.bitwise_not,
-}.items():
-    _unary(_name, _reference)
-
-for _name, _reference in {
+}
+_UNARY_TESTS: dict[str, Callable[..., Any]] = {
     "isnan": torch.isnan,
     "isinf": torch.isinf,
     "isfinite": torch.isfinite,
     "signbit": torch.signbit,
     "logical_not": torch.logical_not,
-}.items():
+}
+for _name, _reference in _UNARY.items():
+    _unary(_name, _reference)
+for _name, _reference in _UNARY_TESTS.items():
     _unary(_name, _reference, torch.bool)
 
 
@@ -113,7 +114,7 @@ def _trunc_divide(x: Tensor, y: Tensor) -> Tensor:
     return torch.div(x, y, rounding_mode="trunc")
 
 
-for _name, _reference in {
+_BINARY: dict[str, Callable[..., Any]] = {
     "add": torch.add,
     "sub": torch.sub,
     "mul": torch.mul,
@@ -134,10 +135,8 @@ for _name, _reference in {
     "bitwise_xor": torch.bitwise_xor,
     "shift_left": torch.bitwise_left_shift,
     "shift_right": torch.bitwise_right_shift,  # arithmetic
-}.items():
-    _binary(_name, _reference)
-
-for _name, _reference in {
+}
+_BINARY_TESTS: dict[str, Callable[..., Any]] = {
     "eq": torch.eq,
     "ne": torch.ne,
     "lt": torch.lt,
@@ -147,7 +146,10 @@ for _name, _reference in {
     "logical_and": torch.logical_and,
     "logical_or": torch.logical_or,
     "logical_xor": torch.logical_xor,
-}.items():
+}
+for _name, _reference in _BINARY.items():
+    _binary(_name, _reference)
+for _name, _reference in _BINARY_TESTS.items():
     _binary(_name, _reference, torch.bool)
 
 

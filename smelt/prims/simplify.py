@@ -24,16 +24,21 @@ if TYPE_CHECKING:
 Rule = Callable[..., Any]
 Identity = Callable[["Builder", Any, Any], Any]
 
-FULL, CONVERT, NEG = PRIMS["full"], PRIMS["convert"], PRIMS["neg"]
+FULL, CONVERT, NEG, WHERE = (PRIMS[name] for name in ("full", "convert", "neg", "where"))
 COMMUTATIVE = frozenset(
     "add mul maximum minimum eq ne logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor".split()
 )
 
 
+def operands(x: Node) -> tuple[Any, ...]:
+    """The arguments of a prim node."""
+    return x.args
+
+
 def constant_of(x: Any) -> Any:
     """The Python number that x is: itself, or the value of a `full` node; else None."""
     if isinstance(x, Node):
-        return x.args[1] if x.target is FULL else None
+        return operands(x)[1] if x.target is FULL else None
     return x
 
 
@@ -56,7 +61,7 @@ def _add(p: Builder, x: Any, y: Any) -> Any:
     if y == 0 and not isinstance(y, Node):
         return x
     if isinstance(y, Node) and y.target is NEG:
-        return p.sub(x, y.args[0])
+        return p.sub(x, operands(y)[0])
     return None
 
 
@@ -65,13 +70,22 @@ def _sub(p: Builder, x: Any, y: Any) -> Any:
         return x if y == 0 else None
     if x == 0 and not isinstance(x, Node):
         return None if y.meta["val"].dtype.is_floating_point else p.neg(y)
-    return p.add(x, y.args[0]) if y.target is NEG else None
+    return p.add(x, operands(y)[0]) if y.target is NEG else None
 
 
 def _mul(p: Builder, x: Any, y: Any) -> Any:
     if isinstance(y, Node):
         return None
-    return x if y == 1 else p.neg(x) if y == -1 else None
+    return x if y == 1 else p.neg(x) if y == -1 else _scaled_mask(p, x, y)
+
+
+def _scaled_mask(p: Builder, x: Any, factor: Number) -> Any:
+    """mask * factor, for a mask that was bool before: a selection."""
+    if x.target is CONVERT and x.meta["val"].dtype.is_floating_point and math.isfinite(factor):
+        mask = operands(x)[0]
+        if mask.meta["val"].dtype is torch.bool:
+            return p.where(mask, p.full_like(x, factor), 0.0)
+    return None
 
 
 def _div(p: Builder, x: Any, y: Any) -> Any:
@@ -79,6 +93,8 @@ def _div(p: Builder, x: Any, y: Any) -> Any:
         return p.reciprocal(y) if x == 1 else None
     if y == 1:
         return x
+    if y != 0 and (mask := _scaled_mask(p, x, 1 / rounded(y, x.meta["val"].dtype))) is not None:
+        return mask
     exact = y != 0 and math.isfinite(y) and math.frexp(y)[0] in (0.5, -0.5) and 1e-30 < abs(y) < 1e30
     return p.mul(x, 1 / y) if exact and x.meta["val"].dtype is not torch.float16 else None
 
@@ -175,9 +191,9 @@ def _fold(p: Builder, name: str, like: Any, *numbers: Number) -> Node:
 def _unary(name: str) -> Rule:
     def rule(p: Builder, x: Node) -> Any:
         if x.target is FULL:
-            return _fold(p, name, x.meta["val"], x.args[1])
+            return _fold(p, name, x.meta["val"], operands(x)[1])
         if name == "neg" and x.target is NEG:
-            return x.args[0]
+            return operands(x)[0]
         return None
 
     return rule
@@ -185,10 +201,10 @@ def _unary(name: str) -> Rule:
 
 def _where(p: Builder, cond: Node, a: Any, b: Any) -> Any:
     if cond.target is FULL:
-        chosen = a if cond.args[1] else b
+        chosen = a if operands(cond)[1] else b
         if isinstance(chosen, Node):
             return chosen
-        return p.full_like(b if cond.args[1] else a, chosen)
+        return p.full_like(b if operands(cond)[1] else a, chosen)
     if a is b:
         return a
     first, second = constant_of(a), constant_of(b)
@@ -220,12 +236,23 @@ def _convert(p: Builder, x: Node, dtype: torch.dtype) -> Any:
         return x
     if x.target is FULL:
         meta = x.meta["val"]
-        return p.full(meta.shape, typed(rounded(x.args[1], source), dtype), dtype, meta.device)
+        return p.full(meta.shape, typed(rounded(operands(x)[1], source), dtype), dtype, meta.device)
+    if x.target is WHERE:
+        cond, a, b = operands(x)
+        first, second = constant_of(a), constant_of(b)
+        if first is not None and second is not None:
+            return p.where(cond, _recast(p, x, first, dtype), _recast(p, x, second, dtype))
     if x.target is CONVERT:
-        inner = x.args[0]
+        inner = operands(x)[0]
         if source in _HOLDS.get(inner.meta["val"].dtype, ()):
             return p.convert(inner, dtype)
     return None
+
+
+def _recast(p: Builder, x: Node, number: Number, dtype: torch.dtype) -> Node:
+    """A constant like x, which has another dtype, after conversion to dtype."""
+    meta = x.meta["val"]
+    return p.full(meta.shape, typed(rounded(number, meta.dtype), dtype), dtype, meta.device)
 
 
 def _full(p: Builder, shape: Any, value: Number, dtype: torch.dtype, device: torch.device) -> Any:

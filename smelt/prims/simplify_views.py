@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.fx import Node
 
 from smelt.prims.ops import PRIMS
-from smelt.prims.simplify import FULL
+from smelt.prims.simplify import FULL, operands
 from smelt.prims.table import Number, Shape
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ RESHAPE, PERMUTE, BROADCAST, SLICE = (PRIMS[n] for n in ("reshape", "permute", "
 
 
 def _constant(p: Builder, x: Node, shape: Shape) -> Any:
-    _, value, dtype, device = x.args
+    _, value, dtype, device = operands(x)
     return p.full(shape, value, dtype, device)
 
 
@@ -28,7 +28,7 @@ def _reshape(p: Builder, x: Node, shape: Shape) -> Any:
     if x.target is FULL:
         return _constant(p, x, shape)
     if x.target is RESHAPE:
-        return p.reshape(x.args[0], shape)
+        return p.reshape(operands(x)[0], shape)
     return None
 
 
@@ -42,8 +42,8 @@ def _permute(p: Builder, x: Node, dims: Shape) -> Any:
     if x.target is FULL:
         return _constant(p, x, tuple(shape[d] for d in dims))
     if x.target is PERMUTE:
-        inner = x.args[1]
-        return p.permute(x.args[0], tuple(inner[d] for d in dims))
+        inner = operands(x)[1]
+        return p.permute(operands(x)[0], tuple(inner[d] for d in dims))
     return None
 
 
@@ -65,10 +65,10 @@ def _broadcast(p: Builder, x: Node, shape: Shape, dims: Shape) -> Any:
     if x.target is FULL:
         return _constant(p, x, shape)
     if x.target is BROADCAST:
-        inner = x.args[2]
-        return p.broadcast_in_dim(x.args[0], shape, tuple(dims[d] for d in inner))
+        inner = operands(x)[2]
+        return p.broadcast_in_dim(operands(x)[0], shape, tuple(dims[d] for d in inner))
     if x.target is RESHAPE:
-        source = x.args[0]
+        source = operands(x)[0]
         places = _added_ones(source.meta["val"].shape, own)
         if places is not None:
             return p.broadcast_in_dim(source, shape, tuple(dims[d] for d in places))
@@ -85,7 +85,7 @@ def _slice(p: Builder, x: Node, starts: Shape, stops: Shape, steps: Shape) -> An
         sizes = ((b - a + s - 1) // s for a, b, s in zip(starts, stops, steps, strict=True))
         return _constant(p, x, tuple(sizes))
     if x.target is SLICE:
-        source, first, _, strides = x.args
+        source, first, _, strides = operands(x)
         begin = tuple(f + a * t for f, a, t in zip(first, starts, strides, strict=True))
         end = tuple(f + max(b - 1, 0) * t + (b > 0) for f, b, t in zip(first, stops, strides, strict=True))
         jump = tuple(s * t for s, t in zip(steps, strides, strict=True))
@@ -125,5 +125,6 @@ VIEW_RULES: dict[str, Callable[..., Any]] = {
     "flip": _flip,
     "pad": _pad,
     "cat": _cat,
-} | dict.fromkeys(("sum", "prod", "amax", "amin", "any", "all"), _reduction)
+    **dict.fromkeys(("sum", "prod", "amax", "amin", "any", "all"), _reduction),
+}
 """The rule of each view, copy and reduction prim that has one."""
