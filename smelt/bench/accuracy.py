@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from smelt.bench.contenders import Prepare, eager
 from smelt.bench.steps import build_batch, build_model, precision
-from smelt.bench.workloads import Batch, Settings, Workload, without_dropout
+from smelt.bench.workloads import Batch, Settings, Workload, wake_parameters, without_dropout
 
 FACTOR = 4.0
 """How many times eager's own error is accepted."""
@@ -33,33 +33,55 @@ FACTOR = 4.0
 FLOOR = {"fp32": 1e-5, "amp": 2e-2}
 """The relative error of a tensor that is always accepted: on a small tensor eager's own error is a matter of luck."""
 
+NOISY = {"fp32": 1e-4, "amp": 1e-1}
+"""Relative error of eager's own gradients from which on training is too chaotic to be judged alone."""
+
 Tensors = dict[str, Tensor | None]
 
 
 @dataclass
 class Verdict:
-    """`ok`, the worst tensor, and its error as a multiple of what eager itself shows (accepted up to FACTOR)."""
+    """`ok`, the worst tensor, and its error as a multiple of what eager itself shows (accepted up to FACTOR).
+
+    `noise` is eager's relative error over all gradients: a wrong result smaller than that cannot be told from rounding.
+    """
 
     ok: bool
     worst: str = ""
     ratio: float = 0.0
     error: float = 0.0
     eager_error: float = 0.0
+    noise: float = 0.0
     tensors: int = 0
     dropout: str = "none"
     failures: list[str] = field(default_factory=list)
 
 
 def judge_workload(workload: Workload, settings: Settings, prepare: Prepare) -> Verdict:
-    """Run one step of the reference, of eager and of the contender from equal weights, and compare."""
-    model = build_model(workload, settings)
+    """Run one step of the reference, of eager and of the contender from equal weights, and compare.
+
+    Batch statistics over few samples can make training chaotic: one activation that changes its sign moves every
+    gradient by parts in a thousand, in eager too. Where eager is that noisy, gradients in eval mode are judged as well.
+    """
+    verdict = judge_mode(workload, settings, prepare, settings.train)
+    if verdict.ok and settings.train and verdict.noise > NOISY[settings.precision]:
+        quiet = judge_mode(workload, settings, prepare, False)
+        quiet.failures = [f"in eval mode, {failure}" for failure in quiet.failures]
+        quiet.dropout, quiet.noise = verdict.dropout, verdict.noise
+        return quiet if not quiet.ok or quiet.ratio > verdict.ratio else verdict
+    return verdict
+
+
+def judge_mode(workload: Workload, settings: Settings, prepare: Prepare, train_mode: bool) -> Verdict:
+    """The verdict with the modules in train or eval mode; gradients are compared in both if the settings train."""
+    model = build_model(workload, settings).train(train_mode)
     dropout = "off" if without_dropout(model) and settings.train else "none"
+    wake_parameters(model)
     batch = build_batch(workload, settings)
     exact = dataclasses.replace(settings, precision="fp32", mode=None)
     reference = run_step(workload, copy.deepcopy(model).double(), batch.to(torch.float64), exact, eager)
     expected = run_step(workload, copy.deepcopy(model), batch, settings, eager)
     actual = run_step(workload, model, batch, settings, prepare)
-
     verdict = judge(reference, expected, actual, FLOOR[settings.precision])
     verdict.dropout = dropout
     return verdict
@@ -127,7 +149,10 @@ def _judge_group(verdict: Verdict, tensors: dict[str, tuple[Tensor | None, ...]]
     sizes = {name: float(reference.norm()) for name, (reference, _, _) in usable.items()}
     squares = sum(error**2 for error in errors.values())
     elements = sum(reference.numel() for reference, _, _ in usable.values())
-    share = max(floor / FACTOR, math.sqrt(squares / (sum(size**2 for size in sizes.values()) or 1.0)))
+    relative = math.sqrt(squares / (sum(size**2 for size in sizes.values()) or 1.0))
+    if usable:
+        verdict.noise = relative  # the last group's stays: the gradients, where there are any
+    share = max(floor / FACTOR, relative)
     spread = math.sqrt(squares / max(elements, 1))
     for name, (reference, _, actual) in usable.items():
         yardstick = max(errors[name], share * sizes[name], spread * math.sqrt(reference.numel()), 1e-12)

@@ -225,6 +225,19 @@ def without_dropout(model: nn.Module) -> bool:
     return found
 
 
+def wake_parameters(model: nn.Module, deviation: float = 0.05) -> int:
+    """Give parameters that start at (nearly) zero small normal values, in place; how many there were.
+
+    Libraries start some layers at zero: the last gain of a residual block, a head, biases. No gradient flows through
+    them, so a comparison of gradients would see nothing behind them. Draws from torch's seeded generator.
+    """
+    asleep = [parameter for parameter in model.parameters() if parameter.numel() and parameter.abs().max() < 1e-3]
+    with torch.no_grad():
+        for parameter in asleep:
+            parameter.normal_(0.0, deviation)
+    return len(asleep)
+
+
 def _is_dropout(name: str) -> bool:
     return "dropout" in name or "pdrop" in name or name in ("drop_prob", "drop_path", "drop_rate", "attn_drop")
 

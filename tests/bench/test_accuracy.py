@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from smelt.bench import accuracy
 from smelt.bench.accuracy import FACTOR, judge, judge_workload
 from smelt.bench.contenders import eager
 from smelt.bench.workloads import Settings, find_workload
@@ -43,6 +44,17 @@ def test_changed_buffers_are_compared() -> None:
     verdict = judge_workload(find_workload("tiny-conv"), Settings(), no_statistics)
     assert not verdict.ok
     assert any("buffer.1.running_mean" in failure for failure in verdict.failures)
+
+
+def test_where_training_is_chaotic_eval_mode_is_judged_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong_in_eval_mode(model: nn.Module, settings: Settings) -> Any:
+        return model if model.training else wrong(model, settings)
+
+    assert judge_workload(find_workload("tiny-conv"), Settings(), wrong_in_eval_mode).ok
+    monkeypatch.setitem(accuracy.NOISY, "fp32", 0.0)
+    verdict = judge_workload(find_workload("tiny-conv"), Settings(), wrong_in_eval_mode)
+    assert not verdict.ok
+    assert verdict.failures[0].startswith("in eval mode, grad.")
 
 
 def tensors(**values: Tensor | None) -> dict[str, Tensor | None]:

@@ -8,7 +8,16 @@ from torch import nn
 
 from smelt.base.errors import OptionError
 from smelt.bench import workloads
-from smelt.bench.workloads import WORKLOADS, Batch, MissingPackages, Settings, Workload, find_workload, without_dropout
+from smelt.bench.workloads import (
+    WORKLOADS,
+    Batch,
+    MissingPackages,
+    Settings,
+    Workload,
+    find_workload,
+    wake_parameters,
+    without_dropout,
+)
 
 
 @pytest.mark.parametrize("name", ["tiny-mlp", "tiny-conv", "tiny-bert"])
@@ -76,3 +85,13 @@ def test_without_dropout_makes_a_library_model_deterministic() -> None:
 def test_settings_refuse_an_unknown_precision() -> None:
     with pytest.raises(OptionError, match="amp"):
         Settings(precision="apm")
+
+
+def test_zero_parameters_are_woken() -> None:
+    model = nn.BatchNorm1d(8)
+    nn.init.zeros_(model.weight)
+    nn.init.ones_(model.bias)
+    assert wake_parameters(model) == 1
+    assert 0 < float(model.weight.abs().max()) < 1
+    assert torch.equal(model.bias, torch.ones(8))
+    assert wake_parameters(model) == 0
