@@ -289,7 +289,7 @@ def load_function_attr(vm: Any, function: types.FunctionType, name: str) -> Any:
     return vm.external(value, sources.attr(source, name))
 
 
-# -- writes -----------------------------------------------------------------------------------------------------------
+# -- writes ----------------------------------------------------------------
 
 
 def store_attr(vm: Any, obj: Any, name: str, value: Any) -> None:

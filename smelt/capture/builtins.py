@@ -26,6 +26,7 @@ from smelt.capture.attributes import (
 from smelt.capture.breaks import Break, UserError, user, user_raise
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.generators import TracedGenerator
+from smelt.capture.opcodes import read_variable
 from smelt.capture.operators import binary
 from smelt.capture.registry import ATTR, special
 from smelt.capture.values import LEAVES
@@ -173,7 +174,7 @@ def make_super(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     code = frame.code
     if "__class__" not in code.co_freevars:
         raise UserError(RuntimeError("super(): __class__ cell not found"))
-    first = frame.locals[0]
+    first = read_variable(vm, frame, 0)
     if isinstance(first, types.CellType):
         first = vm.cell(first, code.co_varnames[0])
     index = len(frame.locals) - len(code.co_freevars) + code.co_freevars.index("__class__")
@@ -199,12 +200,14 @@ def global_variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 def local_variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """locals()"""
     frame = vm.frames[-1]
-    names = frame.code.co_varnames
-    return {
-        name: value if not isinstance(value, types.CellType) else vm.cell(value, name)
-        for name, value in zip(names, frame.locals, strict=False)
-        if value is not containers.native.NULL
-    }
+    out = {}
+    for slot, name in enumerate(frame.code.co_varnames):
+        value = read_variable(vm, frame, slot)
+        if isinstance(value, types.CellType):
+            value = vm.cell(value, name)
+        if value is not containers.native.NULL:
+            out[name] = value
+    return out
 
 
 @special(print)

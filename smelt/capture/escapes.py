@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-
 from smelt.capture import _native as native
 from smelt.capture import calls
 from smelt.capture.breaks import Break

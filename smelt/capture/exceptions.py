@@ -43,7 +43,9 @@ def check_eg_match(vm: Any, f: Frame, arg: Any) -> None:
 def reraise(vm: Any, f: Frame, arg: int) -> None:
     error = f.stack.pop()
     if arg:
-        f.pc = f.decoded.index_of_units(f.stack[-arg]) + 1  # the instruction that raised first, so that its handlers apply
+        f.pc = (
+            f.decoded.index_of_units(f.stack[-arg]) + 1
+        )  # the instruction that raised first, so that its handlers apply
     raise UserError(error)
 
 

@@ -48,7 +48,9 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(fn: Callable[..., Any], compile_graph: CompileGraph, options: Options | None = None) -> Callable[..., Explanation]:
+def explain(
+    fn: Callable[..., Any], compile_graph: CompileGraph, options: Options | None = None
+) -> Callable[..., Explanation]:
     """A callable that runs `fn` once with its arguments and tells what capture did.
 
     Args:

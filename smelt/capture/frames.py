@@ -9,11 +9,20 @@ from typing import Any
 from smelt.capture._native import NULL
 from smelt.capture.breaks import At, user_raise
 from smelt.capture.bytecode import Decoded
-
+from smelt.capture.sources import Source
 
 RETURN = object()
 YIELD = object()
 """What a handler gives when the frame stops."""
+
+
+class Unread:
+    """A variable of the captured frame that the program has not looked at yet: it has no guards."""
+
+    __slots__ = ("value", "source")
+
+    def __init__(self, value: Any, source: Source) -> None:
+        self.value, self.source = value, source
 
 
 class Frame:

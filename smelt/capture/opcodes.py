@@ -17,7 +17,7 @@ from smelt.capture.attributes import delete_attr, python_method, store_attr
 from smelt.capture.breaks import Break, UserError, user, user_raise
 from smelt.capture.bytecode import Jump, Op, Site
 from smelt.capture.effects import DELETED
-from smelt.capture.frames import RETURN, YIELD, Frame, slot_names
+from smelt.capture.frames import RETURN, YIELD, Frame, Unread, slot_names
 from smelt.capture.generators import TracedGenerator
 from smelt.capture.operators import binary, compare
 from smelt.capture.operators import unary as apply_unary
@@ -67,7 +67,7 @@ def unknown(vm: Any, f: Frame, arg: Any) -> None:
     raise Break(f"the bytecode instruction {arg}", "capture does not interpret it")
 
 
-# -- stack ------------------------------------------------------------------------------------------------------------
+# -- stack ----------------------------------------------------------------
 
 
 @opcode("NOP", "RESUME", "PRECALL", "CACHE", "SETUP_ANNOTATIONS")
@@ -101,7 +101,7 @@ def load_const(vm: Any, f: Frame, arg: Any) -> None:
     f.stack.append(arg)
 
 
-# -- variables --------------------------------------------------------------------------------------------------------
+# -- variables ----------------------------------------------------------------
 
 
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK")
@@ -109,7 +109,17 @@ def load_fast(vm: Any, f: Frame, arg: int) -> None:
     value = f.locals[arg]
     if value is NULL:
         user_raise(UnboundLocalError(f"cannot access local variable {slot_names(f.code)[arg]!r}"))
+    if type(value) is Unread:
+        value = read_variable(vm, f, arg)
     f.stack.append(value)
+
+
+def read_variable(vm: Any, f: Frame, slot: int) -> Any:
+    """The value of a variable, with its guards from now on."""
+    held = f.locals[slot]
+    if type(held) is Unread:
+        held = f.locals[slot] = vm.external(held.value, held.source)
+    return held
 
 
 @opcode("LOAD_CLOSURE")
@@ -119,7 +129,7 @@ def load_closure(vm: Any, f: Frame, arg: int) -> None:
 
 @opcode("LOAD_FAST_AND_CLEAR")
 def load_fast_and_clear(vm: Any, f: Frame, arg: int) -> None:
-    f.stack.append(f.locals[arg])
+    f.stack.append(read_variable(vm, f, arg))
     f.locals[arg] = NULL
 
 
@@ -137,7 +147,7 @@ def delete_fast(vm: Any, f: Frame, arg: int) -> None:
 
 @opcode("MAKE_CELL")
 def make_cell(vm: Any, f: Frame, arg: int) -> None:
-    held = f.locals[arg]
+    held = read_variable(vm, f, arg)
     cell = types.CellType() if held is NULL else types.CellType(held)
     vm.created.add(id(cell))
     vm.keep(cell)
@@ -201,7 +211,7 @@ def load_build_class(vm: Any, f: Frame, arg: Any) -> None:
     raise Break("a class is defined", "class bodies are not captured", "define it outside of the function")
 
 
-# -- operators --------------------------------------------------------------------------------------------------------
+# -- operators ----------------------------------------------------------------
 
 OPERATORS = (
     (operator.add, "+"), (operator.and_, "&"), (operator.floordiv, "//"), (operator.lshift, "<<"),
@@ -289,7 +299,7 @@ def store_slice(vm: Any, f: Frame, arg: Any) -> None:
     containers.store_item(vm, obj, slice(start, stop), value)
 
 
-# -- attributes -------------------------------------------------------------------------------------------------------
+# -- attributes ----------------------------------------------------------------
 
 
 @opcode("STORE_ATTR", decode=name)
@@ -303,7 +313,7 @@ def delete_attribute(vm: Any, f: Frame, arg: str) -> None:
     delete_attr(vm, f.stack.pop(), arg)
 
 
-# -- building ---------------------------------------------------------------------------------------------------------
+# -- building ----------------------------------------------------------------
 
 
 def take(f: Frame, count: int) -> list[Any]:
@@ -455,7 +465,7 @@ def format_value(vm: Any, f: Frame, arg: int) -> None:
     format_with(vm, f, arg & 3, spec)
 
 
-# -- jumps ------------------------------------------------------------------------------------------------------------
+# -- jumps ----------------------------------------------------------------
 
 
 @opcode("JUMP_FORWARD", decode=forward)
@@ -525,7 +535,7 @@ def for_iter(vm: Any, f: Frame, arg: int) -> None:
         f.stack.append(value)
 
 
-# -- calls ------------------------------------------------------------------------------------------------------------
+# -- calls ----------------------------------------------------------------
 
 
 @opcode("KW_NAMES", decode=const)
@@ -616,7 +626,7 @@ def new_function(vm: Any, f: Frame, code: types.CodeType, closure: tuple[Any, ..
     return fn
 
 
-# -- imports ----------------------------------------------------------------------------------------------------------
+# -- imports ----------------------------------------------------------------
 
 
 @opcode("IMPORT_NAME", decode=name)

@@ -11,6 +11,7 @@ import torch
 
 from smelt.capture._native import NULL
 from smelt.capture.breaks import CannotRebuild
+from smelt.capture.frames import Unread
 from smelt.capture.generators import TracedGenerator
 from smelt.capture.modules import ModuleSlice
 from smelt.capture.registry import TypeTable
@@ -83,6 +84,8 @@ class Rebuild:
             return self.constant(NULL, "NULL")
         if kind is TraceTensor:
             return self._tensor(value)
+        if kind is Unread:
+            return self.fetched(value.source)
         source = self.vm.sources.get(id(value))
         if source is not None:
             return self.fetched(source)
@@ -297,7 +300,9 @@ _reducible(
 @REBUILD(type({}.keys()), type({}.values()), type({}.items()))
 def rebuild_view(r: Rebuild, value: Any) -> str:
     """Views of a dict."""
-    name = {"dict_keys": "keys", "dict_values": "values", "dict_items": "items"}[type(value).__name__.split("odict_")[-1]]
+    name = {"dict_keys": "keys", "dict_values": "values", "dict_items": "items"}[
+        type(value).__name__.split("odict_")[-1]
+    ]
     return f"{r(dict(value.mapping))}.{name}()"
 
 

@@ -164,7 +164,9 @@ class Writer:
     def _store(self, store: Store) -> None:
         target = store.target
         if store.kind == "global":
-            self.lines.append(f"{self.fetched(self.vm.globals_source(target))}[{store.name!r}] = {self.value(store.value)}")
+            self.lines.append(
+                f"{self.fetched(self.vm.globals_source(target))}[{store.name!r}] = {self.value(store.value)}"
+            )
             return
         place = self.value(target)
         if store.value is DELETED:

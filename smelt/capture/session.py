@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from smelt.base.stats import count, spend
 from smelt.capture import _native as native
 from smelt.capture import builtins, calls, decoding, exceptions, modules, objects, policy, sources
 from smelt.capture.breaks import Break, BreakReason, CannotRebuild, UserError
-from smelt.capture.frames import Frame, slot_names
+from smelt.capture.frames import Frame, Unread, slot_names
 from smelt.capture.guards import GuardList
 from smelt.capture.interpreter import Interpreter, Restart
 from smelt.capture.residual import Residual, Writer
@@ -194,9 +194,7 @@ class Session:
             native.skip(key)
         return True
 
-    def _install(
-        self, key: Any, place: Place, vm: Interpreter, residual: Residual, reason: BreakReason | None
-    ) -> None:
+    def _install(self, key: Any, place: Place, vm: Interpreter, residual: Residual, reason: BreakReason | None) -> None:
         graph = None
         if residual.gm is not None:
             graph = self._compile(place, vm, residual)
@@ -261,7 +259,7 @@ class Session:
         names = slot_names(code)
         vm.root_globals(globals)
         vm.guards.state()
-        held = [vm.external(v, sources.local(i, names[i])) for i, v in enumerate(slots)]
+        held: list[Any] = [Unread(v, sources.local(i, names[i])) for i, v in enumerate(slots)]
         held += [native.NULL] * (len(names) - len(held))
         frame = Frame(decoding.decode(code), held, globals, function)
         if function.__closure__:
@@ -281,14 +279,18 @@ class Session:
         names = [*slot_names(code), *(f"stack{i}" for i in range(point.depth))]
         vm.root_globals(globals)
         vm.guards.state()
-        held = [
-            v if v is native.NULL else vm.external(v, sources.local(i, names[i])) for i, v in enumerate(slots)
-        ]
         width = len(names) - point.depth
+        held = [self._held(vm, v, sources.local(i, names[i]), i < width) for i, v in enumerate(slots)]
         frame = Frame(decoding.decode(code), held[:width], globals, function)
         frame.stack = held[width:]
         frame.pc = frame.decoded.index_of[point.offset]
         return frame
+
+    def _held(self, vm: Interpreter, value: Any, source: sources.Source, variable: bool) -> Any:
+        """A slot or stack element of a frame that continues; variables are read when the program reads them."""
+        if value is native.NULL:
+            return value
+        return Unread(value, source) if variable and type(value) is not CellType else vm.external(value, source)
 
 
 _NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

@@ -10,7 +10,6 @@ from typing import Any
 
 from smelt.capture import _native as native
 
-
 MEMBERS = frozenset({"_parameters", "_buffers", "_modules"})
 """The dictionaries of an nn.Module that hold its parts."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,9 +108,7 @@ class Tensors:
 
     # -- recording ------------------------------------------------------------------------------------------------
 
-    def run(
-        self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str | None = None
-    ) -> Any:
+    def run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str | None = None) -> Any:
         """Run a torch callable on trace tensors; if it made or changed a tensor, record a node.
 
         Args:
@@ -186,9 +184,7 @@ class Tensors:
 
     # -- the finished graph -----------------------------------------------------------------------------------------
 
-    def finish(
-        self, outputs: Sequence[TraceTensor], ambient: Any
-    ) -> tuple[fx.GraphModule | None, list[Input], int]:
+    def finish(self, outputs: Sequence[TraceTensor], ambient: Any) -> tuple[fx.GraphModule | None, list[Input], int]:
         """Close the graph: (module, inputs that it uses, number of operations); no module when nothing is computed."""
         ambient.close(self.graph)
         result = self.graph.output(tuple(self.nodes[id(t)] for t in outputs))
@@ -249,7 +245,19 @@ _getitem = operator.getitem
 _NO_WORK = MODE_CHANGES | {_getitem}
 _NOT_NAME = re.compile(r"\W+")
 _ATOMS = frozenset(
-    {int, float, bool, str, complex, type(None), type(...), torch.dtype, torch.device, torch.memory_format, torch.layout}
+    {
+        int,
+        float,
+        bool,
+        str,
+        complex,
+        type(None),
+        type(...),
+        torch.dtype,
+        torch.device,
+        torch.memory_format,
+        torch.layout,
+    }
 )
 
 
