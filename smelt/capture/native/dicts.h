@@ -1,5 +1,5 @@
-/* Reading dicts with str keys at a remembered position, as CPython's own LOAD_ATTR_WITH_HINT does: about a quarter of the
- * cost of hashing, and no version tags, which stores to attributes do not always change on 3.13. */
+/* Reading dicts with str keys at a remembered position, as CPython's own LOAD_ATTR_WITH_HINT does: about a quarter of
+ * the cost of hashing, and no version tags, which stores to attributes do not always change on 3.13. */
 #ifndef SMELT_CAPTURE_DICTS_H
 #define SMELT_CAPTURE_DICTS_H
 
@@ -20,7 +20,8 @@ static Py_NO_INLINE PyObject *unhinted_item(PyObject *dict, PyObject *key, Py_ha
     PyObject *value = _PyDict_GetItem_KnownHash(dict, key, hash);
     PyDictKeysObject *keys = ((PyDictObject *)dict)->ma_keys;
     /* a long dict is scanned once: where its order keeps changing, hashing is cheaper */
-    if (!value || !PyUnicode_CheckExact(key) || !DK_IS_UNICODE(keys) || (*hint != NO_HINT && keys->dk_nentries > LONG_SCAN))
+    if (!value || !PyUnicode_CheckExact(key) || !DK_IS_UNICODE(keys) || 
+        (*hint != NO_HINT && keys->dk_nentries > LONG_SCAN))
         return value;
     PyDictUnicodeEntry *entries = DK_UNICODE_ENTRIES(keys);
     for (Py_ssize_t i = 0; i < keys->dk_nentries; i++)

@@ -1,4 +1,5 @@
-/* Compiled versions per place. A place is a code object (its versions hang on co_extra and die with it) or a ResumePoint.
+/* Compiled versions per place. A place is a code object, whose versions hang on co_extra and die with it, or a
+ * ResumePoint.
  *
  * Code objects are not tracked by CPython's garbage collector, so the versions of a code are roots for it: a version
  * whose constants reach the code's own function lives until `clear`. Versions of resume points are tracked. */
@@ -18,14 +19,14 @@
 static Py_ssize_t extra = -1;
 static Place *places; /* all of them, for clear_all */
 
-/* -- places --------------------------------------------------------------------------------------------------------- */
-static void place_link(Place *place) {
+/* -- places ------------------------------------------------------------------------------------ */
+void place_link(Place *place) {
     place->next = places;
     if (places) places->previous = place;
     places = place;
 }
 
-static void place_unlink(Place *place) {
+void place_unlink(Place *place) {
     if (place->next) place->next->previous = place->previous;
     if (place->previous) place->previous->next = place->next;
     else if (places == place) places = place->next;
@@ -33,7 +34,7 @@ static void place_unlink(Place *place) {
 }
 
 /* Forget all versions. Decref last: what dies may run code that looks at this place. */
-static void place_clear(Place *place) {
+void place_clear(Place *place) {
     Entry **entries = place->entries;
     Py_ssize_t count = place->count;
     place->entries = NULL;
@@ -139,7 +140,7 @@ enum Outcome place_lookup(Place *place, const Scope *scope, Entry **found, PyObj
     return MISS;
 }
 
-/* -- Entry ---------------------------------------------------------------------------------------------------------- */
+/* -- Entry ------------------------------------------------------------------------------------- */
 PyObject *entry_function(Entry *entry, PyObject *globals) {
     if (!entry->function || PyFunction_GET_GLOBALS(entry->function) != globals) {
         PyObject *function = PyFunction_New((PyObject *)entry->replacement, globals);
@@ -216,90 +217,7 @@ PyTypeObject EntryType = {
     .tp_weaklistoffset = offsetof(Entry, weakrefs),
 };
 
-/* -- ResumePoint ---------------------------------------------------------------------------------------------------- */
-/* A copy of `code` that is called without arguments: frames made from it have the original's layout. */
-static PyCodeObject *without_arguments(PyCodeObject *code) {
-    PyObject *replace = PyObject_GetAttrString((PyObject *)code, "replace"), *empty = PyTuple_New(0), *copy = NULL;
-    PyObject *changes = Py_BuildValue("{s:i,s:i,s:i,s:i}", "co_argcount", 0, "co_posonlyargcount", 0, "co_kwonlyargcount", 0,
-                                      "co_flags", code->co_flags & ~(CO_VARARGS | CO_VARKEYWORDS));
-    if (replace && empty && changes) copy = PyObject_Call(replace, empty, changes);
-    Py_XDECREF(replace);
-    Py_XDECREF(empty);
-    Py_XDECREF(changes);
-    return (PyCodeObject *)copy;
-}
-
-static PyObject *resume_point_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"code", "offset", "depth", NULL};
-    PyCodeObject *code;
-    int offset;
-    Py_ssize_t depth;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!in", names, &PyCode_Type, &code, &offset, &depth)) return NULL;
-    if (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR) || !(code->co_flags & CO_OPTIMIZED))
-        return PyErr_Format(PyExc_ValueError, "%U is not the code of an ordinary function", code->co_name);
-    if (offset < 0 || offset >= Py_SIZE(code) * 2 || offset % 2 || depth < 0 || depth > code->co_stacksize)
-        return PyErr_Format(PyExc_ValueError, "offset %d or stack depth %zd outside %U", offset, depth, code->co_name);
-    ResumePoint *self = (ResumePoint *)type->tp_alloc(type, 0);
-    if (!self) return NULL;
-    self->code = (PyCodeObject *)Py_NewRef((PyObject *)code);
-    self->injected = without_arguments(code);
-    self->offset = offset;
-    self->depth = depth;
-    self->place.arity = code->co_nlocalsplus + depth;
-    place_link(&self->place);
-    Place *pinned = self->injected ? place_make(self->injected) : NULL;
-    if (pinned) pinned->skipped = PINNED;
-    else Py_CLEAR(self);
-    return (PyObject *)self;
-}
-
-static int resume_point_traverse(ResumePoint *self, visitproc visit, void *arg) {
-    for (Py_ssize_t i = 0; i < self->place.count; i++) Py_VISIT(self->place.entries[i]);
-    Py_VISIT(self->function);
-    return 0;
-}
-
-static int resume_point_clear(ResumePoint *self) {
-    place_clear(&self->place);
-    Py_CLEAR(self->function);
-    return 0;
-}
-
-static void resume_point_dealloc(ResumePoint *self) {
-    PyObject_GC_UnTrack(self);
-    if (self->weakrefs) PyObject_ClearWeakRefs((PyObject *)self);
-    place_unlink(&self->place);
-    resume_point_clear(self);
-    Py_CLEAR(self->code);
-    Py_CLEAR(self->injected);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
-
-static PyObject *resume_point_repr(ResumePoint *self) {
-    return PyUnicode_FromFormat("ResumePoint(%U, offset=%d, depth=%zd)", self->code->co_name, self->offset, self->depth);
-}
-
-static PyMemberDef resume_point_members[] = {
-    {"code", T_OBJECT, offsetof(ResumePoint, code), READONLY, NULL},
-    {"offset", T_INT, offsetof(ResumePoint, offset), READONLY, NULL},
-    {"depth", T_PYSSIZET, offsetof(ResumePoint, depth), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-PyTypeObject ResumePointType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "smelt.capture._native.ResumePoint",
-    .tp_doc = "ResumePoint(code, offset, depth): where execution continues after a graph break",
-    .tp_basicsize = sizeof(ResumePoint),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = resume_point_new,
-    .tp_dealloc = (destructor)resume_point_dealloc,
-    .tp_traverse = (traverseproc)resume_point_traverse,
-    .tp_clear = (inquiry)resume_point_clear,
-    .tp_repr = (reprfunc)resume_point_repr,
-    .tp_members = resume_point_members,
-    .tp_weaklistoffset = offsetof(ResumePoint, weakrefs),
-};
-
-/* -- module functions ----------------------------------------------------------------------------------------------- */
+/* -- module functions -------------------------------------------------------------------------- */
 /* The place of a code or resume point; made if `make`. NULL without an exception: there is none yet. */
 static Place *place_of(PyObject *object, int make) {
     if (PyObject_TypeCheck(object, &ResumePointType)) return &((ResumePoint *)object)->place;
@@ -312,8 +230,8 @@ static int is_flat(Place *place, PyCodeObject *code) {
     const int generator = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
     int flags = place->code ? place->code->co_flags : 0;
     if (code->co_nfreevars || code->co_kwonlyargcount || code->co_flags & (CO_VARARGS | CO_VARKEYWORDS))
-        PyErr_Format(PyExc_ValueError, "%U is not flat: it has *args, **kwargs, keyword-only arguments or free variables",
-                     code->co_name);
+        PyErr_Format(PyExc_ValueError,
+                     "%U is not flat: it has *args, **kwargs, keyword-only arguments or free variables", code->co_name);
     else if (code->co_argcount != place->arity + 2)
         PyErr_Format(PyExc_ValueError, "%U takes %d arguments, its place passes %zd slots and _c and _f", code->co_name,
                      code->co_argcount, place->arity);
@@ -325,14 +243,14 @@ static int is_flat(Place *place, PyCodeObject *code) {
 }
 
 static PyObject *add_entry(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    if (count != 4) return PyErr_Format(PyExc_TypeError, "add_entry(place, guards, replacement, constants) takes 4 arguments");
-    if (Py_TYPE(args[1]) != &GuardsType || !PyCode_Check(args[2]))
+    if (count != 4 || Py_TYPE(args[1]) != &GuardsType || !PyCode_Check(args[2]))
         return PyErr_Format(PyExc_TypeError, "add_entry wants (place, Guards, code, constants)");
     Place *place = place_of(args[0], 1);
     PyCodeObject *code = (PyCodeObject *)args[2];
     if (!place || !is_flat(place, code)) return NULL;
     if (guards_slot_bound(args[1]) > place->arity)
-        return PyErr_Format(PyExc_ValueError, "the guards read slot %zd of %zd", guards_slot_bound(args[1]) - 1, place->arity);
+        return PyErr_Format(PyExc_ValueError, "the guards read slot %zd of %zd", guards_slot_bound(args[1]) - 1,
+                            place->arity);
     Place *pinned = place_make(code);
     Entry *entry = pinned ? PyObject_GC_New(Entry, &EntryType) : NULL;
     if (!entry) return NULL;

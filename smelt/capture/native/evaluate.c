@@ -5,7 +5,7 @@
 #include "dicts.h"
 #include <math.h>
 
-/* -- reading objects ------------------------------------------------------------------------------------------------ */
+/* -- reading objects --------------------------------------------------------------------------- */
 /* Borrowed; NULL without an exception when the object has no __dict__. */
 static inline PyObject *instance_dict(PyObject *object) {
     PyObject **where = _PyObject_GetDictPtr(object);
@@ -62,7 +62,8 @@ static inline PyObject *fetch(FetchStep *step, PyObject *parent, PyObject **valu
     case F_GLOBALS: return scope->globals;
     case F_GLOBAL:
         found = dict_item(scope->globals, step->key, step->hash, &step->hint);
-        return found || PyErr_Occurred() ? found : dict_item(scope->builtins, step->key, step->hash, &step->second_hint);
+        if (found || PyErr_Occurred()) return found;
+        return dict_item(scope->builtins, step->key, step->hash, &step->second_hint);
     case F_BUILTINS: return scope->builtins;
     case F_FUNC: return scope->func;
     case F_CLOSURE: return cell_content(closure_cell(scope->func, step->index));
@@ -78,9 +79,11 @@ static inline PyObject *fetch(FetchStep *step, PyObject *parent, PyObject **valu
         found = hinted_item(parent, step->key, step->hash, &step->hint);
         return found || PyErr_Occurred() ? found : smelt_null;
     case F_LIST_ITEM:
-        return PyList_Check(parent) ? sequence_item(((PyListObject *)parent)->ob_item, Py_SIZE(parent), step->index) : NULL;
+        if (!PyList_Check(parent)) return NULL;
+        return sequence_item(((PyListObject *)parent)->ob_item, Py_SIZE(parent), step->index);
     case F_TUPLE_ITEM:
-        return PyTuple_Check(parent) ? sequence_item(((PyTupleObject *)parent)->ob_item, Py_SIZE(parent), step->index) : NULL;
+        if (!PyTuple_Check(parent)) return NULL;
+        return sequence_item(((PyTupleObject *)parent)->ob_item, Py_SIZE(parent), step->index);
     case F_TYPE: return (PyObject *)Py_TYPE(parent);
     case F_CELL: return cell_content(parent);
     case F_MODULE_MEMBER:
@@ -93,7 +96,7 @@ static inline PyObject *fetch(FetchStep *step, PyObject *parent, PyObject **valu
     Py_UNREACHABLE();
 }
 
-/* -- checks --------------------------------------------------------------------------------------------------------- */
+/* -- checks ------------------------------------------------------------------------------------ */
 int is_plain_constant(PyObject *object) {
     if (object == Py_None || object == Py_Ellipsis || PyBool_Check(object) || PyLong_CheckExact(object) ||
         PyUnicode_CheckExact(object) || PyFloat_CheckExact(object) || PyBytes_CheckExact(object))
@@ -233,7 +236,7 @@ static inline int holds(const CheckStep *step, PyObject *value, PyObject **value
     Py_UNREACHABLE();
 }
 
-/* -- the loop ------------------------------------------------------------------------------------------------------- */
+/* -- the loop ---------------------------------------------------------------------------------- */
 static enum Outcome fail(Failure *failure, int is_check, Py_ssize_t index, PyObject *value, int answer) {
     if (failure) {
         failure->is_check = is_check;
@@ -291,7 +294,8 @@ enum Outcome guards_evaluate(PyObject *object, const Scope *scope, PyObject **ou
     const Guards *guards = (const Guards *)object;
     PyObject *few[512], **values = few;
     if (!guards->fetches) return MISS; /* cleared by the garbage collector */
-    if (guards->value_count > 512 && !(values = PyMem_Malloc((size_t)guards->value_count * sizeof(PyObject *)))) return MISS;
+    if (guards->value_count > 512) values = PyMem_Malloc((size_t)guards->value_count * sizeof(PyObject *));
+    if (!values) return MISS;
     Py_ssize_t reached = 0;
     enum Outcome outcome = run_steps(guards, scope, values, &reached, failure);
     if (outcome == HIT && outputs && !(*outputs = collect_outputs(guards, values))) outcome = RAISED;

@@ -6,9 +6,13 @@
 #include "native.h"
 #include "versions.h"
 
-static _PyFrameEvalFunction run_frame = _PyEval_EvalFrameDefault; /* what ran frames before us */
-static PyObject *frame_callback, *resume_callback;                  /* strong, NULL when unset */
-static PyObject *prefixes;                                          /* tuple of str */
+/* Frames run in CPython itself, not in an evaluator that was installed before ours: such a one may have remembered ours
+   as its predecessor, and the two would call each other for ever. */
+#define run_frame _PyEval_EvalFrameDefault
+
+static _PyFrameEvalFunction before; /* put back when we leave */
+static PyObject *frame_callback, *resume_callback; /* strong, NULL when unset */
+static PyObject *prefixes;                         /* tuple of str */
 #if PY_VERSION_HEX >= 0x030c0000
 static PyCodeObject *return_none; /* code of `lambda: None` */
 #endif
@@ -25,18 +29,18 @@ void evaluator_install(void) {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
     _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
     if (current == evaluate_frame) return;
-    run_frame = current;
+    before = current;
     _PyInterpreterState_SetEvalFrameFunc(interpreter, evaluate_frame);
 }
 
 void evaluator_uninstall(void) {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
-    /* someone who came after us chains to us: taking the evaluator away would drop theirs */
+    /* someone who came after us stays; inactive threads pass through us if it chains */
     if (_PyInterpreterState_GetEvalFrameFunc(interpreter) == evaluate_frame)
-        _PyInterpreterState_SetEvalFrameFunc(interpreter, run_frame);
+        _PyInterpreterState_SetEvalFrameFunc(interpreter, before);
 }
 
-/* -- running a replacement ------------------------------------------------------------------------------------------ */
+/* -- running a replacement --------------------------------------------------------------------- */
 
 /* Later frames of `original` must have room for `replacement`. */
 void frame_reserve(PyCodeObject *original, PyCodeObject *replacement) {
@@ -54,7 +58,8 @@ static inline int make_room(PyThreadState *state, Frame *frame, PyCodeObject *co
 }
 
 /* Steals `outputs`. */
-static inline PyObject *run_swapped(PyThreadState *state, Frame *frame, Entry *entry, Py_ssize_t arity, PyObject *outputs) {
+static inline PyObject *run_swapped(PyThreadState *state, Frame *frame, Entry *entry, Py_ssize_t arity,
+                                    PyObject *outputs) {
     PyCodeObject *original = FRAME_CODE(frame), *code = entry->replacement;
     /* the original's cells and free variables do not exist before its first instruction: above the arguments all is
        NULL up to its own co_nlocalsplus */
@@ -86,7 +91,8 @@ static PyObject *leave_frame(PyThreadState *state, Frame *frame, PyObject *resul
 }
 
 /* Calls the replacement as a function: f(*slots, constants, outputs). */
-static PyObject *call_replacement(Entry *entry, PyObject *globals, PyObject *const *slots, Py_ssize_t arity, PyObject *outputs) {
+static PyObject *call_replacement(Entry *entry, PyObject *globals, PyObject *const *slots, Py_ssize_t arity,
+                                  PyObject *outputs) {
     PyObject *function = entry_function(entry, globals);
     if (!function) return NULL;
     PyObject **args = PyMem_Malloc((size_t)(arity + 2) * sizeof(PyObject *));
@@ -108,7 +114,7 @@ static PyObject *run_called(PyThreadState *state, Frame *frame, Entry *entry, Py
     return leave_frame(state, frame, result);
 }
 
-/* -- looking for one ------------------------------------------------------------------------------------------------ */
+/* -- looking for one --------------------------------------------------------------------------- */
 static enum Outcome look_up(Place *place, const Scope *scope, Entry **entry, PyObject **outputs) {
     if (!place->count) return MISS;
     thread.active = 0; /* guards may run Python code, which is nobody's frame to compile */
@@ -156,12 +162,13 @@ static Place *meet(PyCodeObject *code) {
     return place;
 }
 
-/* -- injecting a frame ---------------------------------------------------------------------------------------------- */
+/* -- injecting a frame ------------------------------------------------------------------------- */
 static PyObject *run_injected(PyThreadState *state, Frame *frame, Injection *injection) {
     PyCodeObject *code = injection->code;
     Py_ssize_t slots = code->co_nlocalsplus, depth = PyList_GET_SIZE(injection->stack);
     for (Py_ssize_t i = 0; i < slots + depth; i++) {
-        PyObject *value = i < slots ? PyList_GET_ITEM(injection->slots, i) : PyList_GET_ITEM(injection->stack, i - slots);
+        PyObject *list = i < slots ? injection->slots : injection->stack;
+        PyObject *value = PyList_GET_ITEM(list, i < slots ? i : i - slots);
         frame->localsplus[i] = value == smelt_null ? NULL : Py_NewRef(value);
     }
     frame->stacktop = (int)(slots + depth);
@@ -169,7 +176,7 @@ static PyObject *run_injected(PyThreadState *state, Frame *frame, Injection *inj
     return run_frame(state, frame, 0);
 }
 
-/* -- the evaluator -------------------------------------------------------------------------------------------------- */
+/* -- the evaluator ----------------------------------------------------------------------------- */
 static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing) {
     Thread *self = &thread;
     if ((!self->active && !self->injection) || throwing || frame->owner != FRAME_OWNED_BY_THREAD)
@@ -200,7 +207,7 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
     return result;
 }
 
-/* -- resume --------------------------------------------------------------------------------------------------------- */
+/* -- resume ------------------------------------------------------------------------------------ */
 
 /* Slots of cell and free variables must hold cells: CPython dereferences them unchecked. */
 int slots_are_cells(PyCodeObject *code, PyObject *slots) {
@@ -247,15 +254,19 @@ static PyObject *run_at(ResumePoint *point, PyObject *globals, PyObject *func, P
 static PyObject *joined(PyObject *slots, PyObject *stack) {
     Py_ssize_t first = PyList_GET_SIZE(slots), count = first + PyList_GET_SIZE(stack);
     PyObject *values = PyTuple_New(count);
-    for (Py_ssize_t i = 0; values && i < count; i++)
-        PyTuple_SET_ITEM(values, i, Py_NewRef(i < first ? PyList_GET_ITEM(slots, i) : PyList_GET_ITEM(stack, i - first)));
+    for (Py_ssize_t i = 0; values && i < count; i++) {
+        PyObject *value = i < first ? PyList_GET_ITEM(slots, i) : PyList_GET_ITEM(stack, i - first);
+        PyTuple_SET_ITEM(values, i, Py_NewRef(value));
+    }
     return values;
 }
 
-static PyObject *resume_active(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots, PyObject *stack) {
+static PyObject *resume_active(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots,
+                               PyObject *stack) {
     PyObject *values = joined(slots, stack), *result = NULL, *outputs;
     if (!values) return NULL;
-    Scope scope = {((PyTupleObject *)values)->ob_item, PyTuple_GET_SIZE(values), globals, scope_builtins(globals, func), func};
+    PyObject **items = ((PyTupleObject *)values)->ob_item;
+    Scope scope = {items, PyTuple_GET_SIZE(values), globals, scope_builtins(globals, func), func};
     Entry *entry;
     enum Outcome outcome = find(&point->place, (PyObject *)point, resume_callback, &scope, &entry, &outputs);
     if (outcome == HIT) {
@@ -268,21 +279,23 @@ static PyObject *resume_active(ResumePoint *point, PyObject *globals, PyObject *
 }
 
 static PyObject *resume(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    if (count != 5) return PyErr_Format(PyExc_TypeError, "resume(point, globals, func, slots, stack) takes 5 arguments");
+    const char *wants = "resume(point: ResumePoint, globals: dict, func: function or None, slots: list, stack: list)";
+    if (count != 5) return PyErr_Format(PyExc_TypeError, "%s", wants);
     PyObject *globals = args[1], *func = args[2] == Py_None ? NULL : args[2], *slots = args[3], *stack = args[4];
     if (!PyObject_TypeCheck(args[0], &ResumePointType) || !PyDict_Check(globals) || (func && !PyFunction_Check(func)) ||
         !PyList_Check(slots) || !PyList_Check(stack))
-        return PyErr_Format(PyExc_TypeError, "resume wants (ResumePoint, dict, function or None, list, list)");
+        return PyErr_Format(PyExc_TypeError, "%s", wants);
     ResumePoint *point = (ResumePoint *)args[0];
     if (PyList_GET_SIZE(slots) != point->injected->co_nlocalsplus || PyList_GET_SIZE(stack) != point->depth)
         return PyErr_Format(PyExc_ValueError, "resume wants %d slots and %zd stack elements, got %zd and %zd",
-                            point->injected->co_nlocalsplus, point->depth, PyList_GET_SIZE(slots), PyList_GET_SIZE(stack));
+                            point->injected->co_nlocalsplus, point->depth, PyList_GET_SIZE(slots),
+                            PyList_GET_SIZE(stack));
     if (!slots_are_cells(point->injected, slots)) return NULL;
     if (!thread.active || point->place.skipped) return run_at(point, globals, func, slots, stack);
     return resume_active(point, globals, func, slots, stack);
 }
 
-/* -- the rest of the module's functions ----------------------------------------------------------------------------- */
+/* -- the rest of the module's functions -------------------------------------------------------- */
 static PyObject *set_one(PyObject **where, PyObject *callback) {
     if (callback != Py_None && !PyCallable_Check(callback))
         return PyErr_Format(PyExc_TypeError, "a callback must be callable or None, not %s", Py_TYPE(callback)->tp_name);
@@ -290,8 +303,8 @@ static PyObject *set_one(PyObject **where, PyObject *callback) {
     Py_RETURN_NONE;
 }
 
-static PyObject *set_callback(PyObject *module, PyObject *callback) { return set_one(&frame_callback, callback); }
-static PyObject *set_resume_callback(PyObject *module, PyObject *callback) { return set_one(&resume_callback, callback); }
+static PyObject *set_callback(PyObject *module, PyObject *cb) { return set_one(&frame_callback, cb); }
+static PyObject *set_resume_callback(PyObject *module, PyObject *cb) { return set_one(&resume_callback, cb); }
 
 static PyObject *skip_prefixes(PyObject *module, PyObject *sequence) {
     PyObject *tuple = PySequence_Tuple(sequence);
@@ -341,7 +354,7 @@ PyMethodDef frame_methods[] = {
     {"set_callback", set_callback, METH_O, "set_callback(cb or None): called for frames without a matching entry"},
     {"set_resume_callback", set_resume_callback, METH_O, "set_resume_callback(cb or None): the same for resume"},
     {"skip_prefixes", skip_prefixes, METH_O, "skip_prefixes(file name prefixes): never look at code from there"},
-    {"resume", METHOD(resume), METH_FASTCALL, "resume(point, globals, func, slots, stack): continue after a graph break"},
+    {"resume", METHOD(resume), METH_FASTCALL, "resume(point, globals, func, slots, stack): go on after a graph break"},
     {"snapshot", snapshot, METH_VARARGS, "snapshot(frame, depth) -> (slots, stack) of a running frame, for tests"},
     {NULL, NULL, 0, NULL},
 };

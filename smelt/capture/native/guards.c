@@ -1,284 +1,19 @@
-/* The Guards type: checks what it is given, compiles it into steps (guards.h), reports failures. evaluate.c runs it. */
+/* The Guards type: what Python sees. steps.c compiles it, evaluate.c runs it. */
 #include "guards.h"
 #include <structmember.h>
 #include <time.h>
 
 #define AS_NAME(name) #name,
-static const char *const fetch_names[] = {FETCH_KINDS(AS_NAME)};
-static const char *const check_names[] = {CHECK_KINDS(AS_NAME)};
+const char *const fetch_names[] = {FETCH_KINDS(AS_NAME)};
+const char *const check_names[] = {CHECK_KINDS(AS_NAME)};
 PyObject *name_training;
-
-static int bad(const char *what, Py_ssize_t index, const char *kind, const char *wants) {
-    PyErr_Format(PyExc_TypeError, "%s %zd (%s) wants %s", what, index, kind, wants);
-    return -1;
-}
-
-/* -- fetches -------------------------------------------------------------------------------------------------------- */
-static int is_interned_name(PyObject *object) { return PyUnicode_CheckExact(object) && PyObject_Hash(object) != -1; }
-
-/* Where among the values the __dict__ of fetch `index` is put; dict_at 0 is free: it is the first fetch's own place. */
-static Py_ssize_t dict_place(Guards *guards, Py_ssize_t index) {
-    FetchStep *step = &guards->fetch_steps[index];
-    if (!step->dict_at) step->dict_at = (int32_t)guards->value_count++;
-    return step->dict_at;
-}
-
-static int read_member(Guards *guards, FetchStep *step, PyObject *key) {
-    if (!PyTuple_Check(key) || PyTuple_GET_SIZE(key) != 2 || !is_interned_name(PyTuple_GET_ITEM(key, 0)) ||
-        !is_interned_name(PyTuple_GET_ITEM(key, 1)))
-        return 0;
-    step->key = PyTuple_GET_ITEM(key, 0);
-    step->second = PyTuple_GET_ITEM(key, 1);
-    step->hash = PyObject_Hash(step->second);
-    step->index = dict_place(guards, step->parent);
-    return 1;
-}
-
-static int read_index(FetchStep *step, PyObject *key, int may_be_negative) {
-    if (!PyLong_Check(key)) return 0;
-    step->index = PyLong_AsSsize_t(key);
-    if (step->index == -1 && PyErr_Occurred()) PyErr_Clear();
-    return may_be_negative || step->index >= 0;
-}
-
-/* Fills the step; -1 with an exception. */
-static int read_key(Guards *guards, FetchStep *step, Py_ssize_t index, PyObject *key) {
-    const char *kind = fetch_names[step->kind];
-    step->key = key;
-    switch (step->kind) {
-    case F_LOCAL:
-        if (!read_index(step, key, 0)) return bad("fetch", index, kind, "a slot number");
-        if (step->index >= guards->slot_bound) guards->slot_bound = step->index + 1;
-        return 0;
-    case F_CLOSURE:
-    case F_CLOSURE_CELL: return read_index(step, key, 0) ? 0 : bad("fetch", index, kind, "an index");
-    case F_LIST_ITEM:
-    case F_TUPLE_ITEM: return read_index(step, key, 1) ? 0 : bad("fetch", index, kind, "an index");
-    case F_SIZE:
-        guards->owning = 1;
-        return read_index(step, key, 1) ? 0 : bad("fetch", index, kind, "a dimension");
-    case F_GLOBAL:
-        step->hash = PyObject_Hash(key);
-        return PyUnicode_CheckExact(key) ? 0 : bad("fetch", index, kind, "a name");
-    case F_ATTR:
-        guards->owning = 1; /* fallthrough */
-    case F_TYPE_ATTR:
-    case F_CLASS_ATTR: return is_interned_name(key) ? 0 : bad("fetch", index, kind, "a name");
-    case F_DICT_ITEM:
-    case F_DICT_ITEM_OR_MISSING:
-        step->hash = PyObject_Hash(key);
-        if (step->hash == -1) return -1;
-        if (!is_plain_constant(key)) guards->owning = 1;
-        return 0;
-    case F_MODULE_MEMBER: return read_member(guards, step, key) ? 0 : bad("fetch", index, kind, "(dict name, member name)");
-    case F_WEAK:
-        guards->owning = 1; /* the referent may have no other owner than us */
-        return PyWeakref_CheckRefExact(key) ? 0 : bad("fetch", index, kind, "a weakref.ref");
-    case F_CALL:
-        guards->owning = 1;
-        return PyCallable_Check(key) ? 0 : bad("fetch", index, kind, "a callable");
-    default: return 0;
-    }
-}
-
-static int read_fetch(Guards *guards, Py_ssize_t index) {
-    FetchStep *step = &guards->fetch_steps[index];
-    PyObject *key;
-    Py_ssize_t parent;
-    int kind;
-    PyObject *item = PyTuple_GET_ITEM(guards->fetches, index);
-    if (!PyTuple_Check(item) || !PyArg_ParseTuple(item, "niO", &parent, &kind, &key)) {
-        PyErr_Clear();
-        return PyErr_Format(PyExc_TypeError, "fetch %zd is not (parent, KIND, key): %R", index, item), -1;
-    }
-    if (kind < 0 || kind >= FETCH_COUNT) return PyErr_Format(PyExc_ValueError, "fetch %zd: unknown kind %d", index, kind), -1;
-    if (kind <= LAST_ROOT ? parent != -1 : parent < 0 || parent >= index)
-        return PyErr_Format(PyExc_ValueError, "fetch %zd (%s): parent %zd", index, fetch_names[kind], parent), -1;
-    step->kind = (uint8_t)kind;
-    step->parent = (int32_t)parent;
-    step->hint = step->second_hint = NO_HINT;
-    return read_key(guards, step, index, key);
-}
-
-/* -- checks --------------------------------------------------------------------------------------------------------- */
-static int is_index_tuple(PyObject *object, Py_ssize_t last) {
-    if (!PyTuple_Check(object)) return 0;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++) {
-        PyObject *item = PyTuple_GET_ITEM(object, i);
-        Py_ssize_t index = PyLong_Check(item) ? PyLong_AsSsize_t(item) : -1;
-        if (index < 0 || index > last) return PyErr_Clear(), 0;
-    }
-    return 1;
-}
-
-static int is_name_tuple(PyObject *object) {
-    if (!PyTuple_Check(object)) return 0;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++)
-        if (!is_interned_name(PyTuple_GET_ITEM(object, i))) return 0;
-    return 1;
-}
-
-/* Reads a pair of integers; False without an exception when it is none. */
-static int read_range(CheckStep *step, PyObject *operand) {
-    if (PyTuple_Check(operand) && PyArg_ParseTuple(operand, "nn", &step->number, &step->high)) return 1;
-    PyErr_Clear();
-    return 0;
-}
-
-/* step->numbers: the tuple's ints, or `count` hints when there is no tuple. */
-static int set_numbers(CheckStep *step, PyObject *tuple, Py_ssize_t count) {
-    if (tuple) count = PyTuple_GET_SIZE(tuple);
-    step->numbers = PyMem_Malloc((size_t)(count + 1) * sizeof(int32_t));
-    if (!step->numbers) return PyErr_NoMemory(), -1;
-    for (Py_ssize_t i = 0; i < count; i++)
-        step->numbers[i] = tuple ? (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(tuple, i)) : NO_HINT;
-    return 0;
-}
-
-static int read_module(CheckStep *step, PyObject *operand) {
-    PyObject *training = PyTuple_Check(operand) && PyTuple_GET_SIZE(operand) == 2 ? PyTuple_GET_ITEM(operand, 0) : NULL;
-    if (!training || !(training == Py_None || PyBool_Check(training)) || !is_name_tuple(PyTuple_GET_ITEM(operand, 1))) return 0;
-    step->number = training == Py_None ? -1 : training == Py_True;
-    step->operand = PyTuple_GET_ITEM(operand, 1);
-    return 1;
-}
-
-static int read_python(PyObject *operand, Py_ssize_t fetch) {
-    if (!PyTuple_Check(operand)) return PyCallable_Check(operand);
-    return PyTuple_GET_SIZE(operand) == 2 && PyCallable_Check(PyTuple_GET_ITEM(operand, 0)) &&
-           is_index_tuple(PyTuple_GET_ITEM(operand, 1), fetch);
-}
-
-/* Fills the step; -1 with an exception. */
-static int read_operand(Guards *guards, CheckStep *step, Py_ssize_t index, Py_ssize_t fetch, PyObject *operand) {
-    const char *kind = check_names[step->kind];
-    step->operand = operand;
-    switch (step->kind) {
-    case C_TYPE_IS: return PyType_Check(operand) ? 0 : bad("check", index, kind, "a class");
-    case C_EQ:
-        if (!is_plain_constant(operand)) guards->owning = 1;
-        return 0;
-    case C_DICT_KEYS:
-        if (!PyTuple_Check(operand)) return bad("check", index, kind, "a tuple of keys");
-        if (!is_plain_constant(operand)) guards->owning = 1;
-        return 0;
-    case C_HAS_KEY:
-    case C_NOT_KEY:
-        step->high = PyObject_Hash(operand);
-        if (step->high == -1) return -1;
-        if (!is_plain_constant(operand)) guards->owning = 1;
-        return 0;
-    case C_LEN:
-    case C_ALIASED:
-    case C_NOT_ALIASED:
-        if (!PyLong_Check(operand)) return bad("check", index, kind, "an int");
-        step->number = PyLong_AsSsize_t(operand);
-        if (step->number < 0 || (step->kind != C_LEN && step->number > fetch))
-            return PyErr_Clear(), bad("check", index, kind, "an int in range");
-        return 0;
-    case C_RANGE: return read_range(step, operand) ? 0 : bad("check", index, kind, "(low, high)");
-    case C_WEAK_IS: return PyWeakref_CheckRefExact(operand) ? 0 : bad("check", index, kind, "a weakref.ref");
-    case C_TENSOR:
-        if (Py_TYPE(operand) != &TensorSpecType) return bad("check", index, kind, "a TensorSpec");
-        if (!tensor_spec_is_raw(operand)) guards->owning = 1;
-        return 0;
-    case C_NONE_ALIASED:
-        if (!is_index_tuple(operand, fetch)) return bad("check", index, kind, "a tuple of fetch indices");
-        return set_numbers(step, operand, 0);
-    case C_STATE: return PyTuple_Check(operand) ? 0 : bad("check", index, kind, "what state() returned");
-    case C_MODULE:
-        if (!read_module(step, operand)) return bad("check", index, kind, "(bool or None, tuple of names)");
-        step->high = dict_place(guards, fetch);
-        return set_numbers(step, NULL, PyTuple_GET_SIZE(step->operand) + 1);
-    case C_PYTHON:
-        guards->owning = 1;
-        return read_python(operand, fetch) ? 0 : bad("check", index, kind, "a callable or (callable, fetch indices)");
-    default: return 0;
-    }
-}
-
-static int parse_check(Guards *guards, Py_ssize_t index, Py_ssize_t *fetch, int *kind, PyObject **operand) {
-    PyObject *item = PyTuple_GET_ITEM(guards->checks, index);
-    if (!PyTuple_Check(item) || !PyArg_ParseTuple(item, "niO", fetch, kind, operand)) {
-        PyErr_Clear();
-        return PyErr_Format(PyExc_TypeError, "check %zd is not (fetch, KIND, operand): %R", index, item), -1;
-    }
-    if (*kind < 0 || *kind >= CHECK_COUNT) return PyErr_Format(PyExc_ValueError, "check %zd: unknown kind %d", index, *kind), -1;
-    if (*kind == C_STATE ? *fetch != -1 : *fetch < 0 || *fetch >= guards->fetch_count)
-        return PyErr_Format(PyExc_ValueError, "check %zd (%s): fetch %zd", index, check_names[*kind], *fetch), -1;
-    return 0;
-}
-
-/* Groups the checks by fetch, keeping their order: count, place, fill. */
-static int read_checks(Guards *guards) {
-    Py_ssize_t count = guards->check_count, fetch, *starts = PyMem_Calloc((size_t)guards->fetch_count + 2, sizeof *starts);
-    PyObject *operand;
-    int kind, status = starts ? 0 : -1;
-    for (Py_ssize_t i = 0; status == 0 && i < count; i++) {
-        status = parse_check(guards, i, &fetch, &kind, &operand);
-        if (status == 0) starts[fetch + 2]++; /* fetch -1 comes first; one further to become a start below */
-    }
-    for (Py_ssize_t i = 0; status == 0 && i < guards->fetch_count; i++) {
-        if (starts[i + 2] > UINT16_MAX) status = (PyErr_Format(PyExc_ValueError, "too many checks of fetch %zd", i), -1);
-        guards->fetch_steps[i].checks = (uint16_t)starts[i + 2];
-    }
-    if (status == 0) guards->rootless = starts[1];
-    for (Py_ssize_t i = 1; status == 0 && i < guards->fetch_count + 2; i++) starts[i] += starts[i - 1];
-    for (Py_ssize_t i = 0; status == 0 && i < count; i++) {
-        parse_check(guards, i, &fetch, &kind, &operand);
-        CheckStep *step = &guards->check_steps[starts[fetch + 1]++];
-        step->kind = (uint8_t)kind;
-        step->given = (int32_t)i;
-        status = read_operand(guards, step, i, fetch, operand);
-        if (status == 0 && kind == C_TENSOR && tensor_spec_is_raw(operand))
-            for (Py_ssize_t child = fetch + 1; child < guards->fetch_count; child++)
-                if (guards->fetch_steps[child].kind == F_SIZE && guards->fetch_steps[child].parent == fetch)
-                    guards->fetch_steps[child].second = Py_None;
-    }
-    PyMem_Free(starts);
-    return status;
-}
-
-/* -- the type ------------------------------------------------------------------------------------------------------- */
-static int read_outputs(Guards *guards) {
-    for (Py_ssize_t i = 0; i < guards->output_count; i++) {
-        PyObject *item = PyTuple_GET_ITEM(guards->outputs, i);
-        Py_ssize_t index = PyLong_Check(item) ? PyLong_AsSsize_t(item) : -1;
-        if (index < 0 || index >= guards->fetch_count)
-            return PyErr_Clear(), PyErr_Format(PyExc_ValueError, "output %zd: fetch %R", i, item), -1;
-        guards->output_steps[i] = (int32_t)index;
-    }
-    return 0;
-}
-
-static int allocate(Guards *guards) {
-    guards->fetch_count = guards->value_count = PyTuple_GET_SIZE(guards->fetches);
-    guards->check_count = PyTuple_GET_SIZE(guards->checks);
-    guards->output_count = PyTuple_GET_SIZE(guards->outputs);
-    guards->fetch_steps = PyMem_Calloc((size_t)guards->fetch_count + 1, sizeof(FetchStep));
-    guards->check_steps = PyMem_Calloc((size_t)guards->check_count + 1, sizeof(CheckStep));
-    guards->output_steps = PyMem_Calloc((size_t)guards->output_count + 1, sizeof(int32_t));
-    if (guards->fetch_steps && guards->check_steps && guards->output_steps) return 0;
-    PyErr_NoMemory();
-    return -1;
-}
-
-static int build(Guards *guards, PyObject *fetches, PyObject *checks, PyObject *outputs) {
-    guards->fetches = PySequence_Tuple(fetches);
-    guards->checks = guards->fetches ? PySequence_Tuple(checks) : NULL;
-    guards->outputs = guards->checks ? PySequence_Tuple(outputs) : NULL;
-    if (!guards->outputs || allocate(guards) < 0) return -1;
-    for (Py_ssize_t i = 0; i < guards->fetch_count; i++)
-        if (read_fetch(guards, i) < 0) return -1;
-    return read_checks(guards) < 0 ? -1 : read_outputs(guards);
-}
 
 static PyObject *guards_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"fetches", "checks", "outputs", NULL};
     PyObject *fetches, *checks, *outputs;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO", names, &fetches, &checks, &outputs)) return NULL;
     Guards *guards = (Guards *)type->tp_alloc(type, 0);
-    if (guards && build(guards, fetches, checks, outputs) < 0) Py_CLEAR(guards);
+    if (guards && build_steps(guards, fetches, checks, outputs) < 0) Py_CLEAR(guards);
     return (PyObject *)guards;
 }
 
@@ -298,7 +33,8 @@ static void guards_dealloc(Guards *guards) {
     PyObject_GC_UnTrack(guards);
     guards_clear(guards);
     Py_XDECREF(guards->outputs);
-    for (Py_ssize_t i = 0; guards->check_steps && i < guards->check_count; i++) PyMem_Free(guards->check_steps[i].numbers);
+    for (Py_ssize_t i = 0; guards->check_steps && i < guards->check_count; i++)
+        PyMem_Free(guards->check_steps[i].numbers);
     PyMem_Free(guards->fetch_steps);
     PyMem_Free(guards->check_steps);
     PyMem_Free(guards->output_steps);
@@ -321,7 +57,9 @@ static int read_scope(PyObject *const *args, Py_ssize_t count, Scope *scope) {
         return -1;
     }
     PyObject *func = count == 3 && args[2] != Py_None ? args[2] : NULL;
-    *scope = (Scope){PySequence_Fast_ITEMS(args[0]), PySequence_Fast_GET_SIZE(args[0]), args[1], scope_builtins(args[1], func), func};
+    *scope = (Scope){.slots = PySequence_Fast_ITEMS(args[0]), .count = PySequence_Fast_GET_SIZE(args[0]), .func = func};
+    scope->globals = args[1];
+    scope->builtins = scope_builtins(args[1], func);
     return 0;
 }
 
@@ -377,13 +115,14 @@ static PyObject *time_method(PyObject *self, PyObject *const *args, Py_ssize_t c
 }
 
 static PyObject *guards_repr(Guards *guards) {
-    return PyUnicode_FromFormat("<Guards: %zd fetches, %zd checks, %zd outputs>", guards->fetch_count, guards->check_count,
-                                guards->output_count);
+    return PyUnicode_FromFormat("<Guards: %zd fetches, %zd checks, %zd outputs>", guards->fetch_count,
+                                guards->check_count, guards->output_count);
 }
 
 static PyMethodDef guards_methods[] = {
     {"check", METHOD(check), METH_FASTCALL, "check(slots, globals, func=None) -> outputs, or None when a guard fails"},
-    {"failure", METHOD(failure), METH_FASTCALL, "failure(slots, globals, func=None) -> (\"fetch\" or \"check\", index, value)"},
+    {"failure", METHOD(failure), METH_FASTCALL,
+     "failure(slots, globals, func=None) -> (\"fetch\" or \"check\", index, value), None when all hold"},
     {"time", METHOD(time_method), METH_FASTCALL, "time(slots, globals, func, n) -> seconds per evaluation"},
     {NULL, NULL, 0, NULL},
 };
@@ -407,7 +146,7 @@ PyTypeObject GuardsType = {
     .tp_members = guards_members,
 };
 
-/* -- names for Python ----------------------------------------------------------------------------------------------- */
+/* -- names for Python -------------------------------------------------------------------------- */
 static PyObject *add_names(PyObject *module, const char *const *names, Py_ssize_t count) {
     PyObject *tuple = PyTuple_New(count);
     for (Py_ssize_t i = 0; tuple && i < count; i++) {

@@ -1,4 +1,4 @@
-/* The compiled form of Guards, shared by guards.c (building, reporting) and evaluate.c. */
+/* The compiled form of Guards, shared by guards.c, steps.c and evaluate.c. */
 #ifndef SMELT_CAPTURE_GUARDS_H
 #define SMELT_CAPTURE_GUARDS_H
 
@@ -10,8 +10,8 @@
     X(CLASS_ATTR) X(INSTANCE_DICT) X(DICT_ITEM) X(DICT_ITEM_OR_MISSING) X(LIST_ITEM) X(TUPLE_ITEM) X(TYPE) X(CELL)     \
     X(MODULE_MEMBER) X(SIZE) X(CALL)
 #define CHECK_KINDS(X)                                                                                                 \
-    X(IS) X(IS_NOT) X(TYPE_IS) X(EQ) X(LEN) X(RANGE) X(DICT_KEYS) X(HAS_KEY) X(NOT_KEY) X(MISSING) X(WEAK_IS) X(TENSOR) \
-    X(ALIASED) X(NOT_ALIASED) X(NONE_ALIASED) X(STATE) X(MODULE) X(PYTHON)
+    X(IS) X(IS_NOT) X(TYPE_IS) X(EQ) X(LEN) X(RANGE) X(DICT_KEYS) X(HAS_KEY) X(NOT_KEY) X(MISSING) X(WEAK_IS)          \
+    X(TENSOR) X(ALIASED) X(NOT_ALIASED) X(NONE_ALIASED) X(STATE) X(MODULE) X(PYTHON)
 
 #define AS_FETCH(name) F_##name,
 #define AS_CHECK(name) C_##name,
@@ -52,7 +52,9 @@ typedef struct {
     int owning; /* some step runs Python code or makes objects: hold references to every value */
 } Guards;
 
-extern PyObject *name_training;
+extern PyObject *name_training; /* "training", hashed */
+extern const char *const fetch_names[], *const check_names[];
+int build_steps(Guards *guards, PyObject *fetches, PyObject *checks, PyObject *outputs); /* -1 with an exception */
 int equal_constants(PyObject *value, PyObject *constant); /* 1, 0; -1 with an exception */
 int is_plain_constant(PyObject *object);                  /* its == runs no Python code */
 

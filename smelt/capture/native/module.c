@@ -1,8 +1,6 @@
 /* The module's table. */
 #include "native.h"
 
-int guards_ready(PyObject *module);
-
 PyObject *smelt_null;
 
 static PyObject *null_repr(PyObject *self) { return PyUnicode_FromString("<NULL>"); }
@@ -21,7 +19,7 @@ static PyTypeObject NullType = {
 };
 
 static PyMethodDef own_methods[] = {
-    {"set_tensor_layout", set_tensor_layout, METH_VARARGS, "set_tensor_layout(torch.Tensor, describe, numbers or None)"},
+    {"set_tensor_layout", set_tensor_layout, METH_VARARGS, "set_tensor_layout(torch.Tensor, describe, numbers/None)"},
     {"set_state_readers", set_state_readers, METH_VARARGS, "set_state_readers(readers, path of libc10 or None)"},
     {"state", state_now, METH_NOARGS, "state(): the present values of the ambient modes"},
     {"state_names", state_names, METH_NOARGS, "state_names(): what state() lists"},
@@ -29,11 +27,16 @@ static PyMethodDef own_methods[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "smelt.capture._native", "The C core of capture; see _native.pyi.", -1, own_methods, NULL, NULL, NULL, NULL,
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "smelt.capture._native",
+    .m_doc = "The C core of capture; see _native.pyi.",
+    .m_size = -1,
+    .m_methods = own_methods,
 };
 
 static int add_types(PyObject *module) {
-    PyTypeObject *types[] = {&CompiledType, &QuietType, &EntryType, &ResumePointType, &GuardsType, &TensorSpecType, &NullType};
+    PyTypeObject *types[] = {&CompiledType, &QuietType,      &EntryType, &ResumePointType,
+                             &GuardsType,   &TensorSpecType, &NullType};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0) return -1;
     smelt_null = PyObject_New(PyObject, &NullType);

@@ -1,8 +1,8 @@
 /* smelt.capture._native: what its parts share. Map of the files:
  *   frame.c    PEP 523 evaluator: swaps replacements into frames, injects resumed frames
  *   running.c  where the evaluator acts: call, Compiled, Quiet
- *   entries.c  compiled versions per place (a code object or a resume point)
- *   guards.c   the Guards type: building, reporting;  evaluate.c  its evaluation
+ *   entries.c  compiled versions per place (a code object or a resume point);  points.c  resume points
+ *   guards.c   the Guards type;  steps.c  what it is compiled to;  evaluate.c  its evaluation, over dicts.h
  *   tensor.c   TensorSpec: tensor metadata through calibrated reads;  state.c  ambient modes of torch
  *   module.c   the module's table
  * Everything runs under the GIL. Nothing here links torch. */
@@ -24,7 +24,7 @@
 
 extern PyObject *smelt_null; /* the NULL sentinel of the API */
 
-/* -- where guards read from: a frame about to run, or a resume point with its values ------------------------------ */
+/* -- where guards read from: a frame about to run, or a resume point with its values ----------- */
 typedef struct {
     PyObject *const *slots; /* an unset slot is NULL or smelt_null */
     Py_ssize_t count;
@@ -34,7 +34,7 @@ typedef struct {
 
 PyObject *scope_builtins(PyObject *globals, PyObject *func); /* borrowed */
 
-/* -- guards.c ------------------------------------------------------------------------------------------------------ */
+/* -- guards.c ---------------------------------------------------------------------------------- */
 enum Outcome { MISS = 0, HIT = 1, RAISED = -1, DEAD = -2 }; /* DEAD: can never hit again */
 
 typedef struct {
@@ -45,22 +45,23 @@ typedef struct {
 
 extern PyTypeObject GuardsType;
 enum Outcome guards_evaluate(PyObject *guards, const Scope *scope, PyObject **outputs, Failure *failure);
+int guards_ready(PyObject *module);
 Py_ssize_t guards_slot_bound(PyObject *guards); /* 1 + highest slot that a LOCAL fetch reads */
 
-/* -- tensor.c ------------------------------------------------------------------------------------------------------ */
+/* -- tensor.c ---------------------------------------------------------------------------------- */
 extern PyTypeObject TensorSpecType;
 int tensor_spec_matches(PyObject *spec, PyObject *value); /* never leaves an exception */
 int tensor_spec_is_raw(PyObject *spec); /* matching reads memory and runs no Python code */
 PyObject *tensor_size(PyObject *tensor, Py_ssize_t dim, int raw); /* new int; NULL: fails */
 PyObject *set_tensor_layout(PyObject *module, PyObject *args);
 
-/* -- state.c ------------------------------------------------------------------------------------------------------- */
+/* -- state.c ----------------------------------------------------------------------------------- */
 int state_matches(PyObject *expected); /* never leaves an exception */
 PyObject *state_now(PyObject *module, PyObject *unused);
 PyObject *state_names(PyObject *module, PyObject *unused);
 PyObject *set_state_readers(PyObject *module, PyObject *args);
 
-/* -- entries.c ----------------------------------------------------------------------------------------------------- */
+/* -- entries.c --------------------------------------------------------------------------------- */
 typedef struct Place Place;
 
 typedef struct {
@@ -97,6 +98,9 @@ typedef struct {
 
 extern PyTypeObject EntryType, ResumePointType;
 int entries_ready(void);
+void place_link(Place *place);
+void place_unlink(Place *place);
+void place_clear(Place *place);
 Place *place_find(PyObject *code);
 Place *place_make(PyCodeObject *code);
 enum Outcome place_lookup(Place *place, const Scope *scope, Entry **entry, PyObject **outputs);
@@ -104,7 +108,7 @@ PyObject *entry_function(Entry *entry, PyObject *globals); /* borrowed */
 Py_ssize_t argument_slots(PyCodeObject *code);
 extern PyMethodDef entries_methods[];
 
-/* -- running.c ----------------------------------------------------------------------------------------------------- */
+/* -- running.c --------------------------------------------------------------------------------- */
 typedef struct Injection Injection;
 typedef struct {
     int active;           /* the hook acts on frames that this thread starts */
@@ -118,7 +122,7 @@ void evaluator_release(void); /* ... until here */
 extern PyTypeObject CompiledType, QuietType;
 extern PyMethodDef running_methods[];
 
-/* -- frame.c ------------------------------------------------------------------------------------------------------- */
+/* -- frame.c ----------------------------------------------------------------------------------- */
 void evaluator_install(void);
 void evaluator_uninstall(void);
 int frame_ready(void);

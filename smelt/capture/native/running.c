@@ -26,7 +26,7 @@ int set_active(int active) {
     return was;
 }
 
-/* -- call, quiet_call ---------------------------------------------------------------------------------------------- */
+/* -- call, quiet_call -------------------------------------------------------------------------- */
 static PyObject *call(PyObject *module, PyObject *args, PyObject *keywords) {
     static char *names[] = {"fn", "args", "kwargs", NULL};
     PyObject *fn, *positional = NULL, *named = Py_None;
@@ -61,7 +61,7 @@ PyMethodDef running_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* -- Compiled, Quiet: the same as callable objects ------------------------------------------------------------------ */
+/* -- Compiled, Quiet: the same as callable objects --------------------------------------------- */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -142,11 +142,13 @@ static PyGetSetDef wrapper_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
+#define WRAPPER_FLAGS                                                                                                  \
+    (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR)
 #define WRAPPER_TYPE(NAME, DOC)                                                                                        \
     {                                                                                                                  \
         PyVarObject_HEAD_INIT(NULL, 0).tp_name = "smelt.capture._native." NAME, .tp_doc = DOC,                         \
         .tp_basicsize = sizeof(Wrapper), .tp_new = wrapper_new, .tp_dealloc = (destructor)wrapper_dealloc,             \
-        .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, \
+        .tp_flags = WRAPPER_FLAGS,                                                                                     \
         .tp_vectorcall_offset = offsetof(Wrapper, vectorcall), .tp_call = PyVectorcall_Call,                           \
         .tp_dictoffset = offsetof(Wrapper, dict), .tp_weaklistoffset = offsetof(Wrapper, weakrefs),                    \
         .tp_traverse = (traverseproc)wrapper_traverse, .tp_clear = (inquiry)wrapper_clear,                             \

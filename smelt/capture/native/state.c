@@ -1,8 +1,8 @@
 /* The ambient modes of torch that change what an operator does: grad mode, autocast, default dtype ...
  *
- * Each has a reader: a C function without side effects inside torch's libraries, called through its address, or a Python
- * function without arguments. The thread-local dispatch key set of libc10 stands for what enters modes through it:
- * vmap and grad transforms, dispatch modes, inference mode, autocast. */
+ * Each has a reader: a C function without side effects inside torch's libraries, called through its address, or a
+ * Python function without arguments. The thread-local dispatch key set of libc10 stands for what enters modes through
+ * it: vmap and grad transforms, dispatch modes, inference mode, autocast. */
 #include "native.h"
 #include <dlfcn.h>
 
@@ -37,6 +37,11 @@ static inline PyObject *ask(const Reader *reader) {
     return reader->direct ? reader->direct(reader->receiver, NULL) : PyObject_CallNoArgs(reader->function);
 }
 
+static PyObject *read_now(const Reader *reader) {
+    if (!reader->native) return ask(reader);
+    return PyLong_FromLongLong(reader->native(reader->argument) & (int64_t)reader->mask);
+}
+
 static int reader_matches(const Reader *reader, PyObject *expected) {
     if (reader->native) {
         uint64_t now = (uint64_t)reader->native(reader->argument) & reader->mask;
@@ -52,7 +57,9 @@ static int reader_matches(const Reader *reader, PyObject *expected) {
 int state_matches(PyObject *expected) {
     const uint64_t *keys = dispatch_keys();
     if (PyTuple_GET_SIZE(expected) != reader_count + (keys ? 1 : 0)) return 0;
-    if (keys && memcmp(PyBytes_AS_STRING(PyTuple_GET_ITEM(expected, reader_count)), keys, KEY_WORDS * sizeof *keys)) return 0;
+    PyObject *wanted = keys ? PyTuple_GET_ITEM(expected, reader_count) : NULL;
+    if (keys && (!PyBytes_Check(wanted) || PyBytes_GET_SIZE(wanted) != KEY_WORDS * sizeof *keys)) return 0;
+    if (keys && memcmp(PyBytes_AS_STRING(wanted), keys, KEY_WORDS * sizeof *keys)) return 0;
     for (Py_ssize_t i = 0; i < reader_count; i++)
         if (!reader_matches(&readers[i], PyTuple_GET_ITEM(expected, i))) return 0;
     return 1;
@@ -62,8 +69,7 @@ PyObject *state_now(PyObject *module, PyObject *unused) {
     const uint64_t *keys = dispatch_keys();
     PyObject *tuple = PyTuple_New(reader_count + (keys ? 1 : 0));
     for (Py_ssize_t i = 0; tuple && i < reader_count; i++) {
-        Reader *reader = &readers[i];
-        PyObject *now = reader->native ? PyLong_FromLongLong(reader->native(reader->argument) & (int64_t)reader->mask) : ask(reader);
+        PyObject *now = read_now(&readers[i]);
         if (now) PyTuple_SET_ITEM(tuple, i, now);
         else Py_CLEAR(tuple);
     }

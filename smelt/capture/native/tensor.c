@@ -1,7 +1,7 @@
 /* TensorSpec: the metadata that compiled code relies on, compared with a tensor's in a few ns.
  *
- * Metadata is read from the TensorImpl at offsets that smelt/capture/calibrate.py searched for and checked on tensors of
- * many kinds. A spec whose example does not read back as Python describes it compares through Python instead. */
+ * Metadata is read from the TensorImpl at offsets that smelt/capture/calibrate.py searched for and checked on tensors
+ * of many kinds. A spec whose example does not read back as Python describes it compares through Python instead. */
 #include "native.h"
 #include <structmember.h>
 
@@ -14,7 +14,7 @@ static struct {
     uint64_t kind_mask;                      /* which bits at `kind` are dtype and device */
     unsigned char (*requires_grad)(void *);  /* TensorImpl const* -> bool */
 } layout;
-static PyObject *describe;                   /* describe(tensor) -> (dtype, device, requires_grad, keys, plain, shape, stride) */
+static PyObject *describe; /* tensor -> (dtype, device, requires_grad, keys, plain, shape, stride) */
 static PyTypeObject *tensor_type;
 
 static const int64_t any = INT64_MIN; /* a size or stride that is not asked */
@@ -30,7 +30,7 @@ typedef struct {
     int8_t raw, contiguous;
 } TensorSpec;
 
-/* -- raw reads ------------------------------------------------------------------------------------------------------ */
+/* -- raw reads --------------------------------------------------------------------------------- */
 static inline char *impl_of(PyObject *tensor) { return *(char **)((char *)tensor + layout.impl); }
 
 static inline uint64_t word(const char *address) {
@@ -72,15 +72,15 @@ static int shape_matches(const TensorSpec *spec, const int64_t *sizes, const int
 
 static inline int raw_matches(const TensorSpec *spec, PyObject *tensor) {
     char *impl = impl_of(tensor);
-    if (!impl || word(impl + layout.keys) != spec->keys || (word(impl + layout.kind) & layout.kind_mask) != spec->kind ||
-        word(impl + layout.dims) != (uint64_t)spec->ndim)
-        return 0;
+    if (!impl || word(impl + layout.keys) != spec->keys) return 0;
+    if ((word(impl + layout.kind) & layout.kind_mask) != spec->kind) return 0;
+    if (word(impl + layout.dims) != (uint64_t)spec->ndim) return 0;
     const int64_t *sizes = sizes_of(impl, spec->ndim);
     if (!shape_matches(spec, sizes, strides_of(sizes, spec->ndim))) return 0;
     return spec->requires_grad < 0 || !!layout.requires_grad(impl) == spec->requires_grad;
 }
 
-/* -- through Python ------------------------------------------------------------------------------------------------- */
+/* -- through Python ---------------------------------------------------------------------------- */
 typedef struct {
     PyObject *all, *dtype, *device, *shape, *stride; /* borrowed from all; stride may be None */
     uint64_t keys;
@@ -92,8 +92,8 @@ static int facts_of(PyObject *tensor, Facts *facts) {
     if (!describe) return PyErr_Format(PyExc_RuntimeError, "smelt.capture.calibrate has not run"), -1;
     facts->all = PyObject_CallOneArg(describe, tensor);
     if (!facts->all) return -1;
-    if (PyArg_ParseTuple(facts->all, "OOpO!pO!O;describe", &facts->dtype, &facts->device, &facts->requires_grad, &PyLong_Type,
-                         &keys, &facts->plain, &PyTuple_Type, &facts->shape, &facts->stride)) {
+    if (PyArg_ParseTuple(facts->all, "OOpO!pO!O;describe", &facts->dtype, &facts->device, &facts->requires_grad,
+                         &PyLong_Type, &keys, &facts->plain, &PyTuple_Type, &facts->shape, &facts->stride)) {
         facts->keys = PyLong_AsUnsignedLongLong(keys);
         if (!PyErr_Occurred()) return 0;
     }
@@ -135,7 +135,8 @@ static PyObject *difference(const TensorSpec *spec, const Facts *facts, const in
     if (ndim != spec->ndim) return PyUnicode_FromFormat("dimensions: expected %d, got %zd", (int)spec->ndim, ndim);
     for (Py_ssize_t i = 0; i < ndim; i++)
         if (spec->wanted[i] != any && spec->wanted[i] != ints[i])
-            return PyUnicode_FromFormat("shape[%zd]: expected %lld, got %lld", i, (long long)spec->wanted[i], (long long)ints[i]);
+            return PyUnicode_FromFormat("shape[%zd]: expected %lld, got %lld", i, (long long)spec->wanted[i],
+                                        (long long)ints[i]);
     if (spec->contiguous && !is_contiguous(ints, ints + ndim, ndim))
         return PyUnicode_FromFormat("stride: expected contiguous, got %S", facts->stride);
     for (Py_ssize_t i = 0; !spec->contiguous && i < ndim; i++)
@@ -191,7 +192,7 @@ PyObject *tensor_size(PyObject *tensor, Py_ssize_t dim, int raw) {
     return size;
 }
 
-/* -- the type ------------------------------------------------------------------------------------------------------- */
+/* -- the type ---------------------------------------------------------------------------------- */
 /* A new tuple of `ndim` ints or Nones from the argument, or the example's. */
 static PyObject *pattern(PyObject *given, PyObject *example, Py_ssize_t ndim, const char *what) {
     PyObject *tuple = PySequence_Tuple(given ? given : example);
@@ -227,7 +228,7 @@ static int set_shape(TensorSpec *spec, const Facts *facts, PyObject *shape, PyOb
 
 /* Whether the example reads back as Python describes it. */
 static int reads_raw(const Facts *facts, PyObject *tensor) {
-    if (!layout.known || !facts->plain || facts->stride == Py_None || !PyObject_TypeCheck(tensor, tensor_type)) return 0;
+    if (!layout.known || !facts->plain || facts->stride == Py_None) return 0;
     char *impl = impl_of(tensor);
     Py_ssize_t ndim = PyTuple_GET_SIZE(facts->shape);
     if (!impl || word(impl + layout.keys) != facts->keys || word(impl + layout.dims) != (uint64_t)ndim ||
@@ -251,7 +252,8 @@ static int set_requires_grad(TensorSpec *spec, const Facts *facts, PyObject *giv
 static PyObject *spec_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"tensor", "shape", "stride", "requires_grad", NULL};
     PyObject *tensor, *shape = NULL, *stride = NULL, *requires_grad = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOO", names, &tensor, &shape, &stride, &requires_grad)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOO", names, &tensor, &shape, &stride, &requires_grad))
+        return NULL;
     if (!tensor_type || !PyObject_TypeCheck(tensor, tensor_type))
         return PyErr_Format(PyExc_TypeError, "TensorSpec wants a tensor, got %s", Py_TYPE(tensor)->tp_name);
     Facts facts;
@@ -298,9 +300,9 @@ static PyObject *spec_requires_grad(TensorSpec *spec, void *unused) {
 }
 
 static PyObject *spec_repr(TensorSpec *spec) {
-    return PyUnicode_FromFormat("TensorSpec(%s, %S, %S, shape=%R, stride=%R, requires_grad=%s)", spec->type->tp_name, spec->dtype,
-                                spec->device, spec->shape, spec->stride,
-                                spec->requires_grad < 0 ? "any" : spec->requires_grad ? "True" : "False");
+    const char *gradient = spec->requires_grad < 0 ? "any" : spec->requires_grad ? "True" : "False";
+    return PyUnicode_FromFormat("TensorSpec(%s, %S, %S, shape=%R, stride=%R, requires_grad=%s)", spec->type->tp_name,
+                                spec->dtype, spec->device, spec->shape, spec->stride, gradient);
 }
 
 static PyMethodDef spec_methods[] = {
@@ -335,7 +337,7 @@ PyTypeObject TensorSpecType = {
     .tp_getset = spec_getset,
 };
 
-/* -- set-up --------------------------------------------------------------------------------------------------------- */
+/* -- set-up ------------------------------------------------------------------------------------ */
 static int layout_number(PyObject *numbers, const char *name, unsigned long long *to) {
     PyObject *item = PyMapping_GetItemString(numbers, name);
     *to = item ? PyLong_AsUnsignedLongLong(item) : 0;
