@@ -208,7 +208,7 @@ def load_member(vm: Any, module: torch.nn.Module, name: str) -> Any:
     raise no_attribute(vm, module, name)
 
 
-# -- kinds of objects with look-up rules of their own ---------------------------------------------------------------
+# -- kinds of objects with look-up rules of their own ---------------------------------------------
 
 
 @ATTR(types.ModuleType)

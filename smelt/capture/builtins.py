@@ -302,7 +302,7 @@ def _register_arithmetic() -> None:
 _register_arithmetic()
 
 
-# -- builtins that iterate their arguments ------------------------------------------------------------------------------
+# -- builtins that iterate their arguments ---------------------------------------------
 
 
 def _iterable(vm: Any, value: Any) -> Any:

@@ -167,7 +167,7 @@ def call_instance(vm: Any, obj: Any, args: Args, kwargs: Kwargs) -> Any:
     raise Break(f"a call of a {type(obj).__name__}", "it came from outside and runs C code")
 
 
-# -- C functions ----------------------------------------------------------------
+# -- C functions ---------------------------------------------
 
 C_FUNCTIONS = (
     types.BuiltinFunctionType,

@@ -299,7 +299,7 @@ def store_slice(vm: Any, f: Frame, arg: Any) -> None:
     containers.store_item(vm, obj, slice(start, stop), value)
 
 
-# -- attributes ----------------------------------------------------------------
+# -- attributes ---------------------------------------------
 
 
 @opcode("STORE_ATTR", decode=name)

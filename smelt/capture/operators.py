@@ -1,4 +1,4 @@
-"""Unary, binary and comparison operators: on numbers directly, on tensors as graph nodes, on objects by their dunders."""
+"""Unary, binary and comparison operators: numbers at once, tensors as graph nodes, objects by their dunder methods."""
 
 from __future__ import annotations
 

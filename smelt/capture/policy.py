@@ -1,4 +1,4 @@
-"""What happens to a Python function that the captured program calls: inlined, left whole, run as it is, put off, refused.
+"""What happens to a Python function that the program calls: inlined, left whole, run as it is, put off, refused.
 
 Decided by where the function was written, once per code object.
 """

@@ -1,4 +1,4 @@
-"""Expressions that make a captured value again in residual code: constants, inputs, outputs of the graph, new objects."""
+"""Expressions that make a captured value again in residual code: constants, inputs, graph outputs, new objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Residual code: the Python source that takes the frame's place. Runs the graph, repeats side effects, returns or resumes.
+"""Residual code: the Python source that takes the frame's place. Runs the graph, repeats effects, returns or resumes.
 
     def residual(x, _c, _f):
         _out = _c.graph(*_f[:3])

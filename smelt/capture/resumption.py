@@ -1,4 +1,4 @@
-"""How residual code does the instruction that broke the graph, in plain Python, and where the frame goes on after it."""
+"""How residual code does the instruction that broke the graph, in plain Python, and where the frame goes on."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def format_with_spec(r: Resumption) -> None:
     _format(r, 0, r.pop())
 
 
-# -- names and attributes -----------------------------------------------------------------------------------------------
+# -- names and attributes ---------------------------------------------
 
 
 @plain("LOAD_ATTR")

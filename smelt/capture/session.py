@@ -1,7 +1,7 @@
 """One compiled callable: captures its frames, has their graphs compiled, installs guards and residual code.
 
-Every frame that starts while such a callable runs comes here once per version (`Session.frame`), and so does every point
-where a frame continues after a graph break (`Session.resumed`). What comes out is an entry of `_native`.
+Every frame that starts while such a callable runs comes here once per version (`Session.frame`), and so does every
+point where a frame continues after a graph break (`Session.resumed`). What comes out is an entry of `_native`.
 """
 
 from __future__ import annotations
