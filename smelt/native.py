@@ -14,6 +14,7 @@ from smelt.base.report import Report
 from smelt.base.stats import spend
 from smelt.base.torch_c import empty_strided
 from smelt.codegen.host import Rendered, render_cpp
+from smelt.loops.describe import describe as describe_loops
 from smelt.loops.lower import lower
 from smelt.prims.table import PRIMS
 from smelt.runtime.build import build
@@ -21,6 +22,7 @@ from smelt.runtime.externs import EXTERNS, ExternKernel, extern
 from smelt.runtime.fallback import Slot
 from smelt.runtime.launch import launch, launch_short
 from smelt.runtime.workspace import Workspaces
+from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.plan import schedule
 
 Program = Callable[[list[torch.Tensor]], list[torch.Tensor]]
@@ -36,9 +38,11 @@ def compile_program(gm: fx.GraphModule, options: Options, report: Report, name: 
     started = time.perf_counter()
     loops = lower(gm)
     spend("loops", time.perf_counter() - started)
+    report.add(f"4_{name}loops.txt", lambda: describe_loops(loops))
     started = time.perf_counter()
     plan = schedule(loops, options)
     spend("schedule", time.perf_counter() - started)
+    report.add(f"5_{name}schedule.txt", lambda: describe_schedule(plan))
     started = time.perf_counter()
     rendered = render_cpp(plan)
     spend("codegen", time.perf_counter() - started)

@@ -24,10 +24,12 @@ from smelt.base.report import Report
 from smelt.base.stats import spend
 from smelt.codegen.host import Rendered, render_cpp
 from smelt.graph.printer import print_graph
+from smelt.loops.describe import describe as describe_loops
 from smelt.loops.lower import lower
 from smelt.native import Program, load
 from smelt.prims.decompose import decompose
 from smelt.runtime.build import build
+from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.plan import schedule
 
 
@@ -75,10 +77,10 @@ def render(part: fx.GraphModule, options: Options, report: Report, name: str) ->
     """One program of the pair as source text: loops, schedule, kernels, host."""
     with _stage("loops"):
         loops = lower(part)
-        report.add(f"4_{name}_loops.txt", lambda: str(loops))
+        report.add(f"4_{name}_loops.txt", lambda: describe_loops(loops))
     with _stage("schedule"):
         plan = schedule(loops, options)
-        report.add(f"5_{name}_schedule.txt", lambda: str(plan))
+        report.add(f"5_{name}_schedule.txt", lambda: describe_schedule(plan))
     with _stage("codegen"):
         rendered = render_cpp(plan)
         report.add(f"6_{name}_kernels.cpp", lambda: "\n".join(rendered.cpp_sources))
