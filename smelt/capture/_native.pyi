@@ -13,8 +13,9 @@ Words used below
 
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias, final
 
+@final
 class _Null:
     """The type of `NULL`."""
 
@@ -23,23 +24,25 @@ NULL: Final[_Null]
 
 # ---------------------------------------------------------------------------------------------- running
 
-def call(fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+def call(fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
     """Run `fn(*args, **kwargs)` with the hook active for this thread. May nest."""
 
+@final
 class Compiled:
     """A callable that runs `fn` with the hook active. Binds like a function when stored in a class."""
 
     @property
     def fn(self) -> Callable[..., Any]: ...
-    def __init__(self, fn: Callable[..., Any]) -> None: ...
+    def __new__(cls, fn: Callable[..., Any]) -> Self: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
+@final
 class Quiet:
     """A callable that runs `fn` with the hook inactive for this thread (a few ns). Binds like a function."""
 
     @property
     def fn(self) -> Callable[..., Any]: ...
-    def __init__(self, fn: Callable[..., Any]) -> None: ...
+    def __new__(cls, fn: Callable[..., Any]) -> Self: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 def quiet_call(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -68,6 +71,7 @@ def set_resume_callback(cb: ResumeCallback | None) -> None:
 def skip_prefixes(prefixes: Sequence[str]) -> None:
     """Codes whose co_filename starts with one of these are skipped without a callback (decided once per code)."""
 
+@final
 class ResumePoint:
     """A place inside `code` where execution continues after a graph break; the owner of its own entries.
 
@@ -77,7 +81,7 @@ class ResumePoint:
         depth: number of stack elements there (NULLs that CPython keeps on the stack count).
     """
 
-    def __init__(self, code: CodeType, offset: int, depth: int) -> None: ...
+    def __new__(cls, code: CodeType, offset: int, depth: int) -> Self: ...
     @property
     def code(self) -> CodeType: ...
     @property
@@ -88,6 +92,7 @@ class ResumePoint:
 Place: TypeAlias = CodeType | ResumePoint
 """What entries belong to."""
 
+@final
 class Entry:
     """One compiled version of a place. Made by `add_entry`."""
 
@@ -207,6 +212,7 @@ Fetch: TypeAlias = tuple[int, int, Any]
 Check: TypeAlias = tuple[int, int, Any]
 Failure: TypeAlias = tuple[Literal["fetch", "check"], int, Any]
 
+@final
 class Guards:
     """A tree of fetches with their checks; evaluated without Python frames, except for ATTR, CALL and PYTHON.
 
@@ -219,7 +225,7 @@ class Guards:
         ValueError, TypeError: an unknown kind, an index out of order, a key or operand of the wrong type.
     """
 
-    def __init__(self, fetches: Sequence[Fetch], checks: Sequence[Check], outputs: Sequence[int]) -> None: ...
+    def __new__(cls, fetches: Sequence[Fetch], checks: Sequence[Check], outputs: Sequence[int]) -> Self: ...
     @property
     def fetches(self) -> tuple[Fetch, ...]: ...
     @property
@@ -240,6 +246,7 @@ class Guards:
 
 # ---------------------------------------------------------------------------------------------- tensors
 
+@final
 class TensorSpec:
     """What a TENSOR check asks: exact class, dispatch keys (device type, layout, conj, neg, functorch, Python ...),
     dtype, device with index, requires_grad, shape, strides.
@@ -252,14 +259,23 @@ class TensorSpec:
         requires_grad: None where any will do. Default: the example's.
     """
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         tensor: Any,
         *,
         shape: Sequence[int | None] | None = None,
         stride: Sequence[int | None] | Literal["contiguous"] | None = None,
         requires_grad: bool | None | Literal["example"] = "example",
-    ) -> None: ...
+    ) -> Self: ...
+    @property
+    def type(self) -> type[Any]:
+        """The exact class."""
+    @property
+    def dtype(self) -> Any: ...
+    @property
+    def device(self) -> Any: ...
+    @property
+    def requires_grad(self) -> bool | None: ...
     @property
     def shape(self) -> tuple[int | None, ...]: ...
     @property
