@@ -67,7 +67,7 @@ class GraphRecorder:
 
     def assign(self, place: Place, node: fx.Node) -> None:
         """`place` now has the value `node`; so the places above it change as well."""
-        if _below_overlap(place):
+        if _overlaps(place):
             root = place.storage.root
             assert root is not None
             self.assign(root, write_memory(self.emit, self.value(root), node, place))
@@ -271,13 +271,12 @@ _RANDOM_IN_NAME_ONLY = frozenset({aten._scaled_dot_product_flash_attention_for_c
 """Tagged as random, but not on this device (no dropout is done inside)."""
 
 
-def _below_overlap(place: Place) -> bool:
-    """True when some place above has elements that are the same memory."""
-    above = place.parent
-    while above is not None:
-        if above.parent is not None and may_overlap(above.layout.val.shape, above.layout.val.stride):
+def _overlaps(place: Place) -> bool:
+    """True when some elements of the place, or of one above it, are the same memory."""
+    while place.parent is not None:
+        if may_overlap(place.layout.val.shape, place.layout.val.stride):
             return True
-        above = above.parent
+        place = place.parent
     return False
 
 

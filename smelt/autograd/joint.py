@@ -52,13 +52,14 @@ class View:
         of_input: the base is an input (else a program output).
         base: index of the base.
         steps: the views to take, in order.
-        grad: it is taken with gradients recorded.
+        history: index of the program output whose gradients it takes instead of the base's, or None. So it is for a
+            detached tensor that was then written with something that requires grad.
     """
 
     of_input: bool
     base: int
     steps: tuple[Step, ...]
-    grad: bool
+    history: int | None = None
 
 
 @dataclass(frozen=True)
@@ -374,14 +375,22 @@ class _Trace:
         val = out.place.layout.val
         owner = self.by_storage.get(storage)
         if owner is not None:
-            base = self.inputs[owner].seen
-            if base.requires_grad or not _has_history(out):  # else: gradients that a view of the input would not have
-                return View(True, owner, _path(out.place), _has_history(out))
-        elif out.place.parent is not None and (shares or not is_dense(val.shape, val.stride)):
-            base = _base_of(out)
-            if base.requires_grad or not _has_history(out):
-                return View(False, self.program_index(base), _path(out.place), _has_history(out))
+            return self.plan_view(out, self.inputs[owner].seen, owner)
+        if out.place.parent is not None and (shares or not is_dense(val.shape, val.stride)):
+            return self.plan_view(out, _base_of(out), None)
         return Fresh(self.program_index(out))
+
+    def plan_view(self, out: TraceTensor, base: TraceTensor, owner: int | None) -> OutputPlan:
+        """`out` as a view of input `owner`, or of a program output that is `base`."""
+        steps = _path(out.place)
+        history = None
+        if _has_history(out) and not _replay_has_history(base, steps):
+            if any(_nobody_writes(s) for s in steps):
+                return Fresh(self.program_index(out))
+            history = self.program_index(out)
+        if owner is not None:
+            return View(True, owner, steps, history)
+        return View(False, self.program_index(base), steps, history)
 
     def program_index(self, tensor: TraceTensor) -> int:
         for i, known in enumerate(self.program):
@@ -425,7 +434,8 @@ class _Trace:
         seed: fx.Node,
     ) -> Joint:
         rec, graph = self.rec, self.rec.graph
-        values = _own_memory(rec, values, len(self.program), {self.inputs[m.input].node for m in mutations})
+        own = [True] * len(self.program) + [m.grad for m in mutations]
+        values = _own_memory(rec, values, own, {self.inputs[m.input].node for m in mutations})
         metas = [t.place.layout.val for t in self.program]
         metas += [self.inputs[m.input].place.layout.val for m in mutations]
         metas += [self.inputs[i].leaf.place.layout.val for i in grads]
@@ -493,6 +503,16 @@ def _has_history(tensor: torch.Tensor) -> bool:
     return tensor.grad_fn is not None or (tensor.requires_grad and not tensor._is_view())
 
 
+def _replay_has_history(base: TraceTensor, steps: Sequence[Step]) -> bool:
+    """True when taking `steps` from `base` again makes a tensor that gradients flow into."""
+    return _has_history(base) and steps[-1].grad and not any(s.op is aten.detach.default for s in steps)
+
+
+def _nobody_writes(step: Step) -> bool:
+    """True for views that autograd lets nobody write: taken under no_grad, or one of several results."""
+    return step.index is not None or (not step.grad and step.op is not aten.detach.default)
+
+
 def _path(place: Place) -> tuple[Step, ...]:
     steps: list[Step] = []
     while place.parent is not None:
@@ -517,20 +537,25 @@ def _dense(val: TensorMeta) -> TensorMeta:
     return TensorMeta(val.shape, val.dtype, contiguous_stride(val.shape), val.device)
 
 
-def _own_memory(rec: GraphRecorder, values: list[fx.Node], count: int, written: set[fx.Node]) -> list[fx.Node]:
-    """Copies where a program output would share memory with an input, a constant or another output, or where the new
-    value of an input is read from an input that may have been overwritten before."""
+def _own_memory(
+    rec: GraphRecorder, values: Sequence[fx.Node], own: Sequence[bool], written: set[fx.Node]
+) -> list[fx.Node]:
+    """The forward results, copied where the caller could tell that two of them are one.
+
+    Those that become the caller's tensors (`own`) share no memory with an input, a constant or another. The others are
+    new values of inputs, only read when they are copied there; but not from an input that may by then be overwritten.
+    """
     taken: set[fx.Node] = set()
     out = []
-    for i, node in enumerate(values):
+    for node, alone in zip(values, own, strict=True):
         memory = node
         while is_view_node(memory) or _is_item_of_view(memory):
             memory = memory.all_input_nodes[0]
-        if memory in taken or (memory.op != "call_function" if i < count else memory in written):
+        if memory in taken or (memory.op != "call_function" if alone else memory in written):
             copy = rec.graph.call_function(aten.clone.default, (node,))
             copy.meta["val"] = node.meta["val"]
             node = copy
-        elif i < count:
+        elif alone:
             taken.add(memory)
         out.append(node)
     return out

@@ -48,7 +48,7 @@ def write_view(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.
 def write_memory(emit: Emit, root: fx.Node, value: fx.Node, place: Place) -> fx.Node:
     """The root's new value after `value` was written to `place`, by positions in memory.
 
-    For places below one whose elements overlap (`expand`, `unfold`), where steps would leave stale twins.
+    For places at or below one whose elements overlap (`expand`, `unfold`), where steps would leave stale twins.
     """
     base = place.storage.root
     assert base is not None
@@ -144,8 +144,6 @@ def _read_expand(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
 
 
 def _write_expand(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
-    if _val(place).numel != _val(place.parent).numel:
-        raise Unsupported("writing to an expanded tensor", why="several of its elements are one element in memory")
     return emit(aten.view.default, value, list(_val(place.parent).shape))
 
 

@@ -257,12 +257,12 @@ def _output(
             return results[index]
         case SameInput(i):
             return inputs[i]
-        case View(of_input, base, steps, grad):
-            tensor = inputs[base] if of_input else results[base]
-            if grad:
-                return _replay(tensor, steps)
-            with torch.no_grad():
-                return _replay(tensor, steps)
+        case View(of_input, base, steps, history):
+            tensor = _replay(inputs[base] if of_input else results[base], steps)
+            if history is not None:
+                with torch.enable_grad():
+                    tensor.copy_(results[history])
+            return tensor
         case Repeated(output):
             return before[output]
         case Constant(value):
@@ -271,11 +271,20 @@ def _output(
 
 
 def _replay(tensor: torch.Tensor, steps: Sequence[Step]) -> torch.Tensor:
+    """The view that `steps` lead to, each taken in the grad mode of the traced program."""
     base = tensor
+    enabled = torch.is_grad_enabled()
     for step in steps:
-        if step.op is aten.as_strided.default:  # counted from the traced storage's first element
-            size, stride, offset = step.args
-            tensor = tensor.as_strided(size, stride, offset + base.storage_offset())
+        if step.grad != enabled:
+            with torch.set_grad_enabled(step.grad):
+                tensor = _take(step, tensor, base)
         else:
-            tensor = step(tensor)
+            tensor = _take(step, tensor, base)
     return tensor
+
+
+def _take(step: Step, tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    if step.op is aten.as_strided.default:  # counted from the traced storage's first element
+        size, stride, offset = step.args
+        return tensor.as_strided(size, stride, offset + base.storage_offset())
+    return step(tensor)

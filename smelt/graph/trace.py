@@ -95,12 +95,16 @@ class Storage:
 
 
 class Step:
-    """One view operator on the way from a parent place to a child: `op(parent, *args, **kwargs)[index]`."""
+    """One view operator on the way from a parent place to a child: `op(parent, *args, **kwargs)[index]`.
 
-    __slots__ = ("op", "args", "kwargs", "index")
+    `grad` is the grad mode it was taken in.
+    """
+
+    __slots__ = ("op", "args", "kwargs", "index", "grad")
 
     def __init__(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], index: int | None) -> None:
         self.op, self.args, self.kwargs, self.index = op, tuple(args), dict(kwargs), index
+        self.grad = torch.is_grad_enabled()
 
     def __call__(self, parent: Any) -> Any:
         """Apply the step to a real tensor or a trace tensor."""
@@ -321,12 +325,22 @@ def _fresh(answer: Any) -> Any:
 def _view(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> Any:
     parent = args[0].place
     if func is aten.as_strided.default:  # says where in the storage, whatever it is called on
-        assert parent.storage.root is not None
-        parent = parent.storage.root
+        parent = _whole(parent)
         args, kwargs = (args[0], args[1], args[2], answer.offset), {}
     if type(answer) is Layout:
         return TraceTensor(Place(answer, parent, Step(func, args[1:], kwargs, None)))
     return [TraceTensor(Place(a, parent, Step(func, args[1:], kwargs, i))) for i, a in enumerate(answer)]
+
+
+def _whole(place: Place) -> Place:
+    """The root of the place's storage, without history if the place has none."""
+    root = place.storage.root
+    assert root is not None
+    while place.parent is not None:
+        if place.step is not None and place.step.op is aten.detach.default:
+            return Place(root.layout, root, Step(aten.detach.default, (), {}, None))
+        place = place.parent
+    return root
 
 
 def _write(
