@@ -1,0 +1,162 @@
+/* Fresh(shape, stride, code, bits): makes uninitialised CPU tensors of one kind. Small ones are left to torch.
+ *
+ * A large tensor is a block of the heap wrapped through DLPack's C exchange table, which torch publishes as
+ * `torch.Tensor.__dlpack_c_exchange_api__`; its deleter, called when the last reference to the storage is gone, on any
+ * thread, returns the block. The declarations below follow the published DLPack 1.x ABI. */
+#include "fresh.h"
+#include "heap.h"
+#include <stdint.h>
+#include <string.h>
+
+typedef struct {
+    uint32_t major, minor;
+} Version;
+typedef struct {
+    int32_t type, index;
+} Device;
+typedef struct {
+    uint8_t code, bits;
+    uint16_t lanes;
+} Type;
+typedef struct {
+    void *data;
+    Device device;
+    int32_t rank;
+    Type type;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} Description;
+typedef struct Managed {
+    Version version;
+    void *context;
+    void (*deleter)(struct Managed *);
+    uint64_t flags;
+    Description tensor;
+} Managed;
+typedef struct Exchange {
+    Version version;
+    struct Exchange *older;
+    void *allocate, *from_python;
+    int (*to_python)(Managed *, void **);
+} Exchange;
+
+enum { MAX_RANK = 16, HEADER = 512 }; /* HEADER: bytes before the data that hold the description */
+typedef struct {
+    Managed managed;
+    int64_t dims[2 * MAX_RANK];
+} Head;
+_Static_assert(sizeof(Head) <= HEADER, "header");
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    int rank;
+    Type type;
+    size_t bytes;
+    int64_t dims[2 * MAX_RANK]; /* shape, then strides */
+} Fresh;
+
+static const Exchange *exchange;
+
+static void give_back(Managed *managed) { smelt_heap_give(managed); }
+
+static PyObject *fresh_vectorcall(PyObject *self, PyObject *const *args, size_t flags, PyObject *keywords) {
+    const Fresh *kind = (const Fresh *)self;
+    if (PyVectorcall_NARGS(flags) || keywords) {
+        PyErr_SetString(PyExc_TypeError, "Fresh takes no arguments");
+        return NULL;
+    }
+    char *block = smelt_heap_take(kind->bytes + HEADER);
+    if (!block) return PyErr_NoMemory();
+    Head *head = (Head *)block;
+    memcpy(head->dims, kind->dims, (size_t)(2 * kind->rank) * sizeof(int64_t));
+    head->managed = (Managed){
+        exchange->version, NULL, give_back, 0,
+        {block + HEADER, {1, 0}, kind->rank, kind->type, head->dims, head->dims + kind->rank, 0},
+    };
+    void *tensor = NULL;
+    if (exchange->to_python(&head->managed, &tensor)) {
+        smelt_heap_give(block);
+        return NULL;
+    }
+    return tensor;
+}
+
+static int read_tuple(PyObject *tuple, int64_t *to, Py_ssize_t rank) {
+    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != rank) {
+        PyErr_SetString(PyExc_ValueError, "shape and stride must be tuples of one length");
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < rank; i++) to[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
+    return !PyErr_Occurred();
+}
+
+static PyObject *fresh_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    PyObject *shape, *stride;
+    int code, bits;
+    if (!PyArg_ParseTuple(args, "OOii", &shape, &stride, &code, &bits)) return NULL;
+    if (!exchange) {
+        PyErr_SetString(PyExc_RuntimeError, "fresh_init was not called");
+        return NULL;
+    }
+    const Py_ssize_t rank = PyTuple_Check(shape) ? PyTuple_GET_SIZE(shape) : -1;
+    if (rank < 0 || rank > MAX_RANK) return PyErr_Format(PyExc_ValueError, "a shape of at most %d sizes", MAX_RANK);
+    Fresh *kind = (Fresh *)type->tp_alloc(type, 0);
+    if (!kind) return NULL;
+    kind->call = fresh_vectorcall;
+    kind->rank = (int)rank;
+    kind->type = (Type){(uint8_t)code, (uint8_t)bits, 1};
+    if (!read_tuple(shape, kind->dims, rank) || !read_tuple(stride, kind->dims + rank, rank)) {
+        Py_DECREF(kind);
+        return NULL;
+    }
+    int64_t last = 1;
+    for (Py_ssize_t i = 0; i < rank; i++) last += (kind->dims[i] - 1) * kind->dims[rank + i];
+    for (Py_ssize_t i = 0; i < rank; i++)
+        if (kind->dims[i] == 0) last = 0;
+    kind->bytes = (size_t)last * (size_t)bits / 8;
+    return (PyObject *)kind;
+}
+
+PyTypeObject smelt_fresh_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "smelt.runtime._native.Fresh",
+    .tp_basicsize = sizeof(Fresh),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_doc = "Fresh(shape, stride, dlpack_code, bits): call it for an uninitialised CPU tensor on the recycling heap",
+    .tp_new = fresh_new,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Fresh, call),
+};
+
+static PyObject *fresh_init(PyObject *module, PyObject *tensor_type) {
+    PyObject *capsule = PyObject_GetAttrString(tensor_type, "__dlpack_c_exchange_api__");
+    if (!capsule) {
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    const Exchange *table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    Py_DECREF(capsule);
+    if (!table) PyErr_Clear();
+    exchange = table && table->version.major == 1 && table->to_python ? table : NULL;
+    return PyBool_FromLong(exchange != NULL);
+}
+
+static PyObject *heap_trim(PyObject *module, PyObject *unused) {
+    Py_BEGIN_ALLOW_THREADS
+    smelt_heap_trim();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *heap_report(PyObject *module, PyObject *unused) {
+    const smelt_heap_state s = smelt_heap_report();
+    return Py_BuildValue("{s:n,s:n,s:n,s:n}", "live", (Py_ssize_t)s.live, "peak", (Py_ssize_t)s.peak, "resident",
+                         (Py_ssize_t)s.resident, "trims", (Py_ssize_t)s.trims);
+}
+
+PyMethodDef smelt_fresh_methods[] = {
+    {"fresh_init", fresh_init, METH_O, "fresh_init(torch.Tensor) -> bool: whether torch offers the exchange table"},
+    {"heap_trim", heap_trim, METH_NOARGS, "heap_trim(): give the pages of free blocks back to the system"},
+    {"heap_report", heap_report, METH_NOARGS, "heap_report() -> bytes live, peak and resident, and the number of trims"},
+    {NULL, NULL, 0, NULL},
+};
