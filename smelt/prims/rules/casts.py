@@ -47,8 +47,9 @@ def copy(p: Lowering, x: Node, source: Node, non_blocking: bool = False) -> Any:
     return p.broadcast(p.convert(source, p.out.dtype), p.out.shape)
 
 
-@decomposition(aten.conj.default, aten._conj.default, aten.resolve_conj.default, aten.resolve_neg.default)
+@decomposition(aten.conj.default, aten.resolve_conj.default, aten.resolve_neg.default)
 def conj(p: Lowering, x: Node) -> Node:
+    """Real numbers are their own conjugates."""
     return x
 
 

@@ -117,11 +117,10 @@ def diag_embed(p: Lowering, x: Node, offset: int = 0, dim1: int = -2, dim2: int 
     rank = len(shape)
     dim1, dim2 = dim1 % rank, dim2 % rank
     size = shape[dim1]
-    x = p.pad(x, (0,) * (rank - 2) + (max(offset, 0),), (0,) * (rank - 2) + (max(-offset, 0),), 0)
+    x = p.pad(x, (0,) * (rank - 1), (0,) * (rank - 2) + (abs(offset),), 0)
     front = tuple(d for d in range(rank) if d not in (dim1, dim2))
     lead = tuple(shape[d] for d in front)
-    # the column decides for offset > 0, the row for offset < 0: both run along the padded diagonal
-    along = rank - 1 if offset >= 0 else rank - 2
+    along = rank - 2 if offset >= 0 else rank - 1  # element i stands in row i, below the diagonal in column i
     spread = p.broadcast_in_dim(x, (*lead, size, size), (*range(rank - 2), along))
     row, column = _places(p, (size, size), p.out.device)
     on = p.broadcast_in_dim(p.eq(column, p.add(row, offset)), (*lead, size, size), (rank - 2, rank - 1))
