@@ -9,13 +9,14 @@ recorded when they are made but when their value is needed. Equal nodes are merg
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from smelt.autograd.simpler import PURE, WRITES, full, identity
 from smelt.autograd.views import read_view, write_memory, write_view
 from smelt.base.errors import CompileError, Unsupported
 from smelt.graph.meta import TensorMeta, contiguous_stride, may_overlap
@@ -93,7 +94,7 @@ class GraphRecorder:
 
     def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
         """Append an operator that no user's call made; its metadata comes from the operator's rule."""
-        same = _identity(op, args)
+        same = identity(op, args)
         if same is not None:
             return same
         vals = None
@@ -139,7 +140,7 @@ class GraphRecorder:
         """A pure operator: `outputs` get the node, or an item of it each."""
         if type(outputs) is TraceTensor:
             val = outputs.place.layout.val
-            rule = _PURE.get(op)
+            rule = PURE.get(op)
             if rule is not None:
                 node = rule(self, args, kwargs, val)
             else:
@@ -166,9 +167,9 @@ class GraphRecorder:
         outputs: Sequence[Any],
     ) -> None:
         """A writing operator: compute the new values functionally, then assign them."""
-        rule = _WRITES.get(op)
+        rule = WRITES.get(op)
         if rule is not None:
-            self.assign(args[0].place, self._like(rule(self, args, kwargs), args[0].place))
+            self.assign(args[0].place, self.like(rule(self, args, kwargs), args[0].place))
             return
         if info.functional is None:
             raise Unsupported(f"{op} in a graph", why="it writes to its arguments and has no functional form")
@@ -197,7 +198,7 @@ class GraphRecorder:
         traced = trace_like(tensor, requires_grad=False)
         traced.place.storage.constant = tensor
         if tensor.numel() == 1:
-            self.bind(traced, _full(self, traced.place.layout.val, tensor.item()))
+            self.bind(traced, full(self, traced.place.layout.val, tensor.item()))
             return traced
         name = f"constant{sum(1 for _ in self.root.buffers())}"
         self.root.register_buffer(name, tensor.detach())
@@ -243,9 +244,9 @@ class GraphRecorder:
             self.bind(fresh, node)
             target.data = fresh
             return
-        self.assign(target.place, self._like(node, target.place))
+        self.assign(target.place, self.like(node, target.place))
 
-    def _like(self, node: fx.Node, place: Place) -> fx.Node:
+    def like(self, node: fx.Node, place: Place) -> fx.Node:
         """`node` with the dtype, device and shape of `place`."""
         val, want = node.meta["val"], place.layout.val
         if val.device != want.device:
@@ -311,118 +312,6 @@ def _metas(args: Any) -> Any:
     if isinstance(args, (list, tuple)):
         return type(args)(map(_metas, args))
     return args
-
-
-# -- operators that change no element ------------------------------------------------------------------------------
-
-
-def _identity(op: OpOverload, args: Sequence[Any]) -> fx.Node | None:
-    """The argument itself where `op` would return an equal value."""
-    node = args[0] if args else None
-    if type(node) is not fx.Node:
-        return None
-    val = node.meta["val"]
-    if op is aten.view.default or op is aten.expand.default:
-        return node if tuple(args[1]) == val.shape else None
-    if op is aten.permute.default:
-        return node if list(args[1]) == list(range(val.ndim)) else None
-    if op is aten.slice.Tensor:
-        _, dim, start, end, step = args
-        return node if start == 0 and step == 1 and end >= val.shape[dim] else None
-    return None
-
-
-def _same(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
-    return rec.value(args[0].place)
-
-
-def _cast(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
-    node = rec.value(args[0].place)
-    have = node.meta["val"]
-    if have.device != val.device:
-        return rec.emit(aten._to_copy.default, node, dtype=val.dtype, device=val.device)
-    if have.dtype != val.dtype:
-        return rec.emit(aten._to_copy.default, node, dtype=val.dtype)
-    return node
-
-
-def _full(rec: GraphRecorder, val: TensorMeta, value: Any) -> fx.Node:
-    return rec.emit(aten.full.default, list(val.shape), value, dtype=val.dtype, device=val.device)
-
-
-def _filled(position: int | float) -> Callable[..., fx.Node]:
-    """A creation operator whose value is the argument at `position`."""
-
-    def rule(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
-        return _full(rec, val, args[int(position)])
-
-    return rule
-
-
-def _constant_fill(value: int) -> Callable[..., fx.Node]:
-    """A creation operator that always fills with `value` (uninitialised memory is filled with 0)."""
-
-    def rule(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
-        return _full(rec, val, value)
-
-    return rule
-
-
-def _reshape(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
-    return rec.emit(aten.view.default, rec.value(args[0].place), list(val.shape))
-
-
-def _copy(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
-    place = Place(args[0].place.layout)
-    return rec._like(rec.value(args[1].place), place)
-
-
-_PURE: dict[OpOverload, Callable[[GraphRecorder, Sequence[Any], Mapping[str, Any], TensorMeta], fx.Node]] = {
-    aten.clone.default: _same,
-    aten._to_copy.default: _cast,
-    aten._unsafe_view.default: _reshape,
-    aten.copy.default: _copy,
-    aten.full.default: _filled(1),
-    aten.full_like.default: _filled(1),
-    aten.new_full.default: _filled(2),
-    aten.scalar_tensor.default: _filled(0),
-    **{op: _constant_fill(1) for op in (aten.ones.default, aten.ones_like.default, aten.new_ones.default)},
-    **{
-        op: _constant_fill(0)
-        for op in (
-            aten.zeros.default,
-            aten.zeros_like.default,
-            aten.new_zeros.default,
-            aten.empty.memory_format,
-            aten.empty_like.default,
-            aten.empty_strided.default,
-            aten.new_empty.default,
-            aten.new_empty_strided.default,
-        )
-    },
-}
-"""Pure operators that are recorded as something simpler."""
-
-
-def _write_copy(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fx.Node:
-    return rec.value(args[1].place)
-
-
-def _write_scalar(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fx.Node:
-    return _full(rec, args[0].place.layout.val, args[1])
-
-
-def _write_zero(rec: GraphRecorder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fx.Node:
-    return _full(rec, args[0].place.layout.val, 0)
-
-
-_WRITES: dict[OpOverload, Callable[[GraphRecorder, Sequence[Any], Mapping[str, Any]], fx.Node]] = {
-    aten.copy_.default: _write_copy,
-    aten.fill_.Tensor: _write_copy,
-    aten.fill_.Scalar: _write_scalar,
-    aten.zero_.default: _write_zero,
-}
-"""Writes whose new value does not need the old one."""
 
 
 def is_view_node(node: fx.Node) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,227 +17,15 @@ from torch import fx
 from torch._ops import OpOverload
 
 from smelt.autograd.functionalize import GraphRecorder, is_view_node
+from smelt.autograd.inputs import make_inputs, storage_key
+from smelt.autograd.plan import Constant, Fresh, Joint, Mutation, OutputPlan, Repeated, SameInput, View
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
-from smelt.graph.meta import TensorMeta, contiguous_stride, extent, is_dense
-from smelt.graph.module import GraphModule
-from smelt.graph.trace import Place, Step, Storage, TraceMode, TraceTensor, layout_of, trace_like
+from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
+from smelt.graph.module import GraphModule, remove_dead
+from smelt.graph.trace import Place, Step, Storage, TraceMode, TraceTensor, trace_like
 
 aten = torch.ops.aten
-
-
-# -- the plan ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Fresh:
-    """A user output that is program output `index` itself."""
-
-    index: int
-
-
-@dataclass(frozen=True)
-class SameInput:
-    """A user output that is the input object `input`."""
-
-    input: int
-
-
-@dataclass(frozen=True)
-class View:
-    """A user output that is made by view operators at each call.
-
-    Attributes:
-        of_input: the base is an input (else a program output).
-        base: index of the base.
-        steps: the views to take, in order.
-        history: index of the program output whose gradients it takes instead of the base's, or None. So it is for a
-            detached tensor that was then written with something that requires grad.
-    """
-
-    of_input: bool
-    base: int
-    steps: tuple[Step, ...]
-    history: int | None = None
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """A user output that is the same object as user output `output`."""
-
-    output: int
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A user output that is no tensor."""
-
-    value: Any
-
-
-OutputPlan = Fresh | SameInput | View | Repeated | Constant
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """An input that the program writes.
-
-    Attributes:
-        input: its index.
-        grad: the write is part of the differentiable computation, so the new value carries gradients.
-    """
-
-    input: int
-    grad: bool
-
-
-@dataclass
-class Joint:
-    """A functional graph of forward and backward, and what a caller needs to run it.
-
-    Graph inputs: the primals, then `seed` if `has_seed`, then one tangent for each of `differentiable`.
-    Graph outputs: `num_outputs` program outputs, the new values of `mutations`, then the gradients that exist.
-
-    Attributes:
-        module: the graph. The output node's meta holds the TensorMeta that eager would give each output.
-        num_primals: inputs of the traced function.
-        num_outputs: program outputs (fresh user outputs and bases of views).
-        mutations: in the order of the values in the graph's outputs.
-        outputs: how each user output is made.
-        differentiable: positions among program outputs and mutated values that have a tangent.
-        gradients: for each primal the position of its gradient among the gradients, or None.
-        has_seed: random operators are in the graph and are to be drawn from a seed.
-        autocast: traced inside an autocast region, so calls come from inside one.
-    """
-
-    module: fx.GraphModule
-    num_primals: int
-    num_outputs: int
-    mutations: tuple[Mutation, ...]
-    outputs: tuple[OutputPlan, ...]
-    differentiable: tuple[int, ...]
-    gradients: tuple[int | None, ...]
-    has_seed: bool
-    autocast: bool
-
-    @property
-    def num_forward(self) -> int:
-        """Graph outputs that the forward program makes for the caller."""
-        return self.num_outputs + len(self.mutations)
-
-    @property
-    def output_metas(self) -> tuple[TensorMeta, ...]:
-        """Metadata of the graph's outputs as eager would return them."""
-        return self.module.graph.output_node().meta["val"]
-
-
-# -- inputs --------------------------------------------------------------------------------------------------------
-
-
-class _NonLeaf(torch.autograd.Function):
-    """The same place as a tensor that has history, as the caller's input has: it may be written in place."""
-
-    @staticmethod
-    def forward(ctx: Any, leaf: TraceTensor) -> TraceTensor:
-        out = TraceTensor(Place(leaf.place.layout))
-        out.place.node, out.place.version = leaf.place.node, 0
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        return grad
-
-
-@dataclass
-class _Input:
-    """One primal: its graph input, the leaf that gets its gradient, what the program sees, and how that began."""
-
-    node: fx.Node
-    leaf: TraceTensor
-    seen: TraceTensor
-    place: Place
-    history: Any
-
-
-def _storage_key(tensor: torch.Tensor) -> Any:
-    if type(tensor) is TraceTensor:
-        return id(tensor.place.storage)
-    return (tensor.device, tensor.untyped_storage().data_ptr()) if tensor.numel() else id(tensor)
-
-
-def _make_inputs(rec: GraphRecorder, examples: Sequence[torch.Tensor], shared: bool) -> list[_Input]:
-    """Trace tensors for the examples; one object for an example that comes twice.
-
-    With `shared`, examples that overlap in memory become views of the one that covers the others.
-    """
-    made: dict[int, _Input] = {}
-    covers = _covers(examples) if shared else {}
-    inputs: list[_Input | None] = []
-    for i, example in enumerate(examples):
-        val = layout_of(example).val
-        node = rec.placeholder(f"primals_{i}", val)
-        if id(example) not in made and i not in covers:
-            made[id(example)] = _root_input(rec, example, node)
-        inputs.append(made.get(id(example)))
-    for i, cover in covers.items():
-        if id(examples[i]) not in made:
-            base = inputs[cover]
-            assert base is not None
-            made[id(examples[i])] = _view_input(base, examples[cover], examples[i])
-        inputs[i] = made[id(examples[i])]
-    return [one for one in inputs if one is not None]
-
-
-def _root_input(rec: GraphRecorder, example: torch.Tensor, node: fx.Node) -> _Input:
-    leaf = trace_like(example)
-    rec.bind(leaf, node)
-    seen = leaf
-    if example.requires_grad and not example.is_leaf:
-        with torch.enable_grad():
-            seen = _NonLeaf.apply(leaf)
-    return _Input(node, leaf, seen, seen.place, seen.grad_fn)
-
-
-def _view_input(base: _Input, whole: torch.Tensor, part: torch.Tensor) -> _Input:
-    if whole.requires_grad or part.requires_grad:
-        raise Unsupported(
-            "two arguments share memory, one of them is written and one requires grad",
-            hint="pass the base tensor and take the view inside the compiled function",
-        )
-    offset = part.storage_offset() - whole.storage_offset()
-    seen = base.seen.as_strided(part.shape, part.stride(), offset)
-    return _Input(base.node, seen, seen, seen.place, None)
-
-
-def _covers(examples: Sequence[torch.Tensor]) -> dict[int, int]:
-    """For each example that shares a storage: the index of the one that covers it (which is not in the result)."""
-    groups: dict[Any, list[int]] = {}
-    for i, example in enumerate(examples):
-        groups.setdefault(_storage_key(example), []).append(i)
-    covers: dict[int, int] = {}
-    for group in groups.values():
-        spans = {i: _span(examples[i]) for i in group}
-        low, high = min(s for s, _ in spans.values()), max(e for _, e in spans.values())
-        whole = [i for i in group if spans[i] == (low, high) and _is_whole(examples[i])]
-        distinct = {id(examples[i]) for i in group}
-        if len(distinct) == 1:
-            continue
-        if not whole or len({examples[i].dtype for i in group}) > 1:
-            raise Unsupported(
-                "arguments that overlap in memory, none of which covers the others, and one is written",
-                hint="pass the base tensor and take the views inside the compiled function",
-            )
-        covers |= {i: whole[0] for i in group if examples[i] is not examples[whole[0]]}
-    return covers
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    start = tensor.storage_offset()
-    return start, start + extent(tuple(tensor.shape), tuple(tensor.stride()))
-
-
-def _is_whole(tensor: torch.Tensor) -> bool:
-    return is_dense(tuple(tensor.shape), tuple(tensor.stride()))
 
 
 # -- the trace -----------------------------------------------------------------------------------------------------
@@ -293,7 +80,7 @@ class _Trace:
     def __init__(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor], options: Options, shared: bool) -> None:
         self.gm, self.examples, self.options = gm, examples, options
         self.rec = GraphRecorder()
-        self.inputs = _make_inputs(self.rec, examples, shared)
+        self.inputs = make_inputs(self.rec, examples, shared)
         self.first = {id(one): i for i, one in reversed(list(enumerate(self.inputs)))}  # first index of each
         self.by_storage: dict[Storage, int] = {}
         for i, one in enumerate(self.inputs):
@@ -341,9 +128,9 @@ class _Trace:
         """A written input must not overlap with another one unless the trace knows it."""
         if self.shared:
             return
-        key = _storage_key(self.examples[i])
+        key = storage_key(self.examples[i])
         for other in self.examples:
-            if other is not self.examples[i] and _storage_key(other) == key:
+            if other is not self.examples[i] and storage_key(other) == key:
                 raise _SharedWrite
 
     def plan(self, results: Sequence[Any]) -> Iterator[OutputPlan]:
@@ -563,13 +350,6 @@ def _own_memory(
 
 def _is_item_of_view(node: fx.Node) -> bool:
     return node.op == "call_function" and not isinstance(node.target, OpOverload) and is_view_node(node.args[0])
-
-
-def remove_dead(graph: fx.Graph) -> None:
-    """Erase the nodes whose value nobody reads."""
-    for node in reversed(graph.nodes):
-        if not node.users and node.op in ("call_function", "get_attr"):
-            graph.erase_node(node)
 
 
 def _placeholders_first(graph: fx.Graph) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from torch import fx
 
 from smelt.autograd.functionalize import is_view_node
-from smelt.autograd.joint import Joint, remove_dead
-from smelt.graph.module import GraphModule
+from smelt.autograd.plan import Joint
+from smelt.graph.module import GraphModule, remove_dead
 
 
 def split(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule | None]:

@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
 from smelt.graph.meta import TensorMeta, extent, is_dense
-from smelt.graph.trace import Place, Step
+from smelt.graph.place import Place, Step
 
 aten = torch.ops.aten
 

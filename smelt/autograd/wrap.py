@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from smelt.autograd.joint import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, View
+from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, View
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast
 from smelt.graph.meta import TensorMeta
-from smelt.graph.trace import Step
+from smelt.graph.place import Step
 
 Program = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 Compiled = Callable[..., tuple[Any, ...]]

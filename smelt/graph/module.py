@@ -34,3 +34,10 @@ class GraphModule(fx.GraphModule):
 def _compile_and_run(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
     fx.GraphModule.recompile(self)
     return self.forward(*args, **kwargs)
+
+
+def remove_dead(graph: fx.Graph) -> None:
+    """Erase the nodes whose value nobody reads."""
+    for node in reversed(graph.nodes):
+        if not node.users and node.op in ("call_function", "get_attr"):
+            graph.erase_node(node)

@@ -1,0 +1,122 @@
+"""Example inputs in; the trace tensors that stand for them out, with their identity, overlap and history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.autograd.functionalize import GraphRecorder
+from smelt.base.errors import Unsupported
+from smelt.graph.meta import extent, is_dense
+from smelt.graph.place import Place, layout_of
+from smelt.graph.trace import TraceTensor, trace_like
+
+
+class _NonLeaf(torch.autograd.Function):
+    """The same place as a tensor that has history, as the caller's input has: it may be written in place."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: TraceTensor) -> TraceTensor:
+        out = TraceTensor(Place(leaf.place.layout))
+        out.place.node, out.place.version = leaf.place.node, 0
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+@dataclass
+class Input:
+    """One primal: its graph input, the leaf that gets its gradient, what the program sees, and how that began."""
+
+    node: fx.Node
+    leaf: TraceTensor
+    seen: TraceTensor
+    place: Place
+    history: Any
+
+
+def storage_key(tensor: torch.Tensor) -> Any:
+    if type(tensor) is TraceTensor:
+        return id(tensor.place.storage)
+    return (tensor.device, tensor.untyped_storage().data_ptr()) if tensor.numel() else id(tensor)
+
+
+def make_inputs(rec: GraphRecorder, examples: Sequence[torch.Tensor], shared: bool) -> list[Input]:
+    """Trace tensors for the examples; one object for an example that comes twice.
+
+    With `shared`, examples that overlap in memory become views of the one that covers the others.
+    """
+    made: dict[int, Input] = {}
+    covers = _covers(examples) if shared else {}
+    inputs: list[Input | None] = []
+    for i, example in enumerate(examples):
+        val = layout_of(example).val
+        node = rec.placeholder(f"primals_{i}", val)
+        if id(example) not in made and i not in covers:
+            made[id(example)] = _root_input(rec, example, node)
+        inputs.append(made.get(id(example)))
+    for i, cover in covers.items():
+        if id(examples[i]) not in made:
+            base = inputs[cover]
+            assert base is not None
+            made[id(examples[i])] = _view_input(base, examples[cover], examples[i])
+        inputs[i] = made[id(examples[i])]
+    return [one for one in inputs if one is not None]
+
+
+def _root_input(rec: GraphRecorder, example: torch.Tensor, node: fx.Node) -> Input:
+    leaf = trace_like(example)
+    rec.bind(leaf, node)
+    seen = leaf
+    if example.requires_grad and not example.is_leaf:
+        with torch.enable_grad():
+            seen = _NonLeaf.apply(leaf)
+    return Input(node, leaf, seen, seen.place, seen.grad_fn)
+
+
+def _view_input(base: Input, whole: torch.Tensor, part: torch.Tensor) -> Input:
+    if whole.requires_grad or part.requires_grad:
+        raise Unsupported(
+            "two arguments share memory, one of them is written and one requires grad",
+            hint="pass the base tensor and take the view inside the compiled function",
+        )
+    offset = part.storage_offset() - whole.storage_offset()
+    seen = base.seen.as_strided(part.shape, part.stride(), offset)
+    return Input(base.node, seen, seen, seen.place, None)
+
+
+def _covers(examples: Sequence[torch.Tensor]) -> dict[int, int]:
+    """For each example that shares a storage: the index of the one that covers it (which is not in the result)."""
+    groups: dict[Any, list[int]] = {}
+    for i, example in enumerate(examples):
+        groups.setdefault(storage_key(example), []).append(i)
+    covers: dict[int, int] = {}
+    for group in groups.values():
+        spans = {i: _span(examples[i]) for i in group}
+        low, high = min(s for s, _ in spans.values()), max(e for _, e in spans.values())
+        whole = [i for i in group if spans[i] == (low, high) and _is_whole(examples[i])]
+        distinct = {id(examples[i]) for i in group}
+        if len(distinct) == 1:
+            continue
+        if not whole or len({examples[i].dtype for i in group}) > 1:
+            raise Unsupported(
+                "arguments that overlap in memory, none of which covers the others, and one is written",
+                hint="pass the base tensor and take the views inside the compiled function",
+            )
+        covers |= {i: whole[0] for i in group if examples[i] is not examples[whole[0]]}
+    return covers
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    start = tensor.storage_offset()
+    return start, start + extent(tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return is_dense(tuple(tensor.shape), tuple(tensor.stride()))

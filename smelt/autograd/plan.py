@@ -1,0 +1,113 @@
+"""The joint graph and the plan of its calls: what a caller must see beyond values, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from smelt.graph.meta import TensorMeta
+from smelt.graph.place import Step
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A user output that is program output `index` itself."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class SameInput:
+    """A user output that is the input object `input`."""
+
+    input: int
+
+
+@dataclass(frozen=True)
+class View:
+    """A user output that is made by view operators at each call.
+
+    Attributes:
+        of_input: the base is an input (else a program output).
+        base: index of the base.
+        steps: the views to take, in order.
+        history: index of the program output whose gradients it takes instead of the base's, or None. So it is for a
+            detached tensor that was then written with something that requires grad.
+    """
+
+    of_input: bool
+    base: int
+    steps: tuple[Step, ...]
+    history: int | None = None
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A user output that is the same object as user output `output`."""
+
+    output: int
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A user output that is no tensor."""
+
+    value: Any
+
+
+OutputPlan = Fresh | SameInput | View | Repeated | Constant
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """An input that the program writes.
+
+    Attributes:
+        input: its index.
+        grad: the write is part of the differentiable computation, so the new value carries gradients.
+    """
+
+    input: int
+    grad: bool
+
+
+@dataclass
+class Joint:
+    """A functional graph of forward and backward, and what a caller needs to run it.
+
+    Graph inputs: the primals, then `seed` if `has_seed`, then one tangent for each of `differentiable`.
+    Graph outputs: `num_outputs` program outputs, the new values of `mutations`, then the gradients that exist.
+
+    Attributes:
+        module: the graph. The output node's meta holds the TensorMeta that eager would give each output.
+        num_primals: inputs of the traced function.
+        num_outputs: program outputs (fresh user outputs and bases of views).
+        mutations: in the order of the values in the graph's outputs.
+        outputs: how each user output is made.
+        differentiable: positions among program outputs and mutated values that have a tangent.
+        gradients: for each primal the position of its gradient among the gradients, or None.
+        has_seed: random operators are in the graph and are to be drawn from a seed.
+        autocast: traced inside an autocast region, so calls come from inside one.
+    """
+
+    module: fx.GraphModule
+    num_primals: int
+    num_outputs: int
+    mutations: tuple[Mutation, ...]
+    outputs: tuple[OutputPlan, ...]
+    differentiable: tuple[int, ...]
+    gradients: tuple[int | None, ...]
+    has_seed: bool
+    autocast: bool
+
+    @property
+    def num_forward(self) -> int:
+        """Graph outputs that the forward program makes for the caller."""
+        return self.num_outputs + len(self.mutations)
+
+    @property
+    def output_metas(self) -> tuple[TensorMeta, ...]:
+        """Metadata of the graph's outputs as eager would return them."""
+        return self.module.graph.output_node().meta["val"]

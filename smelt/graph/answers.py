@@ -1,0 +1,196 @@
+"""What an operator returns, as layouts: asked of PyTorch's meta kernels once, then remembered."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.base.errors import Unsupported
+from smelt.graph.meta import channels_last_stride, is_channels_last
+from smelt.graph.place import LIMIT, META, Layout, PlacedTensor, layout_for
+from smelt.graph.schema import Kind, OpInfo, op_info
+
+aten = torch.ops.aten
+
+
+class DataDependent(Unsupported):
+    """An operator whose result, or whose result's shape, depends on the values in a tensor."""
+
+
+def depends_on_values(what: str) -> DataDependent:
+    return DataDependent(
+        f"{what} needs the values of a tensor",
+        why="a graph is captured from shapes and dtypes; values are not known yet",
+        hint="keep the computation in tensors (torch.where, masks), or move this read out of the compiled function",
+    )
+
+
+_answers: dict[tuple[Any, ...], Any] = {}
+
+
+def _key(value: Any) -> Any:
+    kind = type(value)
+    if issubclass(kind, PlacedTensor):
+        return value.place.layout
+    if kind is int or kind is float or kind is bool:
+        return (value, kind)  # 1, 1.0 and True are equal but promote differently
+    if kind is list or kind is tuple:
+        return tuple(map(_key, value))
+    return value
+
+
+def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What the operator returns for these trace tensors and scalars, with a Layout for each tensor.
+
+    Raises:
+        DataDependent: values are needed to know it.
+        Unsupported: there is no rule.
+    """
+    info = op_info(func)
+    try:
+        key = (func, torch.get_default_dtype(), *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
+        known = _answers.get(key)
+    except TypeError:  # symbolic sizes have no hash
+        return _ask(func, info, args, kwargs)
+    if known is None:
+        if len(_answers) > LIMIT:
+            _answers.clear()
+        known = _answers[key] = _ask(func, info, args, kwargs)
+    return known
+
+
+def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    device = _device(args, kwargs)
+    writes = info.kind is Kind.WRITE
+
+    def to_meta(value: Any) -> Any:
+        kind = type(value)
+        if issubclass(kind, PlacedTensor):
+            # written arguments need memory of their own: kernels check overlap with the others
+            return value.place.layout.fresh() if writes else value.place.layout.on_meta()
+        if isinstance(value, (list, tuple)):
+            return kind(map(to_meta, value))
+        return META if kind is torch.device else value
+
+    def from_meta(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            shape, stride = tuple(value.shape), tuple(value.stride())
+            return layout_for(shape, value.dtype, stride, device, value.storage_offset())
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(from_meta, value))
+        return value
+
+    given = {k: to_meta(v) for k, v in kwargs.items() if k != "pin_memory"}
+    if "device" not in given and func in _factories(func):
+        given["device"] = META
+    try:
+        out = func(*map(to_meta, args), **given)
+    except NotImplementedError as error:
+        raise _no_meta(func, error) from error
+    answer = from_meta(out)
+    rule = _CPU_ANSWERS.get(func) if device.type == "cpu" else None
+    return answer if rule is None else rule(answer, args)
+
+
+def _factories(func: OpOverload) -> tuple[OpOverload, ...]:
+    """`(func,)` when the operator creates a tensor from no tensor and so needs a device."""
+    arguments = func._schema.arguments
+    tensors = any("Tensor" in str(a.type) for a in arguments)
+    return (func,) if not tensors and any(a.name == "device" for a in arguments) else ()
+
+
+def _no_meta(func: OpOverload, error: Exception) -> Unsupported:
+    shape_in_data = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
+    if shape_in_data or "nonzero" in str(error):
+        return depends_on_values(f"{func}")
+    return Unsupported(
+        f"{func} cannot be traced", why="it has no metadata rule: " + str(error).splitlines()[0], hint="run it in eager"
+    )
+
+
+def _device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
+    """The device of the results: asked for, or of the first tensor argument with dimensions, or the CPU."""
+    asked = kwargs.get("device")
+    if asked is not None:
+        return torch.device(asked)
+    scalar: torch.device | None = None
+    stack = [*reversed(args), *kwargs.values()]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, PlacedTensor):
+            val = value.place.layout.val
+            if val.shape:
+                return val.device
+            scalar = scalar or val.device
+        elif isinstance(value, (list, tuple)):
+            stack.extend(reversed(value))
+    return scalar or torch.get_default_device()
+
+
+# -- where CPU kernels answer otherwise than meta kernels ----------------------------------------------------------
+
+
+def _changed(layout: Layout, **changes: Any) -> Layout:
+    val = dataclasses.replace(layout.val, **changes)
+    return layout_for(val.shape, val.dtype, val.stride, val.device, layout.offset)
+
+
+def _convolution_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
+    """Channels last comes out of a 2-d convolution when input or weight is (but not of a dilated float64 one)."""
+    x, weight = args[0].place.layout.val, args[1].place.layout.val
+    dilated = x.dtype is torch.float64 and any(d > 1 for d in args[5]) and not args[6]
+    if x.ndim != 4 or dilated or not any(is_channels_last(v.shape, v.stride) for v in (x, weight)):
+        return answer
+    return _changed(answer, stride=channels_last_stride(answer.val.shape))
+
+
+def _like_input_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
+    """Channels last comes out when the input is."""
+    val = args[0].place.layout.val
+    if val.ndim != 4 or not is_channels_last(val.shape, val.stride):
+        return answer
+    return _changed(answer, stride=channels_last_stride(answer.val.shape))
+
+
+def _statistics_dtype(args: Sequence[Any]) -> torch.dtype:
+    """Normalisations keep statistics in the dtype of their parameters, else of the input."""
+    dtypes = [a.dtype for a in (*args[1:5], args[0]) if isinstance(a, torch.Tensor)]
+    return dtypes[0]
+
+
+def _batch_norm_cpu(answer: Any, args: Sequence[Any]) -> Any:
+    dtype = _statistics_dtype(args)
+    return (answer[0], *(_changed(a, dtype=dtype) for a in answer[1:3]), *answer[3:])
+
+
+def _batch_norm_eval_cpu(answer: Any, args: Sequence[Any]) -> Any:
+    dtype = _statistics_dtype(args)
+    return (answer[0], *(_changed(a, dtype=dtype, shape=(0,), stride=(1,)) for a in answer[1:]))
+
+
+def _group_norm_cpu(answer: Any, args: Sequence[Any]) -> Any:
+    dtype = _statistics_dtype(args[:3])
+    return (answer[0], *(_changed(a, dtype=dtype) for a in answer[1:]))
+
+
+def _group_norm_backward_cpu(answer: Any, args: Sequence[Any]) -> Any:
+    return (None if answer[0] is None else _changed(answer[0], dtype=args[1].dtype), *answer[1:])
+
+
+_CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
+    aten.convolution.default: _convolution_cpu,
+    aten.pixel_shuffle.default: _like_input_cpu,
+    aten.pixel_unshuffle.default: _like_input_cpu,
+    aten.reflection_pad2d.default: _like_input_cpu,
+    aten.reflection_pad2d_backward.default: _like_input_cpu,
+    aten._native_batch_norm_legit.default: _batch_norm_cpu,
+    aten._native_batch_norm_legit.no_stats: _batch_norm_cpu,
+    aten._native_batch_norm_legit_functional.default: _batch_norm_cpu,
+    aten._native_batch_norm_legit_no_training.default: _batch_norm_eval_cpu,
+    aten.native_group_norm.default: _group_norm_cpu,
+    aten.native_group_norm_backward.default: _group_norm_backward_cpu,
+}

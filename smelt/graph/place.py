@@ -1,0 +1,139 @@
+"""Where a traced tensor's elements are: layouts, storages, and the view steps from a storage's root to a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.base.errors import Unsupported
+from smelt.graph.meta import TensorMeta, extent
+
+META = torch.device("meta")
+
+
+class Layout:
+    """The metadata of a trace tensor: its TensorMeta and its offset in the storage (elements).
+
+    Equal layouts are the same object as far as memory of past layouts goes, so they hash and compare by identity.
+    """
+
+    __slots__ = ("val", "offset", "_on_meta")
+
+    def __init__(self, val: TensorMeta, offset: int) -> None:
+        self.val, self.offset = val, offset
+        self._on_meta: torch.Tensor | None = None
+
+    def fresh(self) -> torch.Tensor:
+        """A new tensor on the meta device with this layout."""
+        val = self.val
+        if self.offset == 0:
+            return torch.empty_strided(val.shape, val.stride, dtype=val.dtype, device=META)
+        whole = torch.empty(self.offset + extent(val.shape, val.stride), dtype=val.dtype, device=META)
+        return whole.as_strided(val.shape, val.stride, self.offset)
+
+    def on_meta(self) -> torch.Tensor:
+        """A tensor on the meta device with this layout, shared by all readers."""
+        if self._on_meta is None:
+            self._on_meta = self.fresh()
+        return self._on_meta
+
+
+_layouts: dict[tuple[Any, ...], Layout] = {}
+LIMIT = 100_000  # remembered layouts: enough for many models, a bound for processes that never end
+
+
+def layout_for(
+    shape: tuple[int, ...], dtype: torch.dtype, stride: tuple[int, ...], device: torch.device, offset: int = 0
+) -> Layout:
+    """The one layout with these properties."""
+    key = (shape, dtype, stride, device, offset)
+    try:
+        known = _layouts.get(key)
+    except TypeError:  # symbolic sizes have no hash
+        return Layout(TensorMeta(shape, dtype, stride, device), offset)
+    if known is None:
+        if len(_layouts) > LIMIT:
+            _layouts.clear()
+        known = _layouts[key] = Layout(TensorMeta(shape, dtype, stride, device), offset)
+    return known
+
+
+class Storage:
+    """What stands for memory: every trace tensor that views the same memory has the same Storage.
+
+    Attributes:
+        version: counts writes; a place whose value is of an older version must be replayed.
+        root: the place that covers the memory.
+        constant: the real tensor, when the memory holds a constant of the program.
+    """
+
+    __slots__ = ("version", "root", "constant")
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.root: Place | None = None
+        self.constant: torch.Tensor | None = None
+
+
+class Step:
+    """One view operator on the way from a parent place to a child: `op(parent, *args, **kwargs)[index]`.
+
+    `grad` is the grad mode it was taken in.
+    """
+
+    __slots__ = ("op", "args", "kwargs", "index", "grad")
+
+    def __init__(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], index: int | None) -> None:
+        self.op, self.args, self.kwargs, self.index = op, tuple(args), dict(kwargs), index
+        self.grad = torch.is_grad_enabled()
+
+    def __call__(self, parent: Any) -> Any:
+        """Apply the step to a real tensor or a trace tensor."""
+        out = self.op(parent, *self.args, **self.kwargs)
+        return out if self.index is None else out[self.index]
+
+
+class Place:
+    """Where a trace tensor's elements are: a storage, and the steps that lead there from the storage's root.
+
+    Attributes:
+        layout: metadata of the tensor at this place.
+        parent, step: how it views another place; None for the root.
+        node: the recorder's value of this place as of storage version `version`.
+    """
+
+    __slots__ = ("layout", "storage", "parent", "step", "node", "version")
+
+    def __init__(self, layout: Layout, parent: Place | None = None, step: Step | None = None) -> None:
+        self.layout, self.parent, self.step = layout, parent, step
+        self.node: Any = None
+        self.version = -1
+        if parent is None:
+            self.storage = Storage()
+            self.storage.root = self
+        else:
+            self.storage = parent.storage
+
+
+class PlacedTensor(torch.Tensor):
+    """What `TraceTensor` is made of: a tensor object that knows its place."""
+
+    __slots__ = ("place",)
+    place: Place
+
+
+def layout_of(tensor: torch.Tensor) -> Layout:
+    """The layout of a real or traced tensor."""
+    if isinstance(tensor, PlacedTensor):
+        return tensor.place.layout
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else str(tensor.layout)
+        raise Unsupported(f"a {kind} tensor", why="graphs hold strided tensors only", hint="convert it before the call")
+    if tensor.is_conj() or tensor.is_neg():
+        raise Unsupported("a tensor with a lazy conjugate or negative bit", hint="call resolve_conj()/resolve_neg()")
+    return layout_for(
+        tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()), tensor.device, int(tensor.storage_offset())
+    )
