@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from smelt.base.errors import OptionError
@@ -57,6 +58,8 @@ def make_twin(module: nn.Module, call: Callable[..., Any], remake: Remake) -> An
     Raises:
         OptionError: the class cannot be subclassed (TorchScript modules).
     """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise OptionError("a TorchScript module cannot be compiled", hint="compile the Python module it was made from")
     twin = object.__new__(_twin_class(type(module)))
     object.__setattr__(twin, "__dict__", module.__dict__)
     object.__setattr__(twin, "_orig_mod", module)

@@ -1,0 +1,164 @@
+"""The public functions: arguments, backends, counters, and what bad input says."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import fx
+
+import smelt
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return torch.sin(x) * 2
+
+
+X = torch.linspace(-1, 1, 8)
+
+
+def test_decorator_forms() -> None:
+    plain = smelt.compile(double)
+    with_arguments = smelt.compile(fullgraph=True)(double)
+    torch.testing.assert_close(plain(X), double(X))
+    torch.testing.assert_close(with_arguments(X), double(X))
+    assert plain.__name__ == "double"
+
+
+def test_disable_returns_the_function() -> None:
+    assert smelt.compile(double, disable=True) is double
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "smelt"])
+def test_built_in_backends(backend: str) -> None:
+    x = X.clone().requires_grad_()
+    smelt.compile(double, backend=backend)(x).sum().backward()
+    torch.testing.assert_close(x.grad, 2 * torch.cos(X))
+    assert smelt.stats()["graphs"] == 1
+    assert backend in smelt.list_backends()
+
+
+def test_registered_backend_sees_the_graph() -> None:
+    seen: list[fx.GraphModule] = []
+
+    @smelt.register_backend
+    def watching(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Callable[..., object]:
+        seen.append(gm)
+        assert torch.equal(example_inputs[0], X)
+        return gm.forward
+
+    torch.testing.assert_close(smelt.compile(double, backend="watching")(X), double(X))
+    torch.testing.assert_close(smelt.compile(double, backend=watching)(X), double(X))
+    assert len(seen) == 2
+    assert "watching" in smelt.list_backends()
+
+
+def test_built_in_names_are_taken() -> None:
+    with pytest.raises(smelt.OptionError, match="built in"):
+        smelt.register_backend(lambda gm, inputs: gm, name="smelt")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"backend": "smlt"}, "did you mean 'smelt'"),
+        ({"mode": "max-autotun"}, "did you mean 'max-autotune'"),
+        ({"options": {"eager_rgn": True}}, "did you mean 'eager_rng'"),
+        ({"options": {"eager_rng": 1}}, "wants bool"),
+        ({"options": {"activation_memory_budget": 2.0}}, "between 0 and 1"),
+        ({"options": {"gemm": "fast"}}, "valid: 'aten'"),
+        ({"mode": "default", "options": {"eager_rng": True}}, "both given"),
+    ],
+)
+def test_bad_arguments_say_what_is_valid(kwargs: dict[str, object], message: str) -> None:
+    with pytest.raises(smelt.OptionError, match=message):
+        smelt.compile(double, **kwargs)
+
+
+def test_stats_count_and_reset() -> None:
+    f = smelt.compile(double)
+    f(X)
+    f(X[:4])
+    stats = smelt.stats()
+    assert stats["graphs"] == 2 and stats["recompiles"] == 1 and stats["breaks"] == 0
+    assert stats["ops"] == 4 and stats["compile_s"] > 0
+    smelt.reset()
+    assert smelt.stats()["graphs"] == 0
+
+
+def test_explain_lists_graphs_breaks_and_guards() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        if y.sum() > 0:
+            y = y + 1
+        return y - 3
+
+    explanation = smelt.explain(f)(X + 2)
+    torch.testing.assert_close(explanation.result, f(X + 2))
+    assert explanation.graph_count == 2 and explanation.graph_break_count == 1
+    assert "test_api.py" in str(explanation.break_reasons[0])
+    assert any("x" in line for line in explanation.guards[0])
+
+
+def test_fullgraph_makes_a_break_an_error() -> None:
+    def f(x: torch.Tensor) -> float:
+        return x.sum().item() + 1
+
+    with pytest.raises(smelt.Unsupported, match="test_api.py"):
+        smelt.compile(f, fullgraph=True)(X)
+
+
+def test_compiler_error_falls_back_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SMELT_STRICT", "0")
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
+
+    @smelt.register_backend(name="broken")
+    def broken(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Callable[..., object]:
+        raise RuntimeError("kaputt")
+
+    f = smelt.compile(double, backend="broken")
+    with pytest.warns(smelt.SmeltWarning, match="kaputt"):
+        torch.testing.assert_close(f(X), double(X))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(f(X), double(X))
+    assert smelt.stats()["fallbacks"] == 1
+    assert list(tmp_path.glob("failures/*/1_torch.py")) or list(tmp_path.glob("failures/*/guards.py"))
+
+
+def test_compiler_error_is_raised_when_strict() -> None:
+    @smelt.register_backend(name="broken_too")
+    def broken(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Callable[..., object]:
+        raise RuntimeError("kaputt")
+
+    with pytest.raises(RuntimeError, match="kaputt"):
+        smelt.compile(double, backend="broken_too")(X)
+
+
+def test_no_compiler_warns_with_a_hint_and_runs_eager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SMELT_STRICT", "0")
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    from smelt.runtime import build
+
+    build.find_compiler.cache_clear()
+    try:
+        with pytest.warns(smelt.SmeltWarning, match="install g\\+\\+"):
+            torch.testing.assert_close(smelt.compile(double)(X[:5]), double(X[:5]))
+    finally:
+        build.find_compiler.cache_clear()
+
+
+def test_trace_writes_every_stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SMELT_TRACE", "1")
+    monkeypatch.setenv("SMELT_TRACE_DIR", str(tmp_path))
+    smelt.compile(double)(X.clone().requires_grad_())
+    (folder,) = tmp_path.iterdir()
+    files = sorted(path.name for path in folder.iterdir())
+    assert [name[0] for name in files] == ["1", "2", "3", "4", "4", "5", "5", "6", "6", "7", "7", "g", "r"]
+    assert "sin" in (folder / "1_torch.py").read_text()
+    compile((folder / "2_joint.py").read_text(), "2_joint.py", "exec")
