@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from smelt.base.errors import CompileError
-from smelt.base.torch_c import empty_strided
+from smelt.runtime.memory import empty_strided
 from smelt.runtime.tune import choose, remembered
 
 
@@ -181,7 +181,7 @@ def _conforming(call: Callable[..., Any], outputs: list[Spec]) -> Callable[..., 
     def laid_out(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
         if _same_layout(tensor, spec):
             return tensor
-        return empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=tensor.device).copy_(tensor)
+        return empty_strided(spec.shape, spec.stride, spec.dtype).copy_(tensor)
 
     def run(*tensors: Any) -> Any:
         result = call(*tensors)

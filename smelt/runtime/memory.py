@@ -4,7 +4,7 @@ Outputs, saved activations and gradients must be fresh tensors, because users an
 blocks of that size to the system when they are freed, so each step of training touches new pages: an eager step of
 BERT-base (batch 4x64) takes 70,000 page faults, 1.75 us each under virtualisation. Here a freed block (the last
 reference to its storage is gone, on any thread) is used again, merged with its free neighbours; pages go back to the
-system when the program's need shrinks (docs/decisions/0006). A bound maker also costs a third of `torch.empty_strided`.
+system when the need shrinks (docs/decisions, "Outputs are recycled"). A maker costs a third of `torch.empty_strided`.
 
 What differs from a tensor of torch's own allocator: its storage cannot be grown by `resize_`.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from smelt.base.torch_c import empty_strided
+from smelt.base import torch_c
 from smelt.runtime import _native
 
 Maker = Callable[[], torch.Tensor]
@@ -39,8 +39,19 @@ def fresh(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Ma
     shape, stride = tuple(shape), tuple(stride)
     code = _CODES.get(dtype)
     if not RECYCLING or code is None or len(shape) > _MAX_RANK or 0 in shape:
-        return lambda: empty_strided(shape, stride, dtype=dtype)
+        return lambda: torch_c.empty_strided(shape, stride, dtype=dtype)
     return _native.Fresh(shape, stride, code, dtype.itemsize * 8)
+
+
+_makers: dict[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], Maker] = {}
+
+
+def empty_strided(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """`fresh(shape, stride, dtype)()` with the maker remembered: for callers that cannot keep one."""
+    maker = _makers.get((shape, stride, dtype))
+    if maker is None:
+        maker = _makers[shape, stride, dtype] = fresh(shape, stride, dtype)
+    return maker()
 
 
 def trim() -> None:

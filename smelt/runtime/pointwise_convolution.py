@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from smelt.base.torch_c import empty_strided
 from smelt.runtime import _native
 from smelt.runtime.externs import Candidate, Spec
+from smelt.runtime.memory import fresh
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ def forward(x: Spec, w: Spec, out: Spec, bias: bool) -> Candidate | None:
     run = _product(x, (w.stride[1], w.stride[0]), w.shape[0], out)
     if run is None or (bias and not run.bias_along_columns):
         return None
-    kernel, swapped = run.kernel, run.swapped
+    kernel, swapped, make = run.kernel, run.swapped, fresh(out.shape, out.stride, out.dtype)
 
     def into(result: torch.Tensor, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         return kernel(result, w, x) if swapped else kernel(result, x, w, bias)
 
     def call(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        return into(_fresh(out), x, w, bias)
+        return into(make(), x, w, bias)
 
     return Candidate("own", call, into)
 
@@ -125,10 +125,10 @@ def _input_gradient(grad: Spec, w: Spec, out: Spec) -> Callable[..., torch.Tenso
     run = _product(grad, (w.stride[0], w.stride[1]), w.shape[1], out)
     if run is None:
         return None
-    kernel, swapped = run.kernel, run.swapped
+    kernel, swapped, make = run.kernel, run.swapped, fresh(out.shape, out.stride, out.dtype)
 
     def call(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return kernel(_fresh(out), w, grad) if swapped else kernel(_fresh(out), grad, w)
+        return kernel(make(), w, grad) if swapped else kernel(make(), grad, w)
 
     return call
 
@@ -143,16 +143,12 @@ def _weight_gradient(grad: Spec, x: Spec, out: Spec) -> Callable[..., torch.Tens
     dims = ((g.channels, places), (g.channel, g.place), (places, source.channels), (source.place, source.channel))
     target = (out.stride[0], out.stride[1])
     first, more = _native.Gemm(*dims, target), _native.Gemm(*dims, target, accumulate=True)
-    images = 1 if whole else g.count
+    images, make = 1 if whole else g.count, fresh(out.shape, out.stride, out.dtype)
 
     def call(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        result = first(_fresh(out), grad, x)
+        result = first(make(), grad, x)
         for i in range(1, images):
             more(result, grad[i], x[i])
         return result
 
     return call
-
-
-def _fresh(spec: Spec) -> torch.Tensor:
-    return empty_strided(spec.shape, spec.stride, dtype=spec.dtype)

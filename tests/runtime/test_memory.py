@@ -143,3 +143,9 @@ def test_bad_arguments() -> None:
         _native.Fresh((1,) * 20, (1,) * 20, 2, 32)
     with pytest.raises(TypeError):
         _native.Fresh((2,), (1,), 2, 32)(3)
+
+
+def test_remembered_makers() -> None:
+    first = memory.empty_strided((4, 5), (5, 1), torch.float32)
+    second = memory.empty_strided((4, 5), (5, 1), dtype=torch.float32)
+    assert first.data_ptr() != second.data_ptr() and second.stride() == (5, 1)
