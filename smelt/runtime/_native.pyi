@@ -1,7 +1,7 @@
 """Types of the C extension; its sources are _native.c and native/."""
 
 from collections.abc import Callable, Sequence
-from typing import final
+from typing import Never, final
 
 import torch
 
@@ -40,7 +40,7 @@ class Fresh:
     """Makes uninitialised CPU tensors of one kind on the recycling heap."""
 
     def __new__(cls, shape: tuple[int, ...], stride: tuple[int, ...], code: int, bits: int, /) -> Fresh: ...
-    def __call__(self) -> torch.Tensor: ...
+    def __call__(self, *args: Never, **kwargs: Never) -> torch.Tensor: ...
 
 def launch(address: int, table: Table, /) -> None: ...
 def launch_short(address: int, table: Table, /) -> None: ...

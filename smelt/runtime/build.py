@@ -212,7 +212,8 @@ def _compile(missing: dict[str, str], compiler: Compiler, flags: Sequence[str]) 
 
 def _run_all(jobs: list[_Job], compiler: Compiler, flags: Sequence[str]) -> None:
     """Run the compiler on every job, as many at a time as there are processors."""
-    waiting, running = list(reversed(jobs)), []
+    waiting = list(reversed(jobs))
+    running: list[_Job] = []
     try:
         while waiting or running:
             while waiting and len(running) < (os.cpu_count() or 1):

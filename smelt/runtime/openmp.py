@@ -30,7 +30,7 @@ def torch_openmp() -> Path | None:
     """The runtime that torch uses, or None when torch was built without OpenMP."""
     runtimes = loaded_runtimes()
     inside = [path for path in runtimes if "torch" in path.parts]
-    return (inside or runtimes or [None])[0]
+    return next(iter(inside or runtimes), None)
 
 
 def _is_runtime(path: str) -> bool:
