@@ -53,6 +53,7 @@ def trace_program() -> dict[str, str]:
 def stable(text: str) -> str:
     """The artefact without what differs between two runs or machines: addresses, absolute paths, build hashes."""
     text = text.replace(str(DOCS.parent) + os.sep, "")
+    text = re.sub(r"<module '([\w.]+)' from '[^']*'>", r"<module '\1'>", text)
     text = re.sub(r"0x[0-9a-f]{6,}", "0x...", text)
     text = re.sub(r"\b[0-9a-f]{32,64}\b", lambda match: match[0][:8] + "...", text)
     return "\n".join(line.rstrip() for line in text.splitlines()).strip() + "\n"
@@ -94,7 +95,8 @@ def block(name: str, text: str) -> str:
 
 
 def comparable(page: str) -> str:
-    """The page without the generated C++, whose details follow the processor it was generated on."""
+    """The page without the generated C++ and the ambient modes, which follow the machine it was generated on."""
+    page = re.sub(r"^modes are .*$", "modes are ...", page, flags=re.MULTILINE)
     return re.sub(r"```cpp\n.*?```", "```cpp```", page, flags=re.DOTALL)
 
 

@@ -45,6 +45,7 @@ LEAF_MODULES = (
     "torch._jit_internal",
 )
 NATIVE_MODULES = (
+    "smelt.capture",
     "inspect",
     "re",
     "sre_parse",
@@ -150,12 +151,15 @@ def is_frozen(module: str | None) -> bool:
 
 @cache
 def skipped_prefixes() -> tuple[str, ...]:
-    """Files whose frames are never captured by themselves: the standard library, torch but its layers, smelt."""
+    """Files whose frames are never captured by themselves: the standard library, torch but its layers, the compiler.
+
+    The parts of smelt that only use the compiler hold functions to be compiled, as anybody's code does.
+    """
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     paths = sysconfig.get_paths()
     folder = os.path.dirname(torch.__file__)
     layers = os.path.join(folder, "nn", "modules")
-    found = ["<frozen", os.path.join(here, "")]
+    found = ["<frozen", *_entries(here, ("bench", "cli", "demo", "integrations"))]
     for standard in dict.fromkeys((paths["stdlib"], paths["platstdlib"])):
         found += _entries(standard, ("site-packages", "dist-packages"))
     found += _entries(folder, ("nn",)) + _entries(os.path.dirname(layers), ("modules",))

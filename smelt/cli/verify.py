@@ -194,8 +194,14 @@ def _compile_check(name: str, device: str) -> Check:
 
 
 def compile_and_compare(device: str) -> float:
-    """The largest difference between eager and compiled `softmax_block`, over its result and both gradients."""
-    compiled = load_compiler().compile(softmax_block, fullgraph=True)
+    """The largest difference between eager and compiled `softmax_block`, over its result and both gradients.
+
+    Raises:
+        SmeltError: the function ran, but not compiled.
+    """
+    smelt = load_compiler()
+    before = smelt.stats()
+    compiled = smelt.compile(softmax_block, fullgraph=True)
     results = []
     for call in (softmax_block, compiled):
         generator = torch.Generator().manual_seed(0)
@@ -203,6 +209,9 @@ def compile_and_compare(device: str) -> float:
         out = call(x, weight)
         out.pow(2).sum().backward()
         results.append((out.detach(), x.grad, weight.grad))
+    after = smelt.stats()
+    if after["graphs"] <= before["graphs"] or after["fallbacks"] > before["fallbacks"]:
+        raise SmeltError("the function ran in eager: no graph was compiled")
     return max(float((a - b).abs().max()) for a, b in zip(*results, strict=True))
 
 

@@ -19,14 +19,22 @@ from smelt.cli.verify import Check, compile_and_compare, fresh_cache, show_check
 
 
 class Stand:
-    """Stands in for the package: `compile` gives back what it was told to."""
+    """Stands in for the package: `compile` gives back what it was told to, and counts a graph unless told not to."""
 
-    def __init__(self, compile: Any) -> None:
-        self.compile = compile
+    def __init__(self, compile: Any, counts: bool) -> None:
+        self._compile, self._counts, self._graphs = compile, counts, 0
+
+    def compile(self, fn: Any, **options: Any) -> Any:
+        self._graphs += self._counts
+        return self._compile(fn, **options)
+
+    def stats(self) -> dict[str, int]:
+        return {"graphs": self._graphs, "fallbacks": 0}
 
 
-def use(monkeypatch: pytest.MonkeyPatch, compile: Any) -> None:
-    monkeypatch.setattr(verify, "load_compiler", lambda: Stand(compile))
+def use(monkeypatch: pytest.MonkeyPatch, compile: Any, counts: bool = True) -> None:
+    stand = Stand(compile, counts)
+    monkeypatch.setattr(verify, "load_compiler", lambda: stand)
 
 
 def test_python_and_torch_are_in_range() -> None:
@@ -81,6 +89,13 @@ def test_a_cache_path_that_is_no_folder_is_a_warning(monkeypatch: pytest.MonkeyP
 def test_the_cpu_path_passes_with_a_right_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, lambda fn, **_: fn)
     assert verify.check_cpu().status == "ok"
+
+
+def test_eager_results_without_a_graph_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, lambda fn, **_: fn, counts=False)
+    check = verify.check_cpu()
+    assert check.status == "fail"
+    assert "no graph was compiled" in check.found
 
 
 def test_the_cpu_path_fails_with_a_wrong_result(monkeypatch: pytest.MonkeyPatch) -> None:
