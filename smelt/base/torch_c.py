@@ -39,6 +39,21 @@ disable_autocast = torch._C._DisableAutocast
 without_torch_function = torch._C.DisableTorchFunctionSubclass
 """Context in which attributes and methods of tensor subclasses are read without their `__torch_function__`."""
 
+without_torch_function_modes = torch._C.DisableTorchFunction
+"""Context in which neither tensor subclasses nor `TorchFunctionMode`s see torch functions."""
+
+set_grad_enabled = torch._C._set_grad_enabled
+"""What `torch.no_grad` and its kin call to switch gradient recording."""
+
+get_tracing_state = torch._C._get_tracing_state
+"""The state of `torch.jit.trace`, None outside of it."""
+
+log_api_usage_once = torch._C._log_api_usage_once
+"""Usage statistics; modules call it when they are made."""
+
+functorch_transforms_active = torch._C._are_functorch_transforms_active
+"""Whether `torch.func` transforms run in this thread."""
+
 deterministic_algorithms = torch._C._get_deterministic_algorithms
 """Whether deterministic algorithms are on; a builtin, unlike `torch.are_deterministic_algorithms_enabled`."""
 

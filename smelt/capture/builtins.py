@@ -12,8 +12,7 @@ import types
 import typing
 from typing import Any
 
-import torch
-
+from smelt.base import torch_c
 from smelt.capture import calls, containers, sources
 from smelt.capture.attributes import (
     _generic,
@@ -501,7 +500,7 @@ def cast(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     return args[1]
 
 
-@special(torch._C._are_functorch_transforms_active)
+@special(torch_c.functorch_transforms_active)
 def no_functorch(vm: Any, args: Args, kwargs: Kwargs) -> bool:
     """vmap and grad are not active: the mode guard says so."""
     return False

@@ -105,10 +105,6 @@ class Decoded:
             prefixes, raw = prefixes + 1, raw >> 8
         return self.offsets[index] // 2 + prefixes
 
-    def index_of_units(self, units: int) -> int:
-        """The instruction at a position that `units` gave."""
-        return self.index_of[units * 2]
-
     def handler_at(self, index: int) -> Covered | None:
         """The exception table row that covers an instruction."""
         at = bisect_right(self._starts, index) - 1

@@ -36,6 +36,8 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
     meaning = SPECIAL.get(key)
     if meaning is not None:
         return meaning(vm, args, kwargs)
+    if hasattr(fn, "_smelt_session"):  # compiled inside of compiled: one graph
+        return vm.call(fn.__wrapped__, args, kwargs)
     reason = policy.marked_disabled(fn)
     if reason is not None:
         raise Break(f"{fn.__qualname__} is disabled for compilation", reason)

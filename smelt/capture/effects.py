@@ -172,8 +172,14 @@ class Effects:
         return value
 
 
+def items_of(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """The items in their order, past overrides of a subclass (an OrderedDict keeps an order of its own)."""
+    base: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
+    return list(base.items(value))
+
+
 def _shallow(copy: Any) -> Any:
-    return dict(dict.items(copy)) if isinstance(copy, dict) else copy.copy() if isinstance(copy, set) else list(copy)
+    return dict(items_of(copy)) if isinstance(copy, dict) else copy.copy() if isinstance(copy, set) else list(copy)
 
 
 def _fill_dict(value: dict[Any, Any], items: dict[Any, Any]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections.abc
-import types
 from typing import Any
 
 from smelt.capture import containers
@@ -41,11 +40,7 @@ def check_eg_match(vm: Any, f: Frame, arg: Any) -> None:
 
 @opcode("RERAISE")
 def reraise(vm: Any, f: Frame, arg: int) -> None:
-    error = f.stack.pop()
-    if arg:
-        f.pc = (
-            f.decoded.index_of_units(f.stack[-arg]) + 1
-        )  # the instruction that raised first, so that its handlers apply
+    error = f.stack.pop()  # the position below it serves tracebacks only
     raise UserError(error)
 
 
@@ -136,6 +131,3 @@ def _matched(vm: Any, subject: Any, cls: type, count: int, names: tuple[str, ...
 @opcode("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR", "ASYNC_GEN_WRAP")
 def asynchronous(vm: Any, f: Frame, arg: Any) -> None:
     raise Break("async code", "coroutines are not captured")
-
-
-_ = types

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
@@ -115,6 +113,3 @@ def call_slice(vm: Any, modules: ModuleSlice, args: Args, kwargs: Kwargs) -> Any
     for module in modules:
         value = vm.call(module, (value,), {})
     return value
-
-
-_ = (types, torch)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import CodeType
 from typing import Any
 
-from smelt.capture import exceptions, opcodes
+from smelt.capture import exceptions, opcodes  # noqa: F401 (exceptions fills COMMON)
 from smelt.capture._native import NULL
 from smelt.capture.bytecode import Jump, Op, Site
-from smelt.capture.frames import YIELD, Frame
+from smelt.capture.frames import Frame
 from smelt.capture.opcodes import COMMON, const, forward, name, raw, take
 
 
@@ -90,5 +90,3 @@ TABLE: dict[str, Op] = {
     "SEND": Op(send, forward),
     "KW_NAMES": Op(opcodes.kw_names, const),
 }
-
-_ = (exceptions, YIELD)

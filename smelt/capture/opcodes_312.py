@@ -6,7 +6,7 @@ from typing import Any
 
 from smelt.capture import opcodes, opcodes_311
 from smelt.capture._native import NULL
-from smelt.capture.breaks import Break, UserError, user
+from smelt.capture.breaks import Break, UserError
 from smelt.capture.bytecode import Jump, Op, Site
 from smelt.capture.effects import DELETED
 from smelt.capture.frames import Frame, slot_names
@@ -116,5 +116,3 @@ TABLE: dict[str, Op] = {
     "LOAD_FROM_DICT_OR_DEREF": Op(load_from_dict_or, raw),
     "DELETE_FAST": Op(delete_local, raw),
 }
-
-_ = user

@@ -11,8 +11,6 @@ from smelt.capture.containers import truth
 from smelt.capture.frames import Frame
 from smelt.capture.opcodes import raw, take
 
-OPERATION = "_13"
-
 
 def load_global(vm: Any, f: Frame, arg: tuple[bool, str]) -> None:
     push, key = arg

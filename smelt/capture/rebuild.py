@@ -11,6 +11,7 @@ import torch
 
 from smelt.capture._native import NULL
 from smelt.capture.breaks import CannotRebuild
+from smelt.capture.effects import items_of
 from smelt.capture.frames import Unread
 from smelt.capture.generators import TracedGenerator
 from smelt.capture.modules import ModuleSlice
@@ -162,7 +163,7 @@ def rebuild_deque(r: Rebuild, value: Any) -> str:
 def rebuild_dict(r: Rebuild, value: Any) -> str:
     """Dicts, OrderedDict, defaultdict, and subclasses such as the outputs of transformers."""
     kind = type(value)
-    pairs = "{" + ", ".join(f"{r(k)}: {r(v)}" for k, v in dict.items(value)) + "}"
+    pairs = "{" + ", ".join(f"{r(k)}: {r(v)}" for k, v in items_of(value)) + "}"
     if kind is dict:
         return pairs
     if kind is collections.OrderedDict:

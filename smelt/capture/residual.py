@@ -23,7 +23,7 @@ from torch import fx, nn
 
 from smelt.capture import _native as native
 from smelt.capture.breaks import Break
-from smelt.capture.effects import DELETED, Mirror, Store
+from smelt.capture.effects import DELETED, Mirror, Store, items_of
 from smelt.capture.frames import Frame
 from smelt.capture.liveness import live_slots
 from smelt.capture.rebuild import Rebuild
@@ -201,7 +201,7 @@ class Writer:
         for key in before:
             if key not in copy:
                 self.lines.append(f"del {place}[{value(key)}]")
-        for key, item in dict.items(copy):
+        for key, item in items_of(copy):
             if key not in before or before[key] is not item:
                 target = f"{place}[{value(key)}] = {value(item)}"
                 self.lines.append(target if direct else f"{base}.__setitem__({place}, {value(key)}, {value(item)})")

@@ -13,6 +13,7 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from smelt.base.errors import Unsupported
+from smelt.base.torch_c import without_torch_function_modes
 from smelt.capture import _native as native
 from smelt.capture.breaks import Break, UserError
 from smelt.capture.registry import READ
@@ -136,8 +137,11 @@ class Tensors:
 
     def _run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], traced: bool) -> Any:
         try:
-            if traced:
+            if traced and not self.watch.active:
                 return target(*args, **kwargs)
+            if traced:
+                with without_torch_function_modes():
+                    return target(*args, **kwargs)
             with self._factories:
                 return target(*args, **kwargs)
         except Unsupported as error:
@@ -281,6 +285,15 @@ class Watch(TorchFunctionMode):
     def __init__(self, tensors: Tensors) -> None:
         super().__init__()
         self.tensors = tensors
+        self.active = 0
+
+    def __enter__(self) -> Any:
+        self.active += 1
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.active -= 1
+        super().__exit__(*error)
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

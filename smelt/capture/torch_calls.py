@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import types
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 import torch.overrides
 from torch._ops import OpOverload, OpOverloadPacket
 
+from smelt.base import torch_c
 from smelt.capture.breaks import Break, UserError, user
 from smelt.capture.registry import ATTR, CALL, constant, special
 from smelt.graph.trace import TraceTensor
@@ -31,7 +31,7 @@ TENSOR_TYPES = tuple(cls for cls in torch.Tensor.__mro__ if cls is not object)
 SWITCHES = frozenset(
     fn
     for fn in (
-        torch._C._set_grad_enabled,
+        torch_c.set_grad_enabled,
         torch.set_autocast_enabled,
         torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled,
@@ -45,7 +45,7 @@ SWITCHES = frozenset(
 )
 """C functions that switch a mode of the thread."""
 
-constant(False, torch.jit.is_scripting, torch.jit.is_tracing, torch._C._get_tracing_state)
+constant(False, torch.jit.is_scripting, torch.jit.is_tracing)
 constant(False, torch._jit_internal.is_scripting, torch.onnx.is_in_onnx_export)
 constant(True, torch.compiler.is_compiling)
 constant(False, torch.compiler.is_exporting)
@@ -55,10 +55,8 @@ constant(
     torch.overrides.has_torch_function_unary,
     torch.overrides.has_torch_function_variadic,
 )
-constant(None, torch._C._log_api_usage_once)
-constant(None, torch._C._get_tracing_state)
+constant(None, torch_c.log_api_usage_once, torch_c.get_tracing_state)
 
-_ATEN = {torch._C._VariableFunctions, torch._C._nn, torch._C._linalg, torch._C._fft, torch._C._special}
 _torch_builtins: dict[int, bool] = {}
 
 
@@ -90,8 +88,6 @@ def call_torch(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     args = tuple(map(plain, args))
     if kwargs:
         kwargs = {key: plain(value) for key, value in kwargs.items()}
-    if any(a is torch.manual_seed for a in (fn,)):
-        raise Break("the random seed is set", "a graph cannot hold it", "set seeds outside of the function")
     return vm.tensors.run(fn, args, kwargs)
 
 
@@ -122,7 +118,7 @@ _methods: dict[str, Any] = {}
 
 def _method(name: str) -> Any:
     if name not in _methods:
-        _methods[name] = operator.methodcaller if False else _Method(name)
+        _methods[name] = _Method(name)
     return _methods[name]
 
 
