@@ -12,7 +12,6 @@ from torch import fx
 from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.base.stats import spend
-from smelt.base.torch_c import empty_strided
 from smelt.codegen.host import Rendered, render_cpp
 from smelt.loops.describe import describe as describe_loops
 from smelt.loops.lower import lower
@@ -21,6 +20,7 @@ from smelt.runtime.build import build
 from smelt.runtime.externs import EXTERNS, ExternKernel, extern
 from smelt.runtime.fallback import Slot
 from smelt.runtime.launch import launch, launch_short
+from smelt.runtime.memory import empty_strided
 from smelt.runtime.workspace import Workspaces
 from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.plan import schedule
