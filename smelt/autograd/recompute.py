@@ -30,6 +30,9 @@ _SLOW = frozenset(
 _SLOW_WORK, _WORK, _RANDOM_WORK = 1.0, 0.08, 1.0  # per element, in bytes
 _BYTES_PER_FLOP = 0.1
 
+NOWHERE = -1
+"""The level of constants, random numbers and scalars: they wait in no memory."""
+
 
 def kind_of(node: Node) -> Kind | None:
     """The kind of a prim node (getitem and ATen nodes have none)."""
@@ -63,8 +66,9 @@ class Costs:
         self.outputs = set(kept_anyway)
         self.level: dict[Node, int] = {}
         for node in nodes:
-            below = max((self.level[n] for n in node.all_input_nodes), default=0)
-            self.level[node] = below + is_barrier(node)
+            lowest = 0 if nbytes(node.meta["val"]) > 8 and node.op == "placeholder" else NOWHERE
+            below = max((self.level[n] for n in node.all_input_nodes), default=lowest)
+            self.level[node] = max(below, 0) + 1 if is_barrier(node) else below
 
     def keep(self, node: Node) -> float:
         """Bytes moved and held when the value is saved; infinite for tuples and views, whose base is saved."""
@@ -96,9 +100,23 @@ class Costs:
             return 0.0
         first = meta[0] if isinstance(meta, tuple) else meta
         count = first.numel if first is not None else 0
-        work = _work(node, kind, count)
+        work = _work(node, kind, count) + _read_again(node)
         late = (user for user in _readers(node) if user not in self.forward)
-        return work + (WRITE * nbytes(meta) if any(map(is_barrier, late)) else 0.0)
+        work += WRITE * nbytes(meta) if any(map(is_barrier, late)) else 0.0
+        return work + ((HOLD + WRITE) * nbytes(meta) if self._joins(node) else 0.0)
+
+    def _joins(self, node: Node) -> bool:
+        """Whether the node takes an operand past a barrier, as a residual connection does.
+
+        Backward meets the later operand first: recomputed, the earlier one would wait in memory, and
+        its own past with it, back to the start of the network.
+        """
+        level, size = self.level[node], nbytes(node.meta["val"])
+        for operand in map(_base, node.all_input_nodes):
+            big = 2 * nbytes(operand.meta["val"]) >= size
+            if big and operand.op == "call_function" and NOWHERE < self.level[operand] < level:
+                return True
+        return False
 
 
 def is_heavy(node: Node) -> bool:
@@ -129,6 +147,13 @@ def _work(node: Node, kind: Kind, count: int) -> float:
             return inputs + _BYTES_PER_FLOP * _flops(node)
         case _:
             return 4 * READ * inputs
+
+
+def _read_again(node: Node) -> float:
+    """Bytes read from inputs: they are kept for nothing but not read for nothing."""
+    size = nbytes(node.meta["val"])
+    inputs = (n for n in map(_base, node.all_input_nodes) if n.op == "placeholder")
+    return READ * sum(min(nbytes(n.meta["val"]), size) for n in inputs)
 
 
 def _flops(node: Node) -> float:
@@ -164,6 +189,13 @@ def _readers(node: Node) -> Iterable[Node]:
             yield from _readers(user)
         else:
             yield user
+
+
+def _base(node: Node) -> Node:
+    """The value behind views."""
+    while kind_of(node) is Kind.VIEW:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
 
 
 def _cuts(node: Node) -> bool:
