@@ -98,7 +98,7 @@ class GraphRecorder:
         if same is not None:
             return same
         vals = None
-        first = args[0] if args else None
+        first: Any = args[0] if args else None
         if op is aten.view.default and first.target is op:  # a view of a view is one view
             return self.emit(op, first.args[0], args[1])
         if op is aten.permute.default and first.target is op:

@@ -41,7 +41,7 @@ class Input:
     history: Any
 
 
-def storage_key(tensor: torch.Tensor) -> Any:
+def _storage_key(tensor: torch.Tensor) -> Any:
     if type(tensor) is TraceTensor:
         return id(tensor.place.storage)
     return (tensor.device, tensor.untyped_storage().data_ptr()) if tensor.numel() else id(tensor)
@@ -88,34 +88,51 @@ def _view_input(base: Input, whole: torch.Tensor, part: torch.Tensor) -> Input:
         )
     offset = part.storage_offset() - whole.storage_offset()
     seen = base.seen.as_strided(part.shape, part.stride(), offset)
+    assert isinstance(seen, TraceTensor)
     return Input(base.node, seen, seen, seen.place, None)
 
 
 def _covers(examples: Sequence[torch.Tensor]) -> dict[int, int]:
-    """For each example that shares a storage: the index of the one that covers it (which is not in the result)."""
-    groups: dict[Any, list[int]] = {}
-    for i, example in enumerate(examples):
-        groups.setdefault(storage_key(example), []).append(i)
+    """For each example that overlaps with others: the index of the one that covers them (not itself in the result)."""
     covers: dict[int, int] = {}
-    for group in groups.values():
+    for group in overlapping(examples):
         spans = {i: _span(examples[i]) for i in group}
-        low, high = min(s for s, _ in spans.values()), max(e for _, e in spans.values())
-        whole = [i for i in group if spans[i] == (low, high) and _is_whole(examples[i])]
-        distinct = {id(examples[i]) for i in group}
-        if len(distinct) == 1:
-            continue
-        if not whole or len({examples[i].dtype for i in group}) > 1:
+        widest = (min(s for s, _ in spans.values()), max(e for _, e in spans.values()))
+        whole = next((i for i in group if spans[i] == widest and _is_whole(examples[i])), None)
+        if whole is None or len({examples[i].dtype for i in group}) > 1:
             raise Unsupported(
                 "arguments that overlap in memory, none of which covers the others, and one is written",
                 hint="pass the base tensor and take the views inside the compiled function",
             )
-        covers |= {i: whole[0] for i in group if examples[i] is not examples[whole[0]]}
+        covers |= {i: whole for i in group if examples[i] is not examples[whole]}
     return covers
 
 
+def overlapping(examples: Sequence[torch.Tensor]) -> list[list[int]]:
+    """Groups of indices of different tensors that overlap, directly or through others."""
+    by_storage: dict[Any, list[int]] = {}
+    for i, example in enumerate(examples):
+        by_storage.setdefault(_storage_key(example), []).append(i)
+    groups = []
+    for indices in by_storage.values():
+        group: list[int] = []
+        end = 0
+        for i in sorted(indices, key=lambda i: _span(examples[i])):
+            start, stop = _span(examples[i])
+            if group and start >= end:
+                groups.append(group)
+                group = []
+            group.append(i)
+            end = max(end, stop)
+        groups.append(group)
+    return [group for group in groups if len({id(examples[i]) for i in group}) > 1]
+
+
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    start = tensor.storage_offset()
-    return start, start + extent(tuple(tensor.shape), tuple(tensor.stride()))
+    """First byte and the one after the last, in the storage."""
+    start = int(tensor.storage_offset())
+    size = tensor.dtype.itemsize
+    return start * size, (start + extent(tuple(tensor.shape), tuple(tensor.stride()))) * size
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:

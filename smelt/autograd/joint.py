@@ -7,17 +7,18 @@ data: which inputs are written, which outputs share memory with inputs or with e
 
 from __future__ import annotations
 
+import functools
 import gc
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from smelt.autograd.functionalize import GraphRecorder, is_view_node
-from smelt.autograd.inputs import make_inputs, storage_key
+from smelt.autograd.inputs import make_inputs, overlapping
 from smelt.autograd.plan import Constant, Fresh, Joint, Mutation, OutputPlan, Repeated, SameInput, View
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
@@ -112,26 +113,19 @@ class _Trace:
     def mutations(self) -> tuple[Mutation, ...]:
         if self.rec.changed_constants():
             raise Unsupported("writing to a tensor that is no argument of the graph", hint="pass it as an argument")
+        overlapped = functools.cache(lambda: {i for group in overlapping(self.examples) for i in group})
         found = []
         for i, one in enumerate(self.inputs):
             if one.seen.place is not one.place:
                 raise Unsupported("changing the shape or the storage of an argument in place")
             if self.by_storage.get(one.place.storage) != i or one.place.storage.version == 0:
                 continue
-            self.check_alone(i)
+            if not self.shared and i in overlapped():
+                raise _SharedWrite
             if self.rec.value(one.place) is not one.node:
                 moved = one.seen.requires_grad and one.seen.grad_fn is not one.history
                 found.append(Mutation(i, moved))
         return tuple(found)
-
-    def check_alone(self, i: int) -> None:
-        """A written input must not overlap with another one unless the trace knows it."""
-        if self.shared:
-            return
-        key = storage_key(self.examples[i])
-        for other in self.examples:
-            if other is not self.examples[i] and storage_key(other) == key:
-                raise _SharedWrite
 
     def plan(self, results: Sequence[Any]) -> Iterator[OutputPlan]:
         """How each user output is made; fills `self.program` with the tensors that the program returns."""
@@ -269,16 +263,17 @@ def run_graph(gm: fx.GraphModule, inputs: Sequence[Any], rec: GraphRecorder | No
 
 
 def _run_node(gm: fx.GraphModule, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    target: Any = node.target
     match node.op:
         case "call_function":
-            return node.target(*args, **kwargs)
+            return target(*args, **kwargs)
         case "call_method":
-            return getattr(args[0], node.target)(*args[1:], **kwargs)
+            return getattr(args[0], target)(*args[1:], **kwargs)
         case "call_module":
-            return gm.get_submodule(node.target)(*args, **kwargs)
+            return gm.get_submodule(target)(*args, **kwargs)
         case "get_attr":
             value: Any = gm
-            for part in node.target.split("."):
+            for part in target.split("."):
                 value = getattr(value, part)
             return value
         case other:
@@ -349,7 +344,7 @@ def _own_memory(
 
 
 def _is_item_of_view(node: fx.Node) -> bool:
-    return node.op == "call_function" and not isinstance(node.target, OpOverload) and is_view_node(node.args[0])
+    return node.target is operator.getitem and is_view_node(node.all_input_nodes[0])
 
 
 def _placeholders_first(graph: fx.Graph) -> None:

@@ -5,7 +5,7 @@ This is what eager does, and the partition of the `aot_eager` backend. `partitio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from torch import fx
 
@@ -61,14 +61,14 @@ def _needed(gradients: Sequence[fx.Node], late: set[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def _order(nodes: Sequence[fx.Node]):  # noqa: ANN202
+def _order(nodes: Sequence[fx.Node]) -> Callable[[fx.Node], int]:
     positions = {n: i for i, n in enumerate(nodes)}
     return positions.__getitem__
 
 
 def _without_views(saved: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> list[fx.Node]:
     """Save the memory behind a view: it has the user's version counter, and two views of it are saved once."""
-    bases = {}
+    bases: dict[fx.Node, None] = {}
     for node in saved:
         while is_view_node(node):
             node = node.args[0]  # type: ignore[assignment]

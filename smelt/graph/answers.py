@@ -79,7 +79,7 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
     def from_meta(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             shape, stride = tuple(value.shape), tuple(value.stride())
-            return layout_for(shape, value.dtype, stride, device, value.storage_offset())
+            return layout_for(shape, value.dtype, stride, device, int(value.storage_offset()))
         if isinstance(value, (list, tuple)):
             return type(value)(map(from_meta, value))
         return value

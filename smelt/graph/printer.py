@@ -102,10 +102,9 @@ class _Printer:
 
     def function(self, target: Any) -> str:
         if isinstance(target, OpOverload):
-            name = str(target)
-            return name if name.startswith("aten.") else f"torch.ops.{name}"
+            return str(target) if target.namespace == "aten" else f"torch.ops.{target}"
         module = getattr(target, "__module__", None) or ""
-        name = getattr(target, "__qualname__", None) or getattr(target, "__name__", repr(target))
+        name: str = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
         if module in ("torch._C._nn", "torch._C", "torch", "torch._C._VariableFunctions") or not module:
             for place, prefix in ((torch.nn.functional, "torch.nn.functional."), (torch, "torch."), (builtins, "")):
                 if getattr(place, name.rpartition(".")[2], None) is target:
@@ -116,7 +115,7 @@ class _Printer:
             return f"functions[{name!r}]"
         if module == "builtins":
             return name
-        module = {"_operator": "operator"}.get(module, module)
+        module = "operator" if module == "_operator" else module
         self.imports.add(module)
         return f"{module}.{name}"
 

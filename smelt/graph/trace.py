@@ -39,6 +39,10 @@ __all__ = [
 ]
 
 
+_data: Any = torch.Tensor.data
+"""The descriptor of `tensor.data`: a read makes a detached tensor, an assignment swaps the metadata."""
+
+
 class TraceTensor(PlacedTensor):
     """A tensor with metadata, autograd history and a place, but no data."""
 
@@ -56,10 +60,10 @@ class TraceTensor(PlacedTensor):
     def __init__(self, place: Place) -> None:
         pass
 
-    __torch_function__ = disabled_torch_function
+    __torch_function__ = disabled_torch_function  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         return propagate(func, args, kwargs or {}, None)
@@ -68,13 +72,14 @@ class TraceTensor(PlacedTensor):
         return f"TraceTensor({self.place.layout.val}{', requires_grad' if self.requires_grad else ''})"
 
     @property
-    def data(self) -> torch.Tensor:  # type: ignore[override]
+    def data(self) -> torch.Tensor:
         """The same place without autograd history, as for real tensors."""
-        return torch.Tensor.data.__get__(self)
+        return _data.__get__(self)
 
     @data.setter
-    def data(self, other: TraceTensor) -> None:
-        torch.Tensor.data.__set__(self, other)
+    def data(self, other: torch.Tensor) -> None:
+        assert isinstance(other, TraceTensor)
+        _data.__set__(self, other)
         self.place = other.place
 
     def tolist(self) -> Any:
@@ -87,7 +92,8 @@ class TraceTensor(PlacedTensor):
         raise depends_on_values("numpy.asarray(tensor)")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TraceTensor:
-        out = self.detach().clone().requires_grad_(self.requires_grad)
+        out = TraceTensor(Place(self.place.layout))
+        out.requires_grad_(self.requires_grad)
         memo[id(self)] = out
         return out
 
@@ -156,7 +162,9 @@ def trace_like(source: torch.Tensor | TensorMeta, requires_grad: bool | None = N
         val = source
         requires_grad = val.requires_grad if requires_grad is None else requires_grad
     out = TraceTensor(Place(layout_for(val.shape, val.dtype, val.stride, val.device)))
-    return out.requires_grad_() if requires_grad else out
+    if requires_grad:
+        out.requires_grad_()
+    return out
 
 
 def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:

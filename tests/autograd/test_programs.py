@@ -25,6 +25,16 @@ def shared_view() -> list[torch.Tensor]:
     return [base, base[1]]
 
 
+def disjoint_views() -> list[torch.Tensor]:
+    base = x()
+    return [base[:1], base[1:], base.view(-1)[:0]]
+
+
+def overlapping_parts() -> list[torch.Tensor]:
+    base = x()
+    return [base, base[:2], base[1:].t()]
+
+
 def twice(make: Callable[[], torch.Tensor]) -> list[torch.Tensor]:
     t = make()
     return [t, t]
@@ -222,6 +232,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]]
     "inputs_overlap": (lambda a, b: (a * 2, b * 2), shared_view),
     "overlap_written": (lambda a, b: (a.mul_(2).sum(), b * 2), shared_view),
     "overlap_view_written": (lambda a, b: (b.mul_(2).sum(), a * 2, b), shared_view),
+    "disjoint_views_written": (lambda a, b, c: (a.mul_(2), b.add_(a), c), disjoint_views),
+    "three_overlap": (lambda a, b, c: (c.add_(1).sum(), b.mul_(3), a * 2), overlapping_parts),
     "output_is_input": (lambda w, x: (w, x, w * x), lambda: [w(), x()]),
     "output_views_input": (lambda w, x: (w.t(), x[1:], w.view(-1)), lambda: [w(), x()]),
     "output_twice": (lambda w: (lambda y: (y, y))(w * 2), lambda: [w()]),
