@@ -58,8 +58,8 @@ class BodyRenderer:
     def text_of(self, expr: Expr) -> str:
         """C text of an index expression, in int64 except over the innermost variable alone."""
         parts = []
-        for atom, c in expr.terms:
-            name = self.atom_text(atom)
+        # by generated name: the text of equal kernels must not depend on how variables were called before
+        for name, c in sorted((self.atom_text(atom), c) for atom, c in expr.terms):
             parts.append(name if c == 1 else f"{c} * {name}" if abs(c) < 2**31 else f"(int64_t){c} * {name}")
         if expr.const or not parts:
             parts.append(str(expr.const))

@@ -255,7 +255,7 @@ class _Host:
             return
         if isinstance(node.meta, tuple):
             names = []
-            for i, meta in enumerate(node.meta):
+            for i in range(len(node.meta)):
                 item = self.items.get(node.name, {}).get(i)
                 names.append("_" if item is None else self.result_name(item))
             body(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {function}.call({arguments})")
@@ -296,9 +296,7 @@ class _Host:
         metas = node.meta if isinstance(node.meta, tuple) else (node.meta,)
         outputs = ", ".join(f"({m.shape}, {m.stride}, {m.dtype})" for m in metas if m is not None)
         if node.parameters:
-            static = {
-                p: a for p, a in zip(node.parameters, node.args, strict=True) if not _is_tensor(p, a, node)
-            }
+            static = {p: a for p, a in zip(node.parameters, node.args, strict=True) if not _is_tensor(p, a, node)}
             params = "{" + ", ".join(f"{k!r}: {literal(v)}" for k, v in static.items()) + "}"
             return f"extern({node.target.name!r}, {params}, [{inputs}], [{outputs}])"
         slots = iter(range(len(refs)))

@@ -15,13 +15,13 @@ from smelt.codegen.folds import fold
 from smelt.codegen.nest import Nest, make_nest
 from smelt.codegen.phases import Phases
 from smelt.codegen.scope import Scopes, V
-from smelt.codegen.target import Renderer
+from smelt.codegen.target import ROUNDING, Renderer
 from smelt.loops.ir import Index, Reduction
 from smelt.schedule.dependencies import row_major
 from smelt.schedule.group import Group, Member, Place
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
-from smelt.shapes.expr import Expr, flat_index, variable
+from smelt.shapes.expr import Expr, Var, flat_index, variable
 
 
 @dataclass(frozen=True)
@@ -127,28 +127,70 @@ class KernelRenderer(BodyRenderer):
         for _ in self.nest.inner:
             self.scopes.open()
 
-    def close_inner(self, loop: _Loop, before_innermost: Sequence[str] = (), after_innermost: Sequence[str] = ()) -> None:
+    def close_inner(self, loop: _Loop, before: Sequence[str] = (), after: Sequence[str] = ()) -> None:
+        """`before` and `after` go around the innermost loop."""
         for place, var in reversed(list(enumerate(self.nest.inner))):
             innermost = place == len(self.nest.inner) - 1
             name, bound = self.names[var], str(var.size)
             head: list[str] = []
             if var in self.nest.limits:
-                base, limit = self.nest.limits[var]
                 bound = self.scopes.name("n")
-                rest = f"{limit} - {self.names[base]} * {var.size}"
-                head.append(f"const int {bound} = {rest} < {var.size} ? (int)({rest}) : {var.size};")
+                head.append(f"const int {bound} = {self.bound(var)};")
             if innermost:
-                head += before_innermost
+                head += before
                 if loop.vector and var.size >= 4:
                     head.append(" ".join(["#pragma omp simd", *loop.clauses]))
             counter = "int" if innermost and var.size < 2**31 else "int64_t"
             head.append(f"for ({counter} {name} = 0; {name} < {bound}; {name}++) {{")
-            self.scopes.close(head, ["}", *(after_innermost if innermost else ())])
+            self.scopes.close(head, ["}", *(after if innermost else ())])
 
     def inner_place(self) -> Expr:
         """The row-major place inside the inner loops."""
         sizes = [v.size for v in self.nest.inner]
         return flat_index([variable(v) for v in self.nest.inner], row_major(sizes))
+
+    # tiles
+
+    def from_memory(self, name: str, index: Index) -> V:
+        if self.nest.tiled and not self.masks and name not in self.arguments.written:
+            rows, columns = self.nest.inner
+            place = flat_index(index, self.plan.strides[name])
+            if place.coefficient(rows) == 1 and place.coefficient(columns) > 1 and place.is_linear():
+                return self.staged(name, place)
+        return super().from_memory(name, index)
+
+    def staged(self, name: str, place: Expr) -> V:
+        """An element of a tensor that is contiguous along the outer loop of the tile: its tile is copied to the stack
+        first, in its own order, so that each cache line is fetched once."""
+        rows, columns = self.nest.inner
+        pitch = rows.size + 1  # odd: walking down a column of the copy meets every cache set
+        dtype = metas_of(self.plan.program.nodes[name]).dtype
+        ctype = self.target.value_types[dtype]
+        outside = Expr(tuple(t for t in place.terms if t[0] not in (rows, columns)), place.const)
+        key = ("tile", name, place)
+        array = self.scopes.find(key)
+        if array is None:
+            array = self.scopes.remember(key, V(self.scopes.name("w"), dtype, self.row_depth))
+            element = f"{self.arguments.pointer(name)}[{self.text_of(outside)} + {place.coefficient(columns)} * y + x]"
+            element = self.call(f"{ROUNDING[dtype]}_load", element) if dtype in ROUNDING else element
+            for line in (
+                f"alignas(64) {ctype} {array.text}[{columns.size * pitch}];",
+                f"for (int64_t y = 0; y < {self.bound(columns)}; y++) {{",
+                "    #pragma omp simd",
+                f"    for (int x = 0; x < {self.bound(rows)}; x++) {array.text}[{pitch} * y + x] = {element};",
+                "}",
+            ):
+                self.scopes.line(line, self.row_depth)
+        text = f"{array.text}[{pitch} * {self.names[columns]} + {self.names[rows]}]"
+        return self.scopes.define(ctype, text, dtype, self.depths[columns])
+
+    def bound(self, var: Var) -> str:
+        """Where a loop ends."""
+        if var not in self.nest.limits:
+            return str(var.size)
+        base, limit = self.nest.limits[var]
+        rest = f"{limit} - {self.names[base]} * {var.size}"
+        return f"({rest} < {var.size} ? {rest} : {var.size})"
 
     # phases
 
@@ -173,7 +215,8 @@ class KernelRenderer(BodyRenderer):
         self.open_inner()
         for member, one in zip(rows, folds, strict=True):
             value = self.evaluate(member)
-            where = self.text_of(member.source[member.node.dims[0]]) if member.node.kind.startswith("arg") else ""
+            assert isinstance(member.node, Reduction)
+            where = "" if one.vector else self.text_of(member.source[member.node.dims[0]])
             for line in one.update(value.text, where):
                 self.scopes.line(line)
         for member in columns:

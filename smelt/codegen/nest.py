@@ -29,6 +29,7 @@ class Nest:
     """Loops of one kernel.
 
     `limits`: variables that stop early, `limit` being the first value of `base * size + variable` that is out.
+    `tiled`: the inner loops are a tile over two variables, each contiguous in some tensor.
     """
 
     members: dict[str, Member]
@@ -38,6 +39,7 @@ class Nest:
     parallel: bool
     flat: bool
     limits: dict[Var, tuple[Var, int]] = field(default_factory=dict)
+    tiled: bool = False
 
     def size(self, loops: Sequence[Var]) -> int:
         """Iterations of some of the loops."""
@@ -58,6 +60,7 @@ class _Builder:
         self.order = list(group.order)
         self.names = Names(count=1_000_000)
         self.limits: dict[Var, tuple[Var, int]] = {}
+        self.tiled = False
 
     def build(self) -> Nest:
         self.split_divisions()
@@ -71,7 +74,7 @@ class _Builder:
         kept, folded, inner = (self.of(role) for role in (Role.KEPT, Role.FOLDED, Role.INNER))
         work = math.prod(v.size for v in self.order) * max(1, min(8, self.ops()))
         parallel = work >= PARALLEL_WORK and math.prod(v.size for v in kept) > 1
-        return Nest(self.members, kept, folded, inner, parallel, self.group.flat, self.limits)
+        return Nest(self.members, kept, folded, inner, parallel, self.group.flat, self.limits, self.tiled)
 
     def ops(self) -> int:
         return sum(m.cost + len(m.reads) for m in self.members.values())
@@ -229,4 +232,5 @@ class _Builder:
         self.order = [v for v in self.order if v not in pieces] + pieces
         for var in pieces:
             self.roles[var] = Role.INNER
+        self.tiled = True
         return True

@@ -145,7 +145,6 @@ class Phases:
 
     def _cost_of(self, name: str) -> int:
         node = self.nodes[name]
-        member = self.nest.members.get(name)
         if not isinstance(node, Pointwise) or name in self.plan.stored:
             return 1
         if metas_of(node).numel * 4 < self.nest.size([*self.nest.kept, *self.nest.folded, *self.nest.inner]):

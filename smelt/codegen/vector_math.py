@@ -238,14 +238,15 @@ INLINE float m_erf(float x) {  // x + x*P(x^2) below 0.92; 1 - exp(-Q(|x|)) abov
     q = q * t + 6.33386612e-1f;
     q = q * t + 1.12949514f;
     q = q * t - 1.70554238e-4f;
-    float large = 1.0f - m_exp(-q);
-    large = a >= 3.92f ? 1.0f : large;
+    float n = (q * -1.44269504f + ROUND_MAGIC) - ROUND_MAGIC;  // exp(-q), 1.6 < q < 17.5 where it counts
+    float r = -q - n * 0.693147181f;
+    float e = (exp_poly(r) * (r * r) + r + 1.0f) * as_float((uint32_t)((int32_t)n + 127) << 23);
+    float large = a >= 3.92f ? 1.0f : 1.0f - e;
     large = as_float(as_bits(large) | (as_bits(x) & 0x80000000u));
-    float y = a < 0.92f ? small : large;
-    return x != x ? x : y;
+    return a > 0.92f ? large : small;  // NaN takes the small branch
 }
 INLINE double m_erf(double x) { return erf(x); }""",
-        ("exp",),
+        ("exp_core",),
     ),
     "trig": (
         """\

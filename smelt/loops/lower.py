@@ -95,8 +95,20 @@ def _operands(value: Any) -> Any:
 
 
 def _extern(node: fx.Node, meta: Any) -> Extern:
-    args = fx.map_arg(node.args, lambda n: Ref(n.name))
-    kwargs = fx.map_arg(node.kwargs, lambda n: Ref(n.name))
+    args, kwargs = _references(node.args), _references(node.kwargs)
     inputs = tuple(dict.fromkeys(n.name for n in node.all_input_nodes))
     parameters = node.target.parameters if isinstance(node.target, Prim) else ()
-    return Extern(node.name, meta, inputs, node.target, tuple(args), dict(kwargs), parameters)
+    return Extern(node.name, meta, inputs, node.target, args, kwargs, parameters)
+
+
+def _references(value: Any) -> Any:
+    match value:
+        case fx.Node():
+            return Ref(value.name)
+        case tuple():
+            return tuple(map(_references, value))
+        case list():
+            return list(map(_references, value))
+        case dict():
+            return {key: _references(item) for key, item in value.items()}
+    return value

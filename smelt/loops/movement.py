@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from smelt.graph.meta import TensorMeta
@@ -87,7 +88,7 @@ def cat(name: str, meta: TensorMeta, tensors: Sequence[Operand], dim: int) -> Po
             moved = (*index[:dim], index[dim] - begin, *index[dim + 1 :])
             below = [Condition(index[dim], begin, begin + x.shape[dim])]
             other = ops.constant(0, meta.dtype) if result is None else result
-            result = ops.masked(below, lambda x=x, moved=moved: ops.load(x.name, moved), other)
+            result = ops.masked(below, partial(ops.load, x.name, moved), other)
         return ops.constant(0, meta.dtype) if result is None else result
 
     return pointwise(name, meta, [x for x, _, _ in parts], body, "cat")

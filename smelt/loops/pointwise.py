@@ -54,9 +54,7 @@ def convert(name: str, meta: TensorMeta, x: Operand, dtype: torch.dtype) -> Poin
     source = x.meta.dtype
     if source is dtype:
         return view(name, meta, x, lambda index: index, "convert")
-    return pointwise(
-        name, meta, [x], lambda ops, index: ops.convert(ops.load(x.name, index), source, dtype), "convert"
-    )
+    return pointwise(name, meta, [x], lambda ops, index: ops.convert(ops.load(x.name, index), source, dtype), "convert")
 
 
 @lowering("clone")
@@ -70,9 +68,7 @@ def full(name: str, meta: TensorMeta, shape: Any, value: Any, dtype: torch.dtype
 
 
 @lowering("iota")
-def iota(
-    name: str, meta: TensorMeta, length: int, start: Any, step: Any, dtype: torch.dtype, device: Any
-) -> Pointwise:
+def iota(name: str, meta: TensorMeta, length: int, start: Any, step: Any, dtype: torch.dtype, device: Any) -> Pointwise:
     wide = torch.float64 if dtype.is_floating_point else torch.int64
 
     def body(ops: Ops, index: Index) -> Value:

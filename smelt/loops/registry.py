@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from smelt.graph.meta import TensorMeta
 from smelt.loops.ir import Body, Index, Node, Ops, Pointwise, Value

@@ -81,17 +81,19 @@ class _Fusion:
     def _connect(self) -> None:
         """Ancestors and descendants of every unit as bit sets, over the buffers each one reads."""
         self.before: dict[int, int] = {}
-        self.after: dict[int, int] = dict.fromkeys(self.result.number_of.values(), 0)
+        self.after: dict[int, int] = {}
+        direct: dict[int, set[int]] = {}
         for number in self.result.number_of.values():
+            direct[number] = {self.result.number_of[name] for name in self.reads(number)} - {number}
             mask = 0
-            for name in self.reads(number):
-                source = self.result.number_of[name]
-                if source != number:
-                    mask |= self.before[source] | 1 << source
+            for source in direct[number]:
+                mask |= self.before[source] | 1 << source
             self.before[number] = mask
-        for number, mask in self.before.items():
-            for source in bits(mask):
-                self.after[source] |= 1 << number
+            self.after[number] = 0
+        for number in reversed(direct):
+            mask = self.after[number] | 1 << number
+            for source in direct[number]:
+                self.after[source] |= mask
 
     def reads(self, number: int) -> Iterable[str]:
         """Buffers that a unit reads."""

@@ -198,7 +198,7 @@ def innermost(
             votes[best] = votes.get(best, 0) + size
             main[best] = max(main.get(best, (0, flat)), (size, flat), key=lambda t: t[0])
     chosen = max(votes, key=lambda v: votes[v], default=None)
-    return (chosen, main[chosen][1]) if chosen in order else (None, None)
+    return (chosen, main[chosen][1]) if chosen is not None and chosen in order else (None, None)
 
 
 def _scatter_group(number: int, node: Scatter, program: LoopProgram, real: Realized, names: Names) -> Group:

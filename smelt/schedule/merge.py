@@ -43,9 +43,7 @@ def merge(a: Group, b: Group, shared: Iterable[str], program: LoopProgram, names
     return reason
 
 
-def _through(
-    a: Group, b: Group, left: Access, right: Access, shape: tuple[int, ...], names: Names
-) -> Group | str:
+def _through(a: Group, b: Group, left: Access, right: Access, shape: tuple[int, ...], names: Names) -> Group | str:
     one, other = left.digits(shape), right.digits(shape)
     if one is None or other is None:
         return f"{left.name} is not read along loop variables"

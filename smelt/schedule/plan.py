@@ -1,6 +1,6 @@
 """The schedule of a program: kernels and externs in order, buffers with strides and places. Input of codegen.
 
-    realize -> split long reductions -> fuse -> drop buffers nobody else reads -> order -> memory plan
+realize -> split long reductions -> fuse -> drop buffers nobody else reads -> order -> memory plan
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from smelt.schedule.order import Unit, order_units
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
 from smelt.schedule.split import split_reductions
 from smelt.shapes.expr import flat_index
-
 
 WRITE_INTO = frozenset({"mm", "bmm"})
 """Externs that write into a given tensor without a copy of their own."""

@@ -197,7 +197,8 @@ class _Choice:
 
     def repeatable(self, node: Pointwise) -> bool:
         """Whether computing the value again costs no more than reading it back."""
-        cost, leaves = 0 if node.view else weight(node.op), set()
+        cost = 0 if node.view else weight(node.op)
+        leaves: set[str] = set()
         for source in node.inputs:
             cost += self.cost[source]
             leaves |= self.leaves[source]

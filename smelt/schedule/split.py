@@ -111,7 +111,8 @@ def _halves(node: Reduction, part: int) -> tuple[Reduction, Reduction]:
     meta = TensorMeta(made, node.dtype, row_major(made), node.meta.device)
     name = f"{node.name}_part"
     first = _part(node, order, cut, left)
-    partial = Reduction(name, meta, node.inputs, first, node.kind, sizes, tuple(range(len(made), len(sizes))), node.dtype)
+    folded = list(range(len(made), len(sizes)))
+    partial = Reduction(name, meta, node.inputs, first, node.kind, sizes, tuple(folded), node.dtype)
 
     def body(ops: Ops, index: Index) -> Value:
         return ops.load(name, index)

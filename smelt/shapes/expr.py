@@ -13,12 +13,17 @@ from functools import lru_cache
 
 
 class Atom:
-    """What a linear form is made of: a variable, a runtime value, a floor division or a remainder."""
+    """What a linear form is made of: a variable, a runtime value, a floor division or a remainder.
 
-    __slots__ = ("key", "low", "high", "_hash")
+    Attributes:
+        key: identity; it holds the sizes of variables, because simplified forms depend on them and are remembered.
+        text: what is printed.
+    """
 
-    def __init__(self, key: str, low: int, high: int) -> None:
-        self.key, self.low, self.high = key, low, high
+    __slots__ = ("key", "text", "low", "high", "_hash")
+
+    def __init__(self, key: str, text: str, low: int, high: int) -> None:
+        self.key, self.text, self.low, self.high = key, text, low, high
         self._hash = hash(key)
 
     def __hash__(self) -> int:
@@ -28,16 +33,16 @@ class Atom:
         return self is other or (isinstance(other, Atom) and self.key == other.key)
 
     def __repr__(self) -> str:
-        return self.key
+        return self.text
 
 
 class Var(Atom):
-    """A loop variable with values 0 .. size-1. Equal names mean equal variables."""
+    """A loop variable with values 0 .. size-1. Equal names and sizes mean equal variables."""
 
     __slots__ = ("name", "size")
 
     def __init__(self, name: str, size: int) -> None:
-        super().__init__(name, 0, max(size - 1, 0))
+        super().__init__(f"{name}:{size}", name, 0, max(size - 1, 0))
         self.name, self.size = name, size
 
 
@@ -47,7 +52,7 @@ class Runtime(Atom):
     __slots__ = ("value",)
 
     def __init__(self, name: str, size: int, value: object = None) -> None:
-        super().__init__(name, 0, max(size - 1, 0))
+        super().__init__(f"{name}:{size}", name, 0, max(size - 1, 0))
         self.value = value
 
 
@@ -58,7 +63,7 @@ class Quotient(Atom):
 
     def __init__(self, of: Expr, by: int) -> None:
         low, high = of.range()
-        super().__init__(f"({of} // {by})", low // by, high // by)
+        super().__init__(f"({of.key()} // {by})", f"({of} // {by})", low // by, high // by)
         self.of, self.by = of, by
 
 
@@ -68,7 +73,7 @@ class Remainder(Atom):
     __slots__ = ("of", "by")
 
     def __init__(self, of: Expr, by: int) -> None:
-        super().__init__(f"({of} % {by})", 0, by - 1)
+        super().__init__(f"({of.key()} % {by})", f"({of} % {by})", 0, by - 1)
         self.of, self.by = of, by
 
 
@@ -131,12 +136,16 @@ class Expr:
         return _mod(self, by)
 
     def __str__(self) -> str:
-        parts = [str(atom) if c == 1 else f"{c}*{atom}" for atom, c in self.terms]
+        parts = [atom.text if c == 1 else f"{c}*{atom.text}" for atom, c in self.terms]
         if self.const or not parts:
             parts.append(str(self.const))
         return " + ".join(parts).replace("+ -", "- ")
 
     __repr__ = __str__
+
+    def key(self) -> str:
+        """Text that is equal exactly for equal expressions."""
+        return "+".join([f"{c}*{atom.key}" for atom, c in self.terms] + [str(self.const)])
 
     def range(self) -> tuple[int, int]:
         """The lowest and highest value (bounds that hold; exact for sums of different variables)."""

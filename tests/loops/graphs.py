@@ -125,9 +125,7 @@ def dropout(g: GraphBuilder, x: fx.Node, seed: fx.Node, stream: int, p: float) -
     return g.where(keep, g.mul(x, 1 / (1 - p)), 0.0), keep
 
 
-def batch_norm(
-    g: GraphBuilder, x: fx.Node, weight: fx.Node, bias: fx.Node
-) -> tuple[fx.Node, fx.Node, fx.Node]:
+def batch_norm(g: GraphBuilder, x: fx.Node, weight: fx.Node, bias: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node]:
     """(out, mean, rstd) of (batch, channels, height, width) in training."""
     shape = shape_of(x)
     dims = (0, 2, 3)
@@ -150,8 +148,9 @@ def batch_norm_backward(
     total = g.sum(grad, dims)
     dot = g.sum(g.mul(grad, centred), dims)
     slope = g.mul(g.mul(dot, g.mul(rstd, rstd)), 1 / n)
-    inner = g.sub(g.sub(grad, g.mul(centred, repeated(g, slope, shape, dims))),
-                  repeated(g, g.div(total, n), shape, dims))
+    inner = g.sub(
+        g.sub(grad, g.mul(centred, repeated(g, slope, shape, dims))), repeated(g, g.div(total, n), shape, dims)
+    )
     scale = g.mul(rstd, weight)
     return g.mul(inner, repeated(g, scale, shape, dims)), g.mul(dot, rstd), total
 

@@ -66,9 +66,9 @@ class RandomGraph:
         shape = shape_of(x)
         rank = len(shape)
         match rng.choice(
-            ["unary"] * 3 + ["binary"] * 4 + ["number", "where", "reduce", "reduce", "keep", "keep", "reshape", "permute",
-             "slice", "flip", "pad", "cat", "softmax", "norm", "dropout", "gather", "broadcast", "convert", "amax",
-             "scatter", "select"]
+            ["unary"] * 3 + ["binary"] * 4 + ["number", "where", "reduce", "reduce", "keep", "keep", "reshape",
+             "permute", "slice", "flip", "pad", "cat", "softmax", "norm", "dropout", "gather", "broadcast", "convert",
+             "amax", "scatter", "select"]
         ):  # fmt: skip
             case "unary":
                 op = rng.choice(UNARY)
