@@ -1,0 +1,158 @@
+"""Buffers, fusion and its refusals, order, and the memory plan."""
+
+import random
+
+import torch
+
+from smelt.base.options import Options
+from smelt.loops.lower import lower
+from smelt.schedule.align import align
+from smelt.schedule.dependencies import Names
+from smelt.schedule.describe import describe
+from smelt.schedule.group import Place, Role
+from smelt.schedule.memory import ALIGN, plan_memory
+from smelt.schedule.order import Unit, order_units
+from smelt.schedule.plan import Schedule, schedule
+from smelt.schedule.realize import realize
+from smelt.schedule.split import part_size
+from smelt.shapes.expr import Var
+from tests.loops import graphs
+from tests.loops.graphs import GraphBuilder
+
+
+def plan_of(g: GraphBuilder, *outputs: object) -> Schedule:
+    return schedule(lower(g.build(*outputs)), Options())
+
+
+def test_pointwise_chains_have_no_buffers():
+    g = GraphBuilder()
+    x = g.input(8, 16)
+    plan = plan_of(g, g.exp(g.mul(g.add(x, 1.0), 2.0)))
+    (group,) = plan.groups.values()
+    assert len(group.members) == 1 and plan.memory.size == 0
+
+
+def test_costly_shared_values_are_stored_and_cheap_ones_repeated():
+    g = GraphBuilder()
+    x, w = g.input(64, 64), g.input(64, 64)
+    costly, cheap = g.erf(g.exp(x)), g.neg(x)
+    real = realize(lower(g.build(g.mm(costly, w), g.mul(costly, 2.0), g.mul(cheap, 2.0), g.sum(cheap, (0,)))))
+    assert "erf" in real.stored and "neg" not in real.stored
+
+
+def test_externs_read_strided_views():
+    g = GraphBuilder()
+    x, w = g.input(8, 16), g.input(32, 16)
+    real = realize(lower(g.build(g.mm(x, g.permute(w, (1, 0))))))
+    (view,) = real.views.values()
+    assert (view.base, view.shape, view.stride) == ("x1", (16, 32), (1, 16))
+
+
+def test_a_reduction_and_its_users_share_rows():
+    g = GraphBuilder()
+    x = g.input(128, 256)
+    plan = plan_of(g, graphs.softmax(g, x, 1))
+    (group,) = plan.groups.values()
+    assert [v.size for v in group.variables(Role.KEPT)] == [128]
+    assert [v.size for v in group.variables(Role.INNER)] == [256]
+    assert plan.stored & set(group.members) == {"div"}
+
+
+def test_column_reductions_join_the_row_kernel_through_parts():
+    g = GraphBuilder()
+    x, grad, w, mean, rstd = g.input(512, 96), g.input(512, 96), g.input(96), g.input(512), g.input(512)
+    plan = plan_of(g, *graphs.layer_norm_backward(g, grad, x, mean, rstd, w))
+    groups = [group for group in plan.groups.values() if group.has(Place.ROW)]
+    assert len(groups) == 1 and groups[0].has(Place.COLUMN)
+
+
+def test_refusals_speak():
+    g = GraphBuilder()
+    x = g.input(64, 64)
+    y = g.exp(x)
+    plan = plan_of(g, y, g.mul(g.flip(y, (0,)), 2.0), g.sum(g.permute(y, (1, 0)), (0,)), g.sum(y, (0,)))
+    reasons = {d.refusal for d in plan.decisions if d.refusal}
+    assert any("read at an offset" in r or "other elements" in r or "not read along" in r for r in reasons)
+    text = describe(plan)
+    assert all(r in text for r in reasons)
+
+
+def test_a_kernel_between_two_forbids_their_fusion():
+    g = GraphBuilder()
+    x, w = g.input(64, 64), g.input(64, 64)
+    y = g.exp(x)
+    plan = plan_of(g, y, g.add(y, g.mm(y, w)))
+    assert len(plan.groups) == 2
+    assert any(d.refusal == "another kernel must run between them" for d in plan.decisions)
+
+
+def test_align_splits_what_differs():
+    names = Names()
+    batch, row, width = Var("b", 4), Var("s", 8), Var("w", 12)
+    both, heads, depth = Var("bs", 32), Var("h", 3), Var("d", 4)
+    found = align([(1, width), (12, row), (96, batch)], [(1, depth), (4, heads), (12, both)], names)
+    assert not isinstance(found, str)
+    assert [p.size for p in found.left[width]] == [4, 3]
+    assert [p.size for p in found.right[both]] == [8, 4]
+    assert isinstance(align([(1, width)], [(2, width)], names), str)
+
+
+def test_parts_divide_without_remainder():
+    for sizes in ([4096], [8, 512], [4, 56, 56], [788], [50257]):
+        part = part_size(sizes, Place.COLUMN, 768)
+        total = 1
+        for size in sizes:
+            total *= size
+        assert part is None or total % part == 0
+
+
+def test_order_keeps_operands_first_and_frees_memory_early():
+    units = [
+        Unit(0, ("x",), ("big1",), 0),
+        Unit(1, ("x",), ("big2",), 1),
+        Unit(2, ("big1",), ("small1",), 2),
+        Unit(3, ("big2",), ("small2",), 3),
+    ]
+    size = {"x": 0, "big1": 100, "big2": 100, "small1": 1, "small2": 1}.__getitem__
+    order = [u.number for u in order_units(units, size, {"small1", "small2"})]
+    assert order == [0, 2, 1, 3]
+
+
+def test_memory_plan_never_overlaps_live_buffers():
+    rng = random.Random(0)
+    for _ in range(50):
+        count = rng.randint(2, 25)
+        units, sizes = [], {}
+        for i in range(count):
+            reads = tuple({f"b{rng.randrange(i)}" for _ in range(rng.randint(1, 3))}) if i else ()
+            units.append(Unit(i, reads, (f"b{i}",), i))
+            sizes[f"b{i}"] = rng.randint(1, 1000)
+        plan = plan_memory(units, sizes, lambda number, out, source: rng.random() < 0.5)
+        last = {n: s for s, u in enumerate(units) for n in (*u.reads, *u.writes)}
+        for i, a in enumerate(sizes):
+            assert plan.offsets[a] % ALIGN == 0 and plan.offsets[a] + sizes[a] <= plan.size
+            for j, b in enumerate(sizes):
+                if i < j <= last[a] and not (plan.in_place.get(b) == a and j == last[a]):
+                    apart = (
+                        plan.offsets[a] + sizes[a] <= plan.offsets[b] or plan.offsets[b] + sizes[b] <= plan.offsets[a]
+                    )
+                    assert apart, (a, b)
+
+
+def test_arena_is_reused():
+    g = GraphBuilder()
+    x = g.input(256, 256)
+    w = g.input(256, 256)
+    y = x
+    for _ in range(6):
+        y = g.mm(g.exp(y), w)
+    plan = plan_of(g, g.neg(y))
+    assert plan.memory.size <= 2 * 256 * 256 * 4 < plan.memory.naive
+
+
+def test_bool_and_int_layouts_are_kept():
+    g = GraphBuilder()
+    x = g.input(4, 6, stride=(1, 4))
+    plan = plan_of(g, g.gt(x, 0.0))
+    assert plan.strides["gt"] == (1, 4)
+    assert plan.program.nodes["gt"].meta.dtype is torch.bool
