@@ -96,7 +96,7 @@ class ExternKernel:
 
     def _first_call(self, *tensors: Any) -> Any:
         runs = {c.name: c.call for c in self.candidates}
-        self.chosen = _decide(self.operation + " call", runs, tensors)
+        self.chosen = self._decide("call", runs, tensors)
         call = runs[self.chosen]
         result = call(*tensors)
         if _conforms(result, self.outputs):
@@ -107,9 +107,16 @@ class ExternKernel:
 
     def _first_into(self, out: torch.Tensor, *tensors: Any) -> Any:
         runs = {c.name: c.into or _copied_into(c.call) for c in self.candidates}
-        self.chosen = _decide(self.operation + " into", runs, (out, *tensors))
+        self.chosen = self._decide("into", runs, (out, *tensors))
         self.into = runs[self.chosen]
         return self.into(out, *tensors)
+
+    def _decide(self, form: str, runs: dict[str, Callable[..., Any]], arguments: tuple[Any, ...]) -> str:
+        if len(runs) == 1:
+            return next(iter(runs))
+        operation, family = f"{self.operation} {form}", f"{self.name} {self.outputs[0].dtype} {form}"
+        known = remembered(operation, tuple(runs))
+        return known or choose(operation, {name: _bound(run, arguments) for name, run in runs.items()}, family)
 
     def _no_into(self, out: Any, *tensors: Any) -> Any:
         raise TypeError(f"extern {self.name} has {len(self.outputs)} results and cannot write into a given tensor")
@@ -143,15 +150,6 @@ def extern(
 
 def _text(params: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={value!r}" for key, value in sorted(params.items()))
-
-
-def _decide(operation: str, runs: dict[str, Callable[..., Any]], arguments: tuple[Any, ...]) -> str:
-    if len(runs) == 1:
-        return next(iter(runs))
-    known = remembered(operation, tuple(runs))
-    if known is not None:
-        return known
-    return choose(operation, {name: _bound(run, arguments) for name, run in runs.items()})
 
 
 def _bound(run: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[], Any]:

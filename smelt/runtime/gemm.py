@@ -15,6 +15,20 @@ from smelt.runtime import _native
 from smelt.runtime.externs import Candidate, Spec, register
 from smelt.runtime.memory import fresh
 
+DECLARATION = """\
+typedef struct {
+    long long batch, m, n, k;
+    long long a_batch, a_row, a_column, b_batch, b_row, b_column, c_batch, c_row, c_column;
+    long long accumulate, bias_column, bias_row;
+} smelt_gemm;
+typedef void (*smelt_sgemm)(const smelt_gemm *, const float *a, const float *b, float *c, const float *bias);
+"""
+"""What generated code needs to call the native product through its address: `smelt_gemm` and `smelt_sgemm` of
+native/gemm.h. Call it outside parallel regions; strides count elements; bias may be NULL."""
+
+address = _native.sgemm_address
+"""The address of the native product, an `smelt_sgemm`."""
+
 SMALL = 64**3
 """Multiplications below which the call costs more than the arithmetic: no timing, the call with the least overhead."""
 

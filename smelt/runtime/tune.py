@@ -30,8 +30,15 @@ LONG_S = 0.03
 STEADY = 1.3
 """Only a winner with a second run within this factor of its best is written to the store."""
 
+LOST = 1.5
+"""A clear loss: this many times the time of the winner."""
+LOSSES = 3
+"""Clear losses in a family, without a better result, after which a candidate is no longer tried there."""
+
 _lock = threading.Lock()
 _known: dict[str, str] = {}
+_losses: dict[tuple[str, str], float] = {}
+"""(family, candidate) -> clear losses; infinitely negative once it came close to winning."""
 
 
 @functools.cache
@@ -60,23 +67,27 @@ def remembered(operation: str, names: tuple[str, ...]) -> str | None:
     return winner
 
 
-def choose(operation: str, candidates: Mapping[str, Callable[[], object]]) -> str:
+def choose(operation: str, candidates: Mapping[str, Callable[[], object]], family: str = "") -> str:
     """The name of the fastest candidate; runs them unless the answer is remembered.
 
     Args:
         operation: what is run, with everything the timing depends on (shapes, strides, dtypes, parameters).
         candidates: name -> a run on prepared inputs. Runs must be repeatable.
+        family: operations that differ in sizes only. A candidate that clearly lost in several of a family and never
+            won is not tried on the rest (a library without kernels for this processor loses everywhere).
     """
     names = tuple(candidates)
     known = remembered(operation, names)
     if known is not None:
         return known
-    runs = measure(candidates)
+    runs = measure({name: run for name, run in candidates.items() if not _hopeless(family, name)} or candidates)
     best = {name: min(times) for name, times in runs.items()}
     winner = min(best, key=best.__getitem__)
     key = _key(operation, names)
     with _lock:
         _known[key] = winner
+        for name, seconds in best.items():
+            _record(family, name, seconds / best[winner])
     if _steady(runs[winner]):
         record = {"operation": operation, "threads": torch.get_num_threads(), "winner": winner, "seconds": best}
         store().put_text("tune", key, json.dumps(record, indent=1) + "\n")
@@ -92,6 +103,8 @@ def measure(candidates: Mapping[str, Callable[[], object]]) -> dict[str, list[fl
             started = time.perf_counter()
             candidates[name]()
             runs[name].append(time.perf_counter() - started)
+        if len(runs) == 1:
+            break
         least = min(min(times) for times in runs.values())
         active = [name for name in active if sum(runs[name]) < LONG_S]
         if turn + 1 >= LEAST_RUNS:
@@ -99,6 +112,16 @@ def measure(candidates: Mapping[str, Callable[[], object]]) -> dict[str, list[fl
             if len(active) < 2:
                 break
     return runs
+
+
+def _hopeless(family: str, name: str) -> bool:
+    with _lock:
+        return bool(family) and _losses.get((family, name), 0) >= LOSSES
+
+
+def _record(family: str, name: str, ratio: float) -> None:
+    change = 1.0 if ratio >= LOST else float("-inf")
+    _losses[family, name] = _losses.get((family, name), 0.0) + change
 
 
 def _steady(times: list[float]) -> bool:
@@ -111,6 +134,7 @@ def forget() -> None:
     """Drop what is remembered in memory (the store keeps its entries)."""
     with _lock:
         _known.clear()
+        _losses.clear()
 
 
 def _key(operation: str, names: tuple[str, ...]) -> str:

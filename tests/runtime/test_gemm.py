@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smelt.runtime import _native
+from smelt.runtime.build import build
 from smelt.runtime.externs import extern
-from smelt.runtime.gemm import SMALL
+from smelt.runtime.gemm import DECLARATION, SMALL, address
+from smelt.runtime.launch import Table, launch
 
 KINDS = ("avx512", "avx2", "plain")
 
@@ -97,7 +99,7 @@ def test_more_than_one_pass_over_the_shared_operand() -> None:
         assert_product(gemm(a, b, out)(out, a, b), a, b)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("threads", [1, 2, 5, 24])
 def test_threads(threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -172,6 +174,24 @@ def test_forced_choice_is_kept() -> None:
         kernel = extern("mm", {}, [a, b], [a], only=only)
         kernel(a, b)
         assert kernel.chosen == only
+
+
+def test_generated_code_calls_the_product() -> None:
+    source = (
+        DECLARATION
+        + """
+    extern "C" void both(char **P) {
+        static const smelt_gemm shape = {1, 50, 70, 60, 0, 60, 1, 0, 1, 60, 0, 70, 1, 0, 1, 0};
+        ((smelt_sgemm)P[0])(&shape, (float *)P[1], (float *)P[2], (float *)P[3], (float *)P[4]);
+    }
+    """
+    )
+    a, b, out, bias = torch.randn(50, 60), torch.randn(70, 60), torch.empty(50, 70), torch.randn(70)
+    table = Table(5)
+    table.set(0, address())
+    table.bind_all(1, [a, b, out, bias])
+    launch(build([source])[0].address("both"), table)
+    assert_product(out, a, b.t(), bias.double().expand(50, 70))
 
 
 def test_small_products_are_not_timed() -> None:

@@ -68,6 +68,17 @@ def test_clear_losers_and_long_runs_are_cheap(monkeypatch: pytest.MonkeyPatch) -
     assert [len(times) for times in runs.values()] == [1, 1]
 
 
+def test_candidates_that_always_lose_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    for size in range(tune.LOSSES + 1):
+        clock.calls.clear()
+        good, bad = clock.candidate("good", 1e-3), clock.candidate("bad", 2e-3)
+        assert choose(f"op {size}", {"good": good, "bad": bad}, family="op") == "good"
+    assert "bad" not in clock.calls
+    other = {"good": clock.candidate("good", 2e-3), "bad": clock.candidate("bad", 1e-3)}
+    assert choose("another op", other, family="another") == "bad"
+
+
 def test_unsteady_answers_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     noisy = {"a": clock.candidate("a", 9e-3, 1e-3, 9e-3, 9e-3), "b": clock.candidate("b", 8e-3)}

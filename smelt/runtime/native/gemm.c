@@ -195,8 +195,8 @@ static void multiply(const job *j, int64_t row_panel, int64_t column_panel, int6
     merge(j, temporary, rows, columns, c, accumulate);
 }
 
-/* Task: a few column panels times every row panel of the pass (A is shared or read in place). */
-static void column_task(const job *j, const block *s, int64_t first, int64_t last) {
+/* Task: column panels [first, last) times row panels [top, bottom) of the pass (A is shared or read in place). */
+static void column_task(const job *j, const block *s, int64_t first, int64_t last, int64_t top, int64_t bottom) {
     const int direct = j->b_direct && column_count(j, last - 1) == column_width(j, last - 1);
     float *strip = reserve(&private_buffer, (size_t)(CUT_K * MAX_COLUMNS * (last - first)));
     const int64_t cuts = up(s->length, CUT_K), cut = up(s->length, cuts);
@@ -210,7 +210,7 @@ static void column_task(const job *j, const block *s, int64_t first, int64_t las
             const float *b = direct ? j->b + p * j->columns + (s->k0 + k) * j->g.b_row
                                     : strip + (p - first) * j->columns * length;
             const int64_t step = direct ? j->g.b_row : column_width(j, p);
-            for (int64_t i = s->first; i < s->last; i++) {
+            for (int64_t i = top; i < bottom; i++) {
                 const int64_t rows = row_count(j, i);
                 const a_view a = j->a_direct ? (a_view){a_at(j, i, s->k0 + k), j->g.a_row, j->g.a_column}
                                              : (a_view){await_panel(j, s, i) + k * rows, 1, rows};
@@ -248,10 +248,18 @@ static void run_block(job *j, const block *s) {
     const int64_t panels = j->b_shared ? j->row_panels : j->column_panels;
     const int64_t most = j->b_shared ? STRIP_PANELS : STRIP_COLUMNS;
     const int64_t group = least(most, up(panels, 3 * j->threads)); /* at least three tasks a thread: evens them out */
+    const int64_t groups = up(panels, group);
+    /* too few strips for the threads: cut their rows too, although each part packs its strip of B again */
+    const int64_t rows = s->last - s->first;
+    const int64_t parts = j->b_shared || groups >= 2 * j->threads ? 1 : least(rows, up(2 * j->threads, groups));
     for (;;) {
-        const int64_t at = group * __atomic_fetch_add(&j->to_do[s->number & 1], 1, __ATOMIC_RELAXED);
-        if (at >= panels) return;
-        (j->b_shared ? row_task : column_task)(j, s, at, least(at + group, panels));
+        const int64_t task = __atomic_fetch_add(&j->to_do[s->number & 1], 1, __ATOMIC_RELAXED);
+        if (task >= groups * parts) return;
+        const int64_t at = task / parts * group, part = task % parts, end = least(at + group, panels);
+        if (j->b_shared)
+            row_task(j, s, at, end);
+        else
+            column_task(j, s, at, end, s->first + rows * part / parts, s->first + rows * (part + 1) / parts);
     }
 }
 
