@@ -32,11 +32,13 @@ class Ambient:
     Attributes:
         log: the calls that switched modes, in order.
         dirty: a mode may differ from that of the last graph node.
+        left_switched: (after `restore`) the frame leaves other modes than it found.
     """
 
     def __init__(self) -> None:
         self.log: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
         self.dirty = False
+        self.left_switched = False
         self._full = native.state()
         self._start = present_modes()
         self._nesting = 0
@@ -81,13 +83,9 @@ class Ambient:
         self._regions.append((node, leave, before))
         self._recorded = (*before[:at], *value, *before[at + 1 :])
 
-    @property
-    def changed(self) -> bool:
-        """The program leaves (so far) other modes than it found."""
-        return self._nesting != 0 or native.state() != self._full
-
     def restore(self) -> None:
         """Undo the switches on this thread; the capture is over."""
+        self.left_switched = self._nesting != 0 or native.state() != self._full
         if not self.log:
             return
         torch.set_grad_enabled(self._start[0])

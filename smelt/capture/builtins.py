@@ -237,8 +237,9 @@ def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
         if method is not None:
             return vm.call(method, (value, *rest), {})
     if id(value) in vm.sources and not isinstance(value, (*CONTAINERS, types.FunctionType)):
-        if isinstance(value, Exception) or type(value).__repr__ is not object.__repr__:
-            raise Break(f"text of a {type(value).__name__} from outside")
+        if type(value).__repr__ is not object.__repr__ and not rest:
+            inner = sources.called(vm.sources[id(value)], fn, fn.__name__)
+            return vm.external(user(fn, value), inner)
     return vm.native(fn, vm.effects.plain(value), *rest)
 
 
@@ -421,7 +422,7 @@ def sequence_getitem(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     held, key = args
     source = vm.sources.get(id(held))
     base = list if isinstance(held, list) else tuple
-    if source is None or id(held) in vm.effects.mirrors or type(key) is not int:
+    if source is None or not vm.effects.untouched(held) or type(key) is not int:
         return vm.native(base.__getitem__, vm.effects.mirror(held), key)
     return vm.external(user(base.__getitem__, held, key), sources.sequence_item(source, key, type(held)))
 
@@ -441,6 +442,12 @@ def dict_update(vm: Any, args: Args, kwargs: Kwargs) -> None:
 
 
 _UPDATE = collections.OrderedDict.update
+
+
+@special(list.append)
+def list_append(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """list.append(object)"""
+    vm.effects.append(*args)
 
 
 @special(list.extend)

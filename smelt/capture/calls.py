@@ -257,7 +257,11 @@ def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         if isinstance(owner, (types.ModuleType, type(None))):
             raise Break(f"a call of {module}.{fn.__name__}", "C code that capture does not know")
     plain = vm.effects.plain
-    args = tuple(map(plain, args))
+    if type(fn) in _METHODS and args and isinstance(args[0], CONTAINERS) and not isinstance(args[0], tuple):
+        rest = args[1:] if fn.__name__ in _KEEPING else map(plain, args[1:])
+        args = (vm.effects.mirror(args[0]), *rest)
+    else:
+        args = tuple(map(plain, args))
     kwargs = {k: plain(v) for k, v in kwargs.items()} if kwargs else kwargs
     if fn in CALLERS:
         args = tuple(callback(vm, a) for a in args)
@@ -265,6 +269,11 @@ def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return vm.effects.original(vm.native(fn, *args, **kwargs))
 
 
+_METHODS = frozenset({types.MethodDescriptorType, types.WrapperDescriptorType})
+_KEEPING = frozenset(
+    {"append", "appendleft", "insert", "add", "setdefault", "__setitem__", "remove", "index", "count", "pop", "discard"}
+)
+"""Methods of containers that keep or compare the very objects they are given."""
 _SAFE_ROOTS = frozenset(name.split(".")[0] for name in SAFE_MODULES) | {"torch"}
 
 

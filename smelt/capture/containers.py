@@ -59,7 +59,7 @@ def length(vm: Any, value: Any) -> int:
     if method is not None:
         return vm.call(method, (value,), {})
     source = vm.sources.get(id(value))
-    if source is not None and isinstance(value, (list, tuple, dict)) and id(value) not in vm.effects.mirrors:
+    if source is not None and isinstance(value, (list, tuple, dict)) and vm.effects.untouched(value):
         count = dict.__len__(value) if isinstance(value, dict) else len(value)
         vm.guards.check(source, native.LEN, count)
         return count
@@ -89,9 +89,8 @@ _DIRECT = frozenset({list, tuple, dict, str, bytes, range})
 
 def external_item(vm: Any, obj: Any, source: Any, key: Any) -> Any:
     """An item of a builtin container (or a subclass of one) from outside."""
-    mirror = vm.effects.mirrors.get(id(obj))
-    if mirror is not None:
-        return vm.native(operator.getitem, mirror.copy, key)
+    if not vm.effects.untouched(obj):
+        return vm.native(operator.getitem, vm.effects.mirror(obj), key)
     if isinstance(obj, dict):
         if vm.effects.has_key(obj, source, key):
             return vm.effects.read_key(obj, source, key)

@@ -71,6 +71,7 @@ class Effects:
         self.stores: dict[tuple[str, int, str], Store] = {}
         self.deferred: list[Deferred] = []
         self.mirrors: dict[int, Mirror] = {}
+        self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
         self._keys: dict[tuple[int, Any], Any] = {}
 
     # -- single locations -------------------------------------------------------------------------------------------
@@ -100,9 +101,23 @@ class Effects:
         copy = self._copy(value, source)
         before = tuple(copy) if isinstance(copy, (tuple, frozenset)) else _shallow(copy)
         mirror = Mirror(value, copy, before)
+        if id(value) in self.appended:
+            copy.extend(self.appended.pop(id(value))[1])
         self.mirrors[id(value)] = self.mirrors[id(copy)] = mirror
         self.vm.register(copy, source)
         return copy
+
+    def append(self, held: list[Any], value: Any) -> None:
+        """`held.append(value)`; a list from outside that is only appended to is not looked at."""
+        self.vm.work += 1
+        if id(held) in self.mirrors or id(held) not in self.vm.sources:
+            self.mirror(held).append(value)
+        else:
+            self.appended.setdefault(id(held), (held, []))[1].append(value)
+
+    def untouched(self, held: Any) -> bool:
+        """Nothing was written to this external container, nor was it taken whole: single items can be read."""
+        return id(held) not in self.mirrors and id(held) not in self.appended
 
     def original(self, value: Any) -> Any:
         """The external container that a mirror stands for; anything else unchanged."""

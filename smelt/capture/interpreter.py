@@ -117,7 +117,7 @@ class Interpreter:
             while True:
                 if steps == stop_at:
                     return Break("")
-                pc, stack, work = frame.pc, frame.stack[:], self.work
+                pc, stack, names, work = frame.pc, frame.stack[:], frame.kw_names, self.work
                 frame.pc += 1
                 steps += 1
                 try:
@@ -130,7 +130,7 @@ class Interpreter:
                     stop.at = stop.at or frame.at
                     if self.work != work:
                         raise Restart(steps - 1, stop) from None
-                    frame.pc, frame.stack = pc, stack
+                    frame.pc, frame.stack, frame.kw_names = pc, stack, names
                     return stop
         finally:
             self.frames.pop()

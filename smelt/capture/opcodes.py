@@ -370,34 +370,33 @@ def list_to_tuple(vm: Any, f: Frame, arg: Any) -> None:
 @opcode("LIST_APPEND")
 def list_append(vm: Any, f: Frame, arg: int) -> None:
     value = f.stack.pop()
-    vm.work += 1
-    f.stack[-arg].append(value)
+    vm.effects.append(f.stack[-arg], value)
 
 
 @opcode("SET_ADD")
 def set_add(vm: Any, f: Frame, arg: int) -> None:
     value = f.stack.pop()
     vm.work += 1
-    user(f.stack[-arg].add, value)
+    user(containers.writable(vm, f.stack[-arg]).add, value)
 
 
 @opcode("MAP_ADD")
 def map_add(vm: Any, f: Frame, arg: int) -> None:
     value, key = f.stack.pop(), f.stack.pop()
     vm.work += 1
-    user(f.stack[-arg].__setitem__, key, value)
+    user(containers.writable(vm, f.stack[-arg]).__setitem__, key, value)
 
 
 @opcode("LIST_EXTEND")
 def list_extend(vm: Any, f: Frame, arg: int) -> None:
     more = f.stack.pop()
-    f.stack[-arg].extend(drain(vm, more))
+    containers.writable(vm, f.stack[-arg]).extend(drain(vm, more))
 
 
 @opcode("SET_UPDATE")
 def set_update(vm: Any, f: Frame, arg: int) -> None:
     more = f.stack.pop()
-    user(f.stack[-arg].update, drain(vm, more))
+    user(containers.writable(vm, f.stack[-arg]).update, drain(vm, more))
 
 
 def drain(vm: Any, value: Any) -> list[Any]:
@@ -415,7 +414,7 @@ def drain(vm: Any, value: Any) -> list[Any]:
 def dict_update(vm: Any, f: Frame, arg: int) -> None:
     more = f.stack.pop()
     vm.work += 1
-    user(f.stack[-arg].update, mapping(vm, more))
+    user(containers.writable(vm, f.stack[-arg]).update, mapping(vm, more))
 
 
 def mapping(vm: Any, value: Any) -> dict[Any, Any]:

@@ -153,10 +153,12 @@ class Writer:
             self.lines.append(f"{self.value(call.fn)}({', '.join(args)})")
         for store in effects.stores.values():
             self._store(store)
+        for held, items in effects.appended.values():
+            self.lines += [f"{self.value(held)}.append({self.value(item)})" for item in items]
         for mirror in {id(m): m for m in effects.mirrors.values()}.values():
             if mirror.changed:
                 self._write_back(mirror)
-        if self.vm.ambient.changed:
+        if self.vm.ambient.left_switched:
             for fn, args, kwargs in self.vm.ambient.log:
                 given = [self.value(a) for a in args] + [f"{k}={self.value(v)}" for k, v in kwargs.items()]
                 self.lines.append(f"{self.value.constant(fn, fn.__name__)}({', '.join(given)})")

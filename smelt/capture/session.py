@@ -79,7 +79,8 @@ class Session:
 
     def frame(self, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any]) -> None:
         """A function frame is about to start and no version fits."""
-        if code.co_flags & _NOT_CAPTURED or policy.marked_disabled(function) is not None:
+        skipped = code.co_filename.startswith(policy.skipped_prefixes())  # the hook forgets its marks at a reset
+        if skipped or code.co_flags & _NOT_CAPTURED or policy.marked_disabled(function) is not None:
             native.skip(code)
             return
         self._attempt(code, code.co_qualname, lambda vm: self._start(vm, code, function, slots, globals))

@@ -94,6 +94,7 @@ class Tensors:
 
     def _placeholder(self, source: Source, value: torch.Tensor) -> fx.Node:
         name = _NOT_NAME.sub("_", source.text).strip("_")
+        name = "self_" if name == "self" else name  # fx keeps `self` for the graph module
         if self._first is None:
             node = self.graph.placeholder(name)
         else:
@@ -194,7 +195,7 @@ class Tensors:
         result = self.graph.output(tuple(self.nodes[id(t)] for t in outputs))
         result.meta["val"] = tuple(meta_of(t) for t in outputs)
         self._prune()
-        ops = sum(n.op in ("call_function", "call_method") and n.target not in _NO_WORK for n in self.graph.nodes)
+        ops = sum(map(_computes, self.graph.nodes))
         if not ops:
             return None, [], 0
         inputs = [i for i in self.inputs if i.node.users]
@@ -246,7 +247,6 @@ class Tensors:
 
 
 _getitem = operator.getitem
-_NO_WORK = MODE_CHANGES | {_getitem}
 _NOT_NAME = re.compile(r"\W+")
 _ATOMS = frozenset(
     {
@@ -263,6 +263,13 @@ _ATOMS = frozenset(
         torch.layout,
     }
 )
+
+
+def _computes(node: fx.Node) -> bool:
+    """A node that stands for work: not an input, a mode switch or the unpacking of a tuple."""
+    if node.op not in ("call_function", "call_method") or node.target in MODE_CHANGES:
+        return False
+    return node.target is not _getitem or not isinstance(node.args[0].meta.get("val"), tuple)
 
 
 def _name(target: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 from collections.abc import Callable
@@ -32,7 +33,7 @@ def same(a: Any, b: Any) -> bool:
         return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.detach(), b.detach())
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(x, y) for x, y in zip(a.values(), b.values(), strict=True))
-    if isinstance(a, (list, tuple)):
+    if isinstance(a, (list, tuple, collections.deque)):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     if dataclasses.is_dataclass(a) or type(a).__eq__ is object.__eq__ and hasattr(a, "__dict__"):
         return same(vars(a), vars(b)) if not callable(a) else True

@@ -1,3 +1,4 @@
+# ruff: noqa: B905, UP031, E501
 """Python semantics: control flow, closures, containers, calls, exceptions. Everything without a graph break."""
 
 from __future__ import annotations

@@ -1,0 +1,247 @@
+"""Writes to the outside happen after the graph, in order, exactly as in eager."""
+
+from __future__ import annotations
+
+import collections
+import logging
+
+import pytest
+import torch
+
+from tests.capture.harness import check, compiled, same
+
+X = torch.arange(6.0).reshape(2, 3)
+COUNTER = 0
+STORE: dict[str, object] = {}
+
+
+class State:
+    limit = 1
+
+    def __init__(self):
+        self.n = 0
+        self.items = [1]
+        self.table = {"a": 1, "b": 2}
+        self.seen = {1}
+        self.queue = collections.deque([1], maxlen=2)
+        self.last = None
+        self.gone = 1
+
+    @property
+    def twice(self):
+        return self.n * 2
+
+    @twice.setter
+    def twice(self, value):
+        self.n = value // 2
+
+
+CASES = {}
+
+
+def case(fn):
+    CASES[fn.__name__] = fn
+    return fn
+
+
+@case
+def attributes(s, x):
+    s.n += 1
+    s.last = x * s.n
+    s.twice = 10
+    del s.gone
+    s.fresh = [x, s.n]
+    return s.n, s.last, hasattr(s, "gone")
+
+
+@case
+def lists(s, x):
+    s.items.append(x + 1)
+    first = len(s.items)
+    s.items[0] = "changed"
+    s.items += [3]
+    s.items.insert(0, None)
+    return first, s.items[1]
+
+
+@case
+def only_appended(s, x):
+    s.items.append(x * 2)
+    s.items.append(5)
+
+
+@case
+def dicts(s, x):
+    s.table["c"] = x * 2
+    s.table.pop("a")
+    s.table["b"] += 1
+    s.table.setdefault("d", []).append(x)
+    s.table.update(e=1)
+    return list(s.table), "a" in s.table, s.table.get("c")
+
+
+@case
+def reordered(s, x):
+    value = s.table.pop("a")
+    s.table["a"] = value
+    return x + value
+
+
+@case
+def cleared(s, x):
+    s.table.clear()
+    s.items.clear()
+    return x + len(s.table)
+
+
+@case
+def sets_and_queues(s, x):
+    s.seen.add(2)
+    s.queue.append(x * 1)
+    s.queue.append(3)
+    return x + 1, len(s.queue), 2 in s.seen
+
+
+@case
+def alias(s, x):
+    items = s.items
+    items.append(1)
+    s.table["items"] = items
+    return s.items is items, len(s.items)
+
+
+@case
+def read_after_write(s, x):
+    s.table["k"] = x
+    y = s.table["k"] + 1
+    s.n = 5
+    s.n = s.n + 1
+    return y, s.n
+
+
+@case
+def dictionary_of_instance(s, x):
+    s.__dict__["n"] = 7
+    vars(s)["extra"] = x
+    return s.n, s.extra
+
+
+@case
+def argument_list(s, x):
+    held = [x]
+    s.items.append(held)
+    held.append(x + 1)
+    return held
+
+
+@case
+def tensors_in_place(s, x):
+    x.add_(1)
+    s.last = x
+    return x * 2
+
+
+@case
+def swapped(s, x):
+    s.items, s.table = s.table, s.items
+    return x + 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_like_eager(name):
+    check(CASES[name], State(), X)
+
+
+def test_identity_of_what_is_stored():
+    def fn(s, x):
+        s.last = x
+        s.items.append(s.table)
+        return s.items
+
+    s = State()
+    out = compiled(fn, fullgraph=True)(s, X)
+    assert s.last is X and out is s.items and s.items[-1] is s.table
+
+
+def test_globals_and_nonlocals():
+    total = 0
+
+    def fn(x):
+        global COUNTER
+        nonlocal total
+        COUNTER += 1
+        total = total + 2
+        STORE["x"] = x * COUNTER
+        return x + total
+
+    run = compiled(fn, fullgraph=True, recompile_limit=20)
+    for i in range(1, 4):
+        out = run(X)
+        assert COUNTER == i and total == 2 * i
+        assert torch.equal(out, X + total) and torch.equal(STORE["x"], X * i)
+
+
+def test_print_and_logging_come_after_the_graph(capsys, caplog):
+    log = logging.getLogger("smelt.test")
+
+    def fn(x):
+        print("shape", tuple(x.shape))
+        log.warning("seen %s", x.shape[0])
+        return x + 1
+
+    run = compiled(fn, fullgraph=True)
+    with caplog.at_level(logging.WARNING):
+        run(X), run(X)
+    assert capsys.readouterr().out == "shape (2, 3)\n" * 2
+    assert [r.getMessage() for r in caplog.records] == ["seen 2", "seen 2"]
+
+
+def test_nothing_happens_twice_when_capture_starts_again():
+    calls = []
+
+    def inner(x):
+        calls.append(1)
+        if x.sum() > 0:
+            calls.append(2)
+        return x + 1
+
+    def fn(x):
+        calls.append(0)
+        return inner(x * 2)
+
+    run = compiled(fn)
+    run(X)
+    assert calls == [0, 1, 2]
+    run(X)
+    assert calls == [0, 1, 2] * 2
+
+
+def test_exception_leaves_no_trace_of_the_capture():
+    s = State()
+
+    def fn(s, x):
+        s.items.append(1)
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        compiled(fn)(s, X)
+    assert s.items == [1, 1]
+
+
+def test_module_attribute_and_buffer():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+            self.register_buffer("mean", torch.zeros(3))
+
+        def forward(self, x):
+            self.calls += 1
+            self.mean = self.mean * 0.5 + x.mean(0)
+            return x - self.mean
+
+    a, b = Net(), Net()
+    run = compiled(a.forward, fullgraph=True, recompile_limit=20)
+    for _ in range(3):
+        assert torch.equal(run(X), b(X))
+    assert a.calls == 3 and torch.equal(a.mean, b.mean) and "mean" in a._buffers and same(a.calls, b.calls)
