@@ -48,6 +48,7 @@ class Lowering(Builder):
         self.seed: Node | None = None
         self.streams = 0
         self.result: Any = None
+        self.operands: list[TensorMeta] = []  # ATen metas of the node's inputs
 
     @property
     def out(self) -> TensorMeta:

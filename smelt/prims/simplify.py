@@ -142,6 +142,14 @@ def _same(p: Builder, x: Any, y: Any) -> Any:
     return x if x is y else None
 
 
+def _bitwise_and(p: Builder, x: Any, y: Any) -> Any:
+    return _logical_and(p, x, y) if x.meta["val"].dtype is torch.bool else _same(p, x, y)
+
+
+def _bitwise_or(p: Builder, x: Any, y: Any) -> Any:
+    return _logical_or(p, x, y) if x.meta["val"].dtype is torch.bool else _same(p, x, y)
+
+
 IDENTITIES: dict[str, Identity] = {
     "add": _add,
     "sub": _sub,
@@ -152,8 +160,8 @@ IDENTITIES: dict[str, Identity] = {
     "trunc_div": _floor_div,
     "logical_and": _logical_and,
     "logical_or": _logical_or,
-    "bitwise_and": _same,
-    "bitwise_or": _same,
+    "bitwise_and": _bitwise_and,
+    "bitwise_or": _bitwise_or,
     "maximum": _same,
     "minimum": _same,
 }

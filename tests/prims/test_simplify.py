@@ -66,6 +66,8 @@ POINTWISE = {
     "b & True": (lambda p, x: p.logical_and(x, full(p, True, torch.bool, (2,))), B, []),
     "b & False": (lambda p, x: p.logical_and(x, full(p, False, torch.bool, (2,))), B, ["full"]),
     "b | False": (lambda p, x: p.logical_or(x, full(p, False, torch.bool, (2,))), B, []),
+    "bitwise & True": (lambda p, x: p.bitwise_and(x, full(p, True, torch.bool, (2,))), B, []),
+    "bitwise | True": (lambda p, x: p.bitwise_or(x, full(p, True, torch.bool, (2,))), B, ["full"]),
     "where true": (lambda p, x: p.where(full(p, True, torch.bool), x, 0.0), X, []),
     "where same": (lambda p, x: p.where(p.gt(x, 0), x, x), X, []),
     "where number": (lambda p, x: p.where(p.gt(x, 0), full(p, 1.0), x), X, ["gt", "where"]),

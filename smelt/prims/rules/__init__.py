@@ -7,12 +7,14 @@ from smelt.prims.rules import (
     elementwise,
     embedding,
     indexing,
+    lists,
     loss,
     normalization,
     pooling,
     products,
     random,
     reductions,
+    resampling,
     views,
 )
 
@@ -29,6 +31,8 @@ FAMILIES = (
     random,
     products,
     pooling,
+    resampling,
     casts,
+    lists,
 )
 """The modules whose import fills the registry."""

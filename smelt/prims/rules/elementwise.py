@@ -407,3 +407,35 @@ def isclose(p: Lowering, x: Node, y: Node, rtol: float = 1e-5, atol: float = 1e-
         return p.logical_or(close, p.logical_and(p.isfinite(error), p.le(error, limit)))
 
     return p.pointwise(compute, x, y)
+
+
+@decomposition(aten.round.decimals)
+def round_decimals(p: Lowering, x: Node, *, decimals: int) -> Node:
+    factor = 10.0 ** abs(decimals)
+
+    def compute(a: Node) -> Node:
+        if decimals >= 0:
+            return p.div(p.round(p.mul(a, factor)), factor)
+        return p.mul(p.round(p.div(a, factor)), factor)
+
+    return p.pointwise(compute, x)
+
+
+@decomposition(aten.special_xlog1py.default, aten.special_xlog1py.self_scalar, aten.special_xlog1py.other_scalar)
+def xlog1py(p: Lowering, x: Any, y: Any) -> Node:
+    def compute(a: Any, b: Any) -> Node:
+        a, b = _as_nodes(p, a, b)
+        product = p.where(p.eq(a, 0), 0.0, p.mul(a, p.log1p(b)))
+        return p.where(p.isnan(b), math.nan, product)
+
+    return p.pointwise(compute, x, y, dtype=p.out.dtype)
+
+
+@decomposition(aten.special_entr.default)
+def entr(p: Lowering, x: Node) -> Node:
+    def compute(a: Node) -> Node:
+        inside = p.neg(p.mul(a, p.log(a)))
+        at_edge = p.where(p.eq(a, 0), 0.0, p.full_like(a, -math.inf))
+        return p.where(p.logical_or(p.gt(a, 0), p.isnan(a)), inside, at_edge)
+
+    return p.pointwise(compute, x, dtype=p.out.dtype)

@@ -1,4 +1,4 @@
-"""Pooling and resampling. Windows that do not overlap are plain means; the rest are window prims or index maps."""
+"""Pooling. Windows that do not overlap are plain means; the rest are window prims."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch.fx import Node
 
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_of, shape_of
@@ -131,31 +130,7 @@ def adaptive_avg_pool2d_backward(p: Lowering, g: Node, x: Node) -> Any:
     return NotImplemented if kernel is None else _tiled_mean_backward(p, g, shape_of(x), kernel)
 
 
-# -- resampling
-
-
-@decomposition(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default)
-def upsample_nearest(p: Lowering, x: Node, sizes: Sequence[int], *scales: float | None) -> Any:
-    """Whole factors repeat elements; others look up floor(place * scale)."""
-    for i, n in enumerate(p.out.shape[2:]):
-        size = shape_of(x)[2 + i]
-        scale = scales[i] if i < len(scales) else None
-        if not size or (scale and scale != n / size):
-            return NotImplemented
-        x = _repeated(p, x, 2 + i, n)
-    return x
-
-
-def _repeated(p: Lowering, x: Node, dim: int, size: int) -> Node:
-    shape = shape_of(x)
-    whole, rest = divmod(size, shape[dim])
-    if rest == 0:
-        split = (*shape[: dim + 1], whole, *shape[dim + 1 :])
-        places = (*range(dim + 1), *range(dim + 2, len(split)))
-        return p.reshape(p.broadcast_in_dim(x, split, places), (*shape[:dim], size, *shape[dim + 1 :]))
-    place = p.iota(size, 0, 1, torch.float32, p.out.device)
-    at = p.convert(p.floor(p.mul(place, shape[dim] / size)), torch.int64)
-    return p.index_select(x, dim, p.minimum(at, shape[dim] - 1))
+# -- moves between channels and space
 
 
 @decomposition(aten.pixel_shuffle.default)
@@ -179,33 +154,3 @@ def channel_shuffle(p: Lowering, x: Node, groups: int) -> Node:
     n, c, *space = shape_of(x)
     x = p.reshape(x, (n, groups, c // groups, *space))
     return p.reshape(p.permute(x, (0, 2, 1, *range(3, rank_of(x)))), p.out.shape)
-
-
-def _padded_places(p: Lowering, size: int, low: int, high: int, reflect: bool) -> Node:
-    """The source place of each element of a padded dimension."""
-    place = p.iota(size + low + high, -low, 1, torch.int64, p.out.device)
-    if reflect:
-        place = p.abs(place)
-        return p.sub(size - 1, p.abs(p.sub(size - 1, place)))
-    return p.minimum(p.maximum(place, 0), size - 1)
-
-
-def _pad_by_places(p: Lowering, x: Node, amounts: Sequence[int], reflect: bool) -> Any:
-    if not math.prod(shape_of(x)) or min(amounts) < 0:
-        return NotImplemented
-    for i in range(len(amounts) // 2):
-        dim = rank_of(x) - 1 - i
-        low, high = amounts[2 * i], amounts[2 * i + 1]
-        if low or high:
-            x = p.index_select(x, dim, _padded_places(p, shape_of(x)[dim], low, high, reflect))
-    return x
-
-
-@decomposition(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)
-def reflection_pad(p: Lowering, x: Node, amounts: Sequence[int]) -> Any:
-    return _pad_by_places(p, x, amounts, reflect=True)
-
-
-@decomposition(aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default)
-def replication_pad(p: Lowering, x: Node, amounts: Sequence[int]) -> Any:
-    return _pad_by_places(p, x, amounts, reflect=False)

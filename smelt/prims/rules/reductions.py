@@ -264,3 +264,20 @@ def std_unbiased(p: Lowering, x: Node, dims: Any = None, unbiased: bool = True, 
     if isinstance(dims, bool):
         dims, unbiased = None, dims
     return std(p, x, dims, correction=int(unbiased), keepdim=keepdim)
+
+
+@decomposition(aten.nansum.default)
+def nansum(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
+    a = p.convert(x, compute_dtype(p.out.dtype))
+    if dtype_of(x).is_floating_point:
+        a = p.where(p.isnan(a), 0.0, a)
+    return p.convert(reduce(p, "sum", a, p.dims_of(x, dims), keepdim), p.out.dtype)
+
+
+@decomposition(aten.trace.default)
+def trace(p: Lowering, x: Node) -> Node:
+    rows, columns = shape_of(x)
+    size = min(rows, columns)
+    flat = p.reshape(x, (rows * columns,))
+    line = p.slice(flat, (0,), (max(size - 1, 0) * (columns + 1) + bool(size),), (columns + 1,))
+    return p.convert(p.sum(p.convert(line, compute_dtype(p.out.dtype)), (0,)), p.out.dtype)

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch.fx import Node
 
+from smelt.graph.meta import contiguous_stride, is_dense
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_of, shape_of
 
 
@@ -315,3 +317,34 @@ def unfold(p: Lowering, x: Node, dim: int, size: int, step: int) -> Any:
         return NotImplemented
     last = rank_of(x)
     return p.cat(tuple(p.keep(row, (last,)) for row in rows), last)
+
+
+@decomposition(aten.rot90.default)
+def rot90(p: Lowering, x: Node, k: int = 1, dims: Sequence[int] = (0, 1)) -> Node:
+    a, b = (d % rank_of(x) for d in dims)
+    match k % 4:
+        case 0:
+            return x
+        case 2:
+            return p.flip(x, tuple(sorted((a, b))))
+        case turns:
+            turned = transpose(p, x, a, b)
+            return p.flip(turned, (a if turns == 1 else b,))
+
+
+@decomposition(aten.as_strided.default, aten.as_strided_copy.default)
+def as_strided(p: Lowering, x: Node, sizes: Sequence[int], strides: Sequence[int], offset: int | None = None) -> Any:
+    """Of a tensor that fills its memory: its elements in memory order, looked up where the strides point."""
+    meta, count = p.operands[0], math.prod(shape_of(x))
+    if not is_dense(meta.shape, meta.stride) or not math.prod(sizes):
+        return NotImplemented
+    order = sorted(range(len(meta.shape)), key=lambda d: (-meta.stride[d], d))
+    flat = p.reshape(p.permute(x, tuple(order)), (count,))
+    if tuple(strides) == contiguous_stride(tuple(sizes)):
+        start = offset or 0
+        return p.reshape(cut(p, flat, 0, start, start + math.prod(sizes)), tuple(sizes))
+    place = p.full(tuple(sizes), offset or 0, torch.int64, p.out.device)
+    for d, (size, step) in enumerate(zip(sizes, strides, strict=True)):
+        line = p.iota(size, 0, step, torch.int64, p.out.device)
+        place = p.add(place, p.broadcast_in_dim(line, tuple(sizes), (d,)))
+    return p.index(flat, (place,))

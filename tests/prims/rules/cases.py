@@ -107,6 +107,10 @@ def elementwise() -> Table:
     table |= same("lerp.Tensor", call(f(3, 4), f(4), f(3, 4)))
     table |= same("xlogy.Tensor", call(torch.tensor([0.0, 0.0, 1.0, 2.0]), torch.tensor([0.0, math.nan, 2.0, 0.5])))
     table |= same("xlogy.Scalar_Self", call(2.0, u(5))) | same("xlogy.Scalar_Other", call(f(5), 2.0))
+    table |= same("round.decimals", call(f(5) * 9, decimals=1), call(f(5) * 99, decimals=-1))
+    table |= same("special_xlog1py", call(torch.tensor([0.0, 0.0, 1.0]), torch.tensor([-1.0, math.nan, 2.0])))
+    table |= same("special_xlog1py.self_scalar", call(2.0, u(5)))
+    table |= same("special_xlog1py.other_scalar", call(f(5), 2.0)) | same("special_entr", call(SPECIAL), call(u(5)))
     table |= same("logaddexp", call(f(5), f(5)), call(SPECIAL, SPECIAL)) | same("heaviside", call(f(5).round(), f(5)))
     table |= same("isclose", call(SPECIAL, SPECIAL + 1e-7), call(SPECIAL, SPECIAL, 1e-5, 1e-8, True))
     return table
@@ -169,6 +173,7 @@ def reductions() -> Table:
     table |= same("norm.ScalarOpt_dtype", call(x, 2, dtype=torch.float32))
     table |= same("norm.ScalarOpt_dim_dtype", call(x, 2, [1], True, dtype=torch.float32))
     table |= same("cumsum", call(x, 1), call(i(5), 0), call(b(5), 0)) | same("cumprod", call(u(3, 4), -1))
+    table |= same("nansum", call(SPECIAL), call(SPECIAL[None], [1], True)) | same("trace", call(f(3, 4)), call(i(4, 2)))
     table |= same("sort", call(f(3, 9), 1), call(f(9), 0, True)) | same("sort.stable", call(i(9), stable=True))
     table |= same("topk", call(f(3, 9), 2), call(f(9, 3), 2, 0, False))
     return table
@@ -301,6 +306,9 @@ def views() -> Table:
     table |= same("diagonal_scatter", call(f(3, 5), f(3), 2), call(f(2, 3, 3), f(2, 2), -1, 1, 2))
     table |= same("slice_scatter", call(x, f(2, 2, 4), 1, 1, 3), call(x, f(2, 3, 2), 2, 0, 4, 2), call(x, f(2, 3, 4)))
     table |= same("select_scatter", call(x, f(2, 4), 1, -1))
+    table |= same("rot90", *(call(x, k, [0, 2]) for k in range(-1, 4)))
+    strided = (call(x, [3, 4], [4, 1], 12), call(x, [5, 3], [2, 3]), call(x.permute(2, 0, 1), [2, 2], [1, 5], 3))
+    table |= same("as_strided as_strided_copy", *strided)
     return table | same("unfold", call(f(7, 2), 0, 3, 2), call(x, 2, 2, 1))
 
 
@@ -420,14 +428,51 @@ def pooling() -> Table:
     )
     table |= same("_adaptive_avg_pool2d", call(x, [4, 3]), call(x, [1, 1]))
     table |= same("_adaptive_avg_pool2d_backward", call(f(2, 3, 4, 3), x))
-    for rank in (1, 2, 3):
-        y = f(2, 3, *(4, 3, 2)[:rank])
-        table |= same(f"upsample_nearest{rank}d", call(y, [8, 5, 6][:rank]), call(y, [3, 7, 1][:rank]))
-        table |= same(f"replication_pad{rank}d", call(y, [1, 2, 0, 3, 1, 1][: 2 * rank]))
-        table |= same(f"reflection_pad{rank}d", call(y, [1, 1, 2, 0, 3, 1][: 2 * rank]))
-    table["reflection_pad1d.default"] = [call(f(2, 3, 4), [1, 3])]
     table |= same("pixel_shuffle", call(f(2, 8, 3, 4), 2)) | same("pixel_unshuffle", call(f(2, 2, 6, 4), 2))
     return table | same("channel_shuffle", call(f(2, 6, 3, 4), 3))
+
+
+def resampling() -> Table:
+    table: Table = {}
+    for rank, linear in ((1, "linear1d"), (2, "bilinear2d"), (3, "trilinear3d")):
+        sizes = (4, 3, 2)[:rank]
+        y = f(2, 3, *sizes)
+        for out in ([8, 6, 4][:rank], [3, 7, 1][:rank]):
+            g, shape = f(2, 3, *out), [2, 3, *sizes]
+            table.setdefault(f"upsample_nearest{rank}d.default", []).append(call(y, out))
+            table.setdefault(f"upsample_nearest{rank}d_backward.default", []).append(call(g, out, shape))
+            for align in (True, False):
+                table.setdefault(f"upsample_{linear}.default", []).append(call(y, out, align))
+                table.setdefault(f"upsample_{linear}_backward.default", []).append(call(g, out, shape, align))
+        table[f"upsample_{linear}.default"].append(call(y, [n * 2 for n in sizes], False, *[2.0] * rank))
+        for kind, amounts in (("replication", [1, 2, 0, 3, 1, 1]), ("reflection", [1, 1, 2, 0, 1, 0])):
+            pads = amounts[: 2 * rank] if rank > 1 or kind == "replication" else [1, 3]
+            out = [n + pads[2 * (rank - 1 - d)] + pads[2 * (rank - 1 - d) + 1] for d, n in enumerate(sizes)]
+            table |= same(f"{kind}_pad{rank}d", call(y, pads))
+            table |= same(f"{kind}_pad{rank}d_backward", call(f(2, 3, *out), y, pads))
+    return table
+
+
+def lists() -> Table:
+    """The operators on lists of tensors."""
+    xs, ys, one = [f(3), f(2, 2)], [u(3), u(2, 2)], torch.tensor(2.0)
+    inside = "acos asin atan lgamma log log10 log1p log2 reciprocal rsqrt sqrt"
+    wide = "abs ceil cos cosh erf erfc exp expm1 floor frac neg round sigmoid sign sin sinh tan tanh trunc zero"
+    table = same(" ".join(f"_foreach_{n}" for n in inside.split()), call(ys))
+    table |= same(" ".join(f"_foreach_{n}" for n in wide.split()), call(xs))
+    for name in "add sub mul div clamp_max clamp_min maximum minimum".split():
+        table |= same(f"_foreach_{name}.List", call(xs, ys)) | same(f"_foreach_{name}.Scalar", call(xs, 0.5))
+        table |= same(f"_foreach_{name}.ScalarList", call(xs, [0.5, 2.0]))
+    table["_foreach_add.List"].append(call(xs, ys, alpha=0.5))
+    table["_foreach_sub.List"].append(call(xs, ys, alpha=0.5))
+    table |= same("_foreach_add.Tensor", call(xs, one), call(xs, one, alpha=0.5))
+    table |= same("_foreach_mul.Tensor _foreach_div.Tensor", call(xs, one))
+    table |= same("_foreach_pow.List", call(ys, xs)) | same("_foreach_pow.Scalar", call(ys, 2.5))
+    table |= same("_foreach_pow.ScalarList", call(ys, [2.0, 0.5])) | same("_foreach_pow.ScalarAndTensor", call(0.9, ys))
+    table |= same("_foreach_addcmul.Scalar _foreach_addcdiv.Scalar", call(xs, ys, ys, 0.5))
+    table |= same("_foreach_addcmul.ScalarList _foreach_addcdiv.ScalarList", call(xs, ys, ys, [0.5, 2.0]))
+    table |= same("_foreach_lerp.Scalar", call(xs, ys, 0.3)) | same("_foreach_lerp.List", call(xs, ys, ys))
+    return table | same("_foreach_copy", call(xs, ys)) | same("_foreach_norm.Scalar", call(xs), call(xs, 1))
 
 
 def casts() -> Table:
@@ -454,6 +499,8 @@ FAMILIES = (
     randoms,
     products,
     pooling,
+    resampling,
+    lists,
     casts,
 )
 

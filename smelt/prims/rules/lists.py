@@ -1,0 +1,105 @@
+"""The `_foreach_*` operators of optimizers: the pointwise op of each element, so that all of them can fuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+
+from smelt.prims.registry import DECOMPOSITIONS, Decomposition, Lowering, aten, decomposition, dtype_of
+from smelt.prims.rules import casts, creation, elementwise, reductions
+
+UNARY = (
+    "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal round "
+    "rsqrt sigmoid sign sin sinh sqrt tan tanh trunc"
+)
+BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "clamp_max": "minimum", "clamp_min": "maximum"}
+BINARY |= {"maximum": "maximum", "minimum": "minimum"}
+
+
+def _each(rule: Callable[..., Any], p: Lowering, *columns: Sequence[Any], **options: Any) -> Any:
+    """The rule applied to each row of the columns, under the metas of the list's elements."""
+    metas, results = p.result, []
+    for meta, row in zip(metas, zip(*columns, strict=True), strict=True):
+        p.result = meta
+        results.append(rule(p, *row, **options))
+    p.result = metas
+    return NotImplemented if any(r is NotImplemented for r in results) else tuple(results)
+
+
+def _overload(name: str, overload: str) -> list[OpOverload]:
+    packet = getattr(aten, f"_foreach_{name}", None)
+    return [getattr(packet, overload)] if packet is not None and overload in packet.overloads() else []
+
+
+def _enter(name: str, overload: str, rule: Decomposition) -> None:
+    decomposition(*_overload(name, overload))(rule)
+
+
+def _unary(rule: Decomposition) -> Decomposition:
+    return lambda p, xs: _each(rule, p, xs)
+
+
+def _pairwise(name: str) -> Decomposition:
+    def compute(p: Lowering, x: Node, y: Any, alpha: Any = 1) -> Any:
+        if dtype_of(x) is torch.bool:
+            return NotImplemented
+        if alpha != 1:
+            rule = elementwise.add if name == "add" else elementwise.sub
+            return rule(p, x, y, alpha)
+        dtype = p.out.dtype if name == "div" else None
+        return p.pointwise(lambda a, b: getattr(p, name)(a, b), x, y, dtype=dtype)
+
+    return compute
+
+
+def _with_list(rule: Decomposition) -> Decomposition:
+    return lambda p, xs, ys, alpha=1: _each(rule, p, xs, ys, alpha=alpha)
+
+
+def _with_one(rule: Decomposition) -> Decomposition:
+    return lambda p, xs, y, alpha=1: _each(rule, p, xs, [y] * len(xs), alpha=alpha)
+
+
+for _name in UNARY.split():
+    _enter(_name, "default", _unary(DECOMPOSITIONS[getattr(aten, _name).default]))
+for _name, _prim in BINARY.items():
+    _enter(_name, "List", _with_list(_pairwise(_prim)))
+    _enter(_name, "ScalarList", _with_list(_pairwise(_prim)))
+    _enter(_name, "Scalar", _with_one(_pairwise(_prim)))
+    _enter(_name, "Tensor", _with_one(_pairwise(_prim)))
+
+
+def _power(p: Lowering, x: Any, y: Any) -> Node:
+    return p.pointwise(lambda a, b: p.pow(a, b), x, y, dtype=p.out.dtype)
+
+
+_enter("pow", "List", lambda p, xs, ys: _each(_power, p, xs, ys))
+_enter("pow", "ScalarList", lambda p, xs, ys: _each(_power, p, xs, ys))
+_enter("pow", "Scalar", lambda p, xs, y: _each(_power, p, xs, [y] * len(xs)))
+_enter("pow", "ScalarAndTensor", lambda p, x, ys: _each(_power, p, [x] * len(ys), ys))
+
+
+for _name, _rule in {"addcmul": elementwise.addcmul, "addcdiv": elementwise.addcdiv}.items():
+
+    def _one(p: Lowering, xs: Any, a: Any, b: Any, value: Any = 1, _rule: Decomposition = _rule) -> Any:
+        return _each(_rule, p, xs, a, b, value=value)
+
+    def _listed(p: Lowering, xs: Any, a: Any, b: Any, values: Any, _rule: Decomposition = _rule) -> Any:
+        return _each(lambda p, x, y, z, v: _rule(p, x, y, z, value=v), p, xs, a, b, values)
+
+    _enter(_name, "Scalar", _one)
+    _enter(_name, "ScalarList", _listed)
+
+_enter("lerp", "Scalar", lambda p, xs, ys, w: _each(elementwise.lerp, p, xs, ys, [w] * len(xs)))
+_enter("lerp", "List", lambda p, xs, ys, ws: _each(elementwise.lerp, p, xs, ys, ws))
+_enter("zero", "default", lambda p, xs: _each(creation.zeros, p, xs))
+_enter("copy", "default", lambda p, xs, ys, non_blocking=False: _each(casts.copy, p, xs, ys))
+
+
+@decomposition(aten._foreach_norm.Scalar)
+def norm(p: Lowering, xs: Sequence[Node], order: Any = 2, dtype: Any = None) -> Any:
+    return _each(lambda p, x: reductions.vector_norm(p, x, order), p, xs)

@@ -1,0 +1,184 @@
+"""Resampling and edge padding: every result element reads places that are functions of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_of, shape_of
+
+# -- along one dimension: read at places, and its transpose
+
+
+def _read(p: Lowering, x: Node, dim: int, places: Node) -> Node:
+    return p.index_select(x, dim, places)
+
+
+def _add_back(p: Lowering, g: Node, dim: int, places: Node, size: int) -> Node:
+    """The transpose of _read: elements of g added up at the places they were read from."""
+    shape = shape_of(g)
+    zeros = p.full((*shape[:dim], size, *shape[dim + 1 :]), 0, dtype_of(g), p.out.device)
+    indices = tuple(places if d == dim else None for d in range(len(shape)))
+    return p.index_put(zeros, indices, g, True)
+
+
+# -- nearest
+
+
+def _scale(scales: Sequence[float | None], i: int, size: int, out: int) -> float:
+    """Input elements for one output element."""
+    given = scales[i] if i < len(scales) else None
+    return 1 / given if given else size / out
+
+
+def _nearest(p: Lowering, size: int, out: int, scale: float) -> Node:
+    place = p.iota(out, 0, 1, torch.float32, p.out.device)
+    return p.minimum(p.convert(p.floor(p.mul(place, scale)), torch.int64), size - 1)
+
+
+@decomposition(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default)
+def upsample_nearest(p: Lowering, x: Node, sizes: Sequence[int], *scales: float | None) -> Any:
+    """Whole factors repeat elements; others look up floor(place * scale)."""
+    if not math.prod(shape_of(x)):
+        return NotImplemented
+    for i, out in enumerate(p.out.shape[2:]):
+        shape, dim = shape_of(x), 2 + i
+        scale = _scale(scales, i, shape[dim], out)
+        if out % shape[dim] == 0 and scale == shape[dim] / out:
+            split = (*shape[: dim + 1], out // shape[dim], *shape[dim + 1 :])
+            spread = p.broadcast_in_dim(x, split, (*range(dim + 1), *range(dim + 2, len(split))))
+            x = p.reshape(spread, (*shape[:dim], out, *shape[dim + 1 :]))
+        else:
+            x = _read(p, x, dim, _nearest(p, shape[dim], out, scale))
+    return x
+
+
+@decomposition(
+    aten.upsample_nearest1d_backward.default,
+    aten.upsample_nearest2d_backward.default,
+    aten.upsample_nearest3d_backward.default,
+)
+def upsample_nearest_backward(
+    p: Lowering, g: Node, sizes: Sequence[int], input_size: Sequence[int], *scales: float | None
+) -> Any:
+    if not math.prod(input_size):
+        return NotImplemented
+    a = p.widen(g)
+    for i, size in enumerate(input_size[2:]):
+        shape, dim = shape_of(a), 2 + i
+        out = shape[dim]
+        scale = _scale(scales, i, size, out)
+        if out % size == 0 and scale == size / out:
+            tiles = p.reshape(a, (*shape[:dim], size, out // size, *shape[dim + 1 :]))
+            a = p.sum(tiles, (dim + 1,))
+        else:
+            a = _add_back(p, a, dim, _nearest(p, size, out, scale), size)
+    return p.convert(a, p.out.dtype)
+
+
+# -- linear
+
+
+def _weights(p: Lowering, size: int, out: int, align: bool, scale: float | None) -> tuple[Node, Node, Node]:
+    """(left place, right place, weight of the right one) of each output element, in float32 as eager has them."""
+    place = p.iota(out, 0, 1, torch.float32, p.out.device)
+    if align:
+        at = p.mul(place, (size - 1) / (out - 1) if out > 1 else 0.0)
+    else:
+        at = p.sub(p.mul(p.add(place, 0.5), 1 / scale if scale else size / out), 0.5)
+        at = p.maximum(at, 0.0)
+    left = p.minimum(p.convert(p.floor(at), torch.int64), size - 1)
+    right = p.minimum(p.add(left, 1), size - 1)
+    weight = p.sub(at, p.convert(left, torch.float32))
+    return left, right, p.minimum(p.maximum(weight, 0.0), 1.0)
+
+
+def _along(p: Lowering, weight: Node, like: Node, dim: int) -> Node:
+    return p.broadcast_in_dim(p.convert(weight, dtype_of(like)), shape_of(like), (dim,))
+
+
+@decomposition(aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_trilinear3d.default)
+def upsample_linear(p: Lowering, x: Node, sizes: Sequence[int], align: bool, *scales: float | None) -> Any:
+    if not math.prod(shape_of(x)) or not dtype_of(x).is_floating_point:
+        return NotImplemented
+    a = p.widen(x)
+    for i, out in enumerate(p.out.shape[2:]):
+        dim = 2 + i
+        left, right, weight = _weights(p, shape_of(a)[dim], out, align, scales[i] if i < len(scales) else None)
+        low, high = _read(p, a, dim, left), _read(p, a, dim, right)
+        w = _along(p, weight, low, dim)
+        a = p.add(p.mul(low, p.sub(1.0, w)), p.mul(high, w))
+    return p.convert(a, p.out.dtype)
+
+
+@decomposition(
+    aten.upsample_linear1d_backward.default,
+    aten.upsample_bilinear2d_backward.default,
+    aten.upsample_trilinear3d_backward.default,
+)
+def upsample_linear_backward(
+    p: Lowering, g: Node, sizes: Sequence[int], input_size: Sequence[int], align: bool, *scales: float | None
+) -> Any:
+    if not math.prod(input_size) or not dtype_of(g).is_floating_point:
+        return NotImplemented
+    a = p.widen(g)
+    for i, size in enumerate(input_size[2:]):
+        dim = 2 + i
+        left, right, weight = _weights(p, size, shape_of(a)[dim], align, scales[i] if i < len(scales) else None)
+        w = _along(p, weight, a, dim)
+        low = _add_back(p, p.mul(a, p.sub(1.0, w)), dim, left, size)
+        a = p.add(low, _add_back(p, p.mul(a, w), dim, right, size))
+    return p.convert(a, p.out.dtype)
+
+
+# -- padding by reflection and replication
+
+
+def _padded_places(p: Lowering, size: int, low: int, high: int, reflect: bool) -> Node:
+    """The source place of each element of a padded dimension."""
+    place = p.iota(size + low + high, -low, 1, torch.int64, p.out.device)
+    if reflect:
+        return p.sub(size - 1, p.abs(p.sub(size - 1, p.abs(place))))
+    return p.minimum(p.maximum(place, 0), size - 1)
+
+
+def _over_padded(
+    p: Lowering, x: Node, sizes: Sequence[int], amounts: Sequence[int], reflect: bool, step: Callable[..., Node]
+) -> Any:
+    """`step(x, dim, places, size)` for each padded dimension of a tensor of `sizes`."""
+    if not math.prod(sizes) or min(amounts) < 0:
+        return NotImplemented
+    for i in range(len(amounts) // 2):
+        dim = rank_of(x) - 1 - i
+        low, high = amounts[2 * i], amounts[2 * i + 1]
+        if low or high:
+            x = step(x, dim, _padded_places(p, sizes[dim], low, high, reflect), sizes[dim])
+    return x
+
+
+def _pad(reflect: bool) -> Callable[..., Any]:
+    def rule(p: Lowering, x: Node, amounts: Sequence[int]) -> Any:
+        read = lambda x, dim, places, size: _read(p, x, dim, places)  # noqa: E731
+        return _over_padded(p, x, shape_of(x), amounts, reflect, read)
+
+    return rule
+
+
+def _pad_backward(reflect: bool) -> Callable[..., Any]:
+    def rule(p: Lowering, g: Node, x: Node, amounts: Sequence[int]) -> Any:
+        add = lambda g, dim, places, size: _add_back(p, g, dim, places, size)  # noqa: E731
+        found = _over_padded(p, p.widen(g), shape_of(x), amounts, reflect, add)
+        return found if found is NotImplemented else p.convert(found, p.out.dtype)
+
+    return rule
+
+
+for _rank in (1, 2, 3):
+    decomposition(getattr(aten, f"reflection_pad{_rank}d").default)(_pad(reflect=True))
+    decomposition(getattr(aten, f"replication_pad{_rank}d").default)(_pad(reflect=False))
+    decomposition(getattr(aten, f"reflection_pad{_rank}d_backward").default)(_pad_backward(reflect=True))
+    decomposition(getattr(aten, f"replication_pad{_rank}d_backward").default)(_pad_backward(reflect=False))
