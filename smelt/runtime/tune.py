@@ -25,6 +25,8 @@ MOST_RUNS = 6
 """Runs of candidates that stay close to each other."""
 CLOSE = 1.15
 """A candidate is out once its best run takes this many times the best of all."""
+TIE = 1.05
+"""Candidates this close are equal: the one listed first is taken."""
 LONG_S = 0.03
 """A candidate that has used this much time gets no further run: disturbances matter little to long operations."""
 STEADY = 1.3
@@ -72,7 +74,7 @@ def choose(operation: str, candidates: Mapping[str, Callable[[], object]], famil
 
     Args:
         operation: what is run, with everything the timing depends on (shapes, strides, dtypes, parameters).
-        candidates: name -> a run on prepared inputs. Runs must be repeatable.
+        candidates: name -> a run on prepared inputs, the preferred first. Runs must be repeatable.
         family: operations that differ in sizes only. A candidate that clearly lost in several of a family and never
             won is not tried on the rest (a library without kernels for this processor loses everywhere).
     """
@@ -82,7 +84,7 @@ def choose(operation: str, candidates: Mapping[str, Callable[[], object]], famil
         return known
     runs = measure({name: run for name, run in candidates.items() if not _hopeless(family, name)} or candidates)
     best = {name: min(times) for name, times in runs.items()}
-    winner = min(best, key=best.__getitem__)
+    winner = next(name for name, seconds in best.items() if seconds <= TIE * min(best.values()))
     key = _key(operation, names)
     with _lock:
         _known[key] = winner
