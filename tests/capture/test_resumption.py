@@ -313,7 +313,7 @@ def test_exception_after_a_break_is_eagers():
     def fn(x):
         y = x + 1
         graph_break()
-        raise ValueError("later")
+        raise ValueError(f"later {tuple(y.shape)}")
 
     raises(fn, ValueError, X)
 
