@@ -101,8 +101,12 @@ class GraphRecorder:
         first: Any = args[0] if args else None
         if op is aten.view.default and first.target is op:  # a view of a view is one view
             return self.emit(op, first.args[0], args[1])
-        if op is aten.permute.default and first.target is op:
-            return self.emit(op, first.args[0], [first.args[1][d] for d in args[1]])
+        if op is aten.permute.default:
+            if first.target is op:
+                return self.emit(op, first.args[0], [first.args[1][d] for d in args[1]])
+            shape = first.meta["val"].shape
+            if sorted(moved := [d for d in args[1] if shape[d] != 1]) == moved:  # only sizes of 1 change places
+                return self.emit(aten.view.default, first, [shape[d] for d in args[1]])
         if op is aten.view.default:  # values have no strides that could forbid a reshape
             val = args[0].meta["val"]
             vals = TensorMeta(tuple(args[1]), val.dtype, contiguous_stride(args[1]), val.device)

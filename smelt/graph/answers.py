@@ -148,12 +148,16 @@ def _convolution_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
     return _changed(answer, stride=channels_last_stride(answer.val.shape))
 
 
-def _like_input_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
-    """Channels last comes out when the input is."""
-    val = args[0].place.layout.val
-    if val.ndim != 4 or not is_channels_last(val.shape, val.stride):
-        return answer
-    return _changed(answer, stride=channels_last_stride(answer.val.shape))
+def _like_cpu(position: int) -> Callable[[Layout, Sequence[Any]], Layout]:
+    """Channels last comes out when the argument at `position` is."""
+
+    def rule(answer: Layout, args: Sequence[Any]) -> Layout:
+        val = args[position].place.layout.val
+        if val.ndim != 4 or not is_channels_last(val.shape, val.stride):
+            return answer
+        return _changed(answer, stride=channels_last_stride(answer.val.shape))
+
+    return rule
 
 
 def _statistics_dtype(args: Sequence[Any]) -> torch.dtype:
@@ -183,10 +187,10 @@ def _group_norm_backward_cpu(answer: Any, args: Sequence[Any]) -> Any:
 
 _CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.convolution.default: _convolution_cpu,
-    aten.pixel_shuffle.default: _like_input_cpu,
-    aten.pixel_unshuffle.default: _like_input_cpu,
-    aten.reflection_pad2d.default: _like_input_cpu,
-    aten.reflection_pad2d_backward.default: _like_input_cpu,
+    aten.pixel_shuffle.default: _like_cpu(0),
+    aten.pixel_unshuffle.default: _like_cpu(0),
+    aten.reflection_pad2d.default: _like_cpu(0),
+    aten.reflection_pad2d_backward.default: _like_cpu(1),
     aten._native_batch_norm_legit.default: _batch_norm_cpu,
     aten._native_batch_norm_legit.no_stats: _batch_norm_cpu,
     aten._native_batch_norm_legit_functional.default: _batch_norm_cpu,

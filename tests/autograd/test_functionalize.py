@@ -1,0 +1,131 @@
+"""The recorder: values, writes through views, merged nodes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from smelt.autograd.functionalize import GraphRecorder, is_view_node
+from smelt.base.errors import CompileError, Unsupported
+from smelt.graph.meta import meta_of
+from smelt.graph.trace import TraceMode, TraceTensor, trace_like
+
+aten = torch.ops.aten
+
+
+@pytest.fixture
+def rec() -> GraphRecorder:
+    return GraphRecorder()
+
+
+def bound(rec: GraphRecorder, *shape: int) -> TraceTensor:
+    tensor = trace_like(torch.zeros(shape))
+    rec.bind(tensor, rec.placeholder("x", meta_of(torch.zeros(shape))))
+    return tensor
+
+
+def test_equal_nodes_are_one(rec: GraphRecorder) -> None:
+    x = bound(rec, 3)
+    with TraceMode(rec):
+        a, b, c, d = x * 2, x * 2, x * 2.0, x * True
+    assert rec.value(a.place) is rec.value(b.place)
+    assert len({rec.value(t.place) for t in (a, c, d)}) == 3
+
+
+def test_zero_and_minus_zero_are_two(rec: GraphRecorder) -> None:
+    x = bound(rec, 3)
+    with TraceMode(rec):
+        assert rec.value((x + 0.0).place) is not rec.value((x + -0.0).place)
+
+
+def test_random_nodes_are_never_merged(rec: GraphRecorder) -> None:
+    x = bound(rec, 3)
+    with TraceMode(rec):
+        a, b = torch.rand_like(x), torch.rand_like(x)
+    assert rec.value(a.place) is not rec.value(b.place)
+    assert rec.value(a.place).meta["random"]
+
+
+def test_a_write_is_seen_by_older_views_and_not_by_older_values(rec: GraphRecorder) -> None:
+    x = bound(rec, 3, 4)
+    row, before = x[1], rec.value(x.place)
+    with TraceMode(rec):
+        x.mul_(2)
+    assert rec.value(x.place) is not before
+    assert rec.value(row.place).args[0] is rec.value(x.place)
+
+
+def test_a_write_through_a_view_changes_its_base(rec: GraphRecorder) -> None:
+    x = bound(rec, 3, 4)
+    with TraceMode(rec):
+        x.t()[1].fill_(7)
+    node = rec.value(x.place)
+    assert node.target is aten.permute.default and node.args[0].target is aten.select_scatter.default
+
+
+def test_views_that_nobody_reads_are_no_nodes(rec: GraphRecorder) -> None:
+    x = bound(rec, 3, 4)
+    with TraceMode(rec):
+        x.t().unsqueeze(0)[..., 1:].chunk(2)
+    assert len(rec.graph.nodes) == 1
+
+
+def test_low_precision_writes_keep_the_dtype(rec: GraphRecorder) -> None:
+    x = trace_like(torch.zeros(3, dtype=torch.float16))
+    rec.bind(x, rec.placeholder("x", x.place.layout.val))
+    with TraceMode(rec):
+        x.add_(trace_like_bound(rec))
+    assert rec.value(x.place).meta["val"].dtype is torch.float16
+
+
+def trace_like_bound(rec: GraphRecorder) -> TraceTensor:
+    return bound(rec, 3)
+
+
+def test_literals_and_constants(rec: GraphRecorder) -> None:
+    outside = torch.arange(3.0)
+    x = bound(rec, 3)
+    with TraceMode(rec):
+        number, several = torch.tensor(2.5), torch.tensor([1.0, 2.0])
+        y = x + outside
+        z = x * outside
+    assert rec.value(number.place).target is aten.full.default
+    assert rec.value(several.place).op == "get_attr"
+    assert rec.value(y.place).args[1] is rec.value(z.place).args[1]
+    assert number.item() == 2.5
+    assert not rec.changed_constants()
+
+
+def test_a_number_that_was_written_has_no_known_value(rec: GraphRecorder) -> None:
+    with TraceMode(rec):
+        number = torch.tensor(2.5)
+        number.add_(1)
+        with pytest.raises(Unsupported, match="needs the values"):
+            number.item()
+
+
+def test_foreign_tensors_are_refused(rec: GraphRecorder) -> None:
+    with pytest.raises(CompileError, match="did not make"), TraceMode(rec):
+        trace_like(torch.zeros(2)) + 1
+
+
+def test_generators_are_refused(rec: GraphRecorder) -> None:
+    with pytest.raises(Unsupported, match="generator"), TraceMode(rec):
+        torch.rand(2, generator=torch.Generator())
+
+
+def test_foreach_writes(rec: GraphRecorder) -> None:
+    a, b = bound(rec, 2), bound(rec, 3)
+    with TraceMode(rec):
+        torch._foreach_add_([a, b], 1.0)
+        torch._foreach_mul_([a, b], [a.sum(), b.sum()][0])
+    for t in (a, b):
+        assert rec.value(t.place).meta["val"].shape == tuple(t.shape)
+        assert t.place.storage.version == 2
+
+
+def test_is_view_node(rec: GraphRecorder) -> None:
+    x = bound(rec, 3, 4)
+    with TraceMode(rec):
+        view, value = x.t(), x * 2
+    assert is_view_node(rec.value(view.place)) and not is_view_node(rec.value(value.place))

@@ -1,0 +1,108 @@
+"""Reads and writes through every view operator, replayed functionally, against real memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smelt.autograd.views import inverse, memory_order
+from smelt.base.errors import Unsupported
+from smelt.graph.meta import meta_of
+from tests.autograd.compare import check, compiled
+
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "select": lambda x: x.select(1, -1),
+    "slice": lambda x: x[:, 1:4:2],
+    "slice_far": lambda x: x[-2:, :100],
+    "transpose": lambda x: x.transpose(0, -1),
+    "permute": lambda x: x.permute(2, 0, 1),
+    "t": lambda x: x[0].t(),
+    "view": lambda x: x.view(6, -1),
+    "flatten": lambda x: x.flatten(1),
+    "unflatten": lambda x: x.unflatten(2, (2, 2)),
+    "squeeze": lambda x: x[:, :1].squeeze(1),
+    "squeeze_all": lambda x: x[:1, :1].squeeze(),
+    "unsqueeze": lambda x: x.unsqueeze(-1),
+    "expand": lambda x: x[:, None].expand(2, 1, 3, 4),
+    "diagonal": lambda x: x.diagonal(1, 1, 2),
+    "split": lambda x: x.split([1, 3], 2)[1],
+    "chunk": lambda x: x.chunk(2, 1)[0],
+    "unbind": lambda x: x.unbind(2)[2],
+    "movedim": lambda x: x.movedim(0, 2),
+    "unfold": lambda x: x.unfold(2, 2, 2),
+    "as_strided": lambda x: x.as_strided((2, 3), (12, 4), 1),
+    "as_strided_by_index": lambda x: x.as_strided((3, 3), (5, 3), 2),
+    "dtype": lambda x: x.view(torch.int32).view(torch.float32),
+    "smaller_dtype": lambda x: x.view(torch.int16),
+    "detach": lambda x: x.detach(),
+    "real": lambda x: torch.view_as_real(torch.view_as_complex(x.view(2, 3, 2, 2))),
+    "chain": lambda x: x.transpose(1, 2)[:, ::2].flatten(1)[1],
+    "overlapping": lambda x: x[:1].expand(2, 3, 4)[1],
+}
+
+
+def values() -> torch.Tensor:
+    return torch.linspace(-1, 1, 24).reshape(2, 3, 4)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_read(name: str) -> None:
+    check(lambda x: (VIEWS[name](x * 1) + 1).clone(), lambda: [values()])
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_write(name: str) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 1
+        before = y[0]
+        VIEWS[name](y).fill_(3)
+        return y, before * 2
+
+    check(fn, lambda: [values()])
+
+
+@pytest.mark.parametrize("name", sorted(set(VIEWS) - {"detach", "dtype", "smaller_dtype", "real", "overlapping"}))
+def test_write_with_gradients(name: str) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        with torch.no_grad():
+            shape = VIEWS[name](values()).shape
+        part = w.expand(shape) if w.dim() == 0 else w
+        view = {"split": lambda t: t[..., 1:], "chunk": lambda t: t[:, :2], "unbind": lambda t: t[..., 2]}.get(name)
+        (view or VIEWS[name])(y).mul_(part)
+        return y
+
+    check(fn, lambda: [values().requires_grad_(), torch.tensor(1.5, requires_grad=True)])
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.permutations(range(3)),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 8)), min_size=0, max_size=3),
+    st.integers(0, 4),
+)
+def test_as_strided_anywhere(order: list[int], dims: list[tuple[int, int]], offset: int) -> None:
+    shape, stride = [n for n, _ in dims], [s for _, s in dims]
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.as_strided(shape, stride, offset) * 2
+
+    check(fn, lambda: [torch.arange(40.0).reshape(2, 4, 5).permute(order)])
+
+
+def test_memory_outside_a_sliced_input_is_refused() -> None:
+    with pytest.raises(Unsupported, match="reaches outside"):
+        compiled(lambda x: x.as_strided((4,), (1,)) * 2, [torch.zeros(4, 4)[:, :2]])
+
+
+def test_inverse() -> None:
+    assert inverse([2, 0, 1]) == [1, 2, 0]
+
+
+def test_memory_order() -> None:
+    assert memory_order(meta_of(torch.empty(2, 3, 4).permute(2, 0, 1))) == [1, 2, 0]
+    assert memory_order(meta_of(torch.empty(4, 4)[:, ::2])) is None
