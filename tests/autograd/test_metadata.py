@@ -83,7 +83,6 @@ class Images(nn.Module):
             F.avg_pool2d(y, 3, 1),
             F.adaptive_avg_pool2d(y, 2),
             F.adaptive_max_pool2d(y, 2),
-            F.interpolate(y, scale_factor=2.0),
             F.interpolate(y, scale_factor=2.0, mode="bilinear"),
             F.pixel_shuffle(y, 2),
             F.pad(y, (1, 1, 1, 1), mode="reflect"),
