@@ -109,8 +109,8 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any]) -> Any:
         return p.emit(target, *args, **kwargs)
     p.result = result = node.meta["val"]
     rule = DECOMPOSITIONS.get(target)
-    p.operands = [n.meta["val"] for n in node.all_input_nodes]
-    if rule is not None and _plain(result) and all(map(_plain, p.operands)):
+    p.node = node
+    if rule is not None and _plain(result) and all(_plain(n.meta["val"]) for n in node.all_input_nodes):
         value = rule(p, *args, **kwargs)
         if value is not NotImplemented:
             _check(node, value, result)

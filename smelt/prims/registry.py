@@ -40,7 +40,13 @@ def decomposition(*targets: OpOverload) -> Callable[[Decomposition], Decompositi
 
 
 class Lowering(Builder):
-    """A Builder that knows the ATen node being decomposed and numbers the random streams."""
+    """A Builder that knows the ATen node being decomposed and numbers the random streams.
+
+    Attributes:
+        node: the ATen node at hand.
+        result: its meta: a TensorMeta, or a tuple of them.
+        seed: the placeholder that random streams start from; None when the graph has none.
+    """
 
     def __init__(self, graph: fx.Graph, *, eager_rng: bool = False) -> None:
         super().__init__(graph)
@@ -48,7 +54,7 @@ class Lowering(Builder):
         self.seed: Node | None = None
         self.streams = 0
         self.result: Any = None
-        self.operands: list[TensorMeta] = []  # ATen metas of the node's inputs
+        self.node: Node | None = None
 
     @property
     def out(self) -> TensorMeta:

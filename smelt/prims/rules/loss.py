@@ -45,9 +45,9 @@ def nll_loss(
     share = p.convert(valid, wide) if each is None else p.where(valid, each, 0.0)
     total = p.sum(share, dims)
     meta, total_meta = p.result
-    if reduction == NONE:
+    if reduction == NONE and rank_of(x) > 1:
         return p.convert(p.reshape(loss, meta.shape), meta.dtype), p.full((), 0, total_meta.dtype, total_meta.device)
-    loss = p.sum(loss, dims)
+    loss = p.sum(loss, dims)  # without a batch, whatever the reduction, a single number
     loss = p.div(loss, total) if reduction == MEAN else loss
     return p.convert(loss, meta.dtype), p.convert(total, total_meta.dtype)
 

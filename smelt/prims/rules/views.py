@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import Node
 
+from smelt.base.errors import CompileError
 from smelt.graph.meta import contiguous_stride, is_dense
+from smelt.graph.schema import Kind, op_info
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_of, shape_of
 
 
@@ -332,12 +335,26 @@ def rot90(p: Lowering, x: Node, k: int = 1, dims: Sequence[int] = (0, 1)) -> Nod
             return p.flip(turned, (a if turns == 1 else b,))
 
 
+def _root(node: Node) -> Node:
+    """The ATen value whose memory a chain of views shows."""
+    while isinstance(node.target, OpOverload) and op_info(node.target).kind is Kind.VIEW:
+        node = node.all_input_nodes[0]
+    return node
+
+
 @decomposition(aten.as_strided.default, aten.as_strided_copy.default)
 def as_strided(p: Lowering, x: Node, sizes: Sequence[int], strides: Sequence[int], offset: int | None = None) -> Any:
-    """Of a tensor that fills its memory: its elements in memory order, looked up where the strides point."""
-    meta, count = p.operands[0], math.prod(shape_of(x))
-    if not is_dense(meta.shape, meta.stride) or not math.prod(sizes):
+    """Elements of the operand's memory: those it holds in memory order, looked up where the strides point.
+
+    An input may be part of larger memory, which only the operator itself can reach.
+    """
+    assert p.node is not None
+    source: Node = p.node.all_input_nodes[0]
+    meta, count = source.meta["val"], math.prod(shape_of(x))
+    if _root(source).op == "placeholder" or not math.prod(sizes):
         return NotImplemented
+    if not is_dense(meta.shape, meta.stride) or _root(source).meta["val"].numel != count:
+        raise CompileError("as_strided of a tensor that shows only part of its memory", at=p.node.name)
     order = sorted(range(len(meta.shape)), key=lambda d: (-meta.stride[d], d))
     flat = p.reshape(p.permute(x, tuple(order)), (count,))
     if tuple(strides) == contiguous_stride(tuple(sizes)):

@@ -307,8 +307,6 @@ def views() -> Table:
     table |= same("slice_scatter", call(x, f(2, 2, 4), 1, 1, 3), call(x, f(2, 3, 2), 2, 0, 4, 2), call(x, f(2, 3, 4)))
     table |= same("select_scatter", call(x, f(2, 4), 1, -1))
     table |= same("rot90", *(call(x, k, [0, 2]) for k in range(-1, 4)))
-    strided = (call(x, [3, 4], [4, 1], 12), call(x, [5, 3], [2, 3]), call(x.permute(2, 0, 1), [2, 2], [1, 5], 3))
-    table |= same("as_strided as_strided_copy", *strided)
     return table | same("unfold", call(f(7, 2), 0, 3, 2), call(x, 2, 2, 1))
 
 

@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import fx
 from torch.utils._pytree import tree_map
 
 from smelt.base.options import Options
+from smelt.graph.meta import meta_of
 from smelt.prims.decompose import decompose, fallbacks
 from smelt.prims.registry import DECOMPOSITIONS
 from tests.prims.aten_check import aten_graph, hold
 from tests.prims.rules.cases import Call, all_cases
 
+aten = torch.ops.aten
 CASES = all_cases()
 TARGETS = {str(target).removeprefix("aten."): target for target in DECOMPOSITIONS}
 
@@ -54,10 +57,38 @@ def lowered(case: Call) -> Call:
 
 
 def test_every_decomposition_has_a_case():
-    assert set(TARGETS) == set(CASES)
+    assert set(TARGETS) == set(CASES) | STRIDED
 
 
-@pytest.mark.parametrize("name", sorted(TARGETS))
+STRIDED = {"as_strided.default", "as_strided_copy.default"}
+
+
+@pytest.mark.parametrize("turn", [(0, 1, 2), (2, 0, 1)])
+@pytest.mark.parametrize("name", sorted(STRIDED))
+@pytest.mark.parametrize(
+    ("sizes", "strides", "offset"), [([3, 4], [4, 1], 12), ([5, 3], [2, 3], 0), ([2, 2], [1, 5], 3)]
+)
+def test_as_strided(name: str, turn: tuple[int, ...], sizes: list[int], strides: list[int], offset: int):
+    """Of a fresh value and of a view of all of it; of an input it stays as it is."""
+    x = torch.randn(2, 3, 4)
+    graph = fx.Graph()
+    node = graph.placeholder("x")
+    node.meta["val"] = meta_of(x)
+    want = x
+    steps = [(aten.exp.default, ()), (aten.permute.default, (list(turn),)), (TARGETS[name], (sizes, strides, offset))]
+    for op, args in steps:
+        want = op(want, *args)
+        node = graph.call_function(op, (node, *args))
+        node.meta["val"] = meta_of(want)
+    graph.output((node,))
+    prims = decompose(fx.GraphModule(torch.nn.Module(), graph))
+    assert not fallbacks(prims)
+    torch.testing.assert_close(prims(x)[0], want)
+    gm, _ = aten_graph(TARGETS[name], (x, sizes, strides, offset), {}, TARGETS[name](x, sizes, strides, offset))
+    assert fallbacks(decompose(gm))
+
+
+@pytest.mark.parametrize("name", sorted(set(TARGETS) - STRIDED))
 def test_float32_and_integers(name: str):
     for case in CASES[name]:
         run(TARGETS[name], case)
@@ -66,7 +97,7 @@ def test_float32_and_integers(name: str):
 HALF_DECLINED = {"addbmm.default"}
 
 
-@pytest.mark.parametrize("name", sorted(set(TARGETS) - HALF_DECLINED))
+@pytest.mark.parametrize("name", sorted(set(TARGETS) - STRIDED - HALF_DECLINED))
 def test_bfloat16(name: str):
     for case in map(lowered, CASES[name]):
         try:
