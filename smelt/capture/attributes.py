@@ -29,7 +29,8 @@ def find_in_class(vm: Any, cls: type, name: str) -> Any:
     found = vm.lookups.get(key, _MISS)
     if found is _MISS:
         found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), _MISS)
-        if found is not _MISS and not policy.is_frozen(cls.__module__) and id(cls) not in vm.created:
+        stable = policy.is_frozen(cls.__module__) and name != "forward" or id(cls) in vm.created
+        if found is not _MISS and not stable:
             vm.guards.check(sources.class_attr(cls, name), native.IS, found)
         vm.lookups[key] = found
     return found

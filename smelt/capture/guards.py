@@ -45,11 +45,11 @@ class GuardList:
         places: the place in the user's code that each check is blamed on; `where()` gives the present one.
     """
 
-    def __init__(self, where: Callable[[], At | None] = lambda: None) -> None:
+    def __init__(self, where: Callable[[], At | None] | None = None) -> None:
         self.sources: list[Source] = []
         self.checks: list[tuple[int, int, Any]] = []
         self.places: list[At | None] = []
-        self._where = where
+        self._where: Callable[[], At | None] = where or _nowhere
         self._fetches: list[tuple[int, int, Any]] = []
         self._by_source: dict[Source, int] = {}
         self._by_step: dict[tuple[Any, ...], int] = {}
@@ -109,7 +109,11 @@ class GuardList:
             (index, kind, native.TensorSpec(operand) if kind == native.TENSOR else operand)
             for index, kind, operand in self.checks
         ]
-        return native.Guards(self._fetches, checks, list(outputs))
+        guards = native.Guards(self._fetches, checks, list(outputs))
+        # what stays behind for printing must not keep the capture or its tensors alive
+        self._where = _nowhere
+        self.checks = [(i, k, str(meta_of(o)) if k == native.TENSOR else o) for i, k, o in self.checks]
+        return guards
 
     def lines(self) -> list[str]:
         """Each check as a line of Python with the user's line that asked for it."""
@@ -134,6 +138,10 @@ class GuardList:
             return operand
         name = getattr(operand, "__qualname__", None)
         return name if kind in (native.IS, native.TYPE_IS) and name else repr(operand)[:200]
+
+
+def _nowhere() -> None:
+    return None
 
 
 def _key(key: Any) -> Any:

@@ -41,12 +41,31 @@ def _names(fn: Callable[..., Any]) -> tuple[tuple[str, ...], str]:
     return known
 
 
+_OUT_OF_PLACE = {
+    operator.iadd: operator.add,
+    operator.iand: operator.and_,
+    operator.ifloordiv: operator.floordiv,
+    operator.ilshift: operator.lshift,
+    operator.imatmul: operator.matmul,
+    operator.imul: operator.mul,
+    operator.imod: operator.mod,
+    operator.ior: operator.or_,
+    operator.ipow: operator.pow,
+    operator.irshift: operator.rshift,
+    operator.isub: operator.sub,
+    operator.itruediv: operator.truediv,
+    operator.ixor: operator.xor,
+}
+"""`n += tensor` with a number `n` makes a new tensor."""
+
+
 def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
     """`left <op> right`"""
     first, second = type(left), type(right)
     if first in LEAVES and second in LEAVES:
         return user(fn, left, right)
     if first is TraceTensor or second is TraceTensor:
+        fn = fn if first is TraceTensor else _OUT_OF_PLACE.get(fn, fn)
         return vm.tensors.run(fn, (vm.effects.plain(left), vm.effects.plain(right)), {})
     forward, reflected = _names(fn)
     for name in forward:

@@ -7,6 +7,7 @@ point where a frame continues after a graph break (`Session.resumed`). What come
 from __future__ import annotations
 
 import inspect
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -74,6 +75,7 @@ class Session:
         self.breaks: list[BreakReason] = []
         self.points: dict[tuple[int, int, int], native.ResumePoint] = {}
         self._kept: list[Any] = []
+        self._lock = threading.RLock()
 
     # -- callbacks -----------------------------------------------------------------------------------------------
 
@@ -99,6 +101,12 @@ class Session:
             self._kept.append(key)
         if place.given_up:
             return
+        before = len(place.versions)
+        with self._lock:
+            if len(place.versions) == before:  # else another thread made one meanwhile: try it first
+                self._attempt_locked(key, place, begin)
+
+    def _attempt_locked(self, key: Any, place: Place, begin: Callable[[Interpreter], Frame]) -> None:
         if len(place.versions) >= self.options.recompile_limit:
             self._over_limit(place)
             return
@@ -114,13 +122,11 @@ class Session:
 
     def _over_limit(self, place: Place) -> None:
         place.given_up = True
-        last = place.versions[-1]
         text = f"{place.name} was compiled {len(place.versions)} times: it runs in eager from now on"
         why = self._failing(place)
         if self.options.fullgraph:
             raise Unsupported(text, why=why, hint="raise options recompile_limit, or make the value stable")
         warnings.warn(SmeltWarning(str(SmeltError(text, why=why, hint="options={'recompile_limit': n}"))), stacklevel=2)
-        del last
 
     def _failing(self, place: Place) -> str:
         """The guards that the versions of a place differ in, as text."""
@@ -136,7 +142,10 @@ class Session:
         try:
             vm, frame, stop = self._interpret(begin)
         except UserError:
-            return  # eager raises it as well, with the user's own traceback
+            # eager raises it as well, with the user's own traceback; one that keeps raising is not tried forever
+            place.failed += 1
+            place.given_up = place.failed >= self.options.recompile_limit
+            return
         except Break as refused:
             self._refuse(place, refused)
             return
@@ -201,13 +210,15 @@ class Session:
             graph = self._compile(place, vm, residual)
             if graph is None:
                 return
+        residual.inputs = []  # a version must not keep the first call's tensors alive
         vm.guards.check(_SESSION_SOURCE, native.IS, self)
         entry = native.add_entry(key, vm.guards.finish(residual.outputs), residual.code(), residual.namespace(graph))
         place.versions.append(Version(place.name, vm.guards, residual, entry, reason))
 
     def _compile(self, place: Place, vm: Interpreter, residual: Residual) -> Callable[..., Any] | None:
         report = Report.for_graph(place.name.replace("<", "").replace(">", ""))
-        report.add("guards.py", lambda: "\n".join(vm.guards.lines()) + "\n")
+        guards = vm.guards
+        report.add("guards.py", lambda: "\n".join(guards.lines()) + "\n")
         report.add("residual.py", lambda: residual.source)
         count("graphs")
         count("ops", residual.ops)

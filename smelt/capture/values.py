@@ -80,6 +80,18 @@ def read_function(vm: Any, value: types.FunctionType, source: Source) -> Any:
     return vm.register(value, source)
 
 
+@READ(tuple)
+def read_tuple(vm: Any, value: tuple[Any, ...], source: Source) -> Any:
+    """A tuple of plain data is plain data; of others, its items are read one by one."""
+    if type(value) is tuple and _all_plain(value):
+        return read_plain(vm, value, source)
+    return read_object(vm, value, source)
+
+
+def _all_plain(value: tuple[Any, ...]) -> bool:
+    return all(type(item) in LEAVES or type(item) is tuple and _all_plain(item) for item in value)
+
+
 @READ(object)
 def read_object(vm: Any, value: Any, source: Source) -> Any:
     """Anything else: its type now, what it holds when that is read."""
