@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
+
 from smelt.codegen.body import Arguments, BodyRenderer, store_text
 from smelt.codegen.folds import fold
 from smelt.codegen.nest import Nest, make_nest
@@ -21,7 +23,7 @@ from smelt.schedule.dependencies import row_major
 from smelt.schedule.group import Group, Member, Place
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
-from smelt.shapes.expr import Expr, Var, flat_index, variable
+from smelt.shapes.expr import Expr, Var, constant, flat_index, variable
 
 
 @dataclass(frozen=True)
@@ -222,13 +224,14 @@ class KernelRenderer(BodyRenderer):
         for member in columns:
             self.accumulate_column(member)
         for member in stores:
-            self.store(member)
+            for one_row in self.unrolled(member):
+                self.store(one_row)
         before = [line for one in folds for line in one.begin_part]
         after = [line for one in folds for line in one.end_part]
         self.close_inner(loop, before, after)
         for member, one in zip(rows, folds, strict=True):
             dtype = metas_of(member.node).dtype
-            text, ctype = one.result, self.target.value_types[dtype]
+            text, ctype = self.rounded(one.result, dtype), self.target.value_types[dtype]
             name = self.scopes.name("f")
             self.scopes.line(f"const {ctype} {name} = {text};", self.row_depth)
             self.results[member.name] = V(name, dtype, self.row_depth)
@@ -237,6 +240,10 @@ class KernelRenderer(BodyRenderer):
 
     def evaluate(self, member: Member) -> V:
         return member.node.body(self, member.source)
+
+    def rounded(self, text: str, dtype: torch.dtype) -> str:
+        """The result of a fold, which runs in float32, as a value of a low-precision dtype."""
+        return self.call(f"{ROUNDING[dtype]}_round", text) if dtype in ROUNDING else text
 
     def outer_stores(self, phase: int) -> None:
         for member in self.phases.outer_stores(phase):
@@ -306,9 +313,19 @@ class KernelRenderer(BodyRenderer):
     def accumulate_column(self, member: Member) -> None:
         assert isinstance(member.node, Reduction)
         one = fold(member.node.kind, member.node.dtype, self.columns[member.name], False)
-        value = self.evaluate(member)
         slot = f"{self.columns[member.name]}[{self.text_of(self.inner_place())}]"
-        self.scopes.line(one.update_slot(slot, value.text))
+        values = [self.evaluate(m).text for m in self.unrolled(member)]
+        if member.node.kind == "sum" and len(values) > 1:
+            values = [" + ".join(f"({a} + {b})" for a, b in zip(values[::2], values[1::2], strict=True))]
+        for value in values:
+            self.scopes.line(one.update_slot(slot, value))
+
+    def unrolled(self, member: Member) -> list[Member]:
+        """The member at each value of the unrolled variable."""
+        var = self.nest.unrolled
+        if var is None:
+            return [member]
+        return [member.substituted({var: constant(i)}) for i in range(var.size)]
 
     def store_columns(self) -> None:
         members = [m for m in self.nest.members.values() if m.place is Place.COLUMN]
@@ -318,7 +335,7 @@ class KernelRenderer(BodyRenderer):
         for member in members:
             assert isinstance(member.node, Reduction)
             dtype = metas_of(member.node).dtype
-            text = f"{self.columns[member.name]}[{self.text_of(self.inner_place())}]"
+            text = self.rounded(f"{self.columns[member.name]}[{self.text_of(self.inner_place())}]", dtype)
             self.write(member, self.scopes.define(self.target.value_types[dtype], text, dtype, self.scopes.depth))
         self.close_inner(_Loop())
 

@@ -20,7 +20,11 @@ PARALLEL_WORK = 32768
 """Element operations below which a kernel stays on one thread."""
 
 CHUNK = 4096
-SHORT = 64
+BLOCK = 512
+"""Elements whose sum is taken before it is added to the row's: rounding errors stay near those of pairwise sums."""
+
+COLUMNS = 2048
+UNROLL = 4
 TILE = 32
 
 
@@ -29,6 +33,7 @@ class Nest:
     """Loops of one kernel.
 
     `limits`: variables that stop early, `limit` being the first value of `base * size + variable` that is out.
+    `unrolled`: a short variable that is no loop: column reductions take its values at once and add their sum.
     `tiled`: the inner loops are a tile over two variables, each contiguous in some tensor.
     """
 
@@ -40,6 +45,7 @@ class Nest:
     flat: bool
     limits: dict[Var, tuple[Var, int]] = field(default_factory=dict)
     tiled: bool = False
+    unrolled: Var | None = None
 
     def size(self, loops: Sequence[Var]) -> int:
         """Iterations of some of the loops."""
@@ -61,6 +67,7 @@ class _Builder:
         self.names = Names(count=1_000_000)
         self.limits: dict[Var, tuple[Var, int]] = {}
         self.tiled = False
+        self.unrolled: Var | None = None
 
     def build(self) -> Nest:
         self.split_divisions()
@@ -71,10 +78,14 @@ class _Builder:
             self.flat_roles()
         else:
             self.block_sums()
+        self.narrow_columns()
+        self.unroll_columns()
         kept, folded, inner = (self.of(role) for role in (Role.KEPT, Role.FOLDED, Role.INNER))
         work = math.prod(v.size for v in self.order) * max(1, min(8, self.ops()))
         parallel = work >= PARALLEL_WORK and math.prod(v.size for v in kept) > 1
-        return Nest(self.members, kept, folded, inner, parallel, self.group.flat, self.limits, self.tiled)
+        return Nest(
+            self.members, kept, folded, inner, parallel, self.group.flat, self.limits, self.tiled, self.unrolled
+        )
 
     def ops(self) -> int:
         return sum(m.cost + len(m.reads) for m in self.members.values())
@@ -176,8 +187,35 @@ class _Builder:
     def block_sums(self) -> None:
         """Long row sums run in blocks, whose sums are added up: fewer roundings follow one another."""
         inner = self.of(Role.INNER)
-        if inner and inner[-1].size >= CHUNK and self.group.has(Place.ROW):
-            self.chunk(inner[-1], CHUNK // 4, Role.INNER)
+        if inner and inner[-1].size >= 2 * BLOCK and self.group.has(Place.ROW):
+            self.chunk(inner[-1], BLOCK, Role.INNER)
+
+    def narrow_columns(self) -> None:
+        """Without row values, a wide column kernel takes a few cache lines of columns at a time, in parallel."""
+        inner = self.of(Role.INNER)
+        width = math.prod(v.size for v in inner)
+        if not self.group.has(Place.COLUMN) or self.group.has(Place.ROW) or self.group.has(Place.OUTER):
+            return
+        if not inner or width < 2 * COLUMNS:
+            return
+        for var in inner[:-1]:
+            self.roles[var] = Role.KEPT
+        if inner[-1].size >= 2 * COLUMNS:
+            self.chunk(inner[-1], COLUMNS, Role.KEPT)
+        rank = {Role.KEPT: 0, Role.FOLDED: 1, Role.INNER: 2}
+        self.order.sort(key=lambda v: rank[self.roles[v]])
+
+    def unroll_columns(self) -> None:
+        """Take four rows at a time: a quarter of the accumulator traffic, and of the roundings in a row."""
+        folded = self.of(Role.FOLDED)
+        if not folded or self.group.has(Place.ROW) or self.group.has(Place.OUTER) or folded[-1].size % UNROLL:
+            return
+        if sum(m.ops for m in self.members.values()) > 40:
+            return
+        high, low = self.names.fresh(folded[-1].size // UNROLL), self.names.fresh(UNROLL)
+        self.replace(folded[-1], (high, low), variable(high) * UNROLL + variable(low))
+        self.order.remove(low)
+        self.unrolled = low
 
     def flat_roles(self) -> None:
         """A pointwise kernel: everything but the contiguous loop is parallel; long loops are cut into chunks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import fx
 from smelt.base.errors import CompileError
 from smelt.graph.meta import TensorMeta, meta_of
 from smelt.loops import indexing, movement, pointwise, reductions
-from smelt.loops.ir import Constant, Extern, Input, Item, LoopProgram, Node, Output, Ref
+from smelt.loops.ir import Constant, Extern, Input, Item, LoopProgram, Node, Output, Pointwise, Ref, Scatter
 from smelt.loops.registry import LOWERINGS, Operand
 from smelt.prims.table import Prim
 
@@ -39,7 +40,8 @@ def lower(gm: fx.GraphModule) -> LoopProgram:
             case "get_attr":
                 nodes[node.name] = _constant(gm, node)
             case "call_function":
-                nodes[node.name] = _lower_call(node)
+                lowered = _lower_call(node)
+                nodes |= {n.name: n for n in _widened(lowered)}
             case "output":
                 outputs = [_output(value) for value in node.args[0]]
             case other:
@@ -70,6 +72,30 @@ def _lower_call(node: fx.Node) -> Node:
     if name in LOWERINGS and not _is_strange(meta):
         return LOWERINGS[name](node.name, meta, *(_operands(a) for a in node.args))
     return _extern(node, meta)
+
+
+def _widened(node: Node) -> list[Node]:
+    """Sums of many low-precision numbers into few places run in float32 and are rounded once."""
+    narrow = (torch.bfloat16, torch.float16)
+    if not isinstance(node, Scatter) or not node.accumulate or node.meta.dtype not in narrow:
+        return [node]
+    dtype, wide = node.meta.dtype, f"{node.name}_wide"
+    base, body = node.base, node.body
+    scatter = replace(
+        node,
+        name=wide,
+        meta=replace(node.meta, dtype=torch.float32),
+        base=lambda ops, index: ops.convert(base(ops, index), dtype, torch.float32),
+        body=lambda ops, index: ops.convert(body(ops, index), dtype, torch.float32),
+    )
+    rounded = Pointwise(
+        node.name,
+        node.meta,
+        (wide,),
+        lambda ops, index: ops.convert(ops.load(wide, index), torch.float32, dtype),
+        "convert",
+    )
+    return [scatter, rounded]
 
 
 def _is_strange(meta: Any) -> bool:

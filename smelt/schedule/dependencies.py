@@ -92,7 +92,7 @@ class Tracer:
         self.ops += 1
 
     def convert(self, value: Any, source: torch.dtype, target: torch.dtype) -> Any:
-        self.cost += 1
+        self.cost += source is not target
 
     def masked(self, conditions: Sequence[Condition], body: Callable[[], Any], other: Any) -> Any:
         self.cost += 2

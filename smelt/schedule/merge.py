@@ -145,6 +145,8 @@ def _column_refusal(group: Group) -> str | None:
     if not columns:
         return None
     width = group.size(Role.INNER)
+    if not group.has(Place.ROW) and not group.has(Place.OUTER):
+        width = min(width, MAX_COLUMN_WIDTH)  # such kernels are cut into narrower ones
     if columns > MAX_COLUMNS or columns * width > 4 * MAX_COLUMN_WIDTH:
         return f"{columns} column accumulators of {width} do not stay in cache"
     work = group.size()

@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from smelt.graph.meta import TensorMeta
 from smelt.loops.ir import Body, Index, LoopProgram, Node, Ops, Reduction, Value
 from smelt.schedule.dependencies import Names, row_major, trace
@@ -108,28 +110,30 @@ def _halves(node: Reduction, part: int) -> tuple[Reduction, Reduction]:
     order = [*chunks, *kept, *folded]
     sizes = tuple(shape[d] for d in order)
     made = sizes[: len(chunks) + len(kept)]
-    meta = TensorMeta(made, node.dtype, row_major(made), node.meta.device)
+    # parts of a low-precision sum stay in float32: it is rounded once, at the end
+    wide = torch.float32 if node.dtype in (torch.bfloat16, torch.float16) else node.dtype
+    meta = TensorMeta(made, wide, row_major(made), node.meta.device)
     name = f"{node.name}_part"
-    first = _part(node, order, cut, left)
+    first = _part(node, order, cut, left, wide)
     folded = list(range(len(made), len(sizes)))
-    partial = Reduction(name, meta, node.inputs, first, node.kind, sizes, tuple(folded), node.dtype)
+    partial = Reduction(name, meta, node.inputs, first, node.kind, sizes, tuple(folded), wide)
 
     def body(ops: Ops, index: Index) -> Value:
         return ops.load(name, index)
 
-    rest = replace(node, inputs=(name,), body=body, source_shape=made, dims=tuple(range(len(chunks))))
+    over = tuple(range(len(chunks)))
+    rest = replace(node, inputs=(name,), body=body, source_shape=made, dims=over, dtype=wide)
     return partial, rest
 
 
-def _part(node: Reduction, order: Sequence[int], cut: int | None, size: int) -> Body:
+def _part(node: Reduction, order: Sequence[int], cut: int | None, size: int, dtype: torch.dtype) -> Body:
     """The body of `node` for an index whose dimensions are permuted by `order`, with dimension `cut` in two pieces."""
     inverse = sorted(range(len(order)), key=order.__getitem__)
 
     def body(ops: Ops, index: Index) -> Value:
         straight = tuple(index[d] for d in inverse)
-        if cut is None:
-            return node.body(ops, straight)
-        joined = straight[cut] * size + straight[cut + 1]
-        return node.body(ops, (*straight[:cut], joined, *straight[cut + 2 :]))
+        if cut is not None:
+            straight = (*straight[:cut], straight[cut] * size + straight[cut + 1], *straight[cut + 2 :])
+        return ops.convert(node.body(ops, straight), node.dtype, dtype)
 
     return body

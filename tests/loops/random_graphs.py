@@ -11,6 +11,9 @@ from torch import fx
 from tests.loops.graphs import GraphBuilder, layer_norm, repeated, shape_of, softmax
 
 SHAPES = [(4, 6, 8), (24, 8), (3, 5), (192,), (2, 3, 16), (4, 48), (1, 7), (5, 1, 4), (40, 33), ()]
+BIG_SHAPES = [(64, 512), (8, 64, 96), (2, 16, 40, 40), (300, 130), (40000,), (3, 20000), (788, 48), (512, 4, 24)]
+"""Large enough that reductions are split, loops are parallel, chunked and tiled."""
+
 UNARY = "neg abs exp tanh sigmoid sin erf sqrt relu round floor".split()
 BINARY = "add sub mul maximum minimum atan2".split()
 
@@ -18,13 +21,14 @@ BINARY = "add sub mul maximum minimum atan2".split()
 class RandomGraph:
     """Builds one graph from a seed. Values stay near 1, so that rounding differences stay small."""
 
-    def __init__(self, seed: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, seed: int, dtype: torch.dtype = torch.float32, big: bool = False) -> None:
         self.rng = random.Random(seed)
         self.g = GraphBuilder()
         self.dtype = dtype
         self.pool: list[fx.Node] = []
         self.seed_input = self.g.input(dtype=torch.int64)
-        shape = self.rng.choice(SHAPES[:9])
+        shape = self.rng.choice(BIG_SHAPES if big else SHAPES[:9])
+        self.limit = 200_000 if big else 60_000
         for _ in range(self.rng.randint(1, 3)):
             stride = None
             if len(shape) > 1 and self.rng.random() < 0.3:
@@ -43,7 +47,7 @@ class RandomGraph:
     def build(self, steps: int = 12) -> fx.GraphModule:
         for _ in range(steps):
             new = self.step()
-            if math.prod(shape_of(new)) <= 60000:
+            if math.prod(shape_of(new)) <= self.limit:
                 self.pool.append(new)
         outputs = {n: None for n in self.rng.sample(self.pool, min(len(self.pool), self.rng.randint(1, 5)))}
         outputs[self.pool[-1]] = None
