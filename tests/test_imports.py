@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "prims": ("base", "shapes", "graph"),
     "autograd": ("base", "shapes", "graph", "prims"),
     "loops": ("base", "shapes", "graph", "prims"),
-    "schedule": ("base", "shapes", "loops"),
+    "schedule": ("base", "shapes", "graph", "loops"),  # graph: the strides that outputs must have
     "codegen": ("base", "shapes", "loops", "schedule"),
     "runtime": ("base",),
     "distributed": STAGES,
