@@ -16,7 +16,7 @@ from smelt.codegen.body import Arguments, BodyRenderer, store_text
 from smelt.codegen.folds import fold
 from smelt.codegen.nest import Nest, make_nest
 from smelt.codegen.phases import Phases
-from smelt.codegen.scope import Scopes, V
+from smelt.codegen.scope import Scopes, V, close_parallel
 from smelt.codegen.target import ROUNDING, Renderer
 from smelt.loops.ir import Index, Reduction
 from smelt.schedule.dependencies import row_major
@@ -110,20 +110,7 @@ class KernelRenderer(BodyRenderer):
                 self.depths[var] = depth
 
     def close_kept(self) -> None:
-        kept = self.nest.kept
-        count = self.nest.size(kept)
-        pragma = ["#pragma omp parallel for schedule(static)"] if self.nest.parallel else []
-        if len(kept) == 1:
-            name = self.names[kept[0]]
-            self.scopes.close([*pragma, f"for (int64_t {name} = 0; {name} < {count}; {name}++) {{"], ["}"])
-            return
-        decode, step = [], 1
-        for var in reversed(kept):
-            text = "k" if step == 1 else f"k / {step}"
-            whole = step * var.size == count
-            decode.append(f"    const int64_t {self.names[var]} = {text if whole else f'({text}) % {var.size}'};")
-            step *= var.size
-        self.scopes.close([*pragma, f"for (int64_t k = 0; k < {count}; k++) {{", *decode[::-1]], ["}"])
+        close_parallel(self.scopes, [(self.names[v], v.size) for v in self.nest.kept], self.nest.parallel)
 
     def open_inner(self) -> None:
         for _ in self.nest.inner:

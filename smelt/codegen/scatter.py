@@ -11,7 +11,7 @@ import math
 from smelt.codegen.body import Arguments, BodyRenderer, store_text
 from smelt.codegen.kernel import Kernel, finish
 from smelt.codegen.nest import PARALLEL_WORK
-from smelt.codegen.scope import Scopes
+from smelt.codegen.scope import Scopes, close_parallel
 from smelt.codegen.target import ROUNDING, Renderer
 from smelt.loops.ir import Index, Scatter
 from smelt.schedule.dependencies import Names
@@ -89,8 +89,12 @@ class _ScatterRenderer(BodyRenderer):
             else:
                 inner = last
         parallel = math.prod(node.ranges) >= PARALLEL_WORK
-        for number, var in enumerate([*outer, *serial]):
-            self.loop(var, f"k{number}")
+        if outer:
+            self.scopes.open()
+            for number, var in enumerate(outer):
+                self.names[var], self.depths[var] = f"k{number}", self.scopes.depth
+        for number, var in enumerate(serial):
+            self.loop(var, f"r{number}")
         if inner is not None:
             self.loop(inner, "c")
         self.write_one(tuple(index))
@@ -98,10 +102,8 @@ class _ScatterRenderer(BodyRenderer):
             self.close(inner, "#pragma omp simd")
         for var in reversed(serial):
             self.close(var)
-        for var in reversed(outer):
-            first = parallel and var is outer[0]
-            collapse = f" collapse({len(outer)})" if len(outer) > 1 else ""
-            self.close(var, *([f"#pragma omp parallel for{collapse} schedule(static)"] if first else []))
+        if outer:
+            close_parallel(self.scopes, [(self.names[v], v.size) for v in outer], parallel)
 
     def write_one(self, index: Index) -> None:
         node = self.node

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,6 +25,22 @@ class Scope:
     lines: list[str] = field(default_factory=list)
     known: dict[object, V] = field(default_factory=dict)
     late: list[str] = field(default_factory=list)
+
+
+def close_parallel(scopes: Scopes, loops: Sequence[tuple[str, int]], parallel: bool) -> None:
+    """End a scope that stands for several (name, size) loops at once: one counter, taken apart in each iteration."""
+    count = math.prod(size for _, size in loops)
+    pragma = ["#pragma omp parallel for schedule(static)"] if parallel else []
+    if len(loops) == 1:
+        name = loops[0][0]
+        scopes.close([*pragma, f"for (int64_t {name} = 0; {name} < {count}; {name}++) {{"], ["}"])
+        return
+    decode, step = [], 1
+    for name, size in reversed(loops):
+        text = "k" if step == 1 else f"k / {step}"
+        decode.append(f"    const int64_t {name} = {text if step * size == count else f'({text}) % {size}'};")
+        step *= size
+    scopes.close([*pragma, f"for (int64_t k = 0; k < {count}; k++) {{", *decode[::-1]], ["}"])
 
 
 class Scopes:
