@@ -18,6 +18,10 @@ from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Runtime, flat_ind
 CALLS = re.compile(r"\bm_(\w+)\(")
 
 
+FAULT = "!fault"
+"""The pseudo-buffer that kernels set to 1 when an index is out of range."""
+
+
 class Arguments:
     """Pointer parameters of a kernel, in order of first use."""
 
@@ -40,6 +44,8 @@ class BodyRenderer:
         self.depths: dict[Atom, int] = {}
         self.names: dict[Atom, str] = {}
         self.masks: list[V] = []
+        self.scalar_depth = 0
+        self.range_flag: str | None = None
 
     # index expressions
 
@@ -217,9 +223,24 @@ class BodyRenderer:
         if wrap:
             wrapped = f"{place.text} + ({place.text} < 0 ? {size} : 0)"
             place = self.scopes.define("int64_t", wrapped, torch.int64, value.depth, "j")
+        self.check_range(place, size)
         inside = f"(uint64_t){place.text} < {size} ? {place.text} : 0"
         place = self.scopes.define("int64_t", inside, torch.int64, value.depth, "j")
         return Expr(((Runtime(place.text, size, place), 1),), 0)
+
+    def check_range(self, place: V, size: int) -> None:
+        """Set the program's fault word when an index is out of range; the host then raises IndexError."""
+        key = ("checked", place.text, size, tuple(m.text for m in self.masks))
+        if self.scopes.find(key) is not None:
+            return
+        depth = max(place.depth, *(m.depth for m in self.masks)) if self.masks else place.depth
+        self.scopes.remember(key, V("", torch.bool, depth))
+        test = " & ".join([f"((uint64_t){place.text} >= {size})", *(m.text for m in self.masks)])
+        if depth > self.scalar_depth:
+            self.range_flag = self.range_flag or self.scopes.name("bad")
+            self.scopes.line(f"{self.range_flag} |= {test};", depth)
+        else:
+            self.scopes.line(f"if ({test}) *{self.arguments.pointer(FAULT)} = 1;", depth)
 
     def random(self, seed: V, stream: int, index: Expr, count: int) -> V:
         self.used.add("random")

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from smelt.base.text import Writer
+from smelt.codegen.body import FAULT
 from smelt.codegen.cpp import CppRenderer, Kernels, kernel_name, render_kernels, segment_source
 from smelt.loops.ir import Constant, Extern, Input, Item, Ref
 from smelt.schedule.plan import Schedule
@@ -85,6 +86,7 @@ class _Host:
         self.outputs = {o.name for o in plan.program.outputs if o.name is not None}
         self.extern_lines: list[tuple[str, str]] = []
         self.kernel_slots: dict[int, int] = {}
+        self.fault = 0
         self.steps = self.make_steps()
         self.drops = self.plan_drops()
 
@@ -159,6 +161,9 @@ class _Host:
                     call("table.bind_all(1, inputs)")
             call("inputs.clear()")
             call(*body.text().splitlines())
+            if self.fault:
+                with call.block("if workspace.fault[0]:"):
+                    call('raise IndexError("index out of range in a compiled graph")')
             if self.uses_workspace():
                 call("give(workspace)")
             results = [self.variable[o.name] if o.name is not None else "None" for o in self.plan.program.outputs]
@@ -185,6 +190,8 @@ class _Host:
                 with w.block("[", "],"):
                     for offset, dtype, shape, stride in self.views:
                         w(f"({offset}, {dtype}, {shape}, {stride}),")
+                if self.fault:
+                    w(f"fault={self.fault},")
             w("take, give = workspaces.take, workspaces.give")
         return w.text()
 
@@ -211,6 +218,10 @@ class _Host:
                 slot = self.kernel_slots[launch.kernel] = self.new_slot()
             arguments = []
             for name, memory in zip(launch.buffers, kernel.types, strict=True):
+                if name == FAULT:
+                    self.fault = self.fault or self.new_slot()
+                    arguments.append(f"(int64_t *)P[{self.fault}]")
+                    continue
                 arguments.append(f"({memory} *){self.pointer(body, name, bound)}")
                 touched += self.nbytes(name)
             types = ", ".join(f"{t} *" for t in kernel.types)

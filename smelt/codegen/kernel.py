@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from smelt.codegen.body import Arguments, BodyRenderer, store_text
+from smelt.codegen.body import FAULT, Arguments, BodyRenderer, store_text
 from smelt.codegen.folds import fold
 from smelt.codegen.nest import Nest, make_nest
 from smelt.codegen.phases import Phases
@@ -49,6 +49,9 @@ def finish(body: BodyRenderer) -> Kernel:
     """Collect what a body renderer wrote."""
     types = []
     for name in body.arguments.buffers:
+        if name == FAULT:
+            types.append("int64_t")
+            continue
         memory = body.target.memory_types[metas_of(body.plan.program.nodes[name]).dtype]
         types.append(memory if name in body.arguments.written else f"const {memory}")
     lines = tuple(body.scopes.stack[0].lines + body.scopes.stack[0].late)
@@ -86,6 +89,7 @@ class KernelRenderer(BodyRenderer):
         for _ in self.nest.folded:
             self.scopes.open()
         self.row_depth = self.scopes.depth
+        self.scalar_depth = self.row_depth + max(len(self.nest.inner) - 1, 0)
         self.declare_temporaries()
         for phase in range(self.phases.count):
             self.render_phase(phase)
@@ -215,6 +219,11 @@ class KernelRenderer(BodyRenderer):
                 self.store(one_row)
         before = [line for one in folds for line in one.begin_part]
         after = [line for one in folds for line in one.end_part]
+        if self.range_flag is not None:
+            before.append(f"int {self.range_flag} = 0;")
+            after.append(f"if ({self.range_flag}) *{self.arguments.pointer(FAULT)} = 1;")
+            loop.clauses.append(f"reduction(|:{self.range_flag})")
+            self.range_flag = None
         self.close_inner(loop, before, after)
         for member, one in zip(rows, folds, strict=True):
             dtype = metas_of(member.node).dtype

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from smelt.codegen.body import Arguments, BodyRenderer, store_text
+from smelt.codegen.body import FAULT, Arguments, BodyRenderer, store_text
 from smelt.codegen.kernel import Kernel, finish
 from smelt.codegen.nest import PARALLEL_WORK
 from smelt.codegen.scope import Scopes, close_parallel
@@ -55,6 +55,7 @@ class _ScatterRenderer(BodyRenderer):
         index, order = fresh_index(self.node.meta.shape, self.fresh)
         for number, var in enumerate(order):
             self.loop(var, f"i{number}")
+        self.scalar_depth = self.scopes.depth
         value = self.node.base(self, index)
         self.assign(index, value.text)
         parallel = math.prod(v.size for v in order) >= PARALLEL_WORK
@@ -97,13 +98,23 @@ class _ScatterRenderer(BodyRenderer):
             self.loop(var, f"r{number}")
         if inner is not None:
             self.loop(inner, "c")
+        self.scalar_depth = self.scopes.depth - (inner is not None)
         self.write_one(tuple(index))
         if inner is not None:
-            self.close(inner, "#pragma omp simd")
+            self.close_inner(inner)
         for var in reversed(serial):
             self.close(var)
         if outer:
             close_parallel(self.scopes, [(self.names[v], v.size) for v in outer], parallel)
+
+    def close_inner(self, inner: Var) -> None:
+        flag = self.range_flag
+        if flag is None:
+            self.close(inner, "#pragma omp simd")
+            return
+        self.scopes.line(f"int {flag} = 0;", self.scopes.depth - 1)
+        self.close(inner, f"#pragma omp simd reduction(|:{flag})")
+        self.scopes.line(f"if ({flag}) *{self.arguments.pointer(FAULT)} = 1;")
 
     def write_one(self, index: Index) -> None:
         node = self.node

@@ -6,6 +6,7 @@ threads in the same program get two workspaces.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,10 +20,11 @@ ALIGN = 64
 class Workspace:
     """One table, one arena (slot 0), views of it as tensors."""
 
-    __slots__ = ("table", "arena", "views")
+    __slots__ = ("table", "arena", "views", "fault")
 
     def __init__(self, table: Table, arena: torch.Tensor | None, views: tuple[torch.Tensor, ...]) -> None:
         self.table, self.arena, self.views = table, arena, views
+        self.fault = array("q", [0])
 
 
 class Workspaces:
@@ -34,6 +36,8 @@ class Workspaces:
         addresses: slot -> raw address (kernels).
         constants: slot -> tensor that lives as long as the program.
         views: (byte offset, dtype, shape, stride in elements) of arena tensors.
+        fault: slot of the word that kernels set when an index is out of range, 0 for none. A workspace whose word is
+            set is not given back.
     """
 
     def __init__(
@@ -43,7 +47,9 @@ class Workspaces:
         addresses: Mapping[int, int],
         constants: Mapping[int, torch.Tensor],
         views: Sequence[tuple[int, torch.dtype, Sequence[int], Sequence[int]]],
+        fault: int = 0,
     ) -> None:
+        self.fault = fault
         self.slots, self.bytes = slots, arena
         self.addresses, self.constants, self.views = dict(addresses), dict(constants), list(views)
         self.free: list[Workspace] = []
@@ -68,8 +74,10 @@ class Workspaces:
             table.set(slot, address)
         for slot, tensor in self.constants.items():
             table.bind(slot, tensor)
-        views = tuple(_view(arena, *view) for view in self.views)
-        return Workspace(table, arena, views)
+        workspace = Workspace(table, arena, tuple(_view(arena, *view) for view in self.views))
+        if self.fault:
+            table.set(self.fault, workspace.fault.buffer_info()[0])
+        return workspace
 
 
 def _view(

@@ -96,6 +96,23 @@ def test_embedding_and_its_gradient():
     check(g.build(g.index(table, (ids, None)), g.index_put(zeros, (ids, None), grad, True)), high=50)
 
 
+@pytest.mark.parametrize("place", [50, -51, 2**40])
+def test_index_out_of_range_is_an_error(place):
+    g = GraphBuilder()
+    table, ids, grad = g.input(50, 96), g.input(4, 16, dtype=torch.int64), g.input(4, 16, 96)
+    flat = g.gather(g.reshape(table, (4800,)), 0, g.reshape(ids, (64,)))
+    zeros = g.full((50, 96), 0.0, torch.float32, torch.device("cpu"))
+    rows, put = g.index(table, (ids, None)), g.index_put(zeros, (ids, None), grad, True)
+    program = compile_program(g.build(rows, put, flat), Options(), Report("test"))
+    inputs = [torch.randn(50, 96), torch.randint(0, 50, (4, 16)), torch.randn(4, 16, 96)]
+    program(list(inputs))
+    inputs[1][2, 3] = place
+    with pytest.raises(IndexError):
+        program(list(inputs))
+    inputs[1][2, 3] = 0
+    program(list(inputs))
+
+
 def test_reductions_to_a_scalar_and_arg_kinds():
     g = GraphBuilder()
     x = g.input(37, 4099)
