@@ -39,9 +39,6 @@ disable_autocast = torch._C._DisableAutocast
 without_torch_function = torch._C.DisableTorchFunctionSubclass
 """Context in which attributes and methods of tensor subclasses are read without their `__torch_function__`."""
 
-without_torch_function_modes = torch._C.DisableTorchFunction
-"""Context in which neither tensor subclasses nor `TorchFunctionMode`s see torch functions."""
-
 set_grad_enabled = torch._C._set_grad_enabled
 """What `torch.no_grad` and its kin call to switch gradient recording."""
 

@@ -11,6 +11,9 @@ import types
 import weakref
 from typing import Any
 
+import torch
+import torch.utils.checkpoint
+
 from smelt.capture import policy, sources
 from smelt.capture.attributes import find_in_class, is_external
 from smelt.capture.breaks import Break, user
@@ -36,6 +39,8 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
     meaning = SPECIAL.get(key)
     if meaning is not None:
         return meaning(vm, args, kwargs)
+    if fn.__code__ is _DISABLING and hasattr(fn, "__wrapped__"):  # torch hides these from its own compiler only
+        return vm.call(fn.__wrapped__, args, kwargs)
     if hasattr(fn, "_smelt_session"):  # compiled inside of compiled: one graph
         return vm.call(fn.__wrapped__, args, kwargs)
     reason = policy.marked_disabled(fn)
@@ -51,6 +56,9 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
         case Policy.DEFER:
             return defer(vm, fn, args, kwargs)
     raise Break(f"a call of {fn.__module__}.{fn.__qualname__}", "it reads or changes state outside of the program")
+
+
+_DISABLING = torch.utils.checkpoint.checkpoint.__code__
 
 
 def inline(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:

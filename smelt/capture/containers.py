@@ -201,7 +201,7 @@ class SequenceIterator:
 
     def __next__(self) -> Any:
         try:
-            item = subscript(self.vm, self.value, self.index)
+            item = self.vm.tensors.watch.pause(subscript, self.vm, self.value, self.index)
         except UserError as error:
             if isinstance(error.error, IndexError):
                 raise StopIteration from None
@@ -223,8 +223,7 @@ def advance(vm: Any, iterator: Any) -> Any:
         if kind is not _LIST_ITERATOR and kind is not _TUPLE_ITERATOR and kind is not _RANGE_ITERATOR:
             vm.work += 1
             try:
-                with vm.tensors.watch:
-                    return next(iterator, END)
+                return vm.tensors.watch.run(next, (iterator, END), {})
             except Exception as error:
                 raise UserError(error) from None
         return next(iterator, END)

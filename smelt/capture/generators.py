@@ -61,7 +61,7 @@ class TracedGenerator:
     def _resume(self) -> Any:
         self.started = True
         try:
-            result = self.vm.run(self.frame)
+            result = self.vm.tensors.watch.pause(self.vm.run, self.frame)
         except UserError as error:
             self.done = True
             if isinstance(error.error, StopIteration):

@@ -242,8 +242,7 @@ class Interpreter:
         """Run C code of the user's program. Tensor operations that it makes by itself are recorded as well."""
         self.work += 1
         try:
-            with self.tensors.watch:
-                return fn(*args, **kwargs)
+            return self.tensors.watch.run(fn, args, kwargs)
         except Unsupported as error:
             raise Break(error.what, error.why or "", error.hint or "") from None
         except Exception as error:
@@ -256,7 +255,7 @@ class Interpreter:
     def reenter(self, run: Callable[[], Any]) -> Any:
         """Run interpreted code that C code called: exceptions pass through C as what the program raised."""
         try:
-            return run()
+            return self.tensors.watch.pause(run)
         except UserError as error:
             raise error.error from None
 

@@ -176,4 +176,7 @@ def _entries(folder: str, but: tuple[str, ...]) -> list[str]:
 
 def marked_disabled(function: Any) -> str | None:
     """The reason, when `smelt.disable` marked the function; None otherwise."""
-    return getattr(function, "_smelt_disabled", None)
+    reason = getattr(function, "_smelt_disabled", None)
+    if reason is None and getattr(function, "_torchdynamo_disable", False):
+        return "torch.compiler.disable marks it"
+    return reason

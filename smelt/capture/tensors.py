@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from smelt.base.errors import Unsupported
-from smelt.base.torch_c import without_torch_function_modes
 from smelt.capture import _native as native
 from smelt.capture.breaks import Break, UserError
 from smelt.capture.registry import READ
@@ -138,11 +137,8 @@ class Tensors:
 
     def _run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], traced: bool) -> Any:
         try:
-            if traced and not self.watch.active:
-                return target(*args, **kwargs)
             if traced:
-                with without_torch_function_modes():
-                    return target(*args, **kwargs)
+                return target(*args, **kwargs)
             with self._factories:
                 return target(*args, **kwargs)
         except Unsupported as error:
@@ -287,25 +283,46 @@ def _collect(value: Any, found: list[TraceTensor]) -> None:
 
 
 class Watch(TorchFunctionMode):
-    """Active while C code of the program runs: records the torch functions that it calls by itself."""
+    """On while C code of the program runs: records the torch functions that it calls by itself."""
 
     def __init__(self, tensors: Tensors) -> None:
         super().__init__()
         self.tensors = tensors
-        self.active = 0
+        self._on = False
 
-    def __enter__(self) -> Any:
-        self.active += 1
-        return super().__enter__()
+    def run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call C code."""
+        if self._on:
+            return fn(*args, **kwargs)
+        self._on = True
+        try:
+            with self:
+                return fn(*args, **kwargs)
+        finally:
+            self._on = False
 
-    def __exit__(self, *error: Any) -> None:
-        self.active -= 1
-        super().__exit__(*error)
+    def pause(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Call back into the interpreter from C code."""
+        if not self._on:
+            return fn(*args)
+        self.__exit__(None, None, None)
+        self._on = False
+        try:
+            return fn(*args)
+        finally:
+            self.__enter__()
+            self._on = True
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        return self.tensors.run(func, tuple(map(self.tensors.handle, args)), kwargs or {})
+        self._on = False  # torch took the mode off while this runs
+        try:
+            return self.tensors.run(func, tuple(map(self.tensors.handle, args)), kwargs or {})
+        except UserError as error:
+            raise error.error from None
+        finally:
+            self._on = True
 
 
 @READ(torch.Tensor)

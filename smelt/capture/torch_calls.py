@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.overrides
+import torch.utils.checkpoint
 from torch._ops import OpOverload, OpOverloadPacket
 
 from smelt.base import torch_c
@@ -190,6 +191,14 @@ def assert_that(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """`torch._assert(condition, message)`: a condition on tensors is not checked in a graph."""
     if type(args[0]) is not TraceTensor and not args[0]:
         raise UserError(AssertionError(*args[1:]))
+
+
+@special(torch.utils.checkpoint.checkpoint)
+def checkpoint(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`checkpoint(function, *args)`: the partitioner decides what is recomputed, so the function is just called."""
+    function, *rest = args
+    own = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+    return vm.call(function, tuple(rest), {k: v for k, v in kwargs.items() if k not in own})
 
 
 @special(torch.autograd.grad, torch.autograd.backward)
