@@ -8,19 +8,16 @@ from __future__ import annotations
 import opcode
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NamedTuple
 
 Handler = Callable[[Any, Any, Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """What a decoder may look at: the code, the offsets of this and the next instruction (after inline caches)."""
+class Site(NamedTuple):
+    """What a decoder may look at: the code, the offset of the next instruction (after inline caches), the argument."""
 
     code: CodeType
-    offset: int
     next: int
     arg: int
 
@@ -73,17 +70,19 @@ class Decoded:
 
     def _scan(self) -> list[Site]:
         """Split the bytes into instructions; EXTENDED_ARG is folded, caches are skipped."""
-        raw, sites = self.code.co_code, []
+        code, sites = self.code, []
+        raw, names, args, offsets, index_of = code.co_code, self.names, self.raw, self.offsets, self.index_of
         start, arg, at, end = 0, 0, 0, len(raw)
         while at < end:
-            op, arg = raw[at], arg << 8 | raw[at + 1]
-            self.index_of[at] = len(self.names)
-            after = at + 2 + 2 * _CACHES[op]
-            if op != opcode.EXTENDED_ARG:
-                self.names.append(opcode.opname[op])
-                self.raw.append(arg)
-                self.offsets.append(start)
-                sites.append(Site(self.code, start, after, arg))
+            op = raw[at]
+            arg = arg << 8 | raw[at + 1]
+            index_of[at] = len(names)
+            after = at + _WIDTH[op]
+            if op != _EXTENDED:
+                names.append(_NAMES[op])
+                args.append(arg)
+                offsets.append(start)
+                sites.append(Site(code, after, arg))
                 start, arg = after, 0
             at = after
         return sites
@@ -132,12 +131,14 @@ class Decoded:
         return rows
 
 
-def _inline_caches() -> list[int]:
-    """Code units of inline cache behind each opcode."""
+def _widths() -> list[int]:
+    """Bytes of each opcode with its inline cache."""
     known: Any = opcode._inline_cache_entries  # type: ignore[attr-defined]
     if isinstance(known, dict):
-        return [known.get(opcode.opname[op], 0) for op in range(256)]
-    return list(known)
+        known = [known.get(opcode.opname[op], 0) for op in range(256)]
+    return [2 + 2 * units for units in known]
 
 
-_CACHES = _inline_caches()
+_WIDTH = _widths()
+_NAMES = tuple(opcode.opname)
+_EXTENDED = opcode.EXTENDED_ARG

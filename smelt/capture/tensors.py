@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
 from smelt.capture.breaks import Break, UserError
+from smelt.capture.graph_module import CapturedGraph
 from smelt.capture.registry import READ
 from smelt.capture.sources import Source
 from smelt.graph.meta import meta_of
@@ -199,7 +200,7 @@ class Tensors:
             self.graph.erase_node(unused)
         if self.mutated:
             self.vm.guards.all_different(i.source for i in inputs)
-        return fx.GraphModule({}, self.graph), inputs, ops
+        return CapturedGraph({}, self.graph), inputs, ops
 
     def _prune(self) -> None:
         """Drop what nobody uses, and mode regions that hold nothing."""
