@@ -32,6 +32,22 @@ aten = torch.ops.aten
 # -- the trace -----------------------------------------------------------------------------------------------------
 
 
+class _Total(torch.autograd.Function):
+    """A scalar whose derivatives by `heads` are `tangents`.
+
+    Given to `torch.autograd.grad` as its `grad_outputs`, tangents would load sympy (half a second of cold start).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tangents: Sequence[TraceTensor], *heads: torch.Tensor) -> torch.Tensor:
+        ctx.tangents = tangents
+        return torch.zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: torch.Tensor) -> tuple[Any, ...]:
+        return (None, *ctx.tangents)
+
+
 class _SharedWrite(Exception):
     """A written input shares its memory with another input: trace again with their overlap known."""
 
@@ -199,7 +215,8 @@ class _Trace:
         self.rec.backward, self.rec.origin = True, None
         with torch.autocast("cpu", enabled=False):
             leaves = [self.inputs[i].leaf for i in wanted]
-            grads = torch.autograd.grad([heads[i] for i in roots], leaves, tangents, allow_unused=True)
+            total = _Total.apply(tangents, *(heads[i] for i in roots))
+            grads = torch.autograd.grad(total, leaves, allow_unused=True)
         found = {i: g for i, g in zip(wanted, grads, strict=True) if g is not None}
         return tuple(roots) if found else (), {i: self.traced(g) for i, g in found.items()}
 

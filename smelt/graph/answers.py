@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 from smelt.base.errors import Unsupported
 from smelt.graph.meta import channels_last_stride, is_channels_last
 from smelt.graph.place import LIMIT, META, Layout, PlacedTensor, layout_for
+from smelt.graph.rules import rule_for
 from smelt.graph.schema import Kind, OpInfo, op_info
 
 aten = torch.ops.aten
@@ -64,6 +65,11 @@ def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    own = rule_for(func, info)
+    if own is not None:
+        answer = own(func, args, kwargs)
+        if answer is not None:
+            return answer
     device = _device(args, kwargs)
     writes = info.kind is Kind.WRITE
 
@@ -139,15 +145,6 @@ def _changed(layout: Layout, **changes: Any) -> Layout:
     return layout_for(val.shape, val.dtype, val.stride, val.device, layout.offset)
 
 
-def _convolution_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
-    """Channels last comes out of a 2-d convolution when input or weight is (but not of a dilated float64 one)."""
-    x, weight = args[0].place.layout.val, args[1].place.layout.val
-    dilated = x.dtype is torch.float64 and any(d > 1 for d in args[5]) and not args[6]
-    if x.ndim != 4 or dilated or not any(is_channels_last(v.shape, v.stride) for v in (x, weight)):
-        return answer
-    return _changed(answer, stride=channels_last_stride(answer.val.shape))
-
-
 def _like_cpu(position: int) -> Callable[[Layout, Sequence[Any]], Layout]:
     """Channels last comes out when the argument at `position` is."""
 
@@ -160,41 +157,14 @@ def _like_cpu(position: int) -> Callable[[Layout, Sequence[Any]], Layout]:
     return rule
 
 
-def _statistics_dtype(args: Sequence[Any]) -> torch.dtype:
-    """Normalisations keep statistics in the dtype of their parameters, else of the input."""
-    dtypes = [a.dtype for a in (*args[1:5], args[0]) if isinstance(a, torch.Tensor)]
-    return dtypes[0]
-
-
-def _batch_norm_cpu(answer: Any, args: Sequence[Any]) -> Any:
-    dtype = _statistics_dtype(args)
-    return (answer[0], *(_changed(a, dtype=dtype) for a in answer[1:3]), *answer[3:])
-
-
-def _batch_norm_eval_cpu(answer: Any, args: Sequence[Any]) -> Any:
-    dtype = _statistics_dtype(args)
-    return (answer[0], *(_changed(a, dtype=dtype, shape=(0,), stride=(1,)) for a in answer[1:]))
-
-
-def _group_norm_cpu(answer: Any, args: Sequence[Any]) -> Any:
-    dtype = _statistics_dtype(args[:3])
-    return (answer[0], *(_changed(a, dtype=dtype) for a in answer[1:]))
-
-
 def _group_norm_backward_cpu(answer: Any, args: Sequence[Any]) -> Any:
     return (None if answer[0] is None else _changed(answer[0], dtype=args[1].dtype), *answer[1:])
 
 
 _CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
-    aten.convolution.default: _convolution_cpu,
     aten.pixel_shuffle.default: _like_cpu(0),
     aten.pixel_unshuffle.default: _like_cpu(0),
     aten.reflection_pad2d.default: _like_cpu(0),
     aten.reflection_pad2d_backward.default: _like_cpu(1),
-    aten._native_batch_norm_legit.default: _batch_norm_cpu,
-    aten._native_batch_norm_legit.no_stats: _batch_norm_cpu,
-    aten._native_batch_norm_legit_functional.default: _batch_norm_cpu,
-    aten._native_batch_norm_legit_no_training.default: _batch_norm_eval_cpu,
-    aten.native_group_norm.default: _group_norm_cpu,
     aten.native_group_norm_backward.default: _group_norm_backward_cpu,
 }
