@@ -16,7 +16,7 @@ from smelt.codegen.target import Renderer
 from smelt.codegen.vector_math import header
 from smelt.schedule.plan import Schedule
 
-KERNELS_PER_UNIT = 6
+KERNELS_PER_UNIT = 10
 
 
 class CppRenderer(Renderer):
@@ -88,8 +88,8 @@ def _unit(kernels: Sequence[tuple[int, Kernel]]) -> str:
 
 
 def segment_source(segments: Sequence[Sequence[str]]) -> str:
-    """The unit that holds the segments: each a list of call statements."""
-    parts = ["#include <stdint.h>\n"]
+    """The functions of the segments: each a list of call statements."""
+    parts = [""]
     for number, calls in enumerate(segments):
         body = "\n".join("    " + call for call in calls)
         parts.append(f'extern "C" void segment{number}(char **P) {{\n{body}\n}}\n')

@@ -47,9 +47,10 @@ def render_cpp(plan: Schedule) -> Rendered:
     text = host.text()
     sources = [source for source, _ in kernels.units]
     exports = [[kernel_name(i) for i in inside] for _, inside in kernels.units]
-    if host.segments:
-        sources.append(segment_source(host.segments))
-        exports.append([f"segment{i}" for i in range(len(host.segments))])
+    if host.segments:  # with the smallest unit: starting a compiler costs more than compiling them
+        smallest = min(range(len(sources)), key=lambda i: len(sources[i]))
+        sources[smallest] += segment_source(host.segments)
+        exports[smallest] += [f"segment{i}" for i in range(len(host.segments))]
     return Rendered(sources, exports, text, host.constants)
 
 

@@ -25,6 +25,7 @@ BLOCK = 512
 
 COLUMNS = 2048
 UNROLL = 4
+WRITE_WEIGHT = 8
 TILE = 32
 
 
@@ -108,7 +109,9 @@ class _Builder:
         """Memory places of all accesses with the bytes of one element, and index numbers."""
         for member in self.members.values():
             if member.name in self.plan.stored and member.place is not Place.COLUMN:
-                yield self.place(member.name, member.index)
+                expr, size = self.place(member.name, member.index)
+                # loops follow what is written: strided reads can be staged, strided writes cannot
+                yield expr, size * WRITE_WEIGHT
             for read in member.reads:
                 if read.name in self.plan.stored and read.name not in self.members:
                     yield self.place(read.name, read.index)
