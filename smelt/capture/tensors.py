@@ -125,7 +125,7 @@ class Tensors:
         if kwargs:
             _collect(kwargs, found)
         versions = [t._version for t in found]
-        out = self._run(target, args, kwargs, bool(found))
+        out = self._run(target, args, kwargs)
         changed = any(t._version != v for t, v in zip(found, versions, strict=True))
         if not changed and not self._fresh(out):
             return out
@@ -136,11 +136,9 @@ class Tensors:
         self._assign(out, node)
         return out
 
-    def _run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], traced: bool) -> Any:
+    def _run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         try:
-            if traced:
-                return target(*args, **kwargs)
-            with self._factories:
+            with self._factories:  # also for tensors that composite operators make on the way
                 return target(*args, **kwargs)
         except Unsupported as error:
             raise Break(error.what, error.why or "", error.hint or "") from None
