@@ -1,4 +1,4 @@
-"""What an operator returns, as layouts: asked of PyTorch's meta kernels once, then remembered."""
+"""What an operator returns, as layouts: from its rule, else from PyTorch's meta kernel; then remembered."""
 
 from __future__ import annotations
 

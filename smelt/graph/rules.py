@@ -7,23 +7,22 @@ case is unusual; then the meta kernel is asked, which also raises eager's error 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
+from smelt.graph.elementwise import broadcast, elementwise_rule, is_row_major, result_stride, val_of
 from smelt.graph.meta import (
     TensorMeta,
     channels_last_stride,
     contiguous_stride,
     is_channels_last,
     is_dense,
-    may_overlap,
 )
-from smelt.graph.place import Layout, PlacedTensor, layout_for
-from smelt.graph.schema import Kind, OpInfo
+from smelt.graph.place import Layout, layout_for
+from smelt.graph.schema import OpInfo
 
 aten = torch.ops.aten
 
@@ -34,33 +33,7 @@ def rule_for(func: OpOverload, info: OpInfo) -> Rule | None:
     """The rule `rule(func, args, kwargs)` of an operator; it returns layouts, or None for "ask the meta kernel"."""
     if func in _RULES:
         return _RULES[func]
-    if torch.Tag.pointwise in func.tags or func in _ALSO_POINTWISE:
-        if not info.random and func not in _NOT_POINTWISE and all(name == "self" for name in info.written):
-            return _pointwise_in_place if info.kind is Kind.WRITE else _pointwise
-    return None
-
-
-_ALSO_POINTWISE = frozenset(
-    {
-        aten.floor_divide.default,
-        aten.floor_divide_.Tensor,
-        aten._prelu_kernel.default,
-        aten.hardswish.default,
-        aten.hardswish_backward.default,
-        aten.hardsigmoid_backward.default,
-        aten.leaky_relu_backward.default,
-        aten.elu_backward.default,
-        aten.softplus_backward.default,
-    }
-)
-"""Elementwise, but without the tag."""
-
-_NOT_POINTWISE = frozenset({aten.clone.default, aten.mvlgamma.default})
-"""Tagged, but its strides follow arguments of its own."""
-
-
-def _val(tensor: Any) -> TensorMeta:
-    return tensor.place.layout.val
+    return elementwise_rule(func, info)
 
 
 def _fresh(like: TensorMeta, shape: Sequence[int], dtype: torch.dtype | None = None, stride: Any = None) -> Layout:
@@ -74,148 +47,20 @@ def _as_format(val: TensorMeta, dtype: torch.dtype | None = None) -> Layout:
     return _fresh(val, val.shape, dtype, channels_last_stride(val.shape) if last else None)
 
 
-# -- elementwise operators -----------------------------------------------------------------------------------------
-
-
-def _pointwise(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """Shape by broadcasting, strides by the operands' order of dimensions, dtype by asking the real operator."""
-    if kwargs and any(isinstance(v, PlacedTensor) for v in kwargs.values()) or "memory_format" in kwargs:
-        return None
-    operands = [_val(a) for a in args if isinstance(a, PlacedTensor)]
-    shape = _broadcast(operands)
-    if shape is None or any(isinstance(a, (list, tuple)) for a in args):
-        return None
-    results = func(*map(_tiny, args), **kwargs)
-    stride = _result_stride(shape, operands, _number_operands(func, args))
-    device = next((o.device for o in operands if o.shape), operands[0].device)
-    if isinstance(results, torch.Tensor):
-        return layout_for(shape, results.dtype, stride, device)
-    return tuple(layout_for(shape, r.dtype, stride, device) for r in results)
-
-
-def _pointwise_in_place(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """The written tensor's own layout; the real operator says whether the result's dtype can be cast to it."""
-    operands = [_val(a) for a in args if isinstance(a, PlacedTensor)]
-    val = _val(args[0])
-    if kwargs or _broadcast(operands) != val.shape or may_overlap(val.shape, val.stride):
-        return None
-    if any(isinstance(a, (list, tuple)) for a in args):
-        return None
-    func(_make_tiny(val.dtype, len(val.shape)), *map(_tiny, args[1:]))
-    return args[0].place.layout
-
-
-def _tiny(value: Any) -> Any:
-    """A real tensor that promotes as `value` does: no elements, or one where `value` has no dimensions."""
-    if not isinstance(value, PlacedTensor):
-        return value
-    val = _val(value)
-    return _shared_tiny(val.dtype, len(val.shape))
-
-
-def _make_tiny(dtype: torch.dtype, ndim: int) -> torch.Tensor:
-    return torch.ones((0,) * ndim, dtype=dtype)
-
-
-_shared_tiny = functools.lru_cache(maxsize=None)(_make_tiny)
-
-
-def _broadcast(operands: Sequence[TensorMeta]) -> tuple[int, ...] | None:
-    """The common shape, or None when there is none."""
-    if not operands:
-        return None
-    first = operands[0].shape
-    if all(o.shape == first for o in operands):
-        return first
-    ndim = max(o.ndim for o in operands)
-    shape = [1] * ndim
-    for operand in operands:
-        for i, size in enumerate(operand.shape, ndim - operand.ndim):
-            if size != 1 and shape[i] not in (1, size):
-                return None
-            if size != 1:
-                shape[i] = size
-    return tuple(shape)
-
-
-def _number_operands(func: OpOverload, args: Sequence[Any]) -> bool:
-    """True when a number stands where the operator takes a tensor: to PyTorch that is an operand of no dimensions."""
-    parameters = func._schema.arguments
-    return any(
-        isinstance(a, (int, float, complex)) and "Tensor" in str(p.type) for a, p in zip(args, parameters, strict=False)
-    )
-
-
-def _result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], numbers: bool) -> tuple[int, ...]:
-    """Strides that PyTorch's elementwise iterator gives a fresh result.
-
-    Operands of one dense layout hand it on. Otherwise the dimensions are sorted, innermost first, by the first operand
-    that tells two of them apart. (PyTorch: aten/src/ATen/TensorIterator.cpp, `reorder_dimensions`.)
-    """
-    if all(o.shape == shape for o in operands) and not (numbers and shape):
-        if all(_is_row_major(o) for o in operands):
-            return contiguous_stride(shape)
-        if len({o.stride for o in operands}) == 1 and is_dense(shape, operands[0].stride):
-            return operands[0].stride
-    rows = [_broadcast_stride(o, shape) for o in operands]
-    order = list(range(len(shape) - 1, -1, -1))
-    for i in range(1, len(order)):
-        at = i
-        for j in range(i - 1, -1, -1):
-            verdict = _compare(order[j], order[at], rows, shape)
-            if verdict > 0:
-                order[j], order[at] = order[at], order[j]
-                at = j
-            elif verdict < 0:
-                break
-    stride = [0] * len(shape)
-    step = 1
-    for d in order:
-        stride[d] = step
-        step *= shape[d]
-    return contiguous_stride(shape) if order == sorted(order, reverse=True) else tuple(stride)
-
-
-def _is_row_major(val: TensorMeta) -> bool:
-    wanted = contiguous_stride(val.shape)
-    return all(n == 1 or a == b for n, a, b in zip(val.shape, val.stride, wanted, strict=True)) or 0 in val.shape
-
-
-def _broadcast_stride(val: TensorMeta, shape: Sequence[int]) -> list[int]:
-    before = len(shape) - val.ndim
-    own = [
-        0 if n == 1 and shape[before + i] != 1 else s
-        for i, (n, s) in enumerate(zip(val.shape, val.stride, strict=True))
-    ]
-    return [0] * before + own
-
-
-def _compare(a: int, b: int, rows: Sequence[Sequence[int]], shape: Sequence[int]) -> int:
-    """Positive when dimension `b` belongs further in than `a`, negative when it is right so, 0 when nothing tells."""
-    for row in rows:
-        if row[a] == 0 or row[b] == 0:
-            continue
-        if row[a] != row[b]:
-            return 1 if row[a] > row[b] else -1
-        if shape[a] > shape[b]:
-            return 1
-    return 0
-
-
 # -- products, joins, reductions -----------------------------------------------------------------------------------
 
 
 def _addmm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    bias, a, b = (_val(t) for t in args[:3])
+    bias, a, b = (val_of(t) for t in args[:3])
     fits = a.ndim == b.ndim == 2 and a.shape[1] == b.shape[0] and a.dtype == b.dtype == bias.dtype
     shape = (a.shape[0], b.shape[1]) if fits else ()
-    if not fits or _broadcast([bias, _fresh(a, shape).val]) != shape:
+    if not fits or broadcast([bias, _fresh(a, shape).val]) != shape:
         return None
     return _fresh(a, shape)
 
 
 def _mm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    a, b = _val(args[0]), _val(args[1])
+    a, b = val_of(args[0]), val_of(args[1])
     fits = not kwargs and len(args) == 2 and a.ndim == b.ndim and a.dtype == b.dtype
     if not fits or a.ndim != (2 if func is aten.mm.default else 3) or a.shape[-1] != b.shape[-2]:
         return None
@@ -223,7 +68,7 @@ def _mm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _cat(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    tensors, dim = [_val(t) for t in args[0]], args[1] if len(args) > 1 else 0
+    tensors, dim = [val_of(t) for t in args[0]], args[1] if len(args) > 1 else 0
     first = tensors[0]
     if kwargs or not first.shape or len({t.ndim for t in tensors}) > 1 or len({t.dtype for t in tensors}) > 1:
         return None
@@ -237,7 +82,7 @@ def _cat(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _stack(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    tensors, dim = [_val(t) for t in args[0]], args[1] if len(args) > 1 else 0
+    tensors, dim = [val_of(t) for t in args[0]], args[1] if len(args) > 1 else 0
     first = tensors[0]
     if kwargs or len({(t.shape, t.dtype) for t in tensors}) > 1 or not -first.ndim - 1 <= dim <= first.ndim:
         return None
@@ -251,14 +96,14 @@ def _same_row_major(position: int = 0) -> Rule:
     """A row-major result with the shape and dtype of the argument at `position`."""
 
     def rule(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-        return None if kwargs else _fresh(_val(args[position]), _val(args[position]).shape)
+        return None if kwargs else _fresh(val_of(args[position]), val_of(args[position]).shape)
 
     return rule
 
 
 def _softmax(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     x, dim, to_float = args[0], args[1], args[2] if len(args) > 2 else False
-    val = _val(x)
+    val = val_of(x)
     if kwargs or not val.dtype.is_floating_point or not isinstance(to_float, bool) or not _in_range(dim, val.ndim):
         return None
     return _fresh(val, val.shape, torch.float32 if to_float else None)
@@ -270,11 +115,11 @@ def _in_range(dim: int, ndim: int) -> bool:
 
 def _softmax_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     grad, _, _, dtype = args
-    return _fresh(_val(grad), _val(grad).shape, dtype)
+    return _fresh(val_of(grad), val_of(grad).shape, dtype)
 
 
 def _safe_softmax(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    val = _val(args[0])
+    val = val_of(args[0])
     if kwargs or len(args) > 2 or not val.dtype.is_floating_point or not _in_range(args[1], val.ndim):
         return None
     return _fresh(val, val.shape)
@@ -282,8 +127,8 @@ def _safe_softmax(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _nll_loss(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     x, target, _, reduction, _ = args
-    val = _val(x)
-    if val.ndim not in (1, 2) or _val(target).shape != val.shape[:-1]:
+    val = val_of(x)
+    if val.ndim not in (1, 2) or val_of(target).shape != val.shape[:-1]:
         return None
     each = reduction == 0 and val.ndim == 2
     return _fresh(val, val.shape[:1] if each else ()), _fresh(val, ())
@@ -299,7 +144,7 @@ def _reduced(val: TensorMeta, dims: Sequence[int] | None, keep: bool) -> tuple[i
 
 
 def _mean(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    val = _val(args[0])
+    val = val_of(args[0])
     shape = _reduced(val, args[1], args[2] if len(args) > 2 else False)
     if kwargs or shape is None or not val.dtype.is_floating_point:
         return None
@@ -307,7 +152,7 @@ def _mean(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _sum(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    val = _val(args[0])
+    val = val_of(args[0])
     shape = _reduced(val, args[1] if len(args) > 1 else None, args[2] if len(args) > 2 else False)
     if shape is None or kwargs.keys() - {"dtype"}:
         return None
@@ -316,7 +161,7 @@ def _sum(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _cumsum(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    val = _val(args[0])
+    val = val_of(args[0])
     if kwargs or not _in_range(args[1], val.ndim):
         return None
     whole = not (val.dtype.is_floating_point or val.dtype.is_complex)
@@ -327,14 +172,14 @@ def _cumsum(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _embedding(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    weight, indices = _val(args[0]), _val(args[1])
+    weight, indices = val_of(args[0]), val_of(args[1])
     if weight.ndim != 2 or indices.dtype not in (torch.int64, torch.int32):
         return None
     return _fresh(weight, (*indices.shape, weight.shape[1]))
 
 
 def _gather(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    val, dim, index = _val(args[0]), args[1], _val(args[2])
+    val, dim, index = val_of(args[0]), args[1], val_of(args[2])
     if kwargs or val.ndim != index.ndim or not _in_range(dim, val.ndim) or index.dtype is not torch.int64:
         return None
     within = all(d == dim % val.ndim or n <= m for d, (n, m) in enumerate(zip(index.shape, val.shape, strict=True)))
@@ -343,26 +188,26 @@ def _gather(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _index(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """Whole-number indices of neighbouring dimensions of a row-major tensor (or of all dimensions of any)."""
-    val = _val(args[0])
+    val = val_of(args[0])
     places = [d for d, i in enumerate(args[1]) if i is not None]
     if not places or len(args[1]) > val.ndim or places != list(range(places[0], places[-1] + 1)):
         return None
-    indices = [_val(args[1][d]) for d in places]
-    shape = _broadcast(indices)
-    plain = all(i.dtype in (torch.int64, torch.int32) and _is_row_major(i) for i in indices)
-    if shape is None or not plain or not (_is_row_major(val) or len(indices) == val.ndim):
+    indices = [val_of(args[1][d]) for d in places]
+    shape = broadcast(indices)
+    plain = all(i.dtype in (torch.int64, torch.int32) and is_row_major(i) for i in indices)
+    if shape is None or not plain or not (is_row_major(val) or len(indices) == val.ndim):
         return None
     return _fresh(val, (*val.shape[: places[0]], *shape, *val.shape[places[-1] + 1 :]))
 
 
 def _part_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """The gradient of a view's base: zeros around the gradient of the view."""
-    return _fresh(_val(args[0]), args[1])
+    return _fresh(val_of(args[0]), args[1])
 
 
 def _new_like(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """A fresh tensor in the layout of another: `empty_like`, `full_like`, `rand_like`."""
-    val = _val(args[0])
+    val = val_of(args[0])
     if kwargs.get("memory_format") not in (None, torch.preserve_format) or kwargs.get("device") not in (
         None,
         val.device,
@@ -375,9 +220,9 @@ def _new_like(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _new(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """A fresh row-major tensor with the dtype of another: `x.new_zeros(shape)`."""
-    if kwargs.get("device") not in (None, _val(args[0]).device):
+    if kwargs.get("device") not in (None, val_of(args[0]).device):
         return None
-    return _fresh(_val(args[0]), args[1], kwargs.get("dtype"))
+    return _fresh(val_of(args[0]), args[1], kwargs.get("dtype"))
 
 
 def _made(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
@@ -434,32 +279,34 @@ def _pool_format(val: TensorMeta, shape: tuple[int, ...], dtype: torch.dtype | N
 
 
 def _max_pool(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    val = _val(args[0])
-    kernel, stride, padding, dilation, ceil = (*args[1:], *([], [0, 0], [1, 1], False)[len(args) - 2 :])
+    val = val_of(args[0])
+    defaults: tuple[Any, ...] = ([], [0, 0], [1, 1], False)
+    kernel, stride, padding, dilation, ceil = (*args[1:], *defaults[len(args) - 2 :])
     shape = _pool_shape(val, kernel, stride, padding, dilation, ceil)
     return None if shape is None else (_pool_format(val, shape), _pool_format(val, shape, torch.int64))
 
 
 def _avg_pool(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    val = _val(args[0])
-    kernel, stride, padding, ceil = (*args[1:5], *([], [0, 0], False)[max(len(args) - 2, 0) :])
+    val = val_of(args[0])
+    defaults: tuple[Any, ...] = ([], [0, 0], False)
+    kernel, stride, padding, ceil = (*args[1:5], *defaults[len(args) - 2 :])
     shape = _pool_shape(val, kernel, stride, padding, [1, 1], ceil)
     return None if shape is None else _pool_format(val, shape)
 
 
 def _pool_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    val = _val(args[1])
+    val = val_of(args[1])
     return _as_format(val) if val.ndim == 4 else None
 
 
 def _attention_cpu(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """The result has the query's order of dimensions in memory."""
-    q = _val(args[0])
+    q = val_of(args[0])
     batch, heads, length, width = q.shape
     low = q.dtype in (torch.bfloat16, torch.float16)
-    if _val(args[2]).shape[3] != width:
+    if val_of(args[2]).shape[3] != width:
         return None
-    out = _fresh(q, q.shape, None, _result_stride(q.shape, [q], False))
+    out = _fresh(q, q.shape, None, result_stride(q.shape, [q], False))
     sums = _fresh(q, (batch, heads, length), torch.float32 if low else None, (length * heads, 1, heads))
     return out, sums
 
@@ -468,7 +315,7 @@ def _attention_cpu(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _convolution(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    x, weight = _val(args[0]), _val(args[1])
+    x, weight = val_of(args[0]), val_of(args[1])
     shape = _convolution_shape(x.shape, weight.shape, args[3:9])
     if shape is None or x.dtype != weight.dtype or x.device.type != "cpu":
         return None
@@ -499,7 +346,7 @@ def _convolution_shape(x: Sequence[int], weight: Sequence[int], options: Sequenc
 
 
 def _convolution_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    x, weight, bias_shape, mask = _val(args[1]), _val(args[2]), args[3], args[10]
+    x, weight, bias_shape, mask = val_of(args[1]), val_of(args[2]), args[3], args[10]
     if x.device.type != "cpu" or (mask[2] and bias_shape is None):
         return None
     last = _image_format(x, weight)
@@ -513,14 +360,14 @@ def _convolution_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) ->
 
 def _statistics(x: TensorMeta, *parameters: Any) -> torch.dtype:
     """Statistics have the dtype of the parameters, of the input where there are none."""
-    return next((_val(p).dtype for p in parameters if p is not None), x.dtype)
+    return next((val_of(p).dtype for p in parameters if p is not None), x.dtype)
 
 
 def _layer_norm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     x, shape, weight, bias, _ = args
-    val = _val(x)
+    val = val_of(x)
     count = len(shape)
-    fits = all(p is None or _val(p).shape == tuple(shape) for p in (weight, bias))
+    fits = all(p is None or val_of(p).shape == tuple(shape) for p in (weight, bias))
     if not count or val.shape[val.ndim - count :] != tuple(shape) or not fits:
         return None
     outer = (*val.shape[: val.ndim - count], *(1,) * count)
@@ -530,7 +377,7 @@ def _layer_norm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _layer_norm_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     _, x, shape, _, _, weight, bias, mask = args
-    return _gradients(_fresh(_val(x), _val(x).shape), weight, bias, _val(x), shape, mask)
+    return _gradients(_fresh(val_of(x), val_of(x).shape), weight, bias, val_of(x), shape, mask)
 
 
 def _gradients(dx: Layout, weight: Any, bias: Any, x: TensorMeta, shape: Sequence[int], mask: Sequence[bool]) -> Any:
@@ -543,21 +390,21 @@ def _batch_norm(outputs: str) -> Rule:
     """`outputs`: a letter for each result: "o" the output, "s" a statistic, "e" an empty one, "r" a running one."""
 
     def rule(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-        x = _val(args[0])
+        x = val_of(args[0])
         parameters = args[1:5] if func._schema.arguments[3].name == "running_mean" else args[1:3]
-        if x.ndim < 2 or any(p is not None and _val(p).shape != (x.shape[1],) for p in parameters):
+        if x.ndim < 2 or any(p is not None and val_of(p).shape != (x.shape[1],) for p in parameters):
             return None
         dtype = _statistics(x, *parameters)
         made = {"o": _as_format(x), "s": _fresh(x, (x.shape[1],), dtype), "e": _fresh(x, (0,), dtype, (1,))}
         running = iter(args[3:5])
-        return tuple(_fresh(_val(r := next(running)), _val(r).shape) if k == "r" else made[k] for k in outputs)
+        return tuple(_fresh(val_of(r := next(running)), val_of(r).shape) if k == "r" else made[k] for k in outputs)
 
     return rule
 
 
 def _batch_norm_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     grad, x, weight, *_, mask = args
-    val = _val(x)
+    val = val_of(x)
     if any(not wanted for wanted in mask) and val.device.type != "cpu":
         return None
     return _gradients(_as_format(val), weight, None, val, (val.shape[1],), mask)
@@ -565,7 +412,7 @@ def _batch_norm_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> 
 
 def _group_norm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     x, weight, bias, n, _, _, groups, _ = args
-    val = _val(x)
+    val = val_of(x)
     dtype = _statistics(val, weight, bias)
     statistic = _fresh(val, (n, groups), dtype)
     return _as_format(val), statistic, statistic

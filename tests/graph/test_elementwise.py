@@ -1,0 +1,68 @@
+"""Elementwise metadata against the real CPU operators."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smelt.graph.elementwise import elementwise_rule
+from smelt.graph.schema import op_info
+from tests.graph.real_answers import check
+
+aten = torch.ops.aten
+
+dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.float64])
+
+
+@st.composite
+def operands(draw: Any) -> list[torch.Tensor]:
+    """Two tensors that broadcast, with dimensions in any order in memory, sliced, expanded, or without any."""
+    shape = draw(st.lists(st.integers(1, 3), max_size=4))
+    out = []
+    for _ in range(2):
+        own = [n if draw(st.booleans()) else 1 for n in shape][draw(st.integers(0, len(shape))) :]
+        order = draw(st.permutations(range(len(own))))
+        gaps = draw(st.integers(1, 2))
+        base = torch.ones([own[d] for d in order] + [gaps], dtype=draw(dtypes))[..., 0]
+        tensor = base.permute([order.index(d) for d in range(len(own))])
+        if draw(st.booleans()) and len(own) == len(shape):
+            tensor = tensor.expand(shape)
+        out.append(tensor)
+    return out
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(operands())
+def test_elementwise_of_two(pair: list[torch.Tensor]) -> None:
+    for op in (aten.add.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.eq.Tensor, aten.maximum.default):
+        if op is aten.add.Tensor or pair[0].dtype is not torch.bool:
+            check(op, *pair)
+    check(aten.where.self, pair[0] > 0, *pair)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(operands())
+def test_elementwise_of_one(pair: list[torch.Tensor]) -> None:
+    x = pair[0]
+    for op, number in itertools.product((aten.mul.Tensor, aten.pow.Tensor_Scalar, aten.add.Tensor), (2, 0.5)):
+        check(op, x, number)
+    for op in (aten.exp.default, aten.isnan.default, aten.sigmoid.default):
+        check(op, x)
+
+
+def test_in_place_checks_the_cast() -> None:
+    check(aten.mul_.Tensor, torch.ones(2, 3), 2)
+    check(aten.add_.Tensor, torch.ones(2, 3).half(), torch.ones(3))
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        check(aten.mul_.Tensor, torch.ones(2, dtype=torch.int64), 0.5)
+    check(aten.mul_.Tensor, torch.ones(1).expand(3), 2, answered=False)
+    check(aten.add_.Tensor, torch.ones(1), torch.ones(3), answered=False)
+
+
+def test_random_operators_have_no_rule() -> None:
+    assert elementwise_rule(aten.rrelu_with_noise.default, op_info(aten.rrelu_with_noise.default)) is None
