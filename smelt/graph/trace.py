@@ -1,8 +1,8 @@
 """The trace tensor: a tensor without data on which PyTorch programs run to learn metadata, or to be recorded.
 
 Capture runs one torch function at a time on trace tensors and reads the result's metadata. Autograd runs a whole graph
-under a `TraceMode` with a recorder, which writes every operator down. `propagate` is the rule both use: it asks `answers`
-for the results' metadata and keeps track of who shares memory with whom.
+under a `TraceMode` with a recorder, which writes every operator down. `propagate` is the rule both use: it asks
+`answers` for the results' metadata and keeps track of who shares memory with whom.
 """
 
 from __future__ import annotations
