@@ -1,4 +1,4 @@
-"""Attribute reads, writes and deletions, as `object.__getattribute__` and friends do them, with guards."""
+"""Attribute reads, as `object.__getattribute__` and friends do them, with guards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from smelt.capture.sources import Source
 from smelt.capture.values import LEAVES, is_constant
 from smelt.graph.trace import TraceTensor
 
-_MISS = object()
+MISS = object()
+"""No such attribute."""
+
 _GENERIC = (object.__getattribute__, BaseException.__getattribute__, dict.__getattribute__, tuple.__getattribute__)
 SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -26,11 +28,11 @@ FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescript
 def find_in_class(vm: Any, cls: type, name: str) -> Any:
     """The raw attribute that the method resolution order gives, guarded once per (class, name)."""
     key = (cls, name)
-    found = vm.lookups.get(key, _MISS)
-    if found is _MISS:
-        found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), _MISS)
+    found = vm.lookups.get(key, MISS)
+    if found is MISS:
+        found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), MISS)
         stable = policy.is_frozen(cls.__module__) and name != "forward" or id(cls) in vm.created
-        if found is not _MISS and not stable:
+        if found is not MISS and not stable:
             vm.guards.check(sources.class_attr(cls, name), native.IS, found)
         vm.lookups[key] = found
     return found
@@ -54,38 +56,38 @@ def load_object_attr(vm: Any, obj: Any, name: str) -> Any:
     cls = type(obj)
     source = vm.sources.get(id(obj))
     if source is not None:
-        value = vm.reads.get((id(obj), name), _MISS)
+        value = vm.reads.get((id(obj), name), MISS)
         if value is DELETED:
             return _missing(vm, obj, name)
-        if value is not _MISS:
+        if value is not MISS:
             return value
     elif cls in LEAVES:
         return user(getattr, obj, name)
     custom = find_in_class(vm, cls, "__getattribute__")
     if isinstance(custom, types.FunctionType):
         return vm.call(custom, (obj, name), {})
-    return _generic(vm, obj, cls, name, source)
+    return load_generic(vm, obj, cls, name, source)
 
 
-def _generic(vm: Any, obj: Any, cls: type, name: str, source: Source | None) -> Any:
+def load_generic(vm: Any, obj: Any, cls: type, name: str, source: Source | None) -> Any:
     raw = find_in_class(vm, cls, name)
-    if raw is not _MISS and _is_data(raw):
+    if raw is not MISS and _is_data(raw):
         return _bind(vm, raw, obj, cls, name, source)
     held = instance_dict(vm, obj)
     if held is not None and name in held:
-        if source is None or held is not _own_dict(obj):
+        if source is None or held is not own_dict(obj):
             return held[name]
         value = vm.external(held[name], sources.instance_item(source, name))
         vm.reads[id(obj), name] = value
         return value
-    if raw is not _MISS:
+    if raw is not MISS:
         if source is not None and held is not None:
             vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
         return _bind(vm, raw, obj, cls, name, source)
     return _missing(vm, obj, name)
 
 
-def _own_dict(obj: Any) -> dict[str, Any] | None:
+def own_dict(obj: Any) -> dict[str, Any] | None:
     try:
         held = object.__getattribute__(obj, "__dict__")
     except AttributeError:
@@ -95,7 +97,7 @@ def _own_dict(obj: Any) -> dict[str, Any] | None:
 
 def instance_dict(vm: Any, obj: Any) -> dict[str, Any] | None:
     """The instance's dictionary, or its mirror when the program took hold of it."""
-    held = _own_dict(obj)
+    held = own_dict(obj)
     if held is None:
         return None
     mirror = vm.effects.mirrors.get(id(held))
@@ -130,7 +132,7 @@ def _bind(vm: Any, raw: Any, obj: Any, cls: type, name: str, source: Source | No
     if kind is types.MethodDescriptorType or kind is types.WrapperDescriptorType:
         return types.MethodType(raw, obj)  # unlike C's bound method, this one still knows its descriptor
     if isinstance(raw, functools._lru_cache_wrapper):
-        return user(raw.__get__, obj, cls)
+        return types.MethodType(raw, obj)
     getter = getattr(kind, "__get__", None)
     if isinstance(getter, types.FunctionType):
         return vm.call(getter, (raw, obj, cls), {})
@@ -180,7 +182,7 @@ def _missing(vm: Any, obj: Any, name: str) -> Any:
 def no_attribute(vm: Any, obj: Any, name: str) -> UserError:
     """The error for a missing attribute; that it is missing is guarded."""
     source = vm.sources.get(id(obj))
-    if source is not None and _own_dict(obj) is not None:
+    if source is not None and own_dict(obj) is not None:
         vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
     return UserError(AttributeError(f"{type(obj).__name__!r} object has no attribute {name!r}", name=name, obj=obj))
 
@@ -216,8 +218,8 @@ def load_member(vm: Any, module: torch.nn.Module, name: str) -> Any:
 def load_module_attr(vm: Any, module: types.ModuleType, name: str) -> Any:
     """A global of a Python module."""
     key = (id(module), name)
-    value = vm.reads.get(key, _MISS)
-    if value is not _MISS:
+    value = vm.reads.get(key, MISS)
+    if value is not MISS:
         return value
     raw = user(getattr, module, name)
     if policy.is_frozen(module.__name__) and is_constant(raw):
@@ -233,21 +235,22 @@ def load_module_attr(vm: Any, module: types.ModuleType, name: str) -> Any:
 def load_class_attr(vm: Any, cls: type, name: str) -> Any:
     """An attribute of a class."""
     key = (id(cls), name)
-    value = vm.reads.get(key, _MISS)
-    if value is not _MISS:
+    value = vm.reads.get(key, MISS)
+    if value is not MISS:
         return value
     raw = find_in_class(vm, cls, name)
-    meta = next((vars(base)[name] for base in type(cls).__mro__ if name in vars(base)), _MISS)
+    metaclass: Any = type(cls)
+    meta = next((vars(base)[name] for base in metaclass.__mro__ if name in vars(base)), MISS)
     if type(meta) is property:
         return vm.call(meta.fget, (cls,), {})
-    if raw is _MISS and meta is _MISS:
+    if raw is MISS and meta is MISS:
         fallback = getattr(type(cls), "__getattr__", None)
         if isinstance(fallback, types.FunctionType):
             return vm.call(fallback, (cls, name), {})
     value = user(getattr, cls, name)
     if raw is value:
         value = class_value(vm, raw, cls, name)
-    elif raw is not _MISS and not isinstance(value, (*FUNCTIONS, types.MethodType)) and not is_constant(value):
+    elif raw is not MISS and not isinstance(value, (*FUNCTIONS, types.MethodType)) and not is_constant(value):
         if name not in ("__dict__", "__doc__", "__annotations__", "__mro__", "__bases__"):
             raise Break(f"attribute {cls.__name__}.{name}", "a descriptor computes it")
     vm.keep(cls)
@@ -288,108 +291,3 @@ def load_function_attr(vm: Any, function: types.FunctionType, name: str) -> Any:
     if type(value) is types.CellType or value is function.__closure__:
         vm.adopt_cells(function, source)
     return vm.external(value, sources.attr(source, name))
-
-
-# -- writes ----------------------------------------------------------------
-
-
-def store_attr(vm: Any, obj: Any, name: str, value: Any) -> None:
-    """`obj.name = value`"""
-    cls = type(obj)
-    if isinstance(obj, torch.Tensor):
-        store_tensor_attr(vm, obj, name, value)
-        return
-    setter = find_in_class(vm, cls, "__setattr__")
-    if isinstance(obj, torch.nn.Module) and setter is torch.nn.Module.__setattr__:
-        store_module_attr(vm, obj, name, value)
-    elif isinstance(setter, types.FunctionType):
-        vm.call(setter, (obj, name, value), {})
-    else:
-        store_generic(vm, obj, name, value)
-
-
-def store_generic(vm: Any, obj: Any, name: str, value: Any) -> None:
-    """`object.__setattr__(obj, name, value)`"""
-    raw = find_in_class(vm, type(obj), name) if not isinstance(obj, (type, types.ModuleType)) else _MISS
-    if type(raw) is property:
-        if raw.fset is None:
-            raise UserError(AttributeError(f"property {name!r} of {type(obj).__name__!r} object has no setter"))
-        vm.call(raw.fset, (obj, value), {})
-        return
-    setter = getattr(type(raw), "__set__", None) if raw is not _MISS else None
-    if isinstance(setter, types.FunctionType):
-        vm.call(setter, (raw, obj, value), {})
-        return
-    if is_external(vm, obj):
-        held = instance_dict(vm, obj)
-        if held is not None and held is not _own_dict(obj):
-            held[name] = value
-        else:
-            vm.effects.store("attr", obj, name, value)
-        return
-    vm.work += 1
-    if type(obj) is types.FunctionType or not hasattr(type(obj), "__setattr__"):
-        user(setattr, obj, name, value)
-    else:
-        user(object.__setattr__ if not isinstance(obj, type) else type.__setattr__, obj, name, value)
-
-
-def is_external(vm: Any, obj: Any) -> bool:
-    """True when writing to `obj` would be seen outside before the residual runs."""
-    if id(obj) in vm.sources:
-        return True
-    return isinstance(obj, (type, types.ModuleType, types.FunctionType)) and id(obj) not in vm.created
-
-
-def store_module_attr(vm: Any, module: torch.nn.Module, name: str, value: Any) -> None:
-    """`nn.Module.__setattr__` for what a forward may do: plain values, and buffers that exist."""
-    held = module.__dict__
-    kind = vm.type_of(value)
-    if vm.source_of(module) is None:
-        vm.work += 1
-        _store_own_member(module, name, value, kind)
-        return
-    if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)) or name in held["_parameters"]:
-        raise Break("a parameter or submodule is replaced", hint="assign parameters outside of the compiled function")
-    if name in held["_modules"]:
-        raise Break("a submodule is replaced", hint="assign submodules outside of the compiled function")
-    if name in held["_buffers"]:
-        vm.effects.store("attr", module, name, value)
-        return
-    store_generic(vm, module, name, value)
-
-
-def _store_own_member(module: torch.nn.Module, name: str, value: Any, kind: type) -> None:
-    """The same for a module that the frame made: written at once."""
-    held = module.__dict__
-    table = "_parameters" if issubclass(kind, torch.nn.Parameter) else "_modules"
-    if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)):
-        held[table][name] = value
-    elif name in held.get("_buffers", ()):
-        held["_buffers"][name] = value
-    else:
-        object.__setattr__(module, name, value)
-
-
-def store_tensor_attr(vm: Any, tensor: Any, name: str, value: Any) -> None:
-    """`tensor.name = value`"""
-    if name in ("grad", "data", "requires_grad", "grad_fn", "names"):
-        raise Break(f"tensor.{name} is assigned", "a graph has no such operation", "do it outside of the function")
-    if vm.source_of(tensor) is not None:
-        vm.effects.store("attr", tensor, name, value)
-    else:
-        vm.work += 1
-        setattr(tensor, name, value)
-
-
-def delete_attr(vm: Any, obj: Any, name: str) -> None:
-    """`del obj.name`"""
-    deleter = find_in_class(vm, type(obj), "__delattr__")
-    if isinstance(deleter, types.FunctionType) and not isinstance(obj, torch.nn.Module):
-        vm.call(deleter, (obj, name), {})
-    elif is_external(vm, obj):
-        vm.load_attr(obj, name)
-        vm.effects.store("attr", obj, name, DELETED)
-    else:
-        vm.work += 1
-        user(delattr, obj, name)

@@ -15,13 +15,14 @@ import torch
 import torch.utils.checkpoint
 
 from smelt.capture import policy, sources
-from smelt.capture.attributes import find_in_class, is_external
+from smelt.capture.attributes import find_in_class
 from smelt.capture.breaks import Break, user
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.frames import Frame, bind
 from smelt.capture.generators import TracedGenerator
 from smelt.capture.policy import Policy
 from smelt.capture.registry import CALL, CONSTANTS, SPECIAL
+from smelt.capture.stores import is_external
 from smelt.capture.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
 from smelt.capture.values import LEAVES, is_constant
 from smelt.graph.trace import TraceTensor
@@ -40,9 +41,9 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
     if meaning is not None:
         return meaning(vm, args, kwargs)
     if fn.__code__ is _DISABLING and hasattr(fn, "__wrapped__"):  # torch hides these from its own compiler only
-        return vm.call(fn.__wrapped__, args, kwargs)
+        return vm.call(vars(fn)["__wrapped__"], args, kwargs)
     if hasattr(fn, "_smelt_session"):  # compiled inside of compiled: one graph
-        return vm.call(fn.__wrapped__, args, kwargs)
+        return vm.call(vars(fn)["__wrapped__"], args, kwargs)
     reason = policy.marked_disabled(fn)
     if reason is not None:
         raise Break(f"{fn.__qualname__} is disabled for compilation", reason)
@@ -102,11 +103,11 @@ def _all_constant(values: Any) -> bool:
 
 def function_source(vm: Any, fn: types.FunctionType) -> sources.Source:
     """Where an external function came from, or the function itself."""
-    found = vm.sources.get(id(fn))
+    found: sources.Source | None = vm.sources.get(id(fn))
     return found if found is not None else sources.const(fn, fn.__qualname__)
 
 
-def call_leaf(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_leaf(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
     """A Python function of torch that stays one node; methods are recorded by name."""
     if args and type(args[0]) is TraceTensor and fn is getattr(TENSOR_TYPES[0], fn.__name__, None):
         return call_tensor_method(vm, fn.__name__, args, kwargs)

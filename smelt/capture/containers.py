@@ -235,4 +235,6 @@ def advance(vm: Any, iterator: Any) -> Any:
         raise
 
 
-_LIST_ITERATOR, _TUPLE_ITERATOR, _RANGE_ITERATOR = type(iter([])), type(iter(())), type(iter(range(0)))
+_LIST_ITERATOR: type = type(iter([]))
+_TUPLE_ITERATOR: type = type(iter(()))
+_RANGE_ITERATOR: type = type(iter(range(0)))

@@ -214,7 +214,7 @@ def _fill_dict(value: dict[Any, Any], items: dict[Any, Any]) -> Any:
 
 
 def _fill_sequence(value: Any, items: list[Any]) -> Any:
-    kind = type(value)
+    kind: Any = type(value)
     if isinstance(value, tuple):
         return tuple.__new__(kind, items)
     out = kind.__new__(kind)

@@ -36,8 +36,10 @@ class Frame:
         value: what the frame returned or yielded last.
     """
 
-    __slots__ = ("decoded", "code", "locals", "stack", "pc", "globals", "builtins", "function", "handled")
-    __slots__ += ("kw_names", "value", "generator", "closure")
+    __slots__ = (
+        "decoded", "code", "locals", "stack", "pc", "globals", "function", "handled", "kw_names", "value", "generator",
+        "closure",
+    )  # fmt: skip
 
     def __init__(
         self, decoded: Decoded, locals: list[Any], globals: dict[str, Any], function: FunctionType | None
@@ -91,7 +93,7 @@ def bind(
     """
     code = function.__code__
     count, flags = code.co_argcount, code.co_flags
-    slots = [NULL] * slot_count(code)
+    slots: list[Any] = [NULL] * slot_count(code)
     if len(args) == count and not kwargs and not code.co_kwonlyargcount and not flags & _STAR:
         slots[:count] = args
         return slots

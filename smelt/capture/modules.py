@@ -9,9 +9,10 @@ from torch.nn.modules import module as torch_module
 
 from smelt.capture import _native as native
 from smelt.capture import calls, containers
-from smelt.capture.attributes import find_in_class, load_member, store_module_attr
+from smelt.capture.attributes import find_in_class, load_member
 from smelt.capture.breaks import Break, user
 from smelt.capture.registry import CALL, special
+from smelt.capture.stores import store_module_attr
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]

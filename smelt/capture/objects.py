@@ -51,8 +51,8 @@ def construct(vm: Any, cls: type, args: Args, kwargs: Kwargs) -> Any:
         return obj
     if init is not None:
         vm.call(init, (obj, *args), kwargs)
-    elif cls.__init__ is not object.__init__:
-        calls.call_native(vm, cls.__init__, (obj, *args), kwargs)
+    elif (start := getattr(cls, "__init__")) is not object.__init__:  # noqa: B009
+        calls.call_native(vm, start, (obj, *args), kwargs)
     return obj
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import CodeType
 from typing import Any
 
-from smelt.capture import exceptions, opcodes  # noqa: F401 (exceptions fills COMMON)
+from smelt.capture import exceptions, opcodes, opcodes_calls, opcodes_data  # noqa: F401 (exceptions fills COMMON)
 from smelt.capture._native import NULL
 from smelt.capture.bytecode import Jump, Op, Site
 from smelt.capture.frames import Frame
@@ -40,14 +40,14 @@ def call(vm: Any, f: Frame, arg: int) -> None:
     second, first = f.stack.pop(), f.stack.pop()
     names, f.kw_names = f.kw_names, ()
     if first is NULL:
-        opcodes.make_call(vm, f, second, NULL, items, names)
+        opcodes_calls.make_call(vm, f, second, NULL, items, names)
     else:
-        opcodes.make_call(vm, f, first, second, items, names)
+        opcodes_calls.make_call(vm, f, first, second, items, names)
 
 
 def call_function_ex(vm: Any, f: Frame, arg: int) -> None:
-    kwargs = opcodes.mapping(vm, f.stack.pop()) if arg & 1 else {}
-    args = tuple(opcodes.drain(vm, f.stack.pop()))
+    kwargs = opcodes_data.mapping(vm, f.stack.pop()) if arg & 1 else {}
+    args = tuple(opcodes_data.drain(vm, f.stack.pop()))
     fn = f.stack.pop()
     f.stack.pop()
     f.stack.append(vm.call(fn, args, dict(kwargs)))
@@ -56,15 +56,15 @@ def call_function_ex(vm: Any, f: Frame, arg: int) -> None:
 def make_function(vm: Any, f: Frame, arg: int) -> None:
     code: CodeType = f.stack.pop()
     closure = f.stack.pop() if arg & 8 else ()
-    fn = opcodes.new_function(vm, f, code, closure)
+    fn = opcodes_calls.new_function(vm, f, code, closure)
     for flag in (4, 2, 1):
         if arg & flag:
-            opcodes.set_function(fn, flag, f.stack.pop())
+            opcodes_calls.set_function(fn, flag, f.stack.pop())
     f.stack.append(fn)
 
 
 def send(vm: Any, f: Frame, arg: int) -> None:
-    more, value = opcodes.send_value(vm, f)
+    more, value = opcodes_calls.send_value(vm, f)
     if more:
         f.stack.append(value)
     else:
@@ -85,8 +85,8 @@ TABLE: dict[str, Op] = {
     "CALL": Op(call, raw),
     "CALL_FUNCTION_EX": Op(call_function_ex, raw),
     "MAKE_FUNCTION": Op(make_function, raw),
-    "COMPARE_OP": Op(opcodes.compare_op, lambda site: opcodes.COMPARISONS[site.arg]),
+    "COMPARE_OP": Op(opcodes_data.compare_op, lambda site: opcodes_data.COMPARISONS[site.arg]),
     "FOR_ITER": Op(opcodes.for_iter, for_iter_target),
     "SEND": Op(send, forward),
-    "KW_NAMES": Op(opcodes.kw_names, const),
+    "KW_NAMES": Op(opcodes_calls.kw_names, const),
 }

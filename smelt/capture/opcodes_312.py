@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
-from smelt.capture import opcodes, opcodes_311
+from smelt.capture import opcodes, opcodes_311, opcodes_calls, opcodes_data
 from smelt.capture._native import NULL
 from smelt.capture.breaks import Break, UserError
 from smelt.capture.bytecode import Jump, Op, Site
@@ -49,7 +50,7 @@ def load_super_attr(vm: Any, f: Frame, arg: tuple[bool, str]) -> None:
 
 
 def send(vm: Any, f: Frame, arg: int) -> None:
-    more, value = opcodes.send_value(vm, f)
+    more, value = opcodes_calls.send_value(vm, f)
     f.stack.append(value)
     if not more:
         f.pc = arg
@@ -75,7 +76,7 @@ def intrinsic_1(vm: Any, f: Frame, arg: int) -> None:
             inner = isinstance(value, StopIteration)
             f.stack[-1] = RuntimeError("generator raised StopIteration") if inner else value
         case 5:
-            f.stack[-1] = opcodes.apply_unary(vm, opcodes.operator.pos, value)
+            f.stack[-1] = opcodes_data.apply_unary(vm, operator.pos, value)
         case 6:
             f.stack[-1] = tuple(value)
         case _:
@@ -105,7 +106,7 @@ TABLE: dict[str, Op] = {
     **opcodes_311.TABLE,
     "LOAD_ATTR": Op(load_attr, attribute_name),
     "LOAD_SUPER_ATTR": Op(load_super_attr, super_name),
-    "COMPARE_OP": Op(opcodes.compare_op, lambda site: opcodes.COMPARISONS[site.arg >> 4]),
+    "COMPARE_OP": Op(opcodes_data.compare_op, lambda site: opcodes_data.COMPARISONS[site.arg >> 4]),
     "FOR_ITER": Op(opcodes.for_iter, for_iter_target),
     "SEND": Op(send, forward),
     "END_SEND": Op(end_send, raw),

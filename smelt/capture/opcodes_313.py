@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from smelt.capture import opcodes, opcodes_311, opcodes_312
+from smelt.capture import opcodes, opcodes_311, opcodes_312, opcodes_calls, opcodes_data
 from smelt.capture._native import NULL
 from smelt.capture.bytecode import Jump, Op, Site
 from smelt.capture.containers import truth
@@ -37,37 +37,37 @@ def load_super_attr(vm: Any, f: Frame, arg: tuple[bool, str]) -> None:
 def call(vm: Any, f: Frame, arg: int) -> None:
     items = take(f, arg)
     first, fn = f.stack.pop(), f.stack.pop()
-    opcodes.make_call(vm, f, fn, first, items, ())
+    opcodes_calls.make_call(vm, f, fn, first, items, ())
 
 
 def call_kw(vm: Any, f: Frame, arg: int) -> None:
     names = f.stack.pop()
     items = take(f, arg)
     first, fn = f.stack.pop(), f.stack.pop()
-    opcodes.make_call(vm, f, fn, first, items, names)
+    opcodes_calls.make_call(vm, f, fn, first, items, names)
 
 
 def call_function_ex(vm: Any, f: Frame, arg: int) -> None:
-    kwargs = opcodes.mapping(vm, f.stack.pop()) if arg & 1 else {}
-    args = tuple(opcodes.drain(vm, f.stack.pop()))
+    kwargs = opcodes_data.mapping(vm, f.stack.pop()) if arg & 1 else {}
+    args = tuple(opcodes_data.drain(vm, f.stack.pop()))
     f.stack.pop()
     fn = f.stack.pop()
     f.stack.append(vm.call(fn, args, dict(kwargs)))
 
 
 def make_function(vm: Any, f: Frame, arg: Any) -> None:
-    f.stack.append(opcodes.new_function(vm, f, f.stack.pop(), ()))
+    f.stack.append(opcodes_calls.new_function(vm, f, f.stack.pop(), ()))
 
 
 def set_function_attribute(vm: Any, f: Frame, arg: int) -> None:
     fn, value = f.stack.pop(), f.stack.pop()
     if arg == 8:
-        made = opcodes.new_function(vm, f, fn.__code__, value)
+        made = opcodes_calls.new_function(vm, f, fn.__code__, value)
         made.__defaults__, made.__kwdefaults__, made.__annotations__ = fn.__defaults__, fn.__kwdefaults__, {}
         made.__annotations__.update(fn.__annotations__)
         fn = made
     else:
-        opcodes.set_function(fn, arg, value)
+        opcodes_calls.set_function(fn, arg, value)
     f.stack.append(fn)
 
 
@@ -96,16 +96,16 @@ def to_bool(vm: Any, f: Frame, arg: Any) -> None:
 
 
 def convert_value(vm: Any, f: Frame, arg: int) -> None:
-    opcodes.format_with(vm, f, arg, "")
+    opcodes_data.format_with(vm, f, arg, "")
 
 
 def format_simple(vm: Any, f: Frame, arg: Any) -> None:
-    opcodes.format_with(vm, f, 0, "")
+    opcodes_data.format_with(vm, f, 0, "")
 
 
 def format_with_spec(vm: Any, f: Frame, arg: Any) -> None:
     spec = f.stack.pop()
-    opcodes.format_with(vm, f, 0, spec)
+    opcodes_data.format_with(vm, f, 0, spec)
 
 
 def for_iter_target(site: Site) -> Jump:
@@ -126,7 +126,7 @@ TABLE: dict[str, Op] = {
     "LOAD_FAST_LOAD_FAST": Op(load_fast_load_fast, pair),
     "STORE_FAST_LOAD_FAST": Op(store_fast_load_fast, pair),
     "STORE_FAST_STORE_FAST": Op(store_fast_store_fast, pair),
-    "COMPARE_OP": Op(opcodes.compare_op, lambda site: opcodes.COMPARISONS[site.arg >> 5]),
+    "COMPARE_OP": Op(opcodes_data.compare_op, lambda site: opcodes_data.COMPARISONS[site.arg >> 5]),
     "TO_BOOL": Op(to_bool, raw),
     "CONVERT_VALUE": Op(convert_value, raw),
     "FORMAT_SIMPLE": Op(format_simple, raw),

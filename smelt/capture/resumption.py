@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import operator
 import sys
 from collections.abc import Callable
@@ -286,7 +287,7 @@ def load_deref(r: Resumption) -> None:
 
 @plain("LOAD_BUILD_CLASS")
 def load_build_class(r: Resumption) -> None:
-    r.push(r.const(__build_class__, "build_class"))  # type: ignore[name-defined]  # noqa: F821
+    r.push(r.const(builtins.__build_class__, "build_class"))
 
 
 @plain("IMPORT_NAME")

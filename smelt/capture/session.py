@@ -24,7 +24,7 @@ from smelt.base.options import Options, environment
 from smelt.base.report import Report
 from smelt.base.stats import count, spend
 from smelt.capture import _native as native
-from smelt.capture import builtins, calls, decoding, exceptions, modules, objects, policy, sources
+from smelt.capture import builtins, calls, container_builtins, decoding, exceptions, modules, objects, policy, sources
 from smelt.capture.breaks import Break, BreakReason, CannotRebuild, UserError
 from smelt.capture.frames import Frame, Unread, slot_names
 from smelt.capture.guards import GuardList
@@ -37,7 +37,14 @@ Slots = tuple[Any, ...]
 SESSION: ContextVar[Session | None] = ContextVar("smelt_session", default=None)
 """The compiled callable that runs in this thread."""
 
-_REGISTERED = (builtins, calls, exceptions, modules, objects)  # they fill the tables of the registry
+_REGISTERED = (
+    builtins,
+    calls,
+    container_builtins,
+    exceptions,
+    modules,
+    objects,
+)  # they fill the tables of the registry
 
 
 @dataclass

@@ -264,7 +264,10 @@ def _computes(node: fx.Node) -> bool:
     """A node that stands for work: not an input, a mode switch or the unpacking of a tuple."""
     if node.op not in ("call_function", "call_method") or node.target in MODE_CHANGES:
         return False
-    return node.target is not _getitem or not isinstance(node.args[0].meta.get("val"), tuple)
+    if node.target is not _getitem:
+        return True
+    owner = node.args[0]
+    return not (isinstance(owner, fx.Node) and isinstance(owner.meta.get("val"), tuple))
 
 
 def _name(target: Any) -> str:

@@ -1,0 +1,185 @@
+"""What builtin functions and methods mean that iterate, look into or change containers."""
+
+from __future__ import annotations
+
+import collections
+import operator
+from typing import Any
+
+from smelt.capture import calls, containers, sources
+from smelt.capture.attributes import python_method
+from smelt.capture.breaks import user
+from smelt.capture.effects import CONTAINERS
+from smelt.capture.operators import binary
+from smelt.capture.registry import special
+from smelt.capture.values import LEAVES
+from smelt.graph.trace import TraceTensor
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def _iterable(vm: Any, value: Any) -> Any:
+    """The argument as C code may iterate it: through the interpreter where Python code does it."""
+    if type(value) in LEAVES:
+        return value
+    if type(value) is TraceTensor:
+        return containers.iterate(vm, value)
+    if isinstance(value, CONTAINERS) and python_method(vm, value, "__iter__") is None:
+        return vm.effects.plain(value)
+    if python_method(vm, value, "__iter__") is None and not (
+        python_method(vm, value, "__getitem__") and hasattr(type(value), "__len__")
+    ):
+        return vm.effects.plain(value)
+    return containers.iterate(vm, value)
+
+
+def _register_iterating() -> None:
+    for fn, first in ((list, 0), (tuple, 0), (set, 0), (frozenset, 0), (enumerate, 0), (zip, 0), (map, 1), (filter, 1),
+                      (sum, 0), (any, 0), (all, 0), (sorted, 0), (collections.deque, 0)):  # fmt: skip
+
+        def consume(vm: Any, args: Args, kwargs: Kwargs, fn: Any = fn, first: int = first) -> Any:
+            count = len(args) if fn in (zip, map) else first + 1
+            head = tuple(_iterable(vm, a) if first <= i < count else a for i, a in enumerate(args))
+            return calls.call_native(vm, fn, head, kwargs)
+
+        special(fn)(consume)
+    for pick in (min, max):
+
+        def choose(vm: Any, args: Args, kwargs: Kwargs, fn: Any = pick) -> Any:
+            if len(args) == 1:
+                args = (_iterable(vm, args[0]),)
+            return calls.call_native(vm, fn, args, kwargs)
+
+        special(pick)(choose)
+
+
+_register_iterating()
+
+
+@special(sum)
+def total(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """sum(iterable[, start])"""
+    items = list(user(iter, _iterable(vm, args[0]))) if args else user(sum)
+    start = args[1] if len(args) > 1 else kwargs.get("start", 0)
+    if any(type(item) is TraceTensor for item in items) or type(start) is TraceTensor:
+        for item in items:
+            start = binary(vm, operator.add, start, item)
+        return start
+    return vm.native(sum, items, start)
+
+
+@special(reversed)
+def reverse(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """reversed(sequence)"""
+    method = python_method(vm, args[0], "__reversed__")
+    if method is not None:
+        return vm.call(method, args, {})
+    if python_method(vm, args[0], "__getitem__") is not None:
+        count = containers.length(vm, args[0])
+        return iter([containers.subscript(vm, args[0], i) for i in range(count - 1, -1, -1)])
+    return vm.native(reversed, vm.effects.plain(args[0]))
+
+
+def as_mapping(vm: Any, value: Any) -> Any:
+    """A mapping with Python methods as a plain dict, made through the interpreter."""
+    if isinstance(value, dict) and python_method(vm, value, "__iter__") is None:
+        return vm.effects.plain(value)
+    if python_method(vm, value, "keys") is not None:
+        keys = containers.iterate(vm, vm.call(vm.load_attr(value, "keys"), (), {}))
+        return {key: containers.subscript(vm, value, key) for key in keys}
+    return _iterable(vm, value)
+
+
+@special(dict)
+def make_dict(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """dict(mapping or iterable, **kwargs)"""
+    return calls.call_native(vm, dict, tuple(as_mapping(vm, a) for a in args), kwargs)
+
+
+@special(dict.get)
+def dict_get(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """dict.get(key[, default])"""
+    held, key, *default = args
+    source = vm.sources.get(id(held))
+    if source is None or id(held) in vm.effects.mirrors:
+        return vm.native(dict.get, vm.effects.mirror(held), key, *default)
+    if vm.effects.has_key(held, source, key):
+        return vm.effects.read_key(held, source, key)
+    return default[0] if default else None
+
+
+@special(dict.__getitem__, collections.OrderedDict.__getitem__)
+def dict_getitem(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """dict.__getitem__(key)"""
+    held, key = args
+    source = vm.sources.get(id(held))
+    if source is None or id(held) in vm.effects.mirrors or not dict.__contains__(held, key):
+        return vm.native(dict.__getitem__, vm.effects.mirror(held), key)
+    vm.effects.has_key(held, source, key)
+    return vm.effects.read_key(held, source, key)
+
+
+@special(dict.__contains__)
+def dict_contains(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """dict.__contains__(key)"""
+    held, key = args
+    source = vm.sources.get(id(held))
+    if source is None or id(held) in vm.effects.mirrors:
+        return vm.native(dict.__contains__, vm.effects.mirror(held), key)
+    return vm.effects.has_key(held, source, key)
+
+
+@special(list.__getitem__, tuple.__getitem__)
+def sequence_getitem(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """list.__getitem__(index)"""
+    held, key = args
+    source = vm.sources.get(id(held))
+    base = list if isinstance(held, list) else tuple
+    if source is None or not vm.effects.untouched(held) or type(key) is not int:
+        return vm.native(base.__getitem__, vm.effects.mirror(held), key)
+    return vm.external(user(base.__getitem__, held, key), sources.sequence_item(source, key, type(held)))
+
+
+@special(dict.update, collections.OrderedDict.update, dict.__init__, collections.OrderedDict.__init__)
+def dict_update(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """dict.update(mapping, **kwargs)"""
+    held, *given = args
+    target = containers.writable(vm, held)
+    store = python_method(vm, held, "__setitem__") if isinstance(held, collections.OrderedDict) else None
+    pairs = [as_mapping(vm, value) for value in given]
+    if store is None:
+        vm.native(dict.update if not isinstance(held, collections.OrderedDict) else _UPDATE, target, *pairs, **kwargs)
+        return
+    for key, value in dict(*pairs, **kwargs).items():
+        vm.call(store, (held, key, value), {})
+
+
+_UPDATE = collections.OrderedDict.update
+
+
+@special(list.append)
+def list_append(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """list.append(object)"""
+    vm.effects.append(*args)
+
+
+@special(list.extend)
+def list_extend(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """list.extend(iterable)"""
+    held, more = args
+    vm.native(list.extend, containers.writable(vm, held), _iterable(vm, more))
+
+
+@special(str.join)
+def join(vm: Any, args: Args, kwargs: Kwargs) -> str:
+    """str.join(iterable)"""
+    return vm.native(str.join, args[0], _iterable(vm, args[1]))
+
+
+@special(str.format)
+def format_string(vm: Any, args: Args, kwargs: Kwargs) -> str:
+    """str.format(...)"""
+    if any(type(a) is TraceTensor for a in (*args, *kwargs.values())):
+        raise containers.tensor_value("a tensor is turned into text")
+    return vm.native(str.format, *vm.effects.plain(args), **kwargs)

@@ -1,0 +1,114 @@
+"""Attribute writes and deletions, as `object.__setattr__` and friends do them; what exists outside is written later."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from smelt.capture.attributes import MISS, find_in_class, instance_dict, own_dict
+from smelt.capture.breaks import Break, UserError, user
+from smelt.capture.effects import DELETED
+
+
+def store_attr(vm: Any, obj: Any, name: str, value: Any) -> None:
+    """`obj.name = value`"""
+    cls = type(obj)
+    if isinstance(obj, torch.Tensor):
+        store_tensor_attr(vm, obj, name, value)
+        return
+    setter = find_in_class(vm, cls, "__setattr__")
+    if isinstance(obj, torch.nn.Module) and setter is torch.nn.Module.__setattr__:
+        store_module_attr(vm, obj, name, value)
+    elif isinstance(setter, types.FunctionType):
+        vm.call(setter, (obj, name, value), {})
+    else:
+        store_generic(vm, obj, name, value)
+
+
+def store_generic(vm: Any, obj: Any, name: str, value: Any) -> None:
+    """`object.__setattr__(obj, name, value)`"""
+    raw = find_in_class(vm, type(obj), name) if not isinstance(obj, (type, types.ModuleType)) else MISS
+    if type(raw) is property:
+        if raw.fset is None:
+            raise UserError(AttributeError(f"property {name!r} of {type(obj).__name__!r} object has no setter"))
+        vm.call(raw.fset, (obj, value), {})
+        return
+    setter = getattr(type(raw), "__set__", None) if raw is not MISS else None
+    if isinstance(setter, types.FunctionType):
+        vm.call(setter, (raw, obj, value), {})
+        return
+    if is_external(vm, obj):
+        held = instance_dict(vm, obj)
+        if held is not None and held is not own_dict(obj):
+            held[name] = value
+        else:
+            vm.effects.store("attr", obj, name, value)
+        return
+    vm.work += 1
+    if type(obj) is types.FunctionType or not hasattr(type(obj), "__setattr__"):
+        user(setattr, obj, name, value)
+    else:
+        user(object.__setattr__ if not isinstance(obj, type) else type.__setattr__, obj, name, value)
+
+
+def is_external(vm: Any, obj: Any) -> bool:
+    """True when writing to `obj` would be seen outside before the residual runs."""
+    if id(obj) in vm.sources:
+        return True
+    return isinstance(obj, (type, types.ModuleType, types.FunctionType)) and id(obj) not in vm.created
+
+
+def store_module_attr(vm: Any, module: torch.nn.Module, name: str, value: Any) -> None:
+    """`nn.Module.__setattr__` for what a forward may do: plain values, and buffers that exist."""
+    held = module.__dict__
+    kind = vm.type_of(value)
+    if vm.source_of(module) is None:
+        vm.work += 1
+        _store_own_member(module, name, value, kind)
+        return
+    if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)) or name in held["_parameters"]:
+        raise Break("a parameter or submodule is replaced", hint="assign parameters outside of the compiled function")
+    if name in held["_modules"]:
+        raise Break("a submodule is replaced", hint="assign submodules outside of the compiled function")
+    if name in held["_buffers"]:
+        vm.effects.store("attr", module, name, value)
+        return
+    store_generic(vm, module, name, value)
+
+
+def _store_own_member(module: torch.nn.Module, name: str, value: Any, kind: type) -> None:
+    """The same for a module that the frame made: written at once."""
+    held = module.__dict__
+    table = "_parameters" if issubclass(kind, torch.nn.Parameter) else "_modules"
+    if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)):
+        held[table][name] = value
+    elif name in held.get("_buffers", ()):
+        held["_buffers"][name] = value
+    else:
+        object.__setattr__(module, name, value)
+
+
+def store_tensor_attr(vm: Any, tensor: Any, name: str, value: Any) -> None:
+    """`tensor.name = value`"""
+    if name in ("grad", "data", "requires_grad", "grad_fn", "names"):
+        raise Break(f"tensor.{name} is assigned", "a graph has no such operation", "do it outside of the function")
+    if vm.source_of(tensor) is not None:
+        vm.effects.store("attr", tensor, name, value)
+    else:
+        vm.work += 1
+        setattr(tensor, name, value)
+
+
+def delete_attr(vm: Any, obj: Any, name: str) -> None:
+    """`del obj.name`"""
+    deleter = find_in_class(vm, type(obj), "__delattr__")
+    if isinstance(deleter, types.FunctionType) and not isinstance(obj, torch.nn.Module):
+        vm.call(deleter, (obj, name), {})
+    elif is_external(vm, obj):
+        vm.load_attr(obj, name)
+        vm.effects.store("attr", obj, name, DELETED)
+    else:
+        vm.work += 1
+        user(delattr, obj, name)
