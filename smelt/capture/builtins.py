@@ -5,7 +5,10 @@ from __future__ import annotations
 import _warnings
 import builtins
 import contextvars
+import datetime
+import inspect
 import operator
+import sys
 import threading
 import types
 import typing
@@ -210,6 +213,26 @@ def print_call(vm: Any, args: Args, kwargs: Kwargs) -> None:
 def warn(vm: Any, args: Args, kwargs: Kwargs) -> None:
     """warnings.warn(...)"""
     calls.defer(vm, _warnings.warn, args, kwargs)
+
+
+@special(sys.exc_info)
+def exc_info(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """sys.exc_info()"""
+    error = next((frame.handled[-1] for frame in reversed(vm.frames) if frame.handled), None)
+    return (None, None, None) if error is None else (type(error), error, error.__traceback__)
+
+
+@special(
+    sys._getframe,
+    inspect.currentframe,
+    inspect.stack,
+    vars(datetime.datetime)["now"],
+    vars(datetime.datetime)["utcnow"],
+    vars(datetime.date)["today"],
+)
+def surroundings(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The call stack and the clock."""
+    raise Break("the call stack or the clock is read", "they differ from call to call")
 
 
 @special(builtins.input, builtins.open, builtins.exec, builtins.eval, builtins.compile, builtins.breakpoint)

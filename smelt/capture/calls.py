@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 import itertools
@@ -191,7 +192,7 @@ C_FUNCTIONS = (
 SAFE_MODULES = frozenset(
     {"builtins", "operator", "_operator", "math", "cmath", "itertools", "functools", "_functools", "collections"}
     | {"_collections", "_sre", "_abc", "_weakref", "_struct", "_bisect", "_heapq", "_statistics", "_typing"}
-    | {"_warnings", "binascii", "_string", "unicodedata", "_contextvars", "types", "_codecs", "numpy", "sys"}
+    | {"_warnings", "binascii", "_string", "unicodedata", "_contextvars", "types", "_codecs", "numpy"}
     | {"collections.abc", "_json", "_datetime"}
 )
 
@@ -272,6 +273,9 @@ def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     else:
         args = tuple(map(plain, args))
     kwargs = {k: plain(v) for k, v in kwargs.items()} if kwargs else kwargs
+    if not _holds(fn):
+        vm.effects.refuse_opaque(fn, args)
+        vm.effects.refuse_opaque(fn, kwargs.values())
     if fn in CALLERS:
         args = tuple(callback(vm, a) for a in args)
         kwargs = {k: callback(vm, v) for k, v in kwargs.items()}
@@ -284,6 +288,18 @@ _KEEPING = frozenset(
 )
 """Methods of containers that keep or compare the very objects they are given."""
 _SAFE_ROOTS = frozenset(name.split(".")[0] for name in SAFE_MODULES) | {"torch"}
+
+
+_HOLDING = frozenset({functools.partial, types.MethodType, weakref.ref, staticmethod, classmethod, property, zip, map})
+_HOLDING_OWNERS = (object, type, BaseException, list, dict, set, tuple, collections.deque, collections.OrderedDict)
+
+
+def _holds(fn: Any) -> bool:
+    """C code that keeps or identifies the objects it is given, without looking into them."""
+    if isinstance(fn, types.FunctionType):
+        return True
+    owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
+    return fn in _HOLDING or owner in _HOLDING_OWNERS or isinstance(fn, type) and issubclass(fn, _HOLDING_OWNERS[2:])
 
 
 def callback(vm: Any, value: Any) -> Any:

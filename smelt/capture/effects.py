@@ -7,7 +7,8 @@ mirror: a copy with guarded items that takes its place for the rest of the captu
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ from smelt.graph.trace import TraceTensor
 
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 DELETED = native.NULL
+_SEEN = LEAVES | {TraceTensor}
+_HELD = (types.FunctionType, types.MethodType, type, types.CellType, types.BuiltinFunctionType)
 
 
 @dataclass(slots=True)
@@ -167,6 +170,18 @@ class Effects:
         present = dict.__contains__(value, key)
         self.vm.guards.check(source, native.HAS_KEY if present else native.NOT_KEY, key)
         return present
+
+    def refuse_opaque(self, fn: Any, values: Iterable[Any]) -> None:
+        """C code must not look into objects from outside that have no guards for what is inside.
+
+        Raises:
+            Break: one of the values is such an object.
+        """
+        for value in values:
+            if id(value) in self.vm.sources and type(value) not in _SEEN:
+                if not isinstance(value, (*CONTAINERS, *_HELD)):
+                    name = getattr(fn, "__name__", repr(fn))
+                    raise Break(f"{name}() of a {type(value).__name__}", "C code looks into an object from outside")
 
     def plain(self, value: Any) -> Any:
         """The same value with mirrors in place of external containers, at any depth of lists, tuples and dicts."""

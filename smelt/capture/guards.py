@@ -99,6 +99,11 @@ class GuardList:
         if len(indices) > 1:
             self._add(indices[-1], native.NONE_ALIASED, indices)
 
+    def python(self, fn: Callable[..., bool], sources: Iterable[Source]) -> None:
+        """`fn` of the values of these sources is true (evaluated by Python: for rare cases)."""
+        indices = tuple(sorted({self.fetch(source) for source in sources}))
+        self._add(indices[-1], native.PYTHON, (fn, indices))
+
     def state(self) -> None:
         """The ambient modes (gradients, autocast ...) are as now."""
         self._add(-1, native.STATE, native.state())
@@ -132,6 +137,8 @@ class GuardList:
             return self.sources[operand].text
         if kind == native.NONE_ALIASED:
             return ", ".join(self.sources[i].text for i in operand)
+        if kind == native.PYTHON and isinstance(operand, tuple):
+            return getattr(operand[0], "__name__", operand[0])
         if kind == native.TENSOR:
             return str(meta_of(operand)) if isinstance(operand, torch.Tensor) else operand
         if kind == native.MODULE:

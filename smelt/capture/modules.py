@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from smelt.capture import _native as native
-from smelt.capture import calls, containers
+from smelt.capture import calls, containers, sources
 from smelt.capture.attributes import find_in_class, load_member
 from smelt.capture.breaks import Break, user
 from smelt.capture.registry import CALL, special
@@ -24,6 +24,8 @@ _GLOBAL_HOOKS = (
     "_global_backward_hooks",
     "_global_backward_pre_hooks",
 )
+
+_GLOBAL_SOURCES = {name: sources.const(getattr(torch_module, name), name) for name in _GLOBAL_HOOKS}
 
 
 @CALL(nn.Module)
@@ -45,6 +47,8 @@ def call_impl(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     source = vm.sources.get(id(module))
     if any(held[name] for name in HOOKS) or any(getattr(torch_module, name) for name in _GLOBAL_HOOKS):
         return call_with_hooks(vm, module, args[1:], kwargs)
+    for name in _GLOBAL_HOOKS:
+        vm.guards.check(_GLOBAL_SOURCES[name], native.LEN, 0)
     if source is not None:
         vm.guards.check(source, native.MODULE, (None, HOOKS))
     return vm.call(vm.load_attr(module, "forward"), args[1:], kwargs)

@@ -97,8 +97,7 @@ def store_tensor_attr(vm: Any, tensor: Any, name: str, value: Any) -> None:
     if vm.source_of(tensor) is not None:
         vm.effects.store("attr", tensor, name, value)
     else:
-        vm.work += 1
-        setattr(tensor, name, value)
+        raise Break(f"tensor.{name} is assigned", "the tensor object does not exist yet", "assign it outside")
 
 
 def delete_attr(vm: Any, obj: Any, name: str) -> None:

@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from smelt.capture.breaks import Break, UserError
 from smelt.capture.graph_module import CapturedGraph
 from smelt.capture.registry import READ
 from smelt.capture.sources import Source
-from smelt.graph.meta import meta_of
+from smelt.graph.meta import extent, meta_of
 from smelt.graph.modes import MODE_CHANGES
 from smelt.graph.trace import TraceMode, TraceTensor, trace_like
 
@@ -55,6 +56,7 @@ class Tensors:
         self.nodes: dict[int, fx.Node] = {}
         self.real: dict[int, torch.Tensor] = {}
         self._alive: list[Any] = []
+        self._written: set[int] = set()
         self._first: fx.Node | None = None
         self._factories = TraceMode()
 
@@ -128,11 +130,14 @@ class Tensors:
         out = self._run(target, args, kwargs)
         changed = any(t._version != v for t, v in zip(found, versions, strict=True))
         if not changed and not self._fresh(out):
+            if isinstance(out, torch.Tensor) and type(out) is not TraceTensor:
+                raise Break(f"{_name(target)} gives a tensor that capture did not see", "its values are not an input")
             return out
         self.vm.work += 1
         node = self._record(target, args, kwargs, method)
         if changed:
             self.mutated.add(node)
+            self._written |= {id(t.place.storage) for t, v in zip(found, versions, strict=True) if t._version != v}
         self._assign(out, node)
         return out
 
@@ -198,7 +203,22 @@ class Tensors:
             self.graph.erase_node(unused)
         if self.mutated:
             self.vm.guards.all_different(i.source for i in inputs)
+            self._separate(inputs)
         return CapturedGraph({}, self.graph), inputs, ops
+
+    def _separate(self, inputs: list[Input]) -> None:
+        """A graph that writes to an argument holds for arguments that share no memory.
+
+        Raises:
+            Break: they share memory now.
+        """
+        given = [i for i in inputs if i.source.kind != native.MODULE_MEMBER]
+        written = any(id(self.traced[id(i.tensor)].place.storage) in self._written for i in given)
+        if not written or len(given) < 2:
+            return
+        if not share_no_memory(*(i.tensor for i in given)):
+            raise Break("an argument is written that shares memory with another one", "a graph has no such aliases")
+        self.vm.guards.python(share_no_memory, [i.source for i in given])
 
     def _prune(self) -> None:
         """Drop what nobody uses, and mode regions that hold nothing."""
@@ -239,6 +259,18 @@ class Tensors:
         if callable(value) and hasattr(value, "__qualname__"):
             return value
         raise Break(f"a {kind.__name__} as argument of a tensor operation", "a graph holds tensors and plain numbers")
+
+
+def share_no_memory(*tensors: torch.Tensor) -> bool:
+    """No two of the tensors may have elements at one address."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for tensor in tensors:
+        if tensor.numel():
+            start = tensor.data_ptr()
+            end = start + extent(tuple(tensor.shape), tensor.stride()) * tensor.element_size()
+            spans.setdefault(tensor.untyped_storage().data_ptr(), []).append((start, end))
+    ordered = [sorted(held) for held in spans.values() if len(held) > 1]
+    return all(a[1] <= b[0] for held in ordered for a, b in pairwise(held))
 
 
 _getitem = operator.getitem

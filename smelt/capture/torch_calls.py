@@ -89,6 +89,8 @@ def call_torch(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     args = tuple(map(plain, args))
     if kwargs:
         kwargs = {key: plain(value) for key, value in kwargs.items()}
+    vm.effects.refuse_opaque(fn, args)
+    vm.effects.refuse_opaque(fn, kwargs.values())
     return vm.tensors.run(fn, args, kwargs)
 
 

@@ -62,6 +62,24 @@ def read_constant(vm: Any, value: Any, source: Source) -> Any:
     return value
 
 
+@READ(types.BuiltinFunctionType, types.MethodWrapperType)
+def read_c_function(vm: Any, value: Any, source: Source) -> Any:
+    """C functions by identity; one bound to an object (`random.random`) makes that object external."""
+    if not is_bound(value):
+        return read_constant(vm, value, source)
+    vm.guards.check(source, native.TYPE_IS, type(value))
+    vm.external(value.__self__, sources.attr(source, "__self__"))
+    return vm.register(value, source)
+
+
+def is_bound(value: Any) -> bool:
+    """A C function that belongs to an object other than a module or class."""
+    if not isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        return False
+    owner = value.__self__
+    return owner is not None and not isinstance(owner, (types.ModuleType, type))
+
+
 @READ(*PLAIN)
 def read_plain(vm: Any, value: Any, source: Source) -> Any:
     """Guard by type and equality."""
@@ -103,4 +121,6 @@ def read_object(vm: Any, value: Any, source: Source) -> Any:
 
 def is_constant(value: Any) -> bool:
     """Immutable data, or a value that is guarded by identity."""
+    if is_bound(value):
+        return False
     return type(value) in LEAVES or isinstance(value, CONSTANT_TYPES) or isinstance(value, types.FunctionType)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import warnings
 
@@ -18,6 +19,7 @@ from tests.capture.harness import compiled, eager_graph
 
 X = torch.arange(6.0).reshape(2, 3)
 FACTOR = 2
+COUNT = itertools.count()
 CONFIG = {"k": 1, "list": [1, 2]}
 
 
@@ -212,6 +214,71 @@ def test_aliased_arguments():
     for pair in ((X.clone(), X.clone()), 2 * [X.clone()], (X.clone(), X.clone())):
         other = [t.clone() for t in pair] if pair[0] is not pair[1] else 2 * [pair[0].clone()]
         assert torch.equal(run(*pair), write(*other)) and torch.equal(pair[0], other[0])
+
+
+def test_arguments_that_share_memory():
+    def write(a, b):
+        a.add_(1)
+        return b * 2
+
+    run = compiled(write)
+    for shared in (False, True, False):
+        base, other = torch.zeros(6), torch.zeros(6)
+        want = write(base[:4], (base if shared else torch.zeros(6))[2:])
+        got = run(other[:4], (other if shared else torch.zeros(6))[2:])
+        assert torch.equal(want, got) and torch.equal(base, other)
+
+
+def test_global_hooks_are_seen():
+    linear = nn.Linear(3, 3)
+    run = compiled(linear)
+    assert torch.equal(run(X), linear(X))
+    handle = nn.modules.module.register_module_forward_hook(lambda m, a, out: out * 2)
+    try:
+        assert torch.equal(run(X), linear(X))
+    finally:
+        handle.remove()
+    assert torch.equal(run(X), linear(X))
+
+
+def test_what_differs_from_call_to_call_is_never_a_constant():
+    import datetime
+    import random
+    import time
+
+    import numpy
+
+    generator = numpy.random.RandomState(0)
+    for source in (
+        random.random,
+        time.perf_counter,
+        lambda: datetime.datetime.now().microsecond,
+        numpy.random.rand,
+        generator.rand,
+        lambda: random.randint(0, 10**9),
+        lambda: next(COUNT),
+    ):
+
+        def fn(x, source=source):
+            return x + 1, source()
+
+        run = compiled(fn)
+        assert len({run(X)[1] for _ in range(3)}) > 1, source
+
+
+def test_arrays_are_not_frozen():
+    import numpy
+
+    array = numpy.ones(3, dtype=numpy.float32)
+
+    def fn(x):
+        return x + torch.from_numpy(array), float(array.sum())
+
+    run = compiled(fn)
+    assert run(X)[1] == 3.0
+    array[:] = 5
+    out = run(X)
+    assert out[1] == 15.0 and torch.equal(out[0], X + 5)
 
 
 def test_two_backends_do_not_share_versions():
