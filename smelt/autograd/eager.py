@@ -6,6 +6,7 @@ Values in a functional graph are logical: a node may hold other strides than eag
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import torch
@@ -23,7 +24,8 @@ aten = torch.ops.aten
 
 def compile_aot_eager(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], options: Options) -> Compiled:
     """Joint trace, split and wrapping of `gm`, run by PyTorch's own operators."""
-    joint = trace_joint(gm, example_inputs, options)
+    # PyTorch's operators draw from its own generator, so nothing else may: bits are eager's
+    joint = trace_joint(gm, example_inputs, dataclasses.replace(options, eager_rng=True))
     forward, backward = split(joint)
     return wrap(joint, eager_program(forward), None if backward is None else eager_program(backward))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
 from smelt.base.errors import CompileError
 from smelt.graph.meta import TensorMeta, meta_of
@@ -32,6 +33,7 @@ def lower(gm: fx.GraphModule) -> LoopProgram:
     nodes: dict[str, Node] = {}
     inputs: list[str] = []
     outputs: list[Output] = []
+    drawn: str | None = None
     for node in gm.graph.nodes:
         match node.op:
             case "placeholder":
@@ -41,12 +43,25 @@ def lower(gm: fx.GraphModule) -> LoopProgram:
                 nodes[node.name] = _constant(gm, node)
             case "call_function":
                 lowered = _lower_call(node)
+                if isinstance(lowered, Extern) and _is_random(node.target):
+                    lowered, drawn = _after(lowered, drawn), lowered.name
                 nodes |= {n.name: n for n in _widened(lowered)}
             case "output":
                 outputs = [_output(value) for value in node.args[0]]
             case other:
                 raise CompileError(f"loops: fx node {node.name} has op {other!r}")
     return LoopProgram(nodes, outputs, inputs)
+
+
+def _is_random(target: Any) -> bool:
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _after(node: Extern, earlier: str | None) -> Extern:
+    """Operators that draw from PyTorch's generator keep their order: the next one waits for the one before."""
+    if earlier is None:
+        return node
+    return replace(node, inputs=tuple(dict.fromkeys((*node.inputs, earlier))))
 
 
 def _output(value: Any) -> Output:

@@ -111,11 +111,21 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any]) -> Any:
     rule = DECOMPOSITIONS.get(target)
     p.node = node
     if rule is not None and _plain(result) and all(_plain(n.meta["val"]) for n in node.all_input_nodes):
+        args = (*args, *_named_p(target, args, kwargs))
         value = rule(p, *args, **kwargs)
         if value is not NotImplemented:
             _check(node, value, result)
             return value
     return p.call(target, _listed(args), {k: _listed(v, False) for k, v in kwargs.items()}, result)
+
+
+def _named_p(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The arguments up to the one called `p`, taken out of kwargs: rules call their builder `p` too."""
+    if "p" not in kwargs:
+        return []
+    rest = target._schema.arguments[len(args) :]
+    last = next(i for i, argument in enumerate(rest) if argument.name == "p")
+    return [kwargs.pop(a.name) if a.name in kwargs else a.default_value for a in rest[: last + 1]]
 
 
 def _mapped(arg: Any, values: dict[Node, Any]) -> Any:

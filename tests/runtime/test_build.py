@@ -45,9 +45,10 @@ def test_builds_in_parallel_and_shares_equal_sources() -> None:
 
 
 def test_no_second_openmp_runtime() -> None:
+    before = {torch_openmp(), *loaded_runtimes()}  # other packages of this process may have brought theirs
     (library,) = build([SOURCE.replace("NAME", "threads") % 7])
     function(library.address("threads"))(1000)
-    assert loaded_runtimes() == [torch_openmp()]
+    assert set(loaded_runtimes()) == before
 
 
 def test_store_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
