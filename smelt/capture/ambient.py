@@ -41,6 +41,7 @@ class Ambient:
         self.left_switched = False
         self._full = native.state()
         self._start = present_modes()
+        self._caching = torch.is_autocast_cache_enabled()
         self._nesting = 0
         self._regions: list[tuple[fx.Node, Any, Modes]] = []
         self._recorded = self._start
@@ -60,13 +61,13 @@ class Ambient:
 
     def close(self, graph: fx.Graph) -> None:
         """Leave every region that is open in the graph."""
-        self._move(graph, self._start)
+        while self._regions:
+            self._leave(graph)
 
     def _move(self, graph: fx.Graph, target: Modes) -> None:
-        while self._regions and self._recorded != target:
-            node, leave, before = self._regions.pop()
-            graph.call_function(leave, (node,)).meta["val"] = None
-            self._recorded = before
+        if self._recorded != target and any(before == target for _, _, before in self._regions):
+            while self._recorded != target:
+                self._leave(graph)
         if self._recorded[0] != target[0]:
             self._enter(graph, modes.enter_grad_mode, (target[0],), modes.exit_grad_mode, (target[0],), 0)
         for at, device in enumerate(DEVICES, 1):
@@ -75,6 +76,10 @@ class Ambient:
                 self._enter(
                     graph, modes.enter_autocast, (device, dtype, enabled), modes.exit_autocast, (target[at],), at
                 )
+
+    def _leave(self, graph: fx.Graph) -> None:
+        node, leave, self._recorded = self._regions.pop()
+        graph.call_function(leave, (node,)).meta["val"] = None
 
     def _enter(self, graph: fx.Graph, fn: Any, args: Any, leave: Any, value: Any, at: int) -> None:
         node = graph.call_function(fn, args)
@@ -92,6 +97,7 @@ class Ambient:
         for device, (enabled, dtype) in zip(DEVICES, self._start[1:], strict=True):
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(self._caching)
         for _ in range(self._nesting):
             torch.autocast_decrement_nesting()
         for _ in range(-self._nesting):

@@ -25,7 +25,7 @@ from smelt.capture.policy import Policy
 from smelt.capture.registry import CALL, CONSTANTS, SPECIAL
 from smelt.capture.stores import is_external
 from smelt.capture.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
-from smelt.capture.values import LEAVES, is_constant
+from smelt.capture.values import LEAVES, is_bound, is_constant
 from smelt.graph.trace import TraceTensor
 
 Args = tuple[Any, ...]
@@ -210,7 +210,7 @@ def call_builtin(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     kind = type(fn)
     if kind is types.MethodDescriptorType or kind is types.WrapperDescriptorType:
         return _call_descriptor(vm, fn, args, kwargs)
-    if owner is not None and not isinstance(owner, types.ModuleType):
+    if owner is not None and (isinstance(owner, type) or is_bound(fn)):
         return _call_bound(vm, fn, owner, args, kwargs)
     if is_torch_builtin(fn):
         return call_torch(vm, fn, args, kwargs)

@@ -66,12 +66,18 @@ NATIVE_MODULES = (
     "torch.backends",
     "torch.torch_version",
     "torch.cuda",
-    "torch.distributed",
     "torch._utils_internal",
     "torch._sources",
 )
 DEFER_MODULES = ("logging", "warnings")
 BREAK_MODULES = (
+    "torch._functorch",
+    "torch._higher_order_ops",
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.export",
+    "torch.jit",
+    "torch.distributed",
     "random",
     "threading",
     "multiprocessing",
@@ -92,6 +98,11 @@ BREAK_MODULES = (
     "numpy.random",
 )
 NATIVE_NAMES = {
+    ("torch.distributed", "is_available"),
+    ("torch.distributed.distributed_c10d", "is_initialized"),
+    ("torch.distributed.distributed_c10d", "get_rank"),
+    ("torch.distributed.distributed_c10d", "get_world_size"),
+    ("torch._functorch.utils", "unwrap_dead_wrappers"),
     ("dataclasses", "fields"),
     ("dataclasses", "is_dataclass"),
     ("collections", "namedtuple"),

@@ -287,7 +287,8 @@ def rebuild_reduced(r: Rebuild, value: Any) -> str:
     made = f"{r(parts[0])}({', '.join(map(r, parts[1]))})"
     name = r.assign(value, made)
     if len(parts) > 2 and parts[2] is not None:
-        r.lines.append(f"{name}.__setstate__({r(parts[2])})")
+        restore = f"{name}.__setstate__" if hasattr(value, "__setstate__") else f"{name}.__dict__.update"
+        r.lines.append(f"{restore}({r(parts[2])})")
     return name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -78,9 +79,12 @@ def is_torch_builtin(fn: Any) -> bool:
 _kept: list[Any] = []
 
 
+_C_FUNCTION = types.BuiltinFunctionType
+
+
 def call_torch(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A C function of torch, or a Python function that stays whole."""
-    if fn in SWITCHES:
+    if isinstance(fn, _C_FUNCTION) and fn in SWITCHES:
         return vm.ambient.switch(fn, args, kwargs)
     name = getattr(fn, "__name__", "")
     if name.startswith(("set_", "_set_")) and not any(type(a) is TraceTensor for a in args):
@@ -193,6 +197,30 @@ def assert_that(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """`torch._assert(condition, message)`: a condition on tensors is not checked in a graph."""
     if type(args[0]) is not TraceTensor and not args[0]:
         raise UserError(AssertionError(*args[1:]))
+
+
+class FunctionApply:
+    """`cls.apply` of a user's torch.autograd.Function as the target of a graph node."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        self.__name__ = self.__qualname__ = f"{cls.__name__}_apply"
+        self.__module__ = cls.__module__
+
+    def __call__(self, *args: Any) -> Any:
+        return self.cls.apply(*args)  # type: ignore[attr-defined]
+
+
+_applies: weakref.WeakKeyDictionary[type, FunctionApply] = weakref.WeakKeyDictionary()
+
+
+@special(vars(torch.autograd.Function)["apply"].__func__)
+def apply_function(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A user's own derivative: one node, so that its `backward` is used."""
+    cls, *given = args
+    if cls not in _applies:
+        _applies[cls] = FunctionApply(cls)
+    return call_torch(vm, _applies[cls], tuple(given), kwargs)
 
 
 @special(torch.utils.checkpoint.checkpoint)

@@ -77,7 +77,8 @@ def is_bound(value: Any) -> bool:
     if not isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
         return False
     owner = value.__self__
-    return owner is not None and not isinstance(owner, (types.ModuleType, type))
+    plain = owner is None or isinstance(owner, (types.ModuleType, type))
+    return not plain and not type(owner).__name__.startswith("pybind11")  # how pybind11 binds plain functions
 
 
 @READ(*PLAIN)

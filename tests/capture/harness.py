@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,9 @@ def same(a: Any, b: Any) -> bool:
         return list(a) == list(b) and all(same(x, y) for x, y in zip(a.values(), b.values(), strict=True))
     if isinstance(a, (list, tuple, collections.deque)):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    if dataclasses.is_dataclass(a) or type(a).__eq__ is object.__eq__ and hasattr(a, "__dict__"):
+    if dataclasses.is_dataclass(a) and not isinstance(a, type):
+        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
+    if type(a) is types.SimpleNamespace or type(a).__eq__ is object.__eq__ and hasattr(a, "__dict__"):
         return same(vars(a), vars(b)) if not callable(a) else True
     return bool(a == b) or a != a
 

@@ -1,0 +1,108 @@
+"""Modes that the program switches: real during capture, regions of the graph, undone afterwards, left as in eager."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from torch import fx
+
+from smelt.capture.ambient import Ambient, present_modes
+from smelt.capture.calibrate import calibrate
+from smelt.capture.escapes import graph_break
+from smelt.graph import modes
+from tests.capture.harness import check, compiled
+
+X = torch.ones(3, 3)
+
+
+def test_regions_nest_and_close():
+    calibrate()
+    ambient, graph = Ambient(), fx.Graph()
+    ambient.switch(torch.set_grad_enabled, (False,), {})
+    ambient.sync(graph)
+    ambient.switch(torch.set_autocast_enabled, ("cpu", True), {})
+    ambient.sync(graph)
+    ambient.close(graph)
+    targets = [n.target for n in graph.nodes]
+    assert targets == [modes.enter_grad_mode, modes.enter_autocast, modes.exit_autocast, modes.exit_grad_mode]
+    ambient.restore()
+    assert ambient.left_switched and torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+
+
+def test_regions_left_out_of_order_close():
+    calibrate()
+    ambient, graph = Ambient(), fx.Graph()
+    for enabled in (False, True, False):
+        ambient.switch(torch.set_grad_enabled, (enabled,), {})
+        ambient.sync(graph)
+    ambient.switch(torch.set_autocast_enabled, ("cpu", True), {})
+    ambient.sync(graph)
+    ambient.switch(torch.set_grad_enabled, (True,), {})
+    ambient.sync(graph)
+    ambient.close(graph)
+    ambient.restore()
+    entered = {n for n in graph.nodes if n.target in (modes.enter_grad_mode, modes.enter_autocast)}
+    assert entered == {n.args[0] for n in graph.nodes if n.target in (modes.exit_grad_mode, modes.exit_autocast)}
+
+
+def test_nothing_leaks_when_capture_stops_inside_a_region():
+    before = present_modes()
+
+    def fn(x):
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ x
+            if y.sum() > 0:
+                return y
+        return x
+
+    run = compiled(fn)
+    assert run(X).dtype == torch.bfloat16 and present_modes() == before
+
+
+def test_modes_left_switched():
+    def fn(x):
+        torch.set_grad_enabled(False)
+        return x * 2
+
+    for call in (fn, compiled(fn, fullgraph=True)):
+        try:
+            call(X)
+            assert not torch.is_grad_enabled()
+        finally:
+            torch.set_grad_enabled(True)
+
+
+def test_decorators_and_nested_regions():
+    @torch.no_grad()
+    def quiet(x):
+        return x * 2
+
+    @torch.autocast("cpu", dtype=torch.bfloat16)
+    def cast(x):
+        return x @ x
+
+    def fn(x):
+        w = x.detach().requires_grad_()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            a = quiet(w)
+            with torch.set_grad_enabled(True):
+                b = w * 3
+        return a.requires_grad, b.requires_grad, cast(x), cast(x).dtype
+
+    check(fn, X, graphs=1)
+
+
+def test_break_inside_nested_regions():
+    def fn(x):
+        with torch.no_grad():
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                a = x @ x
+                graph_break()
+                b = x @ x
+            c = x @ x
+            d = torch.is_grad_enabled()
+        return a, b, c, d, torch.is_grad_enabled()
+
+    check(fn, X, breaks=1)

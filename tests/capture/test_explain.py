@@ -1,0 +1,45 @@
+"""`explain` tells graphs, breaks with reasons, guards and residual code, in words for people."""
+
+from __future__ import annotations
+
+import torch
+
+from smelt.capture.explain import explain
+from tests.capture.harness import eager_graph
+
+X = torch.ones(2, 3)
+
+
+def test_one_graph():
+    found = explain(lambda x, k: x * k + 1, eager_graph)(X, 3)
+    assert (found.graph_count, found.graph_break_count, found.op_count) == (1, 0, 2)
+    assert torch.equal(found.result, X * 3 + 1)
+    (guards,) = found.guards
+    assert any(line.startswith("tensor x: float32[2, 3]") for line in guards)
+    assert any(line.startswith("k == 3") and "test_explain.py:" in line for line in guards)
+    assert "_c.graph" in found.residuals[0] and "def residual(x, k, _c, _f):" in found.residuals[0]
+    assert found.graphs[0].graph.nodes
+
+
+def test_a_break_has_title_place_reason_and_hint():
+    def fn(x):
+        if x.sum() > 0:
+            x = x + 1
+        return x * 2
+
+    found = explain(fn, eager_graph)(X)
+    assert found.graph_count == 2 and found.graph_break_count == 1
+    (reason,) = found.break_reasons
+    assert reason.title == "a branch on a tensor's value" and "test_explain.py:" in reason.at
+    assert reason.why and "torch.where" in reason.hint
+    text = str(found)
+    assert "graphs: 2" in text and "graph breaks: 1" in text and reason.at in text and "resume" in text
+
+
+def test_the_same_break_counts_once():
+    def fn(x):
+        for _ in range(4):
+            x = x + x.sum().item()
+        return x
+
+    assert explain(fn, eager_graph)(X).graph_break_count == 1

@@ -1,0 +1,195 @@
+"""Calls of torch as graph nodes, and what capture answers by itself."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from smelt.capture.explain import describe
+from tests.capture.harness import check, compiled, same
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+def nodes(fn, *args):
+    """(op, target) of each node that computes."""
+    run = compiled(fn, fullgraph=True)
+    run(*args)
+    (graph,) = describe(run._smelt_session).graphs
+    return [(n.op, n.target) for n in graph.graph.nodes if n.op.startswith("call")]
+
+
+def test_functions_methods_and_operators_are_recorded_as_written():
+    assert nodes(lambda x: F.relu(x), X) == [("call_function", F.relu)]
+    assert nodes(lambda x: torch.sin(x), X) == [("call_function", torch.sin)]
+    assert nodes(lambda x: x.sum(0), X) == [("call_method", "sum")]
+    assert nodes(lambda x: x + 1, X) == [("call_function", operator.add)]
+    assert nodes(lambda x: torch.ops.aten.sin(x), X) == [("call_function", torch.ops.aten.sin)]
+    assert nodes(lambda x: torch.ops.aten.sin.default(x), X) == [("call_function", torch.ops.aten.sin.default)]
+
+
+def test_metadata_questions_make_no_nodes():
+    assert nodes(lambda x: x * (x.size(0) + x.dim() + x.shape[1] + x.stride(0) + x.numel()), X) == [
+        ("call_function", operator.mul)
+    ]
+
+
+def test_unused_results_are_dropped_and_writes_are_kept():
+    def fn(x):
+        torch.sin(x)
+        x.mul_(2)
+        return x.sum()
+
+    assert [t for _, t in nodes(fn, X.clone())] == ["mul_", "sum"]
+    check(fn, X)
+
+
+def test_empty_mode_regions_are_dropped():
+    def fn(x):
+        with torch.no_grad():
+            pass
+        return x + 1
+
+    assert nodes(fn, X) == [("call_function", operator.add)]
+
+
+def test_every_node_has_metadata_and_inputs_name_their_source():
+    linear = nn.Linear(3, 3)
+    run = compiled(lambda x: linear(x).max(1), fullgraph=True)
+    run(X)
+    (graph,) = describe(run._smelt_session).graphs
+    assert all("val" in n.meta for n in graph.graph.nodes)
+    sources = [n.meta["source"] for n in graph.graph.nodes if n.op == "placeholder"]
+    assert sources == ["x", "linear.weight", "linear.bias"]
+    assert all(":" in str(n.meta["at"]) for n in graph.graph.nodes if n.op == "call_function" and "at" in n.meta)
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 100 * x * g  # not the derivative, to be told apart
+
+
+def test_own_derivatives_stay_whole():
+    def fn(x):
+        return Cube.apply(x) + 1
+
+    x = X.clone().requires_grad_()
+    compiled(fn, fullgraph=True)(x).sum().backward()
+    assert torch.equal(x.grad, 100 * x)
+
+
+def test_checkpoint_calls_the_function():
+    def fn(x):
+        return checkpoint(torch.sin, x, use_reentrant=False) + checkpoint(lambda v: v * 2, x, use_reentrant=True)
+
+    check(fn, X, graphs=1)
+
+
+@torch.library.custom_op("smelt_test::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def test_custom_operators_are_nodes():
+    check(lambda x: twice(x) + torch.ops.smelt_test.twice(x), X, graphs=1)
+
+
+def test_answers_while_compiling():
+    def fn(x):
+        return x * 1, torch.compiler.is_compiling(), torch.jit.is_scripting(), torch.jit.is_tracing()
+
+    assert compiled(fn, fullgraph=True)(X)[1:] == (True, False, False)
+    assert fn(X)[1] is False
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.manual_seed(1).initial_seed() + x,
+        lambda x: torch.func.vmap(torch.sin)(x),
+        lambda x: torch.autograd.grad((x.detach().requires_grad_() ** 2).sum(), [], allow_unused=True) or x,
+        lambda x: x.nonzero(),
+        lambda x: torch.tensor(x.sum().item()),
+        lambda x: x.data_ptr() and x + 1,
+    ],
+)
+def test_what_a_graph_cannot_hold_is_a_break(fn):
+    run = compiled(fn)
+    try:
+        want = fn(X)
+    except RuntimeError:
+        return
+    assert same(want, run(X)) and describe(run._smelt_session).graph_break_count >= 1
+
+
+def test_numbers_on_the_left_of_in_place_operators():
+    def fn(x):
+        total = 0
+        for row in x:
+            total += row
+        total -= 1
+        return total
+
+    check(fn, X, graphs=1)
+
+
+def test_hooks_run_around_forward():
+    linear = nn.Linear(3, 3)
+    linear.register_forward_pre_hook(lambda m, args: (args[0] + 1,))
+    linear.register_forward_hook(lambda m, args, out: out * 2)
+    linear.register_forward_pre_hook(lambda m, args, kwargs: (args, kwargs), with_kwargs=True)
+    check(lambda x: linear(x), X, graphs=1)
+
+
+def test_modules_made_while_running():
+    def fn(x):
+        return nn.CrossEntropyLoss()(x, torch.tensor([0, 1])), nn.ReLU()(x), nn.Sequential(nn.Tanh())(x)
+
+    check(fn, X, graphs=1)
+
+
+def test_module_containers():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.ReLU()})
+            self.weights = nn.ParameterList([nn.Parameter(torch.ones(3))])
+            self.named = nn.ParameterDict({"k": nn.Parameter(torch.ones(3))})
+            self.chain = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+
+        def forward(self, x):
+            for _, module in self.table.items():
+                x = module(x)
+            for weight in self.weights:
+                x = x * weight
+            x = x + self.named["k"] + sum(p.sum() for p in self.parameters())
+            for module in self.chain[:2]:
+                x = module(x)
+            names = [name for name, _ in self.named_parameters()]
+            return self.chain[1:](x), len(self.chain), "a" in self.table, names, self.chain[-1](x)
+
+    check(Net(), X, graphs=1)
+
+
+def test_fx_code_of_the_graph_runs():
+    run = compiled(lambda x: (x * 2).sum(), fullgraph=True)
+    run(X)
+    (graph,) = describe(run._smelt_session).graphs
+    assert "def forward" in graph.code and torch.equal(graph(X)[0], (X * 2).sum())
