@@ -215,10 +215,16 @@ def warn(vm: Any, args: Args, kwargs: Kwargs) -> None:
     calls.defer(vm, _warnings.warn, args, kwargs)
 
 
+@special(sys.exception)
+def exception(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """sys.exception()"""
+    return next((frame.handled[-1] for frame in reversed(vm.frames) if frame.handled), None)
+
+
 @special(sys.exc_info)
 def exc_info(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """sys.exc_info()"""
-    error = next((frame.handled[-1] for frame in reversed(vm.frames) if frame.handled), None)
+    error = exception(vm, args, kwargs)
     return (None, None, None) if error is None else (type(error), error, error.__traceback__)
 
 
