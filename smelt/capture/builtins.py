@@ -8,6 +8,7 @@ import contextvars
 import datetime
 import inspect
 import operator
+import os
 import sys
 import threading
 import types
@@ -22,7 +23,7 @@ from smelt.capture.effects import CONTAINERS
 from smelt.capture.generators import TracedGenerator
 from smelt.capture.opcodes import read_variable
 from smelt.capture.registry import ATTR, special
-from smelt.capture.stores import delete_attr, store_attr, store_generic
+from smelt.capture.stores import delete_attr, is_external, store_attr, store_generic
 from smelt.graph.trace import TraceTensor
 
 Args = tuple[Any, ...]
@@ -205,8 +206,19 @@ def local_variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @special(print)
 def print_call(vm: Any, args: Args, kwargs: Kwargs) -> None:
-    """print(...)"""
+    """print(...): now into an object of the frame, else after the graph"""
+    target = kwargs.get("file")
+    if target is not None and not is_external(vm, target):
+        calls.call_native(vm, print, args, kwargs)
+        return
     calls.defer(vm, print, args, kwargs)
+
+
+@special(os.fspath)
+def file_path(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """os.fspath(path)"""
+    method = python_method(vm, args[0], "__fspath__")
+    return vm.call(method, args, {}) if method is not None else user(os.fspath, *args)
 
 
 @special(_warnings.warn)

@@ -264,7 +264,7 @@ def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     module = getattr(fn, "__module__", None)
     if module is not None and module.split(".")[0] not in _SAFE_ROOTS and isinstance(fn, types.BuiltinFunctionType):
         owner = getattr(fn, "__self__", None)
-        if isinstance(owner, (types.ModuleType, type(None))):
+        if isinstance(owner, (types.ModuleType, type(None))) and fn.__name__ not in _TEXT_FUNCTIONS:
             raise Break(f"a call of {module}.{fn.__name__}", "C code that capture does not know")
     plain = vm.effects.plain
     if type(fn) in _METHODS and args and isinstance(args[0], CONTAINERS) and not isinstance(args[0], tuple):
@@ -282,6 +282,8 @@ def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return vm.effects.original(vm.native(fn, *args, **kwargs))
 
 
+_TEXT_FUNCTIONS = frozenset({"_path_normpath", "_path_splitroot", "_path_splitroot_ex"})
+"""Functions of the posix module that only work on text."""
 _METHODS = frozenset({types.MethodDescriptorType, types.WrapperDescriptorType})
 _KEEPING = frozenset(
     {"append", "appendleft", "insert", "add", "setdefault", "__setitem__", "remove", "index", "count", "pop", "discard"}
