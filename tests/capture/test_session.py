@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -423,3 +425,15 @@ def test_gradients_flow_through_the_graph():
     x.grad, net.layers[0].weight.grad = None, None
     net(x).sum().backward()
     assert torch.equal(got[0], x.grad) and torch.equal(got[1], net.layers[0].weight.grad)
+
+
+def test_versions_do_not_keep_a_model_alive():
+    def use():
+        net = Net()
+        run = compiled(net, fullgraph=True)
+        run(X), net.eval()(X), run(X)
+        return weakref.ref(net), weakref.ref(net.layers[0].weight)
+
+    refs = use()
+    gc.collect()
+    assert [ref() for ref in refs] == [None, None]
