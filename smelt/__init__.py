@@ -1,11 +1,28 @@
 """smelt: a compiler for PyTorch programs. `model = smelt.compile(model)`, and training and inference get faster."""
 
-from smelt.api import compile, explain, is_compiled, reset
-from smelt.backends import list_backends, register_backend
+from typing import Any
+
 from smelt.base.errors import BuildError, CompileError, OptionError, SmeltError, SmeltWarning, Unsupported
 from smelt.base.stats import stats
 from smelt.base.version import VERSION as __version__
-from smelt.capture.escapes import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling
+
+try:
+    from smelt.api import compile, explain, is_compiled, reset
+    from smelt.backends import list_backends, register_backend
+    from smelt.capture.escapes import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling
+except ImportError as error:
+    if "_native" not in str(error):
+        raise
+
+    def __getattr__(name: str) -> Any:
+        """Without its C extensions the package still imports, so that `smelt verify` can say what is missing."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise SmeltError(
+            f"smelt.{name} needs the C extensions, which are not built",
+            hint="pip install --no-build-isolation . (needs a C compiler and Python's headers), then smelt verify",
+        )
+
 
 __all__ = [
     "BuildError",

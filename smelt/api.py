@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
 
 from smelt.backends import Backend, check_backend
+from smelt.base.errors import SmeltWarning
 from smelt.base.options import Options, resolve_options
 from smelt.base.stats import reset_stats
 from smelt.capture import compiled as capture
@@ -32,9 +34,10 @@ def compile(
     Args:
         model: an `nn.Module` or a callable; without it, a decorator is returned.
         fullgraph: a graph break is an error (`Unsupported`) instead of a second graph.
-        dynamic: None: static shapes first, then sizes that change become symbolic; True, False: always, never.
+        dynamic: accepted for compatibility. Sizes are static in this version: a new size compiles a new version,
+            up to `options={"recompile_limit": 8}`; True says so in a warning.
         backend: "smelt", "aot_eager", "eager", a registered name, or a callable `(gm, example_inputs) -> callable`.
-        mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
+        mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs"; on a CPU they compile the same.
         options: single settings instead of a mode.
         disable: return `model` unchanged.
 
@@ -46,7 +49,14 @@ def compile(
     Raises:
         OptionError: an unknown backend, mode or option, or a value of the wrong type.
     """
-    kwargs = dict(fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable)
+    kwargs: dict[str, Any] = {
+        "fullgraph": fullgraph,
+        "dynamic": dynamic,
+        "backend": backend,
+        "mode": mode,
+        "options": options,
+        "disable": disable,
+    }
     if model is None:
         return functools.partial(compile, **kwargs)
     chosen = _options(fullgraph, dynamic, backend, mode, options)
@@ -89,6 +99,8 @@ def _options(
     mode: str | None,
     options: Mapping[str, Any] | None,
 ) -> Options:
+    if dynamic:
+        warnings.warn(SmeltWarning("dynamic=True: sizes are static so far, each new size compiles once"), stacklevel=3)
     return resolve_options(
         backend=check_backend(backend), mode=mode, fullgraph=fullgraph, dynamic=dynamic, options=options
     )

@@ -1,6 +1,6 @@
 """The compiler on one page: every stage called once, in order, each a function from one value to the next.
 
-    torch-level graph -> joint ATen graph -> joint prim graph -> forward and backward -> loops -> kernels -> programs
+torch-level graph -> joint ATen graph -> joint prim graph -> forward and backward -> loops -> kernels -> programs
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from smelt.codegen.host import Rendered, render_cpp
 from smelt.graph.printer import print_graph
 from smelt.loops.describe import describe as describe_loops
 from smelt.loops.lower import lower
-from smelt.native import Program, load
 from smelt.prims.decompose import decompose
+from smelt.program import Program, load
 from smelt.runtime.build import build
 from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.plan import schedule
@@ -71,6 +71,11 @@ def compile_smelt(
     build([source for program in rendered for source in program.cpp_sources])  # all at once: they build in parallel
     programs: list[Program] = [load(program, options) for program in rendered]
     return wrap(joint, programs[0], programs[1] if backward is not None else None)
+
+
+def compile_program(part: fx.GraphModule, options: Options, report: Report, name: str = "forward") -> Program:
+    """The program of one prim graph by itself."""
+    return load(render(part, options, report, name), options)
 
 
 def render(part: fx.GraphModule, options: Options, report: Report, name: str) -> Rendered:

@@ -60,7 +60,7 @@ def make_twin(module: nn.Module, call: Callable[..., Any], remake: Remake) -> An
     """
     if isinstance(module, torch.jit.ScriptModule):
         raise OptionError("a TorchScript module cannot be compiled", hint="compile the Python module it was made from")
-    twin = object.__new__(_twin_class(type(module)))
+    twin: Any = object.__new__(_twin_class(type(module)))
     object.__setattr__(twin, "__dict__", module.__dict__)
     object.__setattr__(twin, "_orig_mod", module)
     object.__setattr__(twin, "_smelt_call", call)

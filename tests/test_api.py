@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -162,3 +164,22 @@ def test_trace_writes_every_stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert [name[0] for name in files] == ["1", "2", "3", "4", "4", "5", "5", "6", "6", "7", "7", "g", "r"]
     assert "sin" in (folder / "1_torch.py").read_text()
     compile((folder / "2_joint.py").read_text(), "2_joint.py", "exec")
+
+
+def test_without_its_extensions_the_package_says_what_to_do(tmp_path: Path) -> None:
+    script = """
+import sys
+sys.modules["smelt.capture._native"] = None
+import smelt
+try:
+    smelt.compile
+except smelt.SmeltError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "pip install" in done.stdout
+
+
+def test_dynamic_sizes_are_announced_as_static() -> None:
+    with pytest.warns(smelt.SmeltWarning, match="static"):
+        smelt.compile(double, dynamic=True)

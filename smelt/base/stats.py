@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 _lock = threading.Lock()
 _counts: Counter[str] = Counter()
-_seconds: Counter[str] = Counter()
+_seconds: defaultdict[str, float] = defaultdict(float)
 
 NAMES = ("graphs", "breaks", "ops", "recompiles", "fallbacks", "fallback_ops", "compile_s")
 """The keys that are always present in `stats()`."""

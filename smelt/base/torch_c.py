@@ -26,6 +26,7 @@ def is_composite(op: torch._ops.OpOverload) -> bool:
     """True when the operator is only a recipe over other operators, also for the autograd engine."""
     return op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
+
 Argument = torch._C.Argument
 """One parameter or result of an operator schema."""
 

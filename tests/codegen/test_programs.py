@@ -6,7 +6,7 @@ from torch import fx
 
 from smelt.base.options import Options
 from smelt.base.report import Report
-from smelt.native import compile_program
+from smelt.pipeline import compile_program
 from tests.loops import graphs
 from tests.loops.graphs import GraphBuilder, real_inputs, run_eager
 from tests.loops.random_graphs import RandomGraph
@@ -26,7 +26,7 @@ def check(gm: fx.GraphModule, tolerance: float = 1e-4, high: int = 4) -> str:
         assert boxed == []
         for w, g in zip(want, got, strict=True):
             torch.testing.assert_close(g, w, atol=tolerance, rtol=tolerance, equal_nan=True)
-    return report.artefacts["6_kernels.cpp"]()
+    return report.artefacts["6_forward_kernels.cpp"]()
 
 
 def count_kernels(text: str) -> int:

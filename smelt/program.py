@@ -1,20 +1,14 @@
-"""Prim graph in, program out: loops, schedule, kernels, build, host program. The CPU back half of the pipeline."""
+"""Generated text in, program out: builds the kernels, binds external kernels, executes the host program."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import fx
 
 from smelt.base.options import Options
-from smelt.base.report import Report
-from smelt.base.stats import spend
-from smelt.codegen.host import Rendered, render_cpp
-from smelt.loops.describe import describe as describe_loops
-from smelt.loops.lower import lower
+from smelt.codegen.host import Rendered
 from smelt.prims.table import PRIMS
 from smelt.runtime.build import build
 from smelt.runtime.externs import EXTERNS, ExternKernel, extern
@@ -22,33 +16,9 @@ from smelt.runtime.fallback import Slot
 from smelt.runtime.launch import launch, launch_short
 from smelt.runtime.memory import empty_strided
 from smelt.runtime.workspace import Workspaces
-from smelt.schedule.describe import describe as describe_schedule
-from smelt.schedule.plan import schedule
 
 Program = Callable[[list[torch.Tensor]], list[torch.Tensor]]
-
-
-def compile_program(gm: fx.GraphModule, options: Options, report: Report, name: str = "") -> Program:
-    """The program of a prim graph: boxed, list of tensors in, list of results out, in exactly the graph's strides.
-
-    Args:
-        gm: a prim graph; every node has `meta["val"]`.
-        name: put before the names of the artefacts, such as "forward_".
-    """
-    started = time.perf_counter()
-    loops = lower(gm)
-    spend("loops", time.perf_counter() - started)
-    report.add(f"4_{name}loops.txt", lambda: describe_loops(loops))
-    started = time.perf_counter()
-    plan = schedule(loops, options)
-    spend("schedule", time.perf_counter() - started)
-    report.add(f"5_{name}schedule.txt", lambda: describe_schedule(plan))
-    started = time.perf_counter()
-    rendered = render_cpp(plan)
-    spend("codegen", time.perf_counter() - started)
-    report.add(f"6_{name}kernels.cpp", lambda: "\n".join(rendered.cpp_sources))
-    report.add(f"7_{name}host.py", lambda: rendered.host_source)
-    return load(rendered, options)
+"""Boxed: it may clear the list of inputs, which frees what it no longer needs. Results have the graph's strides."""
 
 
 def load(rendered: Rendered, options: Options) -> Program:
