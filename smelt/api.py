@@ -37,7 +37,7 @@ def compile(
         dynamic: accepted for compatibility. Sizes are static in this version: a new size compiles a new version,
             up to `options={"recompile_limit": 8}`; True says so in a warning.
         backend: "smelt", "aot_eager", "eager", a registered name, or a callable `(gm, example_inputs) -> callable`.
-        mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs"; on a CPU they compile the same.
+        mode: "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"; all the same on a CPU.
         options: single settings instead of a mode.
         disable: return `model` unchanged.
 
