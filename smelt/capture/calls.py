@@ -235,11 +235,11 @@ def _call_bound(vm: Any, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any
     if type(owner) is TraceTensor:
         return call_tensor_method(vm, fn.__name__, (owner, *args), kwargs)
     if isinstance(owner, type):
-        if is_torch_builtin(fn):
-            return call_torch(vm, fn, args, kwargs)
         raw = next((vars(b)[fn.__name__] for b in owner.__mro__ if fn.__name__ in vars(b)), None)
         meaning = SPECIAL.get(id(raw))
-        return meaning(vm, args, kwargs) if meaning is not None else call_native(vm, fn, args, kwargs)
+        if meaning is not None:
+            return meaning(vm, (owner, *args) if type(raw) is types.ClassMethodDescriptorType else args, kwargs)
+        return call_torch(vm, fn, args, kwargs) if is_torch_builtin(fn) else call_native(vm, fn, args, kwargs)
     raw = next((vars(b)[fn.__name__] for b in type(owner).__mro__ if fn.__name__ in vars(b)), None)
     meaning = SPECIAL.get(id(raw))
     if meaning is not None:

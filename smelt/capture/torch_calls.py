@@ -214,7 +214,10 @@ class FunctionApply:
 _applies: weakref.WeakKeyDictionary[type, FunctionApply] = weakref.WeakKeyDictionary()
 
 
-@special(vars(torch.autograd.Function)["apply"].__func__)
+_APPLY: Any = vars(torch.autograd.Function)["apply"]
+
+
+@special(getattr(_APPLY, "__func__", _APPLY))  # written in C from torch 2.15 on
 def apply_function(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A user's own derivative: one node, so that its `backward` is used."""
     cls, *given = args
