@@ -19,10 +19,12 @@ from smelt.autograd.joint import trace_joint
 from smelt.autograd.partition import partition
 from smelt.autograd.wrap import wrap
 from smelt.backends import user_backend
+from smelt.base.errors import CompileError
 from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.base.stats import spend
 from smelt.codegen.host import Rendered, render_cpp
+from smelt.graph.meta import TensorMeta
 from smelt.graph.printer import print_graph
 from smelt.loops.describe import describe as describe_loops
 from smelt.loops.lower import lower
@@ -61,6 +63,7 @@ def compile_smelt(
     with _stage("joint"):
         joint = trace_joint(gm, example_inputs, options)
         report.add("2_joint.py", lambda: print_graph(joint.module))
+        check_devices(joint.module)
     with _stage("prims"):
         prims = decompose(joint.module, options)
         report.add("3_prims.py", lambda: print_graph(prims))
@@ -71,6 +74,23 @@ def compile_smelt(
     build([source for program in rendered for source in program.cpp_sources])  # all at once: they build in parallel
     programs: list[Program] = [load(program, options) for program in rendered]
     return wrap(joint, programs[0], programs[1] if backward is not None else None)
+
+
+def check_devices(joint: fx.GraphModule) -> None:
+    """Generated kernels read memory of the CPU.
+
+    Raises:
+        CompileError: a value lives elsewhere.
+    """
+    for node in joint.graph.nodes:
+        meta = node.meta.get("val")
+        if isinstance(meta, TensorMeta) and meta.device.type != "cpu":
+            raise CompileError(
+                f"a tensor on {meta.device}",
+                at=f"{node.name} of the joint graph",
+                why="this version generates code for the CPU only",
+                hint='backend="aot_eager" runs there; or move the model and its inputs to the CPU',
+            )
 
 
 def compile_program(part: fx.GraphModule, options: Options, report: Report, name: str = "forward") -> Program:

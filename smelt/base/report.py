@@ -37,9 +37,19 @@ class Report:
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / file).write_text(text())
 
-    def save(self, folder: Path) -> Path:
-        """Write every artefact into `folder` (used when a later stage failed)."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, text in self.artefacts.items():
-            (folder / file).write_text(text())
+    def save(self, folder: Path) -> Path | None:
+        """Write every artefact into `folder` (used when a later stage failed); None when that cannot be done."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for file, text in self.artefacts.items():
+                (folder / file).write_text(_printed(text))
+        except OSError:
+            return None
         return folder
+
+
+def _printed(text: Callable[[], str]) -> str:
+    try:
+        return text()
+    except Exception as error:  # a graph that made a stage fail may not print either: keep the other artefacts
+        return f"could not be printed: {type(error).__name__}: {error}\n"

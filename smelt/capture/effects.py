@@ -230,6 +230,8 @@ def _fill_dict(value: dict[Any, Any], items: dict[Any, Any]) -> Any:
 
 def _fill_sequence(value: Any, items: list[Any]) -> Any:
     kind: Any = type(value)
+    if hasattr(kind, "n_sequence_fields"):  # struct sequences: torch.return_types, and sys.version_info has no other
+        return value if all(a is b for a, b in zip(value, items, strict=True)) else kind(items)
     if isinstance(value, tuple):
         return tuple.__new__(kind, items)
     out = kind.__new__(kind)

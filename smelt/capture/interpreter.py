@@ -238,7 +238,7 @@ class Interpreter:
         """`obj.name`"""
         return ATTR.find(type(obj))(self, obj, name)
 
-    def native(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def native(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run C code of the user's program. Tensor operations that it makes by itself are recorded as well."""
         self.work += 1
         try:

@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from smelt.base.errors import CompileError, SmeltError, SmeltWarning, Unsupported
+from smelt.base.log import log
 from smelt.base.options import Options, environment
 from smelt.base.report import Report
 from smelt.base.stats import count, spend
@@ -69,6 +70,31 @@ class Place:
     given_up: bool = False
 
 
+@dataclass(frozen=True)
+class _Reader:
+    """What guards look at: slots, globals and function of the frame that is about to start."""
+
+    slots: Slots
+    globals: dict[str, Any]
+    function: FunctionType | None
+
+    def failing(self, version: Version) -> str:
+        """The guard of a version that does not hold now, and the value it found."""
+        failure = version.entry.guards.failure(self.slots, self.globals, self.function)
+        if failure is None:
+            return "its guards hold"
+        kind, index, found = failure
+        line = version.guards.line(index) if kind == "check" else f"{version.guards.sources[index].text} exists"
+        return f"{line} failed, found {describe(found)}"
+
+
+def describe(value: Any) -> str:
+    """A value in a few words."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}, {value.dtype}, requires_grad={value.requires_grad}"
+    return repr(value)[:200]
+
+
 class Session:
     """One compiled callable: its options, its places and versions.
 
@@ -92,16 +118,18 @@ class Session:
         if skipped or code.co_flags & _NOT_CAPTURED or policy.marked_disabled(function) is not None:
             native.skip(code)
             return
-        self._attempt(code, code.co_qualname, lambda vm: self._start(vm, code, function, slots, globals))
+        read = _Reader(slots, globals, function)
+        self._attempt(code, code.co_qualname, read, lambda vm: self._start(vm, code, function, slots, globals))
 
     def resumed(
         self, point: native.ResumePoint, function: FunctionType | None, slots: Slots, globals: dict[str, Any]
     ) -> None:
         """A frame is about to continue after a break and no version fits."""
         name = f"{point.code.co_qualname}+{point.offset}"
-        self._attempt(point, name, lambda vm: self._continue(vm, point, function, slots, globals))
+        read = _Reader(slots, globals, function)
+        self._attempt(point, name, read, lambda vm: self._continue(vm, point, function, slots, globals))
 
-    def _attempt(self, key: Any, name: str, begin: Callable[[Interpreter], Frame]) -> None:
+    def _attempt(self, key: Any, name: str, read: _Reader, begin: Callable[[Interpreter], Frame]) -> None:
         place = self.places.get(id(key))
         if place is None:
             place = self.places[id(key)] = Place(name)
@@ -111,14 +139,15 @@ class Session:
         before = len(place.versions)
         with self._lock:
             if len(place.versions) == before:  # else another thread made one meanwhile: try it first
-                self._attempt_locked(key, place, begin)
+                self._attempt_locked(key, place, read, begin)
 
-    def _attempt_locked(self, key: Any, place: Place, begin: Callable[[Interpreter], Frame]) -> None:
+    def _attempt_locked(self, key: Any, place: Place, read: _Reader, begin: Callable[[Interpreter], Frame]) -> None:
         if len(place.versions) >= self.options.recompile_limit:
             self._over_limit(place)
             return
         if place.versions:
             count("recompiles")
+            log("recompiles", lambda: f"{place.name}: " + "; ".join(read.failing(v) for v in place.versions))
         started = time.perf_counter()
         try:
             self._capture(key, place, begin)
@@ -126,9 +155,12 @@ class Session:
             spend("capture", time.perf_counter() - started - self._compiling)
 
     _compiling = 0.0
+    _met_tensors = False
 
     def _over_limit(self, place: Place) -> None:
         place.given_up = True
+        if all(version.residual.gm is None for version in place.versions):
+            return  # no tensor work in it: nothing is lost
         text = f"{place.name} was compiled {len(place.versions)} times: it runs in eager from now on"
         why = self._failing(place)
         if self.options.fullgraph:
@@ -178,6 +210,7 @@ class Session:
             except Restart as again:
                 stop_at, cause = again.step, again.stop
             finally:
+                self._met_tensors = bool(vm.tensors.inputs)
                 vm.ambient.restore()
 
     def _finish(self, key: Any, place: Place, vm: Interpreter, frame: Frame, stop: Break | None) -> None:
@@ -200,6 +233,7 @@ class Session:
     def _add_break(self, reason: BreakReason) -> None:
         if reason not in self.breaks:
             count("breaks")
+            log("breaks", lambda: str(reason))
             self.breaks.append(reason)
 
     def _is_idle(self, key: Any, place: Place) -> bool:
@@ -229,6 +263,7 @@ class Session:
         report.add("residual.py", lambda: residual.source)
         count("graphs")
         count("ops", residual.ops)
+        log("graphs", lambda: f"{place.name}, {residual.ops} operations, {len(guards.checks)} guards")
         started = time.perf_counter()
         assert residual.gm is not None
         try:
@@ -237,7 +272,8 @@ class Session:
             if environment().strict or self.options.fullgraph:
                 raise
             folder = report.save(environment().cache_dir / "failures" / report.name)
-            self._fall_back(place, CompileError(f"compiling {place.name} failed: {error}", why=f"report in {folder}"))
+            where = f"report in {folder}" if folder is not None else "the report could not be saved"
+            self._fall_back(place, CompileError(f"compiling {place.name} failed: {error}", why=where))
             return None
         finally:
             self._compiling = time.perf_counter() - started
@@ -256,6 +292,9 @@ class Session:
         """A bug of capture itself."""
         if environment().strict or self.options.fullgraph:
             raise error
+        if not self._met_tensors:  # nothing to compile in it: eager, and nobody needs to know
+            place.given_up = True
+            return
         self._fall_back(place, CompileError(f"capturing {place.name} failed: {type(error).__name__}: {error}"))
 
     def _fall_back(self, place: Place, error: CompileError) -> None:

@@ -1,0 +1,37 @@
+"""smelt/base/report.py and log.py"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import smelt
+from smelt.base.report import Report
+
+
+def test_an_artefact_that_does_not_print_costs_only_itself(tmp_path: Path) -> None:
+    report = Report("f")
+    report.add("1_torch.py", lambda: "good")
+    report.add("2_joint.py", lambda: str(1 // 0))
+    assert report.save(tmp_path / "f") == tmp_path / "f"
+    assert (tmp_path / "f" / "1_torch.py").read_text() == "good"
+    assert "ZeroDivisionError" in (tmp_path / "f" / "2_joint.py").read_text()
+
+
+def test_a_report_that_cannot_be_saved_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert Report("f").save(tmp_path / "file" / "f") is None
+
+
+def test_log_names_the_guard_that_failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("SMELT_LOG", "recompiles,graphs")
+    f = smelt.compile(lambda x, flag: x + 1 if flag else x - 1)
+    f(torch.ones(3), True)
+    f(torch.ones(3), False)
+    f(torch.ones(4), False)
+    graphs, first, again, second, last = capsys.readouterr().err.splitlines()
+    assert graphs.startswith("smelt graphs:") and again.startswith("smelt graphs:") and last.startswith("smelt graphs:")
+    assert "flag is True" in first and "found False" in first
+    assert "shape (4,)" in second
