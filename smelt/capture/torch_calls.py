@@ -102,6 +102,12 @@ def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
     """`args[0].name(*args[1:])` on a trace tensor."""
     if name in BACKWARD:
         raise Break(f"tensor.{name}()", "the graph holds the forward computation only")
+    if name == "requires_grad_" and args[0].requires_grad != _wanted(*args[1:], **kwargs):
+        raise Break(
+            f"tensor.{name}()",
+            "a graph's tensors keep their history: what asks for gradients inside would not be seen outside",
+            "call it before the compiled function, on its arguments",
+        )
     plain = vm.effects.plain
     args = tuple(map(plain, args))
     if kwargs:
@@ -109,6 +115,10 @@ def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
     if name in _ON_DATA and args[0].device.type != "meta":
         return _ON_DATA[name](vm, args[0])
     return vm.tensors.run(_method(name), args, kwargs, method=name)
+
+
+def _wanted(requires_grad: bool = True) -> bool:
+    return requires_grad
 
 
 def _needs_values(vm: Any, tensor: TraceTensor) -> Any:

@@ -124,7 +124,8 @@ def test_answers_while_compiling():
     [
         lambda x: torch.manual_seed(1).initial_seed() + x,
         lambda x: torch.func.vmap(torch.sin)(x),
-        lambda x: torch.autograd.grad((x.detach().requires_grad_() ** 2).sum(), [], allow_unused=True) or x,
+        lambda x: torch.autograd.grad((y := x.detach().requires_grad_()).square().sum(), y)[0],
+        lambda x: (x.detach() * 2).requires_grad_().is_leaf and x + 1,
         lambda x: x.nonzero(),
         lambda x: torch.tensor(x.sum().item()),
         lambda x: x.data_ptr() and x + 1,
