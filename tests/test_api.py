@@ -193,3 +193,9 @@ def test_other_devices_are_left_to_eager(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("SMELT_STRICT", "0")
     with pytest.warns(smelt.SmeltWarning, match="CPU only"):
         assert smelt.compile(double)(x).device.type == "meta"
+
+
+@pytest.mark.parametrize("fn", [torch.sin, torch.nn.functional.gelu, torch.Tensor.cos])
+def test_functions_of_torch_are_compiled_too(fn: Callable[..., torch.Tensor]) -> None:
+    torch.testing.assert_close(smelt.compile(fn, fullgraph=True)(X), fn(X))
+    assert smelt.stats()["graphs"] == 1

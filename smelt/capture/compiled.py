@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType, MethodType
 from typing import Any
+
+import torch
 
 from smelt.base.options import Options
 from smelt.capture import _native as native
@@ -19,7 +22,7 @@ def _on_frame(
     code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any], builtins: dict[str, Any]
 ) -> None:
     session = SESSION.get()
-    if session is not None:
+    if session is not None and not _importing():
         session.frame(code, function, slots, globals)
 
 
@@ -35,6 +38,22 @@ def _on_resume(
         session.resumed(point, function, slots, globals)
 
 
+def _importing() -> bool:
+    """Whether the frame that is about to start belongs to an import that the compiled program caused.
+
+    Modules and classes being made are no tensor work, and half of their state is not there yet.
+    """
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code is not _REGION:
+        if frame.f_code.co_filename == _IMPORTLIB:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+_IMPORTLIB = "<frozen importlib._bootstrap>"
+
+
 @functools.cache
 def start() -> None:
     """Set up the hook, once per process."""
@@ -45,6 +64,20 @@ def start() -> None:
 
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+_ROOT = "lambda fn: lambda *args, **kwargs: fn(*args, **kwargs)"
+
+
+def _with_frame(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, in a frame of its own where it has none that capture would look at: C functions, functions of torch."""
+    if isinstance(fn, torch.nn.Module):
+        return fn
+    function = fn.__func__ if isinstance(fn, MethodType) else fn if isinstance(fn, FunctionType) else type(fn).__call__
+    code = getattr(function, "__code__", None)
+    if code is not None and not code.co_filename.startswith(policy.skipped_prefixes()):
+        return fn
+    return eval(compile(_ROOT, "<smelt root>", "eval"))(fn)
 
 
 def compile_callable(fn: Callable[..., Any], compile_graph: CompileGraph, options: Options | None = None) -> Any:
@@ -58,13 +91,14 @@ def compile_callable(fn: Callable[..., Any], compile_graph: CompileGraph, option
         Unsupported: (when called) with `fullgraph`, something cannot be captured.
     """
     start()
+    run = _with_frame(fn)
     session = Session(compile_graph, options or Options())
     _sessions.add(session)
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
         token = SESSION.set(session)
         try:
-            return native.call(fn, args, kwargs)
+            return native.call(run, args, kwargs)
         finally:
             SESSION.reset(token)
 
@@ -73,6 +107,10 @@ def compile_callable(fn: Callable[..., Any], compile_graph: CompileGraph, option
     out._smelt_session = session
     out.__wrapped__ = fn
     return out
+
+
+_REGION = next(c for c in compile_callable.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "compiled")
+"""The code of the frame in which each compiled call begins."""
 
 
 def reset() -> None:
