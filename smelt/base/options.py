@@ -37,9 +37,8 @@ class Options:
     activation_memory_budget: float = _user(1.0, "0 saves as little as possible for backward, 1 what is fastest")
     recompile_limit: int = _user(8, "compiled versions per code location before eager takes over")
     gemm: str = _user("auto", "matrix products: auto (measured once per shape), aten, onednn or own")
-    channels_last: bool = _user(True, "convolutions may use channels-last memory inside the graph")
-    cuda_graphs: bool = _user(False, "record and replay CUDA graphs")
-    max_autotune: bool = _user(False, "time more kernel candidates")
+    cuda_graphs: bool = _user(False, "record and replay CUDA graphs; no effect on a CPU")
+    max_autotune: bool = _user(False, "time more kernel candidates on a GPU; no effect on a CPU")
 
     def key(self) -> str:
         """A text that is equal exactly when two options compile the same."""
