@@ -14,18 +14,11 @@ from torch import nn
 
 import smelt
 from smelt.bench.accuracy import judge_mode
+from smelt.bench.builders import timm_model, transformers_model
 from smelt.bench.contenders import smelt_compile
-from smelt.bench.workloads import (
-    Batch,
-    Settings,
-    Workload,
-    classification_loss,
-    image_batch,
-    own_loss,
-    timm_model,
-    token_batch,
-    transformers_model,
-)
+from smelt.bench.losses import classification_loss, own_loss
+from smelt.bench.workload import Batch, Settings, Workload
+from smelt.bench.workloads import image_batch, token_batch
 
 BERT = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=100)
 GPT2 = dict(n_embd=64, n_layer=2, n_head=4, vocab_size=100, n_positions=64)

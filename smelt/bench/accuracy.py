@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from smelt.bench.contenders import Prepare, eager
+from smelt.bench.preparation import wake_parameters, without_dropout
 from smelt.bench.steps import build_batch, build_model, precision
-from smelt.bench.workloads import Batch, Settings, Workload, wake_parameters, without_dropout
+from smelt.bench.workload import Batch, Settings, Workload
 
 FACTOR = 4.0
 """How many times eager's own error is accepted."""

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from smelt.base.errors import unknown_name
-from smelt.bench.workloads import Settings
+from smelt.bench.workload import Settings
 
 Prepared = Callable[..., Any]
 Prepare = Callable[[nn.Module, Settings], Prepared]

@@ -11,7 +11,7 @@ from typing import Any
 from smelt.bench.accuracy import Verdict
 from smelt.bench.process import Failure, cache_environment, run_task
 from smelt.bench.results import Result, Row, Spread
-from smelt.bench.workloads import Settings, Workload
+from smelt.bench.workload import Settings, Workload
 
 MEMORY_STEPS = 4
 """Steps after the first one over which the steady peak is taken."""

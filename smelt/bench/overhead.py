@@ -11,7 +11,8 @@ from torch import Tensor, fx
 
 from smelt.bench.contenders import find_contender, load_compiler
 from smelt.bench.steps import build_batch, build_model
-from smelt.bench.workloads import Settings, find_workload
+from smelt.bench.workload import Settings
+from smelt.bench.workloads import find_workload
 
 
 def add_one(x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from smelt.bench.measure import Plan, measure_row
 from smelt.bench.process import Failure, cache_environment, run_task
 from smelt.bench.results import Benchmark, Row
 from smelt.bench.tables import LEGEND, describe, failures, results_table
-from smelt.bench.workloads import Settings, Workload
+from smelt.bench.workload import Settings, Workload
 
 
 def run_benchmark(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from smelt.bench.contenders import Prepare
-from smelt.bench.workloads import Batch, Settings, Workload
+from smelt.bench.workload import Batch, Settings, Workload
 
 
 def build_model(workload: Workload, settings: Settings) -> nn.Module:

@@ -21,7 +21,8 @@ from smelt.bench.contenders import compiler_counts, find_contender
 from smelt.bench.memory import peak_mb, reset_peak
 from smelt.bench.overhead import call_overhead, guard_overhead
 from smelt.bench.steps import Stepper, build_batch, build_model
-from smelt.bench.workloads import Settings, find_workload
+from smelt.bench.workload import Settings
+from smelt.bench.workloads import find_workload
 
 
 class Failed(Exception):

@@ -1,99 +1,16 @@
-"""What the bench measures: a workload builds a model, makes its inputs and knows its loss.
-
-A workload is data. The registry here holds the named models of the README table and tiny ones for tests;
-`find_workload` is the one place where a name becomes a workload.
-"""
+"""The named models of the README table and tiny ones for tests; `find_workload` makes a name a workload."""
 
 from __future__ import annotations
 
-import dataclasses
-import importlib.util
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils import _pytree as pytree
+from torch import nn
 
-from smelt.base.errors import SmeltError, unknown_name
-from smelt.bench.torchvision_schemas import define_torchvision_schemas
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One batch: `model(*args, **kwargs)`, and the target where the loss stands outside of the model."""
-
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    target: Tensor | None = None
-
-    def to(self, target: torch.device | torch.dtype) -> Batch:
-        """The batch on another device, or with its floating point tensors in another dtype."""
-
-        def move(value: Any) -> Any:
-            if not isinstance(value, Tensor):
-                return value
-            return value if isinstance(target, torch.dtype) and not value.is_floating_point() else value.to(target)
-
-        return Batch(*pytree.tree_map(move, (self.args, dict(self.kwargs), self.target)))
-
-
-@dataclass(frozen=True)
-class Workload:
-    """One row of a benchmark. `build` and `batch` draw from torch's seeded generator."""
-
-    name: str
-    suite: str
-    build: Callable[[], nn.Module]
-    batch: Callable[[], Batch]
-    loss: Callable[[Any, Batch], Tensor]
-    needs: tuple[str, ...] = ()
-    shape: str = ""
-
-    def missing(self) -> list[str]:
-        """The packages that this workload needs and that are not installed."""
-        return [name for name in self.needs if importlib.util.find_spec(name) is None]
-
-
-class MissingPackages(SmeltError):
-    """A workload's optional packages are not installed: its row is skipped, not failed."""
-
-
-def own_loss(output: Any, batch: Batch) -> Tensor:
-    """The loss that a Hugging Face model computes itself when it gets labels."""
-    return output.loss
-
-
-def classification_loss(output: Any, batch: Batch) -> Tensor:
-    """Cross entropy of class scores against the batch's target."""
-    assert batch.target is not None
-    return F.cross_entropy(output, batch.target)
-
-
-def transformers_model(model: str, config: str, **settings: Any) -> Callable[[], nn.Module]:
-    """A builder of a Hugging Face model with random weights; settings go to its config class."""
-
-    def build() -> nn.Module:
-        define_torchvision_schemas()
-        import transformers
-
-        return getattr(transformers, model)(getattr(transformers, config)(**settings))
-
-    return build
-
-
-def timm_model(name: str, **settings: Any) -> Callable[[], nn.Module]:
-    """A builder of a timm model with random weights."""
-
-    def build() -> nn.Module:
-        define_torchvision_schemas()
-        import timm
-
-        return timm.create_model(name, pretrained=False, **settings)
-
-    return build
+from smelt.base.errors import unknown_name
+from smelt.bench.builders import timm_model, transformers_model
+from smelt.bench.losses import classification_loss, own_loss
+from smelt.bench.workload import Batch, MissingPackages, Workload
 
 
 def token_batch(batch: int, length: int, vocabulary: int, classes: int | None = None) -> Callable[[], Batch]:
@@ -204,63 +121,3 @@ def find_workload(name: str) -> Workload:
     if missing := workload.missing():
         raise MissingPackages(f"{name} needs {', '.join(missing)}", hint=f"pip install {' '.join(missing)}")
     return workload
-
-
-def without_dropout(model: nn.Module) -> bool:
-    """Set every dropout probability of `model` to zero, in place; True if there was one above zero.
-
-    Covers dropout modules and the float attributes (of modules and of their config) that libraries hand to
-    functional dropout and attention.
-    """
-    found = False
-    for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            found |= module.p > 0
-            module.p = 0.0
-        for owner in (module, getattr(module, "config", None)):
-            for name, value in list(getattr(owner, "__dict__", {}).items()):
-                if _is_dropout(name) and isinstance(value, float) and value > 0:
-                    setattr(owner, name, 0.0)
-                    found = True
-    return found
-
-
-def wake_parameters(model: nn.Module, deviation: float = 0.05) -> int:
-    """Give parameters that start at (nearly) zero small normal values, in place; how many there were.
-
-    Libraries start some layers at zero: the last gain of a residual block, a head, biases. No gradient flows through
-    them, so a comparison of gradients would see nothing behind them. Draws from torch's seeded generator.
-    """
-    asleep = [parameter for parameter in model.parameters() if parameter.numel() and parameter.abs().max() < 1e-3]
-    with torch.no_grad():
-        for parameter in asleep:
-            parameter.normal_(0.0, deviation)
-    return len(asleep)
-
-
-def _is_dropout(name: str) -> bool:
-    return "dropout" in name or "pdrop" in name or name in ("drop_prob", "drop_path", "drop_rate", "attn_drop")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a workload is run; the same for every contender of a row."""
-
-    train: bool = True
-    precision: str = "fp32"
-    device: str = "cpu"
-    mode: str | None = None
-    dynamic: bool | None = None
-    seed: int = 0
-    learning_rate: float = 1e-3
-
-    def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise unknown_name("precision", self.precision, PRECISIONS)
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-
-PRECISIONS = ("fp32", "amp")
-"""fp32, or bfloat16 autocast around the forward pass."""

@@ -42,7 +42,8 @@ def run(
     from smelt.bench.contenders import find_contender
     from smelt.bench.measure import Plan
     from smelt.bench.run import run_benchmark
-    from smelt.bench.workloads import WORKLOADS, Settings, find_workload
+    from smelt.bench.workload import Settings
+    from smelt.bench.workloads import WORKLOADS, find_workload
 
     console = Console()
     with complaints():

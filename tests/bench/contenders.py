@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from smelt.bench.workloads import Settings
+from smelt.bench.workload import Settings
 
 
 def identity(model: nn.Module, settings: Settings) -> Any:

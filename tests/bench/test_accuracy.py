@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from smelt.bench import accuracy
 from smelt.bench.accuracy import FACTOR, judge, judge_workload
 from smelt.bench.contenders import eager
-from smelt.bench.workloads import Settings, find_workload
+from smelt.bench.workload import Settings
+from smelt.bench.workloads import find_workload
 from tests.bench.contenders import wrong
 
 TINY = ["tiny-mlp", "tiny-conv", "tiny-bert"]

@@ -11,7 +11,8 @@ from smelt.bench import workloads
 from smelt.bench.measure import Plan, measure_row
 from smelt.bench.process import Failure, cache_environment, run_task
 from smelt.bench.results import Result, Row
-from smelt.bench.workloads import Batch, Settings, Workload, find_workload
+from smelt.bench.workload import Batch, Settings, Workload
+from smelt.bench.workloads import find_workload
 
 HERE = "tests.bench.contenders:"
 PLAN = Plan(rounds=5, warmup=2, timeout_s=120)

@@ -8,16 +8,9 @@ from torch import nn
 
 from smelt.base.errors import OptionError
 from smelt.bench import workloads
-from smelt.bench.workloads import (
-    WORKLOADS,
-    Batch,
-    MissingPackages,
-    Settings,
-    Workload,
-    find_workload,
-    wake_parameters,
-    without_dropout,
-)
+from smelt.bench.preparation import wake_parameters, without_dropout
+from smelt.bench.workload import Batch, MissingPackages, Settings, Workload
+from smelt.bench.workloads import WORKLOADS, find_workload
 
 
 @pytest.mark.parametrize("name", ["tiny-mlp", "tiny-conv", "tiny-bert"])

@@ -1,0 +1,79 @@
+"""What the bench measures, as data: a workload builds a model, makes its inputs and knows its loss."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from smelt.base.errors import SmeltError, unknown_name
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch: `model(*args, **kwargs)`, and the target where the loss stands outside of the model."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    target: Tensor | None = None
+
+    def to(self, target: torch.device | torch.dtype) -> Batch:
+        """The batch on another device, or with its floating point tensors in another dtype."""
+
+        def move(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            return value if isinstance(target, torch.dtype) and not value.is_floating_point() else value.to(target)
+
+        return Batch(*pytree.tree_map(move, (self.args, dict(self.kwargs), self.target)))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One row of a benchmark. `build` and `batch` draw from torch's seeded generator."""
+
+    name: str
+    suite: str
+    build: Callable[[], nn.Module]
+    batch: Callable[[], Batch]
+    loss: Callable[[Any, Batch], Tensor]
+    needs: tuple[str, ...] = ()
+    shape: str = ""
+
+    def missing(self) -> list[str]:
+        """The packages that this workload needs and that are not installed."""
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+
+
+class MissingPackages(SmeltError):
+    """A workload's optional packages are not installed: its row is skipped, not failed."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a workload is run; the same for every contender of a row."""
+
+    train: bool = True
+    precision: str = "fp32"
+    device: str = "cpu"
+    mode: str | None = None
+    dynamic: bool | None = None
+    seed: int = 0
+    learning_rate: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise unknown_name("precision", self.precision, PRECISIONS)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+PRECISIONS = ("fp32", "amp")
+"""fp32, or bfloat16 autocast around the forward pass."""
