@@ -32,3 +32,15 @@ def timm_model(name: str, **settings: Any) -> Callable[[], nn.Module]:
         return timm.create_model(name, pretrained=False, **settings)
 
     return build
+
+
+def torchvision_model(name: str, **settings: Any) -> Callable[[], nn.Module]:
+    """A builder of a torchvision classification model with random weights."""
+
+    def build() -> nn.Module:
+        define_torchvision_schemas()
+        import torchvision
+
+        return getattr(torchvision.models, name)(**settings)
+
+    return build

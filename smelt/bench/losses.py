@@ -2,20 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from smelt.bench.workload import Batch
 
 
 def own_loss(output: Any, batch: Batch) -> Tensor:
-    """The loss that a Hugging Face model computes itself when it gets labels."""
-    return output.loss
+    """The loss that a model computes itself: a Hugging Face model that gets labels, or a dictionary with a loss."""
+    return output["loss"] if isinstance(output, dict) else output.loss
 
 
 def classification_loss(output: Any, batch: Batch) -> Tensor:
     """Cross entropy of class scores against the batch's target."""
     assert batch.target is not None
     return F.cross_entropy(output, batch.target)
+
+
+def mean_loss(output: Any, batch: Batch) -> Tensor:
+    """Sum over the outputs' means: of a tensor, of each item of a sequence or dictionary, of a distribution's mean."""
+    if isinstance(output, Tensor):
+        return output.mean()
+    if isinstance(output, Distribution):
+        return output.mean.mean()
+    items = output.values() if isinstance(output, dict) else output
+    means = [mean_loss(item, batch) for item in items if item is not None]
+    return sum(means[1:], means[0])
+
+
+def sum_of_losses(output: Any, batch: Batch) -> Tensor:
+    """The sum of a dictionary of losses, as torchvision's detectors return it; of anything else, `mean_loss`."""
+    return sum(output.values()) if isinstance(output, dict) else mean_loss(output, batch)  # type: ignore[return-value]
+
+
+def mse_loss(output: Any, batch: Batch) -> Tensor:
+    """Mean squared error against the batch's target."""
+    assert batch.target is not None
+    return F.mse_loss(output, batch.target)
+
+
+def pair_loss(output: Any, batch: Batch) -> Tensor:
+    """Cross entropy of a model that returns (scores, classes)."""
+    return F.cross_entropy(output[0], output[1])
+
+
+def padded_loss(output: Any, batch: Batch) -> Tensor:
+    """Cross entropy of (scores of shape (batch, length, classes), classes of shape (batch, length)); -1 is padding."""
+    scores, classes = output[0], output[1]
+    return F.cross_entropy(scores.flatten(0, 1), classes.flatten(), ignore_index=-1)
+
+
+LOSSES: dict[str, Callable[[Any, Batch], Tensor]] = {
+    "own": own_loss,
+    "cross_entropy": classification_loss,
+    "mean": mean_loss,
+    "sum_of_losses": sum_of_losses,
+    "mse": mse_loss,
+    "cross_entropy_of_pair": pair_loss,
+    "padded_cross_entropy": padded_loss,
+}
+"""Loss by the name that entries use."""

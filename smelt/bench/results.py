@@ -43,6 +43,9 @@ class Result:
     step: one step, interleaved with the other contenders in one process.
     peak_mb: peak resident memory (MiB) of a fresh process over its whole life, with the caches of the cold start;
         steady_peak_mb: the same from the second step on.
+    counts: what the compiler counted: `graphs`, `breaks`, `break_reasons` (times by reason), `ops` captured,
+        `fallbacks` (frames that ran in eager because of a compiler error), `extern_ops` (calls by ATen operator that
+        the compiled program hands back to torch), `compile_s` and `stage_s` (seconds by stage).
     """
 
     contender: str
@@ -65,7 +68,11 @@ class Result:
 
 @dataclass
 class Row:
-    """One model under one setting, and every contender's result."""
+    """One model under one setting, and every contender's result.
+
+    dropout: how the comparison dealt with it: `none` (the model has none), `off`, or `eager_rng` (the same random
+        numbers as eager).
+    """
 
     model: str
     suite: str
@@ -73,6 +80,11 @@ class Row:
     train: bool
     precision: str
     device: str
+    size: str = ""
+    mode: str | None = None
+    dynamic: bool | None = None
+    dropout: str = "none"
+    note: str = ""
     results: dict[str, Result] = field(default_factory=dict)
 
     def rate(self) -> None:

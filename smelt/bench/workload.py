@@ -36,7 +36,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class Workload:
-    """One row of a benchmark. `build` and `batch` draw from torch's seeded generator."""
+    """One row of a benchmark. `build` and `batch` draw from torch's seeded generator.
+
+    Args:
+        name, suite, shape: what the row is called and what goes in.
+        needs: packages it needs.
+        noise: relative error of eager's own float32 gradients that is known for this model.
+        draws: random operators other than dropout. A comparison needs eager's random numbers then.
+        wake: whether a comparison may give parameters that start at zero other values.
+        note: what is odd about it.
+    """
 
     name: str
     suite: str
@@ -45,6 +54,10 @@ class Workload:
     loss: Callable[[Any, Batch], Tensor]
     needs: tuple[str, ...] = ()
     shape: str = ""
+    noise: float = 0.0
+    draws: tuple[str, ...] = ()
+    wake: bool = True
+    note: str = ""
 
     def missing(self) -> list[str]:
         """The packages that this workload needs and that are not installed."""

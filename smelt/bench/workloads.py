@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
-from smelt.base.errors import unknown_name
+from smelt.base.errors import OptionError
 from smelt.bench.builders import timm_model, transformers_model
 from smelt.bench.losses import classification_loss, own_loss
+from smelt.bench.suites.entries import entry_workload, read_entries
 from smelt.bench.workload import Batch, MissingPackages, Workload
 
 
@@ -108,16 +110,41 @@ WORKLOADS: dict[str, Workload] = {
 """Workload by name."""
 
 
-def find_workload(name: str) -> Workload:
-    """The workload of that name.
+def find_workload(name: str, size: str = "cpu") -> Workload:
+    """The workload of that name: a named one, or an entry of the suites (`resnet18` or `torchbench/resnet18`).
+
+    Args:
+        size: `cpu` or `full`, for an entry of the suites.
 
     Raises:
-        OptionError: no such name (lists all and the nearest).
+        OptionError: no such name (lists the nearest), or no such size.
         MissingPackages: it needs packages that are not installed.
     """
-    if name not in WORKLOADS:
-        raise unknown_name("model", name, WORKLOADS)
-    workload = WORKLOADS[name]
+    workload = known_workload(name, size)
     if missing := workload.missing():
         raise MissingPackages(f"{name} needs {', '.join(missing)}", hint=f"pip install {' '.join(missing)}")
     return workload
+
+
+def known_workload(name: str, size: str = "cpu") -> Workload:
+    """The workload of that name, whether or not its packages are installed.
+
+    Raises:
+        OptionError: no such name (lists the nearest), or no such size.
+    """
+    if name in WORKLOADS:
+        return WORKLOADS[name]
+    suite, _, entry = name.rpartition("/")
+    entries = read_entries()
+    if entry not in entries or suite not in ("", entries[entry]["suite"]):
+        raise _unknown_model(name, [*WORKLOADS, *entries])
+    return entry_workload(entries[entry], size)
+
+
+def _unknown_model(name: str, names: Sequence[str]) -> OptionError:
+    by_letters = {known.lower(): known for known in names}
+    near = difflib.get_close_matches(name.rpartition("/")[2].lower(), by_letters, n=5, cutoff=0.5)
+    hint = f"did you mean {', '.join(repr(by_letters[each]) for each in near)}? " if near else ""
+    return OptionError(
+        f"unknown model {name!r}", hint=f"{hint}`smelt bench models` lists the {len(names)} that there are"
+    )
