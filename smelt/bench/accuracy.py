@@ -7,24 +7,32 @@ contender's result c, the contender passes when
 
 `share` is eager's error relative to the reference over all tensors of the group, `spread` its root mean square error
 per element. They keep a tensor on which eager happens to be exact, or whose true value is zero, from failing
-everybody else. Results that are None or not finite must be so on both sides.
+everybody else. Results that are None, sparse or not finite must be so on both sides.
+
+Random numbers: dropout is switched off. A model that draws otherwise (`Workload.draws`) is compared with the compiler's
+option for eager's random numbers, and its float64 reference draws what the float32 runs draw. A model that does not run
+in float64 is compared with float32 eager itself; the yardstick is then what its entry knows of its error, or
+`NO_REFERENCE`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.utils import _pytree as pytree
 
 from smelt.bench.contenders import Prepare, eager
 from smelt.bench.preparation import wake_parameters, without_dropout
+from smelt.bench.randomness import SingleDraws, seed_everything
 from smelt.bench.steps import build_batch, build_model, precision
 from smelt.bench.workload import Batch, Settings, Workload
 
@@ -37,6 +45,9 @@ FLOOR = {"fp32": 1e-5, "amp": 2e-2}
 NOISY = {"fp32": 1e-4, "amp": 1e-1}
 """Relative error of eager's own gradients from which on training is too chaotic to be judged alone."""
 
+NO_REFERENCE = {"fp32": 1e-4, "amp": 2e-2}
+"""The relative error that is granted where a model does not run in float64 and eager's own error is not known."""
+
 CHAOS = 4.0
 """How much wider the yardstick is then: eager's error is one draw of many. Eval mode is judged without it."""
 
@@ -48,6 +59,7 @@ class Verdict:
     """`ok`, the worst tensor, and its error as a multiple of what eager itself shows (accepted up to FACTOR).
 
     `noise` is eager's relative error over all gradients: a wrong result smaller than that cannot be told from rounding.
+    `reference` is the dtype that the reference was computed in. `dropout` says how random numbers were dealt with.
     """
 
     ok: bool
@@ -58,6 +70,7 @@ class Verdict:
     noise: float = 0.0
     tensors: int = 0
     dropout: str = "none"
+    reference: str = "float64"
     failures: list[str] = field(default_factory=list)
 
 
@@ -80,24 +93,47 @@ def judge_mode(workload: Workload, settings: Settings, prepare: Prepare, train_m
     """The verdict with the modules in train or eval mode; gradients are compared in both if the settings train."""
     model = build_model(workload, settings).train(train_mode)
     dropout = "off" if without_dropout(model) and settings.train else "none"
-    wake_parameters(model)
+    if workload.wake:
+        wake_parameters(model)
+    if workload.draws:
+        settings, dropout = dataclasses.replace(settings, eager_rng=True), "eager_rng"
     batch = build_batch(workload, settings)
-    exact = dataclasses.replace(settings, precision="fp32", mode=None)
-    reference = run_step(workload, copy.deepcopy(model).double(), batch.to(torch.float64), exact, eager)
     expected = run_step(workload, copy.deepcopy(model), batch, settings, eager)
+    floor, exact = FLOOR[settings.precision], dataclasses.replace(settings, precision="fp32", mode=None)
+    try:
+        with default_dtype(torch.float64), SingleDraws() if workload.draws else contextlib.nullcontext():
+            reference = run_step(workload, copy.deepcopy(model).double(), batch.to(torch.float64), exact, eager)
+        kind = "float64"
+    except (RuntimeError, TypeError, ValueError):
+        # Some models name float32 in their code. The error of eager itself cannot be seen then.
+        reference, kind = run_step(workload, copy.deepcopy(model), batch, exact, eager), "float32"
+        floor = FACTOR * max(NO_REFERENCE[settings.precision], workload.noise)
     actual = run_step(workload, model, batch, settings, prepare)
-    verdict = judge(reference, expected, actual, FLOOR[settings.precision])
+    floor = max(floor, workload.noise)
+    verdict = judge(reference, expected, actual, floor)
     if train_mode and verdict.noise > NOISY[settings.precision]:
-        verdict = judge(reference, expected, actual, FLOOR[settings.precision], CHAOS)
-    verdict.dropout = dropout
+        verdict = judge(reference, expected, actual, floor, CHAOS)
+    verdict.dropout, verdict.reference = dropout, kind
     return verdict
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Tensors that a model makes without naming a dtype have this one."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def run_step(workload: Workload, model: nn.Module, batch: Batch, settings: Settings, prepare: Prepare) -> Tensors:
     """The loss, outputs, changed buffers and (training) gradients of one step, copied, by name."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     call = prepare(model, settings)
-    torch.manual_seed(settings.seed + 2)
+    seed_everything(settings.seed + 2)
+    batch = batch.clone()
     with torch.set_grad_enabled(settings.train), precision(settings):
         output = call(*batch.args, **batch.kwargs)
         loss = workload.loss(output, batch)
@@ -117,14 +153,18 @@ def _collect(loss: Tensor, output: Any, model: nn.Module, before: Mapping[str, T
     if train:
         for name, parameter in model.named_parameters():
             gradient = parameter.grad
-            found[f"grad.{name}"] = None if gradient is None else gradient.detach().to_dense().clone()
+            found[f"grad.{name}"] = None if gradient is None else gradient.detach().clone()
     return found
 
 
 def _plain(output: Any) -> Any:
-    """Hugging Face outputs as plain tuples; anything else as it is."""
+    """Objects that hold tensors as plain dictionaries and tuples: Hugging Face outputs, distributions."""
     to_tuple = getattr(output, "to_tuple", None)
-    return to_tuple() if callable(to_tuple) else output
+    if callable(to_tuple):
+        return to_tuple()
+    if isinstance(output, Distribution):
+        return {name: _plain(value) for name, value in sorted(vars(output).items())}
+    return output
 
 
 def judge(
@@ -155,7 +195,7 @@ def _judge_group(
         if reference is None or expected is None or actual is None:
             if (expected is None) != (actual is None):
                 _fail(verdict, f"{name}: {_kind(actual)} where eager gives {_kind(expected)}", name)
-        elif actual.shape != expected.shape or actual.dtype != expected.dtype:
+        elif _kind(actual) != _kind(expected):
             _fail(verdict, f"{name}: {_kind(actual)} where eager gives {_kind(expected)}", name)
         elif not _same_special(expected, actual):
             _fail(verdict, f"{name}: NaN or infinity where eager has none, or the other way round", name)
@@ -189,14 +229,17 @@ def _fail(verdict: Verdict, reason: str, name: str) -> None:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+    return tensor.to_dense().to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def _same_special(expected: Tensor, actual: Tensor) -> bool:
     if not (expected.is_floating_point() or expected.is_complex()):
         return True
-    return torch.equal(torch.isfinite(expected), torch.isfinite(actual))
+    return torch.equal(torch.isfinite(expected.to_dense()), torch.isfinite(actual.to_dense()))
 
 
 def _kind(tensor: Tensor | None) -> str:
-    return "None" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    if tensor is None:
+        return "None"
+    layout = "" if tensor.layout == torch.strided else f"{str(tensor.layout).removeprefix('torch.')} "
+    return f"{layout}{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -33,13 +33,16 @@ def eager(model: nn.Module, settings: Settings) -> Prepared:
 
 def torch_compile(model: nn.Module, settings: Settings) -> Prepared:
     """The rival. torch loads its compiler at this call, so that its import counts as cold start."""
-    return torch.compile(model, mode=settings.mode, dynamic=settings.dynamic)
+    # It takes a mode or options, not both.
+    options: dict[str, Any] | None = {"fallback_random": True} if settings.eager_rng and settings.mode is None else None
+    return torch.compile(model, mode=settings.mode, dynamic=settings.dynamic, options=options)
 
 
 def smelt_compile(model: nn.Module, settings: Settings, backend: str = "smelt") -> Prepared:
     """The compiler of this project, imported at this call for the same reason."""
     smelt = load_compiler()
-    return smelt.compile(model, backend=backend, mode=settings.mode, dynamic=settings.dynamic)
+    options = {"eager_rng": True} if settings.eager_rng else None
+    return smelt.compile(model, backend=backend, mode=settings.mode, dynamic=settings.dynamic, options=options)
 
 
 CONTENDERS: dict[str, Prepare] = {"eager": eager, "torch.compile": torch_compile, "smelt": smelt_compile}

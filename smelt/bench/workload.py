@@ -33,6 +33,11 @@ class Batch:
 
         return Batch(*pytree.tree_map(move, (self.args, dict(self.kwargs), self.target)))
 
+    def clone(self) -> Batch:
+        """A copy, so that a model that writes into its inputs leaves the next run alone."""
+        parts = self.args, dict(self.kwargs), self.target
+        return Batch(*pytree.tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, parts))
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -70,7 +75,13 @@ class MissingPackages(SmeltError):
 
 @dataclass(frozen=True)
 class Settings:
-    """How a workload is run; the same for every contender of a row."""
+    """How a workload is run; the same for every contender of a row.
+
+    Args:
+        size: of the entries of the suites: `cpu` or `full`.
+        eager_rng: compilers draw the random numbers that eager draws (slower; for comparisons).
+        threads: torch's threads, or None for its own choice.
+    """
 
     train: bool = True
     precision: str = "fp32"
@@ -79,6 +90,9 @@ class Settings:
     dynamic: bool | None = None
     seed: int = 0
     learning_rate: float = 1e-3
+    size: str = "cpu"
+    eager_rng: bool = False
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
