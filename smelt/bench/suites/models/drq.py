@@ -1,0 +1,86 @@
+"""The actor of DrQ (Kostrikov, Yarats, Fergus: "Image Augmentation Is All You Need: Regularizing Deep Reinforcement
+Learning from Pixels", 2020): stacked frames in, a distribution over actions out.
+
+Kept from the implementation that benchmarks it: THE OUTPUT IS A DISTRIBUTION OBJECT, a normal one squashed by tanh,
+built with torch's argument checks, which read a tensor's value; and every forward writes its intermediate tensors
+into dictionaries on the modules (`outputs`), a side effect on Python state that holds tensors of the graph.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal, TransformedDistribution
+from torch.distributions.transforms import TanhTransform
+
+CPU = {"channels": 27, "actions": 1, "hidden": 64}
+FULL = {"channels": 27, "actions": 1, "hidden": 1024}
+
+LOG_STD = (-10.0, 2.0)  # smallest, largest
+
+
+class SquashedNormal(TransformedDistribution):
+    """tanh of a normal variable; loc and scale have the actions' shape."""
+
+    def __init__(self, loc: Tensor, scale: Tensor) -> None:
+        self.loc, self.scale = loc, scale
+        super().__init__(Normal(loc, scale), [TanhTransform(cache_size=1)])
+
+    @property
+    def mean(self) -> Tensor:
+        """The transformed mean of the normal distribution: an action without noise, not the exact expectation."""
+        mean = self.loc
+        for transform in self.transforms:
+            mean = transform(mean)
+        return mean
+
+
+class Encoder(nn.Module):
+    """Frames (batch, channels, 84, 84) of values in [0, 255] to features (batch, features) in (-1, 1)."""
+
+    def __init__(self, channels: int, features: int) -> None:
+        super().__init__()
+        sizes = [(channels, 2), (32, 1), (32, 1), (32, 1)]
+        self.convolutions = nn.ModuleList(nn.Conv2d(inputs, 32, 3, stride=stride) for inputs, stride in sizes)
+        self.head = nn.Sequential(nn.Linear(32 * 35 * 35, features), nn.LayerNorm(features))
+        self.outputs: dict[str, Tensor] = {}
+
+    def forward(self, frames: Tensor) -> Tensor:
+        x = frames / 255.0
+        self.outputs["frames"] = x
+        for i, convolution in enumerate(self.convolutions):
+            x = torch.relu(convolution(x))
+            self.outputs[f"convolution{i}"] = x
+        x = torch.tanh(self.head(x.reshape(x.size(0), -1)))
+        self.outputs["features"] = x
+        return x
+
+
+class Actor(nn.Module):
+    """Frames (batch, channels, 84, 84) to a distribution over actions (batch, actions)."""
+
+    def __init__(self, channels: int, actions: int, hidden: int, features: int) -> None:
+        super().__init__()
+        self.encoder = Encoder(channels, features)
+        first, second = nn.Linear(features, hidden), nn.Linear(hidden, hidden)
+        self.trunk = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(hidden, 2 * actions))
+        self.outputs: dict[str, Tensor] = {}
+        for module in self.modules():
+            if isinstance(module, (nn.Conv2d, nn.Linear)):
+                gain = nn.init.calculate_gain("relu") if isinstance(module, nn.Conv2d) else 1.0
+                nn.init.orthogonal_(module.weight, gain)
+                nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+
+    def forward(self, frames: Tensor) -> SquashedNormal:
+        loc, log_std = self.trunk(self.encoder(frames)).chunk(2, dim=-1)
+        smallest, largest = LOG_STD
+        log_std = smallest + 0.5 * (largest - smallest) * (torch.tanh(log_std) + 1)
+        std = log_std.exp()
+        self.outputs["loc"] = loc
+        self.outputs["std"] = std
+        return SquashedNormal(loc, std)
+
+
+def build(channels: int, actions: int, hidden: int, features: int = 50) -> nn.Module:
+    """An actor of the given widths, random weights."""
+    return Actor(channels, actions, hidden, features)
