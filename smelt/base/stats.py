@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 _lock = threading.Lock()
 _counts: Counter[str] = Counter()
+_named: defaultdict[str, Counter[str]] = defaultdict(Counter)
 _seconds: defaultdict[str, float] = defaultdict(float)
 
 NAMES = ("graphs", "breaks", "ops", "recompiles", "fallbacks", "fallback_ops", "compile_s")
 """The keys that are always present in `stats()`."""
+
+TABLES = ("break_reasons", "extern_ops")
+"""The tables that are always present in `stats()`."""
 
 
 def count(name: str, by: int = 1) -> None:
     """Add to a counter."""
     with _lock:
         _counts[name] += by
+
+
+def count_named(table: str, names: Mapping[str, int]) -> None:
+    """Add to the counters of a table that is kept by name, such as `break_reasons`."""
+    with _lock:
+        _named[table].update(names)
 
 
 def spend(stage: str, seconds: float) -> None:
@@ -27,12 +38,17 @@ def spend(stage: str, seconds: float) -> None:
 
 
 def stats() -> dict[str, Any]:
-    """Counters since `reset`, `compile_s` (seconds, all stages) and `stage_s` (seconds by stage)."""
+    """Counters since `reset`, `compile_s` (seconds, all stages) and `stage_s` (seconds by stage).
+
+    `break_reasons` holds how often each graph break was met, by its text; `extern_ops` how many calls of each ATen
+    operator the compiled programs hand back to torch (`fallback_ops` is their sum).
+    """
     with _lock:
         known: dict[str, Any] = {name: _counts[name] for name in NAMES if name != "compile_s"}
         known |= dict(_counts)
         known["compile_s"] = sum(_seconds.values())
         known["stage_s"] = dict(_seconds)
+        known |= {table: dict(_named[table]) for table in TABLES}
         return known
 
 
@@ -41,3 +57,4 @@ def reset_stats() -> None:
     with _lock:
         _counts.clear()
         _seconds.clear()
+        _named.clear()

@@ -23,7 +23,7 @@ from smelt.base.errors import CompileError, SmeltError, SmeltWarning, Unsupporte
 from smelt.base.log import log
 from smelt.base.options import Options, environment
 from smelt.base.report import Report
-from smelt.base.stats import count, spend
+from smelt.base.stats import count, count_named, spend
 from smelt.capture import _native as native
 from smelt.capture import builtins, calls, container_builtins, decoding, exceptions, modules, objects, policy, sources
 from smelt.capture.breaks import Break, BreakReason, CannotRebuild, UserError
@@ -233,6 +233,7 @@ class Session:
     def _add_break(self, reason: BreakReason) -> None:
         if reason not in self.breaks:
             count("breaks")
+            count_named("break_reasons", {f"{reason.title} ({reason.at})" if reason.at else reason.title: 1})
             log("breaks", lambda: str(reason))
             self.breaks.append(reason)
 
