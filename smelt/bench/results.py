@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from smelt.base.errors import SmeltError
 from smelt.bench.accuracy import Verdict
+from smelt.bench.reading import read_dataclass
 
 STATUSES = ("pass", "fail_accuracy", "fail_compile", "fail_run", "eager_fails", "timeout", "skipped")
 
@@ -112,22 +114,36 @@ class Benchmark:
 
     @classmethod
     def load(cls, path: Path) -> Benchmark:
-        """Read what `save` wrote."""
-        data = json.loads(path.read_text())
-        rows = [Row(**(row | {"results": _results(row["results"])})) for row in data.pop("rows")]
-        return cls(**data, rows=rows)
+        """Read what `save` wrote, also before the newer fields were there.
+
+        Raises:
+            SmeltError: a file that cannot be read or holds something else; says what is wrong and what to try.
+        """
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SmeltError(f"cannot read {path}", why=error.strerror, hint=FROM_RUN) from None
+        except ValueError as error:
+            raise SmeltError(f"{path} is not JSON", why=f"{error}; the file may be cut short", hint=FROM_RUN) from None
+        if isinstance(data, dict) and "overhead" in data:
+            raise SmeltError(f"{path} holds the cost of a call, not rows", hint=FROM_RUN)
+        if not isinstance(data, dict) or "rows" not in data:
+            raise SmeltError(f"{path} holds no benchmark", why="it has no 'rows'", hint=FROM_RUN)
+        try:
+            benchmark = read_dataclass(cls, data, "the benchmark")
+            _check(benchmark)
+        except ValueError as error:
+            raise SmeltError(f"{path} holds no benchmark of this version", why=str(error), hint=FROM_RUN) from None
+        return benchmark
 
 
-def _results(data: dict[str, dict[str, Any]]) -> dict[str, Result]:
-    return {
-        name: Result(
-            **(
-                item
-                | {
-                    "step": Spread(**item["step"]) if item["step"] else None,
-                    "accuracy": Verdict(**item["accuracy"]) if item["accuracy"] else None,
-                }
-            )
-        )
-        for name, item in data.items()
-    }
+FROM_RUN = "give a file that `smelt bench MODEL... --json FILE` wrote; update smelt if it is of a newer version"
+
+
+def _check(benchmark: Benchmark) -> None:
+    for row in benchmark.rows:
+        for name, result in row.results.items():
+            if result.status not in STATUSES:
+                raise ValueError(f"row {row.model!r}, {name}: unknown status {result.status!r}")
+            if result.contender != name:
+                raise ValueError(f"row {row.model!r}, {name}: holds the result of {result.contender!r}")

@@ -1,0 +1,65 @@
+"""Dataclasses from plain values that a file held, with errors that say which value is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+WORDS = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    dict: "an object",
+    list: "a list",
+}
+
+
+def read_dataclass(cls: type[T], data: Any, where: str) -> T:
+    """An instance of the dataclass `cls` from the dictionary `data`, with what lies inside of it.
+
+    Fields that `data` lacks take their defaults.
+
+    Raises:
+        ValueError: names `where` and the value that is missing, unknown or of another type.
+    """
+    if not isinstance(data, dict):
+        raise ValueError(f"{where} is {_shown(data)}, not an object")
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    if unknown := [name for name in data if name not in fields]:
+        raise ValueError(f"{where} has an unknown field {unknown[0]!r}")
+    for name, field in fields.items():
+        if name not in data and field.default is field.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{where} has no {name!r}")
+    hints = get_type_hints(cls)
+    return cls(**{name: read_value(hints[name], value, f"{where}, {name}") for name, value in data.items()})
+
+
+def read_value(hint: Any, value: Any, where: str) -> Any:
+    """`value` as the type `hint` wants it. Whole numbers are accepted where a number is wanted."""
+    if hint is Any:
+        return value
+    if get_origin(hint) in (types.UnionType, Union):
+        if value is None:
+            return None
+        (hint,) = [option for option in get_args(hint) if option is not type(None)]
+    if dataclasses.is_dataclass(hint):
+        return read_dataclass(hint, value, where)  # type: ignore[arg-type]
+    base = get_origin(hint) or hint
+    accepted: Any = (int, float) if base is float else base
+    if not isinstance(value, accepted) or (isinstance(value, bool) and base is not bool):
+        raise ValueError(f"{where} is {_shown(value)}, not {WORDS[base]}")
+    if base is dict and get_args(hint):
+        return {key: read_value(get_args(hint)[1], item, f"{where} {key!r}") for key, item in value.items()}
+    if base is list and get_args(hint):
+        return [read_value(get_args(hint)[0], item, f"{where} {index + 1}") for index, item in enumerate(value)]
+    return value
+
+
+def _shown(value: Any) -> str:
+    """A value for a message, cut to a few words."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
