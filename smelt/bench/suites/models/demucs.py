@@ -92,7 +92,7 @@ def trim(x: Tensor, reference: Tensor) -> Tensor:
 
 
 def rescale(model: nn.Module, reference: float) -> None:
-    """Divides convolutions by sqrt(std / reference) of their initial weights (section 4.4, weight rescaling)."""
+    """Divides convolutions by sqrt(std / reference) of their initial weights, as the paper does."""
     for module in model.modules():
         if isinstance(module, (nn.Conv1d, nn.ConvTranspose1d)):
             scale = (module.weight.detach().std() / reference) ** 0.5

@@ -18,7 +18,7 @@ FULL = {"vocabulary": 5000, "preterminals": 30, "nonterminals": 30, "hidden": 25
 
 
 class ResidualNetwork(nn.Module):
-    """f(x) = g1(g2(W x)) with g(y) = relu(V relu(U y)) + y; (any, hidden) to the same shape (section 2.2)."""
+    """f(x) = g1(g2(W x)) with g(y) = relu(V relu(U y)) + y; (any, hidden) to the same shape."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
