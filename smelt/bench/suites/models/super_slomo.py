@@ -15,13 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from smelt.bench.torchvision_schemas import define_torchvision_schemas
-
 CPU = {"size": 64, "width": 32}
 FULL = {"size": 352, "width": 32}
 
 FRAMES = 7
 """Frames between two of the input: the times are 1/8 to 7/8."""
+
+VGG_WIDTHS = (64, 64, None, 128, 128, None, 256, 256, 256, None, 512, 512, 512)
+"""Channels of VGG-16's first convolutions; None halves the map."""
 
 
 class Down(nn.Module):
@@ -155,11 +156,18 @@ def total_variation(flow: torch.Tensor) -> torch.Tensor:
 
 
 def vgg16_to_conv4_3() -> nn.Module:
-    """VGG-16 with random weights, without what follows its tenth convolution."""
-    define_torchvision_schemas()
-    from torchvision.models import vgg16
-
-    return nn.Sequential(*list(vgg16(weights=None).features)[:22])
+    """The first ten convolutions of VGG-16 (Simonyan, Zisserman, 2014), with random weights: (batch, 3, h, w) in."""
+    layers: list[nn.Module] = []
+    before = 3
+    for width in VGG_WIDTHS:
+        if width is None:
+            layers.append(nn.MaxPool2d(2))
+            continue
+        convolution = nn.Conv2d(before, width, 3, padding=1)
+        nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+        layers += [convolution, nn.ReLU(inplace=True)]
+        before = width
+    return nn.Sequential(*layers[:-1])
 
 
 def build(size: int, width: int) -> nn.Module:

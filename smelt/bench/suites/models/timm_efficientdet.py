@@ -2,8 +2,9 @@
 
 Forward labels the anchors itself and returns a dict of losses: boxes are matched to anchors with indices that
 depend on the data, and the feature pyramid learns the weights of its sums. The backbone drops whole residual
-branches at random. effdet computes its loss in float32 whatever the model's precision, and accepts boxes in
-float32 only.
+branches at random. Both modes, training and evaluation, give the losses; the search for the best boxes that
+effdet adds in evaluation is left out. effdet accepts boxes in float32 only, and computes its loss in float32
+whatever the model's precision, so that a float64 run is no better than a float32 one.
 
 `effdet` needs `omegaconf` (with `antlr4-python3-runtime` 4.9 and `PyYAML`) and imports `pycocotools`.
 """
@@ -11,28 +12,30 @@ float32 only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import nn
 
 from smelt.bench.torchvision_schemas import define_torchvision_schemas
 
-CPU = {"name": "tf_efficientdet_d0", "size": 128, "labeler": True}
-FULL = {"name": "tf_efficientdet_d1", "size": 640, "labeler": True}
+CPU = {"name": "tf_efficientdet_d0", "size": 128}
+FULL = {"name": "tf_efficientdet_d1", "size": 640}
 
 
 class Training(nn.Module):
-    """effdet's model with its loss, with boxes in float32 also where the parameters are not.
+    """effdet's network, anchor labels and loss, with boxes in float32 also where the parameters are not.
 
     In: images (batch, 3, size, size) and a dict of `bbox` (batch, n, 4), y0, x0, y1, x1 in pixels, and `cls`
     (batch, n), from 1. Out: a dict of `loss`, `class_loss` and `box_loss`.
     """
 
-    def __init__(self, model: nn.Module, anchors: nn.Module) -> None:
+    def __init__(self, network: nn.Module, anchors: nn.Module, labeler: Any, loss: nn.Module) -> None:
         super().__init__()
-        self.model = model
+        self.network = network
         self.anchors = anchors
+        self.labeler = labeler  # not a module; it reads the anchors
+        self.loss = loss
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         boxes = self.anchors.get_buffer("boxes")
@@ -41,19 +44,22 @@ class Training(nn.Module):
         return self
 
     def forward(self, image: torch.Tensor, target: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return self.model(image, {name: value.float() for name, value in target.items()})
+        classes, boxes = self.network(image)
+        labels = self.labeler.batch_label_anchors(target["bbox"].float(), target["cls"].float())
+        loss, class_loss, box_loss = self.loss(classes, boxes, *labels)
+        return {"loss": loss, "class_loss": class_loss, "box_loss": box_loss}
 
 
-def build(name: str, size: int, labeler: bool) -> nn.Module:
+def build(name: str, size: int) -> nn.Module:
     define_torchvision_schemas()
-    from effdet import create_model  # type: ignore[import-untyped]
+    from effdet import create_model
 
-    model = create_model(
+    bench = create_model(
         name,
         bench_task="train",
         pretrained=False,
         pretrained_backbone=False,
         image_size=(size, size),
-        bench_labeler=labeler,
+        bench_labeler=True,
     )
-    return Training(model, model.anchors)
+    return Training(bench.model, bench.anchors, bench.anchor_labeler, bench.loss_fn)

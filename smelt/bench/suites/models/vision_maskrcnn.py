@@ -81,7 +81,6 @@ def build(
     model = maskrcnn_resnet50_fpn(
         weights=None,
         weights_backbone=None,
-        trainable_backbone_layers=5,
         min_size=min_size,
         max_size=max_size,
         rpn_pre_nms_top_n_train=proposals_before_suppression,

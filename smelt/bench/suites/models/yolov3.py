@@ -1,6 +1,6 @@
 """YOLOv3 with spatial pyramid pooling (Redmon, Farhadi: YOLOv3, 2018; He et al.: Spatial Pyramid Pooling, 2014).
 
-The network is a table of 113 layers that forward interprets: it asks each module for its class, by name, and
+The network is a table of 114 layers that forward interprets: it asks each module for its class, by name, and
 keeps a list of earlier outputs for the layers that join or add some of them. Unrolled, it is a straight graph;
 traced, it is a loop over a long module list with look-ups. Only the training form, which returns the three
 raw maps, is here.
