@@ -1,0 +1,118 @@
+"""Rows in; one line of text a contender and the details behind it out. Times and sizes stand beside their ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from smelt.bench.report.summary import (
+    BASE,
+    RIVAL,
+    Setting,
+    cold_s,
+    compared,
+    peak_mb,
+    ratio,
+    reference,
+    speedup,
+    warm_s,
+)
+from smelt.bench.results import Result, Row
+
+HEADS = (
+    "model",
+    "suite",
+    "setting",
+    "contender",
+    "status",
+    "step ms (x eager)",
+    "±",
+    f"x {RIVAL}",
+    "cold s (ratio)",
+    "peak MiB (x eager)",
+    "error, x eager's",
+    "graphs (breaks)",
+)
+"""Columns of the table of rows; the first LEFT are text."""
+
+LEFT = 5
+
+Lines = list[tuple[str, str]]
+
+NOTE = (
+    "In brackets: steps and memory against eager, cold starts against torch.compile (its own against eager), or "
+    "against eager where torch.compile did not take part. Figures stand only where both passed."
+)
+
+Entry = tuple[Row, Result, str]
+"""A row, a contender's result in it, and whom its starts are compared with."""
+
+
+def entries(rows: Iterable[Row]) -> list[Entry]:
+    """All contenders of all rows. Eager, who is part of every ratio, has an entry only where it is alone."""
+    return [
+        (row, result, reference([row], result.contender))
+        for row in rows
+        for result in row.results.values()
+        if result.contender in compared([row])
+    ]
+
+
+def entry_cells(row: Row, result: Result, other: str) -> tuple[str, ...]:
+    """The cells of a line, by HEADS."""
+    name, step, counts, verdict = result.contender, result.step, result.counts, result.accuracy
+    rival = speedup(row, name, RIVAL) if name != RIVAL else None
+    graphs = counts.get("graphs")
+    return (
+        row.model,
+        row.suite,
+        Setting.of(row).how,
+        name,
+        result.status,
+        beside(step.median * 1e3 if step else None, speedup(row, name)),
+        f"{50 * (step.high - step.low) / step.median:.0f}%" if step and speedup(row, name) else "",
+        f"{rival:.2f}x" if rival else "",
+        beside(result.cold_s, ratio(row, name, other, cold_s)),
+        beside(result.peak_mb, ratio(row, name, BASE, peak_mb), 0),
+        f"{verdict.ratio:.1f}x" if verdict else "",
+        "" if graphs is None else f"{graphs} ({counts.get('breaks', 0)})",
+    )
+
+
+def beside(value: float | None, ratio: float | None, digits: int = 2) -> str:
+    """A figure with its ratio; nothing where there is no ratio."""
+    return "" if value is None or ratio is None else f"{value:.{digits}f} ({ratio:.2f}x)"
+
+
+def about_lines(row: Row, result: Result, other: str) -> Lines:
+    """Inputs, ratios with what they are made of, the verdict, and counts."""
+    name, verdict = result.contender, result.accuracy
+    lines: Lines = [("inputs", row.shape), ("dropout", row.dropout), ("note", row.note)]
+    for base in (BASE, RIVAL):
+        value = speedup(row, name, base) if name != base else None
+        own, theirs = result.step, row.results[base].step if base in row.results else None
+        if value and own and theirs:
+            spreads = [f"{s.median * 1e3:.2f} ({s.low * 1e3:.2f} to {s.high * 1e3:.2f})" for s in (own, theirs)]
+            lines.append((f"step, {value:.2f}x as fast as {base}", f"{spreads[0]} ms against {spreads[1]} ms"))
+    for title, figure in (("cold start", cold_s), ("warm start", warm_s)):
+        value = ratio(row, name, other, figure)
+        if value:
+            seconds = [figure(row.results[who]) for who in (name, other)]
+            lines.append((f"{title}, {value:.2f}x {other}'s", f"{seconds[0]:.2f} s against {seconds[1]:.2f} s"))
+    if verdict:
+        text = f"{verdict.error:.2e}, eager's own {verdict.eager_error:.2e}, {verdict.tensors} tensors compared"
+        lines.append((f"worst tensor: {verdict.worst}", text))
+    counted = {"ops": "operators captured", "recompiles": "recompilations", "fallbacks": "frames in eager"}
+    lines += [(title, str(result.counts[key])) for key, title in counted.items() if key in result.counts]
+    return [(head, text) for head, text in lines if text]
+
+
+def stage_lines(counts: Mapping[str, Any]) -> Lines:
+    """Seconds by stage, the longest first, each with its share of the whole."""
+    stages = counts.get("stage_s")
+    if not isinstance(stages, dict):
+        return []
+    seconds = {str(name): float(s) for name, s in stages.items() if isinstance(s, (int, float))}
+    whole = max(float(counts.get("compile_s") or 0.0), sum(seconds.values()))
+    ordered = sorted(seconds.items(), key=lambda item: -item[1])
+    return [(name, f"{s:.3f} s, {100 * s / whole:.0f}%") for name, s in ordered if s > 0]
