@@ -77,14 +77,34 @@ def overhead(
 
 
 @bench.command()
-def report(files: Annotated[list[Path], typer.Argument(help="Files that --json wrote.")]) -> None:
-    """Print saved results as Markdown."""
+def report(
+    files: Annotated[list[Path], typer.Argument(help="Files that --json wrote.")],
+    out: Annotated[Path | None, typer.Option(help="Write report.md and index.html, over all files, here.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Two files, OLD NEW: what changed, worse first.")] = False,
+    contender: Annotated[str | None, typer.Option(help="Whose changes --compare lists (default: smelt).")] = None,
+) -> None:
+    """Print saved results as Markdown, compare two runs, or write a report with plots."""
+    from smelt.bench.report.compare import compare as compare_runs
+    from smelt.bench.report.markdown import comparison_markdown
+    from smelt.bench.report.sections import headline
+    from smelt.bench.report.summary import merge
+    from smelt.bench.report.write import write_report
     from smelt.bench.results import Benchmark
     from smelt.bench.tables import markdown
 
+    if compare and len(files) != 2:
+        raise typer.BadParameter("--compare takes two files, OLD NEW")
     with complaints():
-        for file in files:
-            typer.echo(markdown(Benchmark.load(file)))
+        runs = [Benchmark.load(file) for file in files]
+        comparison = compare_runs(*runs, contender) if compare else None
+        if comparison is not None:
+            typer.echo(comparison_markdown(comparison))
+        elif out is None:
+            typer.echo("\n".join(map(markdown, runs)))
+        if out is not None:
+            shown = runs[-1:] if compare else runs
+            paths = write_report(out, shown, comparison)
+            typer.echo("\n".join([*headline(merge(shown)[0]), f"written: {', '.join(map(str, paths))}"]))
 
 
 def command() -> str:
