@@ -9,7 +9,7 @@ from smelt.bench.report.compare import Comparison
 from smelt.bench.report.plots import cold_plot, speedup_plot
 from smelt.bench.report.rows import HEADS, LEFT, NOTE, Lines, about_lines, entries, entry_cells, stage_lines
 from smelt.bench.report.sections import Section, comparison_sections, headline, report_sections
-from smelt.bench.report.summary import find_judged, merge, tally
+from smelt.bench.report.summary import TALLIES, find_judged, merge, tally
 from smelt.bench.results import Benchmark, Result, Row
 from smelt.bench.tables import LEGEND
 
@@ -145,7 +145,7 @@ def details_html(row: Row, result: Result, other: str) -> str:
         parts.append(f"<h4>{escape(result.status)}</h4><pre>{escape(result.error)}</pre>")
     if result.accuracy and result.accuracy.failures:
         parts.append(f"<h4>Wrong results</h4><pre>{escape(chr(10).join(result.accuracy.failures))}</pre>")
-    for key, title in (("break_reasons", "Graph breaks"), ("extern_ops", "Operators handed back to torch")):
+    for key, title in TALLIES.items():
         if found := tally(result, key):
             parts.append(f"<h4>{title}</h4>{_list([(text, str(n)) for text, n in found.most_common()])}")
     if stages := stage_lines(result.counts):

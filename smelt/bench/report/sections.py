@@ -13,6 +13,7 @@ from smelt.bench.report.summary import (
     ALL,
     BASE,
     RIVAL,
+    TALLIES,
     Failures,
     Mean,
     Setting,
@@ -59,9 +60,7 @@ def report_sections(rows: Sequence[Row], benchmarks: Sequence[Benchmark], replac
         failure_section(group_failures(rows)),
         skipped_section(group_skipped(rows)),
     ]
-    for who in compared(rows):
-        sections.append(tally_section(rows, who, "break_reasons", "Graph breaks", "reason"))
-        sections.append(tally_section(rows, who, "extern_ops", "Operators handed back to torch", "operator"))
+    sections += [tally_section(rows, who, key, title) for who in compared(rows) for key, title in TALLIES.items()]
     sections = [section for section in sections if section.lines]
     return [*sections, run_section(benchmarks, replaced)]
 
@@ -220,12 +219,12 @@ def cut(text: str, most: int = 300) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def tally_section(rows: Sequence[Row], name: str, key: str, title: str, head: str) -> Section:
+def tally_section(rows: Sequence[Row], name: str, key: str, title: str) -> Section:
     """What a contender's compiler counted by name."""
     found = tallies(rows, name, key)
     lines = [(cut(text), str(seen), str(times)) for text, times, seen in found[:MOST]]
     left_out = f"The first {MOST} of {len(found)}." if len(found) > MOST else ""
-    return Section(f"{title}: {name}", left_out, (head, "rows", "times"), lines, left=1)
+    return Section(f"{title}: {name}", left_out, ("what", "rows", "times"), lines, left=1)
 
 
 def run_section(benchmarks: Sequence[Benchmark], replaced: int) -> Section:

@@ -265,8 +265,16 @@ def count_graphs(results: Iterable[Result]) -> Graphs:
     )
 
 
+TALLIES = {
+    "break_reasons": "Graph breaks",
+    "extern_ops": "Operators handed back to torch",
+    "eager_ops": "Operators that torch runs in a step",
+}
+"""What compilers count by name, and what it is called."""
+
+
 def tally(result: Result, key: str) -> Counter[str]:
-    """`break_reasons` or `extern_ops` of a result: times by text. A plain list counts each entry once."""
+    """One of TALLIES of a result: times by text. A plain list counts each entry once."""
     value: Any = result.counts.get(key)
     if isinstance(value, dict):
         return Counter({str(name): int(n) for name, n in value.items() if isinstance(n, (int, float))})
