@@ -96,7 +96,7 @@ def report(
         raise typer.BadParameter("--compare takes two files, OLD NEW")
     with complaints():
         runs = [Benchmark.load(file) for file in files]
-        comparison = compare_runs(*runs, contender) if compare else None
+        comparison = compare_runs(runs[0], runs[1], contender) if compare else None
         if comparison is not None:
             typer.echo(comparison_markdown(comparison))
         elif out is None:
