@@ -54,6 +54,10 @@ CHAOS = 4.0
 Tensors = dict[str, Tensor | None]
 
 
+class EagerFailed(Exception):
+    """Eager itself cannot run the step, so there is nothing to compare with."""
+
+
 @dataclass
 class Verdict:
     """`ok`, the worst tensor, and its error as a multiple of what eager itself shows (accepted up to FACTOR).
@@ -98,7 +102,10 @@ def judge_mode(workload: Workload, settings: Settings, prepare: Prepare, train_m
     if workload.draws:
         settings, dropout = dataclasses.replace(settings, eager_rng=True), "eager_rng"
     batch = build_batch(workload, settings)
-    expected = run_step(workload, copy.deepcopy(model), batch, settings, eager)
+    try:
+        expected = run_step(workload, copy.deepcopy(model), batch, settings, eager)
+    except Exception as error:
+        raise EagerFailed from error
     floor, exact = FLOOR[settings.precision], dataclasses.replace(settings, precision="fp32", mode=None)
     try:
         with default_dtype(torch.float64), SingleDraws() if workload.draws else contextlib.nullcontext():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -86,7 +87,9 @@ def load_compiler() -> ModuleType:
 def compiler_counts(name: str) -> dict[str, Any]:
     """Graphs, breaks and more that the contender's compiler counted in this process; empty for eager."""
     if name.partition(":")[0] == "smelt":
-        return dict(load_compiler().stats())
+        counts = dict(load_compiler().stats())
+        counts["break_reasons"] = {_short(reason): times for reason, times in counts["break_reasons"].items()}
+        return counts
     # Read where torch's compiler keeps its counts, if it was ever loaded.
     dynamo = sys.modules.get("torch._dynamo.utils")
     if name == "torch.compile" and dynamo is not None:
@@ -94,6 +97,12 @@ def compiler_counts(name: str) -> dict[str, Any]:
         return {
             "graphs": int(counters["stats"]["unique_graphs"]),
             "breaks": int(sum(counters["graph_break"].values())),
-            "break_reasons": list(counters["graph_break"]),
+            "break_reasons": {_short(str(reason)): times for reason, times in counters["graph_break"].items()},
+            "ops": int(counters["stats"]["calls_captured"]),
         }
     return {}
+
+
+def _short(reason: str) -> str:
+    """A reason in one line of a few hundred letters, with the last two parts of each path."""
+    return re.sub(r"(?:/[^/\s:()]+)*/([^/\s:()]+/[^/\s:()]+\.py)", r"\1", " ".join(reason.split()))[:300]

@@ -24,9 +24,13 @@ def classification_loss(output: Any, batch: Batch) -> Tensor:
 
 
 def mean_loss(output: Any, batch: Batch) -> Tensor:
-    """Sum over the outputs' means: of a tensor, of each item of a sequence or dictionary, of a distribution's mean."""
+    """Sum over the outputs' means: of a tensor, of each item of a sequence or dictionary, of a distribution's mean.
+
+    An empty tensor (no boxes were found) counts as zero.
+    """
     if isinstance(output, Tensor):
-        return output.mean()
+        numbers = output if output.is_floating_point() else output.float()
+        return numbers.mean() if output.numel() else numbers.sum()
     if isinstance(output, Distribution):
         return output.mean.mean()
     items = output.values() if isinstance(output, dict) else output

@@ -15,12 +15,16 @@ import torch
 PACKAGES = ("torch", "smelt", "transformers", "timm", "torchvision", "triton", "numpy")
 
 
-def describe_machine() -> dict[str, Any]:
-    """Processor, usable cores, memory, GPUs, system and versions, as plain values without paths."""
+def describe_machine(threads: int | None = None) -> dict[str, Any]:
+    """Processor, usable cores, memory, GPUs, system and versions, as plain values without paths.
+
+    Args:
+        threads: how many of torch's threads a measurement used, if not torch's own choice.
+    """
     return {
         "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "threads": torch.get_num_threads(),
+        "cores": usable_cores(),
+        "threads": threads or torch.get_num_threads(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "system": f"{platform.system()} {platform.machine()}",
@@ -28,6 +32,11 @@ def describe_machine() -> dict[str, Any]:
         "compiler": compiler_version(),
         "packages": package_versions(),
     }
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_name() -> str:

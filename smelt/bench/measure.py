@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from smelt.bench.accuracy import Verdict
-from smelt.bench.process import Failure, cache_environment, run_task
+from smelt.bench.process import Failure, Limits, Server, cache_environment
 from smelt.bench.results import Result, Row, Spread
 from smelt.bench.workload import Settings, Workload
 
 MEMORY_STEPS = 4
 """Steps after the first one over which the steady peak is taken."""
+
+LEFT = 0.5
+"""The largest share of eager's operators that may still run in eager under a compiler; beyond it, it has not passed."""
 
 Notify = Callable[[Row, str, str], None]
 """Called with (row so far, contender or "all", what is being done) when a phase begins."""
@@ -22,37 +26,77 @@ Notify = Callable[[Row, str, str], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to measure."""
+    """How much to measure.
+
+    Args:
+        rounds: timed steps of each contender; 0 measures no time at all.
+        least_s: short steps are repeated until the rounds have taken so many seconds (ten times `rounds` at most).
+        warmup: steps before them.
+        cold: starts are measured twice, with empty caches and again with the caches kept. Otherwise once, with empty
+            caches, and the peak memory is of that process.
+        check: judge accuracy.
+        timeout_s, memory_mb: the limits of one process.
+    """
 
     rounds: int = 15
+    least_s: float = 0.0
     warmup: int = 3
     cold: bool = True
     check: bool = True
     timeout_s: float = 1800.0
+    memory_mb: float | None = None
 
 
 def measure_row(
-    workload: Workload, settings: Settings, contenders: Sequence[str], plan: Plan, notify: Notify = lambda *_: None
+    workload: Workload,
+    settings: Settings,
+    contenders: Sequence[str],
+    plan: Plan,
+    notify: Notify = lambda *_: None,
+    server: Server | None = None,
 ) -> Row:
-    """Every contender's result on one workload. A contender that fails or crashes keeps its reason in its result."""
-    row = Row(workload.name, workload.suite, workload.shape, settings.train, settings.precision, settings.device)
+    """Every contender's result on one workload. A contender that fails or crashes keeps its reason in its result.
+
+    Args:
+        server: forks the processes; without one, a new one for this row.
+    """
+    row = new_row(workload, settings)
     row.results = {name: Result(name) for name in contenders}
     if missing := workload.missing():
         for result in row.results.values():
             result.fail("skipped", f"pip install {' '.join(missing)}")
         return row
-    with tempfile.TemporaryDirectory(prefix="smelt-bench-caches-") as folder:
-        measurement = _Measurement(row, settings, plan, Path(folder), notify)
-        for name in contenders:
-            if row.results.get("eager", Result("eager")).status == "pass":
-                measurement.starts(name)
-            else:
-                row.results[name].fail("eager_fails", "nothing to compare with")
-        measurement.steps()
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="smelt-bench-caches-"))
+        used = server or stack.enter_context(Server(workload.needs, settings.threads))
+        measurement = _Measurement(row, workload.key, settings, plan, Path(folder), notify, used)
+        if plan.rounds:
+            for name in contenders:
+                if row.results.get("eager", Result("eager")).status == "pass":
+                    measurement.starts(name)
+                else:
+                    row.results[name].fail("eager_fails", "nothing to compare with")
+            measurement.steps()
         for name in contenders:
             measurement.accuracy(name)
     row.rate()
     return row
+
+
+def new_row(workload: Workload, settings: Settings) -> Row:
+    """The row of a workload under these settings, without results."""
+    return Row(
+        workload.name,
+        workload.suite,
+        workload.shape,
+        settings.train,
+        settings.precision,
+        settings.device,
+        size=settings.size,
+        mode=settings.mode,
+        dynamic=settings.dynamic,
+        note=workload.note,
+    )
 
 
 @dataclass
@@ -60,37 +104,55 @@ class _Measurement:
     """What the phases of one row share."""
 
     row: Row
+    key: str
     settings: Settings
     plan: Plan
     caches: Path
     notify: Notify
+    server: Server
 
     def run(self, name: str, caches_of: Sequence[str], **arguments: Any) -> dict[str, Any] | Failure:
         """One task in a fresh process that sees these contenders' caches."""
-        task = {"task": name, "model": self.row.model, "settings": self.settings.to_dict(), **arguments}
-        return run_task(task, cache_environment(self.caches, caches_of), self.plan.timeout_s)
+        task = {"task": name, "model": self.key, "settings": self.settings.to_dict(), **arguments}
+        limits = Limits(self.plan.timeout_s, self.plan.memory_mb)
+        return self.server.run(task, cache_environment(self.caches, caches_of), limits)
 
     def alive(self) -> list[str]:
         return [name for name, result in self.row.results.items() if result.status == "pass"]
 
     def starts(self, name: str) -> None:
-        """Cold start with empty caches, then a second process with the caches kept, which also gives the memory."""
+        """A start with empty caches; where wanted, a second process with the caches kept. The last gives the memory."""
         result = self.row.results[name]
-        if self.plan.cold:
-            self.notify(self.row, name, "cold start")
-            found = self.run("start", [name], contender=name, steps=0)
-            if isinstance(found, Failure):
-                return result.fail(found.status, found.error)
-            result.cold_s, result.counts = found["first_s"], found["counts"]
-        self.notify(self.row, name, "warm start, memory")
-        found = self.run("start", [name], contender=name, steps=MEMORY_STEPS)
+        self.notify(self.row, name, "cold start")
+        found = self.run("start", [name], contender=name, steps=0 if self.plan.cold else MEMORY_STEPS)
         if isinstance(found, Failure):
             return result.fail(found.status, found.error)
-        result.warm_s = found["first_s"] if self.plan.cold else None
+        result.cold_s, cold_counts = found["first_s"], found["counts"]
+        if self.plan.cold:
+            self.notify(self.row, name, "warm start, memory")
+            found = self.run("start", [name], contender=name, steps=MEMORY_STEPS)
+            if isinstance(found, Failure):
+                return result.fail(found.status, found.error)
+            result.warm_s = found["first_s"]
         result.peak_mb, result.steady_peak_mb = found["peak_mb"], found["steady_peak_mb"]
-        result.counts = result.counts or found["counts"]
-        if result.counts.get("fallbacks"):
-            result.fail("fail_compile", f"{result.counts['fallbacks']} frames ran in eager instead")
+        result.counts = found["counts"] | cold_counts
+        self._captured(result)
+
+    def _captured(self, result: Result) -> None:
+        """A compiler that left the model to eager has not passed."""
+        counts, eager = result.counts, self.row.results.get("eager")
+        if counts.get("fallbacks"):
+            return result.fail("fail_compile", f"{counts['fallbacks']} frames ran in eager instead")
+        if counts.get("graphs") == 0:
+            return result.fail("fail_compile", f"nothing was captured; {_reasons(counts)}")
+        if (
+            eager is None
+            or counts.get("graphs") is None
+            or not (whole := sum(eager.counts.get("eager_ops", {}).values()))
+        ):
+            return
+        if (share := sum(counts.get("eager_ops", {}).values()) / whole) > LEFT:
+            result.fail("fail_compile", f"{share:.0%} of eager's operators still ran in eager; {_reasons(counts)}")
 
     def steps(self) -> None:
         """Interleaved steps of everybody who started. If the shared process dies, whoever dies alone is left out."""
@@ -115,7 +177,8 @@ class _Measurement:
     def _steps(self, names: Sequence[str]) -> dict[str, Any] | Failure:
         if not names:
             return {}
-        return self.run("steps", names, contenders=list(names), rounds=self.plan.rounds, warmup=self.plan.warmup)
+        plan = {"rounds": self.plan.rounds, "warmup": self.plan.warmup, "least_s": self.plan.least_s}
+        return self.run("steps", names, contenders=list(names), **plan)
 
     def accuracy(self, name: str) -> None:
         """The verdict against eager in float64; eager itself is the yardstick and has none."""
@@ -125,7 +188,16 @@ class _Measurement:
         self.notify(self.row, name, "accuracy")
         found = self.run("accuracy", [name], contender=name)
         if isinstance(found, Failure):
+            if found.status == "eager_fails" and "eager" in self.row.results:
+                self.row.results["eager"].fail(found.status, found.error)
             return result.fail(found.status, found.error)
-        result.accuracy = Verdict(**found)
+        result.counts = result.counts or found["counts"]
+        self._captured(result)
+        result.accuracy = Verdict(**found["verdict"])
+        self.row.dropout = result.accuracy.dropout
         if not result.accuracy.ok:
             result.fail("fail_accuracy", "; ".join(result.accuracy.failures))
+
+
+def _reasons(counts: dict[str, Any]) -> str:
+    return "; ".join(list(counts.get("break_reasons") or [])[:2]) or "no reason is known"

@@ -1,18 +1,22 @@
-"""The parent side of a measurement: runs one task of `smelt.bench.worker` in a fresh process, with a time limit."""
+"""The parent side of a measurement: runs tasks of `smelt.bench.worker`, each in a fresh process with limits."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 PACKAGE = Path(__file__).parent.parent
 
@@ -21,10 +25,13 @@ import sys, types
 package = types.ModuleType("smelt")
 package.__path__ = [sys.argv[1]]
 sys.modules["smelt"] = package
-from smelt.bench.worker import main
-main(*sys.argv[2:])
+from smelt.bench.server import serve
+serve(sys.argv[2:])
 """
-"""Starts a worker under a bare `smelt` package, so that the compiler is imported only by who measures it."""
+"""Starts a server under a bare `smelt` package, so that the compiler is imported only by who measures it."""
+
+POLL_S = 0.2
+"""How often memory is looked at."""
 
 
 @dataclass(frozen=True)
@@ -35,33 +42,173 @@ class Failure:
     error: str
 
 
-def run_task(task: Mapping[str, Any], environment: Mapping[str, str], timeout_s: float) -> dict[str, Any] | Failure:
-    """Run one task in a fresh process; its value, or the Failure that an error, a crash or the time limit is."""
-    with tempfile.TemporaryDirectory(prefix="smelt-bench-") as name:
-        task_file, result_file, log_file = (Path(name) / part for part in ("task.json", "result.json", "log.txt"))
-        task_file.write_text(json.dumps(task))
-        command = [sys.executable, "-c", BOOT, str(PACKAGE), str(task_file), str(result_file)]
-        with log_file.open("w") as log:
-            # A session of its own: the time limit and Ctrl-C also end what the task has started.
-            child = subprocess.Popen(
-                command, stdout=log, stderr=log, env=os.environ | dict(environment), start_new_session=True
-            )
+@dataclass(frozen=True)
+class Limits:
+    """What one process may use: seconds, and MiB of memory of it and its children (None: no limit)."""
+
+    seconds: float = 1800.0
+    memory_mb: float | None = None
+
+
+class Answers:
+    """Lines of JSON from a pipe, with a limit on the waiting."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe, self._rest = pipe, b""
+
+    def next(self, wait_s: float | None) -> Any:
+        """The next line's value; None if there is none within that time.
+
+        Raises:
+            EOFError: the pipe is closed.
+        """
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([self.pipe], [], [], wait_s)
+            if not ready:
+                return None
+            more = os.read(self.pipe, 65536)
+            if not more:
+                raise EOFError
+            self._rest += more
+        line, _, self._rest = self._rest.partition(b"\n")
+        return json.loads(line)
+
+
+class Server:
+    """A process that forks one process a task (see `smelt.bench.server`); one task at a time.
+
+    Args:
+        packages: libraries to import once, before the first task.
+        threads: torch's threads in every task, or None for torch's own choice.
+    """
+
+    def __init__(self, packages: Sequence[str] = (), threads: int | None = None) -> None:
+        self.packages, self.threads = list(dict.fromkeys(packages)), threads
+        self._child: tuple[subprocess.Popen[bytes], Answers] | None = None
+        self._running: int | None = None
+        self._closed = False
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def run(self, task: Mapping[str, Any], environment: Mapping[str, str], limits: Limits) -> dict[str, Any] | Failure:
+        """One task in a fresh process; its value, or the Failure that an error, a crash or a limit is."""
+        with tempfile.TemporaryDirectory(prefix="smelt-bench-") as name:
+            task_file, result_file, log_file = (Path(name) / part for part in ("task.json", "result.json", "log.txt"))
+            task_file.write_text(json.dumps(task))
+            log_file.touch()
+            request = {
+                "task": str(task_file),
+                "result": str(result_file),
+                "log": str(log_file),
+                "environment": dict(environment),
+                "threads": self.threads,
+            }
+            code = self._run(request, limits)
+            if isinstance(code, Failure):
+                return code
+            if not result_file.exists():
+                return Failure("fail_run", f"{_exit_reason(code)}; {_last_line(log_file)}")
+            outcome = json.loads(result_file.read_text())
+        return outcome["value"] if "value" in outcome else Failure(outcome["status"], outcome["error"])
+
+    def _run(self, request: dict[str, Any], limits: Limits) -> int | Failure:
+        try:
+            child, answers = self._start()
+            assert child.stdin is not None
+            child.stdin.write((json.dumps(request) + "\n").encode())
+            child.stdin.flush()
+            pid = self._running = answers.next(None)["pid"]
             try:
-                code = child.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                return Failure("timeout", f"no end after {timeout_s:.0f} s")
+                return self._wait(answers, pid, limits)
             finally:
-                _end(child)
-        if not result_file.exists():
-            return Failure("fail_run", f"{_exit_reason(code)}; {_last_line(log_file)}")
-        outcome = json.loads(result_file.read_text())
-    return outcome["value"] if "value" in outcome else Failure(outcome["status"], outcome["error"])
+                # What the task started (compilers, workers) goes with it.
+                _end_session(pid)
+                self._running = None
+        except (OSError, EOFError, ValueError):
+            self._stop()
+            return Failure("fail_run", "the measuring server ended")
+
+    def _wait(self, answers: Answers, pid: int, limits: Limits) -> int | Failure:
+        deadline = time.monotonic() + limits.seconds
+        failure = None
+        while True:
+            answer = answers.next(POLL_S)
+            if answer is not None:
+                return failure or answer["code"]
+            if failure is None:
+                failure = _exceeded(pid, deadline, limits)
+                if failure is not None:
+                    _end_session(pid)
+
+    def _start(self) -> tuple[subprocess.Popen[bytes], Answers]:
+        if self._closed:
+            raise EOFError
+        if self._child is None or self._child[0].poll() is not None:
+            command = [sys.executable, "-c", BOOT, str(PACKAGE), *self.packages]
+            # A session of its own: Ctrl-C reaches the parent alone, which then ends what runs.
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=os.environ | {"HF_HUB_OFFLINE": "1"},
+                start_new_session=True,
+            )
+            assert child.stdout is not None
+            self._child = child, Answers(child.stdout.fileno())
+        return self._child
+
+    def close(self) -> None:
+        """End the server and what it runs; may be called from another thread."""
+        self._closed = True
+        self._stop()
+
+    def _stop(self) -> None:
+        started, self._child = self._child, None
+        if self._running is not None:
+            _end_session(self._running)
+        if started is not None:
+            child = started[0]
+            child.kill()
+            child.wait()
+            for stream in (child.stdin, child.stdout):
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.close()
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def run_task(task: Mapping[str, Any], environment: Mapping[str, str], timeout_s: float) -> dict[str, Any] | Failure:
+    """One task in a fresh process of a server of its own."""
+    with Server() as server:
+        return server.run(task, environment, Limits(timeout_s))
+
+
+def _exceeded(pid: int, deadline: float, limits: Limits) -> Failure | None:
+    if time.monotonic() > deadline:
+        return Failure("timeout", f"no end after {limits.seconds:.0f} s")
+    if limits.memory_mb is not None and (used := _memory_mb(pid)) > limits.memory_mb:
+        return Failure("fail_run", f"used {used:.0f} MiB of memory where {limits.memory_mb:.0f} are allowed")
+    return None
+
+
+def _memory_mb(pid: int) -> float:
+    """Resident memory of a process and its children in MiB."""
+    total = 0
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for each in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                total += each.memory_info().rss
+    return total / 2**20
+
+
+def _end_session(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _exit_reason(code: int) -> str:

@@ -47,7 +47,8 @@ class Result:
         steady_peak_mb: the same from the second step on.
     counts: what the compiler counted: `graphs`, `breaks`, `break_reasons` (times by reason), `ops` captured,
         `fallbacks` (frames that ran in eager because of a compiler error), `extern_ops` (calls by ATen operator that
-        the compiled program hands back to torch), `compile_s` and `stage_s` (seconds by stage).
+        the compiled program hands back to torch), `eager_ops` (calls by operator that torch makes in one step, see
+        `Stepper.eager_operators`), `compile_s` and `stage_s` (seconds by stage).
     """
 
     contender: str

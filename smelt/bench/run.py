@@ -1,57 +1,178 @@
-"""A whole benchmark run: rows one after the other, a live table, and a JSON file that is always complete so far."""
+"""A whole benchmark run: rows in fresh processes, a live table, and a JSON file that is always complete so far."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
+import os
+import queue
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich import box
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 
-from smelt.bench.machine import describe_machine
+from smelt.base.errors import OptionError
+from smelt.bench.live import LiveTable
+from smelt.bench.machine import describe_machine, usable_cores
 from smelt.bench.measure import Plan, measure_row
-from smelt.bench.process import Failure, cache_environment, run_task
+from smelt.bench.process import Failure, Server, cache_environment, run_task
 from smelt.bench.results import Benchmark, Row
-from smelt.bench.tables import LEGEND, describe, failures, results_table
+from smelt.bench.tables import LEGEND, describe, failures, totals
 from smelt.bench.workload import Settings, Workload
 
+Measure = Callable[..., Row]
 
-def run_benchmark(
-    workloads: Sequence[Workload],
-    settings: Settings,
-    contenders: Sequence[str],
-    plan: Plan,
-    command: str,
-    console: Console,
-    json_file: Path | None = None,
-) -> Benchmark:
-    """Measure every workload, showing and saving each row as it ends. Ctrl-C ends the run and keeps its rows."""
-    started = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    benchmark = Benchmark(command, describe_machine(), started)
-    title = f"{'training' if settings.train else 'inference'}, {settings.precision}, {settings.device}"
-    try:
-        with Live(results_table([], title), console=console, refresh_per_second=2) as live:
 
-            def show(row: Row, contender: str, phase: str) -> None:
-                busy = (row.model, contender, phase)
-                live.update(results_table([*benchmark.rows, row], title, busy))
+@dataclass(frozen=True)
+class Run:
+    """What a run is made of.
 
-            for workload in workloads:
-                benchmark.rows.append(measure_row(workload, settings, contenders, plan, show))
-                live.update(results_table(benchmark.rows, title))
-                if json_file is not None:
-                    benchmark.save(json_file)
-    except KeyboardInterrupt:
-        console.print(f"interrupted after {len(benchmark.rows)} of {len(workloads)} models")
+    Args:
+        contenders: eager first, the judged one last.
+        command: the command line, kept with the results.
+        json_file: where the results are kept, rewritten after every row.
+        jobs: rows measured at the same time. Each gets an equal share of the cores.
+        resume: go on with the rows that `json_file` has.
+    """
+
+    workloads: Sequence[Workload]
+    settings: Settings
+    contenders: Sequence[str]
+    plan: Plan
+    command: str
+    json_file: Path | None = None
+    jobs: int = 1
+    resume: bool = False
+
+
+def run_benchmark(run: Run, console: Console, measure: Measure | None = None) -> Benchmark:
+    """Measure every workload, showing and saving each row as it ends. Ctrl-C ends the run and keeps its rows.
+
+    Raises:
+        OptionError: the JSON file exists and is not to be resumed, or holds rows of other settings.
+    """
+    settings = run.settings
+    if run.jobs > 1:
+        settings = dataclasses.replace(settings, threads=max(1, usable_cores() // run.jobs))
+    benchmark = start_benchmark(run, settings)
+    have = {(row.suite, row.model) for row in benchmark.rows}
+    todo = [workload for workload in run.workloads if (workload.suite, workload.name) not in have]
+    with LiveTable(benchmark, settings, len(run.workloads), console) as table:
+        workers = _Workers(run, settings, benchmark, table, measure or measure_row)
+        if not workers.work(todo):
+            console.print(f"interrupted after {len(benchmark.rows)} of {len(run.workloads)} models", highlight=False)
+            if run.json_file is not None:
+                console.print(f"go on with: {run.command} --resume", highlight=False)
     for line in failures(benchmark.rows):
-        console.print(f"[red]{line}[/]", highlight=False)
+        console.print(line, style="red", markup=False, highlight=False)
+    if len(benchmark.rows) > 1:
+        console.print(totals(benchmark.rows), highlight=False)
     console.print(describe(benchmark), LEGEND, sep="\n", style="dim", highlight=False)
     return benchmark
+
+
+def start_benchmark(run: Run, settings: Settings) -> Benchmark:
+    """An empty benchmark, or the one that is resumed.
+
+    Raises:
+        OptionError: see `run_benchmark`.
+    """
+    started = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    benchmark = Benchmark(run.command, describe_machine(settings.threads), started)
+    if run.json_file is None:
+        if run.resume:
+            raise OptionError("--resume goes on with a file of results, and none is named", hint="--json FILE")
+        return benchmark
+    if not run.json_file.exists():
+        if not run.json_file.resolve().parent.is_dir():
+            raise OptionError(f"{run.json_file}: there is no such folder", hint="make it, or name another file")
+        return benchmark
+    if not run.resume:
+        raise OptionError(f"{run.json_file} exists already", hint="--resume goes on with it; or name another file")
+    old = Benchmark.load(run.json_file)
+    for row in old.rows:
+        if _setting(row) != _setting(settings) or set(row.results) != set(run.contenders):
+            raise OptionError(
+                f"{run.json_file} holds results of other settings ({row.model})",
+                hint="repeat the command that made it, or name another file",
+            )
+    old.command = run.command.replace(" --resume", "")
+    return old
+
+
+def _setting(of: Row | Settings) -> tuple[object, ...]:
+    return of.train, of.precision, of.device, of.size, of.mode, of.dynamic
+
+
+class _Workers:
+    """Threads that each measure one row after the other, with a server of their own."""
+
+    def __init__(self, run: Run, settings: Settings, benchmark: Benchmark, table: LiveTable, measure: Measure) -> None:
+        self.run, self.settings, self.benchmark, self.table, self.measure = run, settings, benchmark, table, measure
+        self._order = {(w.suite, w.name): index for index, w in enumerate(run.workloads)}
+        self._todo: queue.SimpleQueue[Workload] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._errors: list[BaseException] = []
+        packages = [package for workload in run.workloads for package in workload.needs]
+        self._servers = [Server(packages, settings.threads) for _ in range(run.jobs)]
+
+    def work(self, todo: Sequence[Workload]) -> bool:
+        """Measure these; False if Ctrl-C ended it early. What a row was doing then is lost, finished rows are not."""
+        for workload in todo:
+            self._todo.put(workload)
+        threads = [threading.Thread(target=self._rows, args=(server,), daemon=True) for server in self._servers]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(0.2)
+        except KeyboardInterrupt:
+            return False
+        finally:
+            self._stop.set()
+            for server in self._servers:
+                server.close()
+        for error in self._errors:
+            if not isinstance(error, KeyboardInterrupt):
+                raise error
+        return not self._errors
+
+    def _rows(self, server: Server) -> None:
+        while not self._stop.is_set():
+            try:
+                workload = self._todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                row = self.measure(workload, self.settings, self.run.contenders, self.run.plan, self.table.show, server)
+            except BaseException as error:  # a bug of the bench itself: the run ends with it
+                self._errors.append(error)
+                self._stop.set()
+                return
+            if self._stop.is_set():
+                return  # it was cut short
+            self._keep(row)
+
+    def _keep(self, row: Row) -> None:
+        with self._lock:
+            self.benchmark.rows.append(row)
+            self.benchmark.rows.sort(key=lambda each: self._order[each.suite, each.model])
+            self.table.finished(row)
+            if self.run.json_file is not None:
+                self.benchmark.save(self.run.json_file)
+
+
+def physical_memory_mb() -> float:
+    """Memory of the machine in MiB."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
 
 
 def run_overhead(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from typing import Any
 
 import torch
@@ -66,7 +67,53 @@ class Stepper:
         with torch.no_grad():
             return float(self.forward())
 
+    def eager_operators(self) -> dict[str, int]:
+        """Calls by ATen operator that torch itself makes in one more step (without the optimizer's).
+
+        Left out are operators that only make, move or view memory, and those whose kernels compilers take from
+        libraries as well (products, convolutions, attention): what remains is what a compiler should have captured.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autograd.profiler.profile() as profile:
+            with torch.set_grad_enabled(self.settings.train):
+                loss = self.forward()
+            if self.settings.train:
+                loss.backward()
+        outermost = [e for e in profile.function_events if _is_operator(e) and not _inside_operator(e)]
+        names = Counter(event.name.removeprefix("aten::") for event in outermost)
+        return {name: number for name, number in names.most_common() if _counts(name)}
+
     def forward(self) -> Tensor:
         """The loss of the batch under the contender's callable."""
         with precision(self.settings):
             return self.workload.loss(self.call(*self.batch.args, **self.batch.kwargs), self.batch)
+
+
+MEMORY = frozenset(
+    "zeros zeros_like ones ones_like full full_like scalar_tensor zero fill resize set copy clone contiguous to "
+    "_to_copy lift_fresh detach alias view view_as reshape unsqueeze squeeze expand expand_as permute transpose t T mT "
+    "slice select split split_with_sizes chunk unbind narrow flatten unflatten item is_nonzero result_type "
+    "is_same_size slice_backward select_backward resolve_conj resolve_neg".split()
+)
+"""Operators, without their trailing underscore, that make, move or view memory."""
+
+PRODUCTS = frozenset("mm addmm bmm baddbmm matmul linear".split())
+"""Products of matrices."""
+
+OTHERS = ("empty", "new_", "as_strided", "conv", "_conv", "scaled_dot_product", "_scaled_dot_product", "_local_scalar")
+"""Beginnings of the names of more of both kinds: convolutions, attention, ways to make memory."""
+
+
+def _counts(name: str) -> bool:
+    return name.rstrip("_") not in MEMORY | PRODUCTS and not name.startswith(OTHERS)
+
+
+def _is_operator(event: Any) -> bool:
+    return event.name.startswith("aten::")
+
+
+def _inside_operator(event: Any) -> bool:
+    parent = event.cpu_parent
+    while parent is not None and not _is_operator(parent):
+        parent = parent.cpu_parent
+    return parent is not None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import Counter
 from collections.abc import Sequence
 
 from rich import box
 from rich.table import Table
 
 from smelt.bench.accuracy import FACTOR
-from smelt.bench.results import Benchmark, Result, Row
+from smelt.bench.results import STATUSES, Benchmark, Result, Row
 
 HEADS = (
     "model",
@@ -71,10 +73,60 @@ def results_table(rows: Sequence[Row], title: str = "", busy: tuple[str, str, st
     return table
 
 
+def compact_table(rows: Sequence[Row]) -> Table:
+    """One line a model: the last contender is judged, the others are its rivals."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    names = list(rows[0].results) if rows else []
+    judged, rivals = names[-1:], [name for name in names[:-1] if name != "eager"]
+    table.add_column("model", overflow="ellipsis", no_wrap=True, max_width=24)
+    for head in ("eager ms", *(f"{name} x" for name in [*rivals, *judged]), "cold s", "MiB x", "error", "graphs"):
+        table.add_column(head, justify="right", overflow="fold", max_width=8)
+    table.add_column("verdict", no_wrap=True, min_width=13)
+    for row in rows:
+        eager, ours = row.results.get("eager"), row.results[judged[0]]
+        memory = ours.peak_mb / eager.peak_mb if eager and eager.peak_mb and ours.peak_mb else None
+        counts, verdict = ours.counts, ours.accuracy
+        table.add_row(
+            row.model,
+            _number(eager.step.median * 1e3 if eager and eager.step else None, 2),
+            *(_speed(row.results[name]) for name in [*rivals, *judged]),
+            _number(ours.cold_s, 1),
+            _number(memory, 2),
+            f"{verdict.ratio:.1f}x" if verdict else "",
+            f"{counts['graphs']} ({counts.get('breaks', 0)})" if counts.get("graphs") is not None else "",
+            _verdict(ours),
+        )
+    return table
+
+
+def _speed(result: Result) -> str:
+    """The speed-up over eager; of a contender that has not passed, in red."""
+    number = _number(result.speedup, 2)
+    return number if result.status == "pass" else f"[red]{number or '-'}[/]"
+
+
+def _verdict(result: Result) -> str:
+    return f"[{'green' if result.status == 'pass' else 'red'}]{result.status}[/]"
+
+
+def totals(rows: Sequence[Row]) -> str:
+    """How many rows ended how, for each contender, and the geometric mean of its speed-up over eager."""
+    lines = []
+    for name in dict.fromkeys(name for row in rows for name in row.results):
+        results = [row.results[name] for row in rows if name in row.results]
+        statuses = Counter(result.status for result in results)
+        line = f"{name}: " + ", ".join(f"{statuses[status]} {status}" for status in STATUSES if statuses[status])
+        speeds = [result.speedup for result in results if result.status == "pass" and result.speedup]
+        if speeds and name != "eager":
+            line += f"; {statistics.geometric_mean(speeds):.2f}x eager (geometric mean of {len(speeds)})"
+        lines.append(line)
+    return "\n".join(lines)
+
+
 def failures(rows: Sequence[Row]) -> list[str]:
     """One line for each result that is not `pass`, with its reason."""
     return [
-        f"{row.model}, {result.contender}: {result.status}: {result.error}"
+        f"{row.model}, {result.contender}: {result.status}: {' '.join((result.error or '').split())[:300]}"
         for row in rows
         for result in row.results.values()
         if result.status != "pass"

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from smelt.bench.accuracy import judge_workload
+from smelt.bench.accuracy import EagerFailed, judge_workload
 from smelt.bench.contenders import compiler_counts, find_contender
 from smelt.bench.memory import peak_mb, reset_peak
 from smelt.bench.overhead import call_overhead, guard_overhead
@@ -55,8 +55,8 @@ def start(model: str, contender: str, settings: dict[str, Any], steps: int) -> d
     """The first step, timed from the built model on, then `steps` more; peak memory of both parts."""
     options = Settings(**settings)
     broken = "eager_fails" if contender == "eager" else "fail_compile"
-    with failing_as("fail_run"):
-        workload = find_workload(model)
+    with failing_as(broken):
+        workload = find_workload(model, options.size)
         stepper = Stepper(workload, build_model(workload, options), build_batch(workload, options), options)
         prepare = find_contender(contender)
     begin = time.perf_counter()
@@ -69,19 +69,26 @@ def start(model: str, contender: str, settings: dict[str, Any], steps: int) -> d
         for _ in range(steps):
             stepper()
     steady = peak_mb(options.device) if steps and steady_known else None
+    with failing_as("fail_run"):
+        left = stepper.eager_operators() if steps else None
     return {
         "first_s": first,
         "peak_mb": max(whole, steady or 0.0),
         "steady_peak_mb": steady,
-        "counts": compiler_counts(contender),
+        "counts": compiler_counts(contender) | ({} if left is None else {"eager_ops": left}),
     }
 
 
-def steps(model: str, contenders: Sequence[str], settings: dict[str, Any], rounds: int, warmup: int) -> dict[str, Any]:
-    """Seconds of each step, contenders taking turns (A B C A B C); one that fails leaves the others running."""
+def steps(
+    model: str, contenders: Sequence[str], settings: dict[str, Any], rounds: int, warmup: int, least_s: float = 0.0
+) -> dict[str, Any]:
+    """Seconds of each step, contenders taking turns (A B C A B C); one that fails leaves the others running.
+
+    There are at least `rounds` of each, and more until the rounds have taken `least_s` (ten times as many at most).
+    """
     options = Settings(**settings)
     with failing_as("fail_run"):
-        workload = find_workload(model)
+        workload = find_workload(model, options.size)
         original = build_model(workload, options)
         batch = build_batch(workload, options)
     running: dict[str, Stepper] = {}
@@ -97,7 +104,10 @@ def steps(model: str, contenders: Sequence[str], settings: dict[str, Any], round
             running[name] = stepper
             found[name] = {"seconds": []}
     gc.collect()
-    for _ in range(rounds):
+    started = time.perf_counter()
+    for taken in range(10 * rounds):
+        if taken >= rounds and time.perf_counter() - started > least_s:
+            break
         for name in list(running):
             begin = time.perf_counter()
             try:
@@ -111,9 +121,14 @@ def steps(model: str, contenders: Sequence[str], settings: dict[str, Any], round
 
 
 def accuracy(model: str, contender: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The contender's verdict against eager in float64, as a dictionary."""
-    with failing_as("fail_run"):
-        return dataclasses.asdict(judge_workload(find_workload(model), Settings(**settings), find_contender(contender)))
+    """The contender's verdict against eager in float64, as a dictionary, and what its compiler counted."""
+    options = Settings(**settings)
+    with failing_as("fail_compile"):
+        try:
+            verdict = judge_workload(find_workload(model, options.size), options, find_contender(contender))
+        except EagerFailed as error:
+            raise Failed("eager_fails", describe_error(error.__cause__ or error)) from error
+    return {"verdict": dataclasses.asdict(verdict), "counts": compiler_counts(contender)}
 
 
 def overhead(contender: str, guards: bool) -> dict[str, Any]:

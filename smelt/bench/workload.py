@@ -64,6 +64,11 @@ class Workload:
     wake: bool = True
     note: str = ""
 
+    @property
+    def key(self) -> str:
+        """The name that finds this workload again; a model of the suites may share its name with another."""
+        return f"{self.suite}/{self.name}"
+
     def missing(self) -> list[str]:
         """The packages that this workload needs and that are not installed."""
         return [name for name in self.needs if importlib.util.find_spec(name) is None]

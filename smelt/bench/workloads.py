@@ -135,6 +135,8 @@ def known_workload(name: str, size: str = "cpu") -> Workload:
     if name in WORKLOADS:
         return WORKLOADS[name]
     suite, _, entry = name.rpartition("/")
+    if entry in WORKLOADS and suite == WORKLOADS[entry].suite:
+        return WORKLOADS[entry]
     entries = read_entries()
     if entry not in entries or suite not in ("", entries[entry]["suite"]):
         raise _unknown_model(name, [*WORKLOADS, *entries])

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
-from smelt.base.errors import SmeltError
+from smelt.base.errors import OptionError, SmeltError
 from smelt.cli.groups import DefaultGroup
+
+if TYPE_CHECKING:
+    from smelt.bench.workload import Workload
 
 bench = typer.Typer(
     cls=DefaultGroup,
-    help="Measure eager, torch.compile and smelt side by side: `smelt bench MODEL...`, `overhead`, `report FILE...`.",
+    help="Measure eager, torch.compile and smelt side by side: `bench MODEL...`, `--suite`, `overhead`, `report`.",
     no_args_is_help=True,
 )
 
 
 @bench.command()
 def run(
-    models: Annotated[list[str], typer.Argument(help="bert, gpt2, resnet50, vit, tiny-mlp, tiny-conv, tiny-bert")],
+    models: Annotated[
+        list[str] | None, typer.Argument(help="bert, gpt2, resnet50, vit, or a name that `smelt bench models` lists.")
+    ] = None,
+    suite: Annotated[str | None, typer.Option(help="huggingface, timm, torchbench or all: 163 models.")] = None,
+    only: Annotated[str | None, typer.Option(help="Of the suite, the models whose SUITE/NAME this finds.")] = None,
+    size: Annotated[str, typer.Option(help="Of a suite's models: cpu (small), or full (as published).")] = "cpu",
     train: Annotated[bool, typer.Option("--train/--infer", help="Whole training steps, or forward passes.")] = True,
     precision: Annotated[str, typer.Option(help="fp32, or amp (bfloat16 autocast).")] = "fp32",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
@@ -32,34 +43,85 @@ def run(
     contender: Annotated[str, typer.Option(help="Who is judged: smelt, or smelt:BACKEND.")] = "smelt",
     mode: Annotated[str | None, typer.Option(help="The compilers' mode, such as max-autotune.")] = None,
     dynamic: Annotated[bool | None, typer.Option("--dynamic/--static", help="Symbolic or fixed shapes.")] = None,
-    cold: Annotated[bool, typer.Option("--cold/--no-cold", help="Measure cold and warm starts too.")] = True,
+    cold: Annotated[
+        bool | None, typer.Option("--cold/--no-cold", help="Start again with warm caches (default: not for a suite).")
+    ] = None,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Compare with float64 eager.")] = True,
-    steps: Annotated[int, typer.Option(min=2, help="Timed steps of each contender.")] = 15,
+    steps: Annotated[int, typer.Option(min=0, help="Timed steps of each contender; 0 only checks.")] = 15,
     timeout: Annotated[float, typer.Option(help="Limit of one measuring process, in seconds.")] = 1800.0,
+    memory: Annotated[float | None, typer.Option(help="Limit of its memory, in GiB (default: the machine's).")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Rows at a time, which share the cores.")] = 1,
     json: Annotated[Path | None, typer.Option(help="Where to keep the results.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the rows that the JSON file has.")] = False,
 ) -> None:
     """Cold start, interleaved steps, memory and accuracy of each model."""
     from smelt.bench.contenders import find_contender
     from smelt.bench.measure import Plan
-    from smelt.bench.run import run_benchmark
+    from smelt.bench.run import Run, physical_memory_mb, run_benchmark
     from smelt.bench.workload import Settings
-    from smelt.bench.workloads import WORKLOADS, find_workload
 
     console = Console()
     with complaints():
         contenders = [*filter(None, (name.strip() for name in rivals.split(","))), contender]
         for name in contenders:
             find_contender(name)
-        for name in models:
-            if name not in WORKLOADS:
-                find_workload(name)
-        settings = Settings(train=train, precision=precision, device=device, mode=mode, dynamic=dynamic)
-        plan = Plan(rounds=steps, cold=cold, check=check, timeout_s=timeout)
-        workloads = [WORKLOADS[name] for name in models]
-        benchmark = run_benchmark(workloads, settings, list(dict.fromkeys(contenders)), plan, command(), console, json)
+        workloads = chosen(models or [], suite, only, size)
+        settings = Settings(train=train, precision=precision, device=device, mode=mode, dynamic=dynamic, size=size)
+        plan = Plan(
+            rounds=steps,
+            least_s=0.5 if suite else 0.0,
+            cold=suite is None if cold is None else cold,
+            check=check,
+            timeout_s=timeout,
+            memory_mb=memory * 1024 if memory else 0.9 * physical_memory_mb() / jobs,
+        )
+        names = list(dict.fromkeys(contenders))
+        benchmark = run_benchmark(Run(workloads, settings, names, plan, command(), json, jobs, resume), console)
     judged = [row.results[contender] for row in benchmark.rows]
-    if len(judged) < len(models) or any(result.status not in ("pass", "skipped") for result in judged):
+    if len(judged) < len(workloads) or any(result.status not in ("pass", "skipped") for result in judged):
         raise typer.Exit(1)
+
+
+def chosen(models: list[str], suite: str | None, only: str | None, size: str) -> list[Workload]:
+    """The workloads that the command line names.
+
+    Raises:
+        OptionError: an unknown model, suite or size; a pattern that is not one, or finds nothing; nothing named.
+    """
+    from smelt.bench.suites.entries import suite_workloads
+    from smelt.bench.workloads import known_workload
+
+    found = [known_workload(name, size) for name in models]
+    if suite is None:
+        if only is not None:
+            raise OptionError("--only chooses from a suite", hint="--suite all")
+        if not models:
+            raise OptionError("no model is named", hint="smelt bench bert, or smelt bench --suite all")
+        return found
+    try:
+        pattern = re.compile(only or "")
+    except re.error as error:
+        raise OptionError(f"--only {only!r} is not a regular expression: {error}") from None
+    found += [each for each in suite_workloads(suite, size) if pattern.search(each.key)]
+    if not found:
+        raise OptionError(f"no model of suite {suite!r} has {only!r} in its name", hint="smelt bench models lists them")
+    return found
+
+
+@bench.command()
+def models(
+    suite: Annotated[str, typer.Option(help="huggingface, timm, torchbench or all.")] = "all",
+    size: Annotated[str, typer.Option(help="cpu or full: the size of the inputs shown.")] = "cpu",
+) -> None:
+    """List the models of the suites: their inputs, and what is odd about them."""
+    from smelt.bench.suites.entries import suite_workloads
+
+    with complaints():
+        found = suite_workloads(suite, size)
+    table = Table("model", "inputs", "missing", "note", box=box.SIMPLE_HEAD)
+    for each in found:
+        table.add_row(each.key, each.shape, " ".join(each.missing()), each.note)
+    Console().print(table)
 
 
 @bench.command()

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from smelt.bench.workload import Settings
@@ -58,4 +59,18 @@ def reporting(model: nn.Module, settings: Settings) -> Any:
     """Writes down which parts of smelt its process has imported."""
     loaded = [name for name in sys.modules if name.startswith("smelt.")]
     Path(os.environ["SMELT_TEST_REPORT"]).write_text(json.dumps(loaded))
+    return model
+
+
+def greedy(model: nn.Module, settings: Settings) -> Any:
+    """Takes memory until it is stopped."""
+    kept = []
+    while True:
+        kept.append(bytearray(b"x" * (50 << 20)))
+        time.sleep(0.02)
+
+
+def telling(model: nn.Module, settings: Settings) -> Any:
+    """Writes down its process and torch's threads in it."""
+    Path(os.environ["SMELT_TEST_REPORT"]).write_text(f"{os.getpid()} {torch.get_num_threads()}")
     return model

@@ -53,14 +53,14 @@ def test_a_crash_between_interleaved_steps_costs_one_contender(row: Row) -> None
     assert result.error is not None and "SIGABRT" in result.error
 
 
-def test_phases_are_announced_and_cold_can_be_left_out() -> None:
+def test_phases_are_announced_and_warm_starts_can_be_left_out() -> None:
     seen: list[tuple[str, str]] = []
     plan = Plan(rounds=2, warmup=1, cold=False, check=False, timeout_s=120)
     row = measure_row(
         find_workload("tiny-mlp"), Settings(train=False), ["eager"], plan, lambda _, *phase: seen.append(phase)
     )
-    assert seen == [("eager", "warm start, memory"), ("all", "steps")]
-    assert row.results["eager"].cold_s is None
+    assert seen == [("eager", "cold start"), ("all", "steps")]
+    assert row.results["eager"].cold_s and row.results["eager"].warm_s is None
     assert row.results["eager"].status == "pass"
 
 
@@ -99,5 +99,5 @@ def test_eager_that_fails_ends_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Workload("no-such-name", "tiny", lambda: None, Batch, lambda *_: None)  # type: ignore
     monkeypatch.setitem(workloads.WORKLOADS, "no-such-name", broken)
     row = measure_row(broken, Settings(), ["eager", HERE + "identity"], PLAN)
-    assert row.results["eager"].status == "fail_run"
+    assert row.results["eager"].status == "eager_fails"
     assert row.results[HERE + "identity"].status == "eager_fails"

@@ -25,7 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Replaces the measuring; returns what it was asked for."""
     asked: list[dict[str, Any]] = []
 
-    def measure(workload: Any, settings: Any, contenders: Any, plan: Any, notify: Any) -> Row:
+    def measure(workload: Any, settings: Any, contenders: Any, plan: Any, notify: Any, server: Any) -> Row:
         asked.append({"model": workload.name, "settings": settings, "contenders": contenders, "plan": plan})
         row = measure_row(workload, settings, [], plan)
         row.results = {name: bench_run_result(name) for name in contenders}
@@ -70,12 +70,52 @@ def test_bench_options_reach_the_measurement(quick: list[dict[str, Any]]) -> Non
 
 @pytest.mark.parametrize(
     ("arguments", "nearest"),
-    [(("brt",), "bert"), (("tiny-mlp", "--rivals", "eagr"), "eager"), (("tiny-mlp", "--precision", "apm"), "amp")],
+    [
+        (("brt",), "bert"),
+        (("--suite", "tim"), "timm"),
+        (("tiny-mlp", "--rivals", "eagr"), "eager"),
+        (("tiny-mlp", "--precision", "apm"), "amp"),
+    ],
 )
 def test_an_unknown_name_gives_the_nearest(arguments: tuple[str, ...], nearest: str) -> None:
     result = smelt("bench", *arguments)
     assert result.exit_code == 2
     assert f"did you mean '{nearest}'" in result.output
+
+
+def test_bench_runs_the_part_of_a_suite_that_a_pattern_finds(quick: list[dict[str, Any]], tmp_path: Path) -> None:
+    file = tmp_path / "b.json"
+    arguments = ("bench", "--suite", "torchbench", "--only", "^torchbench/resnet", "--size", "full", "--jobs", "2")
+    result = smelt(*arguments, "--json", str(file))
+    assert result.exit_code == 0, result.output
+    assert sorted(item["model"] for item in quick) == ["resnet152", "resnet18", "resnet50"]
+    assert [row.size for row in Benchmark.load(file).rows] == ["full"] * 3
+    again = smelt(*arguments, "--json", str(file))
+    assert again.exit_code == 2 and "--resume" in again.output
+    assert smelt(*arguments, "--json", str(file), "--resume").exit_code == 0
+    assert len(quick) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--suite", "all", "--only", "nothing-like-it"), "smelt bench models"),
+        (("--suite", "all", "--only", "("), "not a regular expression"),
+        (("--only", "bert"), "--suite all"),
+        (("--rivals", "eager"), "no model is named"),
+        (("--suite", "timm", "--size", "ful"), "did you mean 'full'"),
+        (("hf_Brt",), "hf_Bert"),
+    ],
+)
+def test_a_choice_that_finds_nothing_is_explained(arguments: tuple[str, ...], text: str) -> None:
+    result = smelt("bench", *arguments)
+    assert result.exit_code == 2
+    assert text in " ".join(result.output.split())
+
+
+def test_bench_models_lists_them() -> None:
+    output = smelt("bench", "models", "--suite", "torchbench").output
+    assert "torchbench/dlrm" in output and "sparse" in output.lower()
 
 
 def test_ctrl_c_keeps_the_rows(quick: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

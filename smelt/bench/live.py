@@ -1,0 +1,73 @@
+"""What the terminal shows while a benchmark runs: the rows so far, what is being measured, how long it will take."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from types import TracebackType
+
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+from smelt.bench.results import Benchmark, Row
+from smelt.bench.tables import compact_table, results_table
+from smelt.bench.workload import Settings
+
+DETAILED = 8
+"""Up to so many models every contender has a line of its own; beyond, every model has one."""
+
+
+class LiveTable:
+    """A live view of a benchmark; `show` and `finished` may be called from any thread."""
+
+    def __init__(self, benchmark: Benchmark, settings: Settings, models: int, console: Console) -> None:
+        self.benchmark, self.models = benchmark, models
+        self.title = f"{'training' if settings.train else 'inference'}, {settings.precision}, {settings.device}"
+        self._busy: dict[int, tuple[Row, str, str]] = {}
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._bar = self._progress.add_task(self.title, total=models, completed=len(benchmark.rows))
+        self._console = console
+        self._live = Live(self, console=console, refresh_per_second=2, vertical_overflow="visible")
+
+    def __enter__(self) -> LiveTable:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._busy.clear()
+        self._live.__exit__(kind, error, at)
+
+    def show(self, row: Row, contender: str, phase: str) -> None:
+        """This thread measures a phase of that row."""
+        self._busy[threading.get_ident()] = row, contender, phase
+
+    def finished(self, row: Row) -> None:
+        """A row is complete (and in the benchmark)."""
+        self._busy.pop(threading.get_ident(), None)
+        self._progress.advance(self._bar)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows, busy = list(self.benchmark.rows), list(self._busy.values())
+        if self.models <= DETAILED:
+            doing = (busy[0][0].model, *busy[0][1:]) if busy else None
+            yield results_table([*rows, *(row for row, *_ in busy)], self.title, doing)
+            return
+        # The last rows that fit while it runs; all of them once it has ended.
+        fit = max(3, console.size.height - 8 - len(busy)) if self._live.is_started and busy else len(rows)
+        statuses = Counter(result.status for row in rows for result in list(row.results.values())[-1:])
+        yield Group(
+            compact_table(rows[-fit:]),
+            *(Text(f"{row.suite}/{row.model}: {who}, {phase} ...", style="cyan") for row, who, phase in busy),
+            Text(", ".join(f"{number} {status}" for status, number in statuses.most_common())),
+            self._progress,
+        )

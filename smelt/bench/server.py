@@ -1,0 +1,81 @@
+"""The child side of `smelt.bench.process`: imports torch and the model libraries once, then forks a process a task.
+
+A fork costs milliseconds where starting Python with these libraries costs seconds, and still every task has memory,
+threads and caches of its own. Nothing here may start threads (which a fork does not inherit) or import a compiler
+(whose import is part of its cold start). One line of JSON per request on standard input, one per event on standard
+output: `{"pid": ...}` when a task has begun, `{"code": ...}` when it has ended (negative: the signal that ended it).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from smelt.bench.torchvision_schemas import define_torchvision_schemas
+
+LIBRARIES = {
+    "torchvision": ["torchvision"],
+    "timm": ["timm"],
+    "transformers": ["transformers", "transformers.modeling_utils", "transformers.loss.loss_utils"],
+}
+"""The modules worth importing before the first task, by the package that a workload needs."""
+
+
+def preload(packages: Sequence[str]) -> None:
+    """Import the libraries among `packages` that are installed."""
+    define_torchvision_schemas()
+    for package in packages:
+        for module in LIBRARIES.get(package, []):
+            # A library that does not import fails the rows that need it, with its own message.
+            with contextlib.suppress(Exception):
+                importlib.import_module(module)
+
+
+def serve(packages: Sequence[str]) -> None:
+    """Fork one process for each request until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what libraries print must not be taken for an answer
+    preload(packages)
+    for line in sys.stdin:
+        request = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            run(request)
+        print(json.dumps({"pid": pid}), file=answers)
+        _, status = os.waitpid(pid, 0)
+        print(json.dumps({"code": os.waitstatus_to_exitcode(status)}), file=answers)
+
+
+def run(request: dict[str, Any]) -> NoReturn:
+    """The forked process: one task in a session of its own, with its output in a file."""
+    code = 1
+    try:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        os.environ.update(request["environment"])
+        if request.get("threads"):
+            torch.set_num_threads(request["threads"])
+        from smelt.bench.worker import main
+
+        main(request["task"], request["result"])
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)

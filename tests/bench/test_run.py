@@ -1,0 +1,174 @@
+"""smelt/bench/run.py, live.py and the server of process.py, with rows that cost nothing."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from smelt.base.errors import OptionError
+from smelt.bench.measure import Notify, Plan, measure_row, new_row
+from smelt.bench.process import Failure, Limits, Server
+from smelt.bench.results import Benchmark, Result, Row, Spread
+from smelt.bench.run import Run, run_benchmark
+from smelt.bench.suites.entries import suite_workloads
+from smelt.bench.workload import Settings, Workload
+from smelt.bench.workloads import find_workload
+
+HERE = "tests.bench.contenders:"
+NAMES = ["eager", "smelt"]
+
+
+def pretend(
+    workload: Workload, settings: Settings, names: Sequence[str], plan: Plan, notify: Notify, server: Any = None
+) -> Row:
+    """A row that passes at once."""
+    row = new_row(workload, settings)
+    notify(row, "smelt", "steps")
+    row.results = {name: Result(name, step=Spread.of([1.0]), speedup=1.0) for name in names}
+    return row
+
+
+def console() -> Console:
+    return Console(file=io.StringIO(), width=80)
+
+
+def shown(to: Console) -> str:
+    assert isinstance(to.file, io.StringIO)
+    return " ".join(to.file.getvalue().split())
+
+
+def make(file: Path | None, **changes: Any) -> Run:
+    settings = {"workloads": suite_workloads("timm")[:12], "settings": Settings(), "contenders": NAMES, "plan": Plan()}
+    return Run(**(settings | {"command": "smelt bench", "json_file": file} | changes))
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_all_rows_are_kept_in_order(tmp_path: Path, jobs: int) -> None:
+    to = console()
+    run_benchmark(make(tmp_path / "a.json", jobs=jobs), to, pretend)
+    kept = Benchmark.load(tmp_path / "a.json")
+    assert [row.model for row in kept.rows] == [workload.name for workload in suite_workloads("timm")[:12]]
+    assert "smelt: 12 pass; 1.00x eager (geometric mean of 12)" in shown(to)
+    assert ("1 threads" in shown(to)) == (jobs > 1)
+
+
+def test_an_interrupted_run_is_readable_and_goes_on(tmp_path: Path) -> None:
+    done: list[str] = []
+
+    def interrupted(workload: Workload, *arguments: Any) -> Row:
+        if len(done) == 5:
+            threading.Timer(0.1, lambda: _interrupt_main()).start()
+            time.sleep(1.5)
+        done.append(workload.name)
+        return pretend(workload, *arguments)
+
+    to = console()
+    file = tmp_path / "a.json"
+    run_benchmark(make(file), to, interrupted)
+    assert "interrupted after 5 of 12 models" in shown(to)
+    assert "smelt bench --resume" in shown(to)
+    assert len(Benchmark.load(file).rows) == 5
+    again: list[str] = []
+
+    def counting(workload: Workload, *arguments: Any) -> Row:
+        again.append(workload.name)
+        return pretend(workload, *arguments)
+
+    run_benchmark(make(file, resume=True), console(), counting)
+    assert len(again) == 7 and len(Benchmark.load(file).rows) == 12
+
+
+def _interrupt_main() -> None:
+    import _thread
+
+    _thread.interrupt_main()
+
+
+def test_results_are_neither_overwritten_nor_mixed(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    run_benchmark(make(file), console(), pretend)
+    with pytest.raises(OptionError, match="exists already"):
+        run_benchmark(make(file), console(), pretend)
+    with pytest.raises(OptionError, match="other settings"):
+        run_benchmark(make(file, resume=True, settings=Settings(precision="amp")), console(), pretend)
+    with pytest.raises(OptionError, match="no such folder"):
+        run_benchmark(make(tmp_path / "none" / "a.json"), console(), pretend)
+    with pytest.raises(OptionError, match="--json FILE"):
+        run_benchmark(make(None, resume=True), console(), pretend)
+
+
+def test_a_bug_of_the_bench_ends_the_run_but_keeps_its_rows(tmp_path: Path) -> None:
+    def broken(workload: Workload, *arguments: Any) -> Row:
+        if workload.name == suite_workloads("timm")[3].name:
+            raise ZeroDivisionError("in the bench")
+        return pretend(workload, *arguments)
+
+    with pytest.raises(ZeroDivisionError):
+        run_benchmark(make(tmp_path / "a.json"), console(), broken)
+    assert len(Benchmark.load(tmp_path / "a.json").rows) == 3
+
+
+class Canned:
+    """A server that answers from a table: {(task, contender): value}."""
+
+    def __init__(self, answers: dict[tuple[str, str], Any]) -> None:
+        self.answers = answers
+
+    def run(self, task: dict[str, Any], environment: Any, limits: Limits) -> Any:
+        return self.answers[task["task"], task.get("contender", "all")]
+
+
+def start(eager_ops: dict[str, int], **counts: Any) -> dict[str, Any]:
+    return {"first_s": 1.0, "peak_mb": 100.0, "steady_peak_mb": 90.0, "counts": {"eager_ops": eager_ops} | counts}
+
+
+@pytest.mark.parametrize(
+    ("counts", "reason"),
+    [
+        ({"graphs": 0}, "nothing was captured"),
+        ({"graphs": 2, "fallbacks": 1}, "1 frames ran in eager instead"),
+        ({"graphs": 2, "break_reasons": {"a print": 1}}, "60% of eager's operators still ran in eager; a print"),
+    ],
+)
+def test_a_model_that_ran_in_eager_has_not_passed(counts: dict[str, Any], reason: str) -> None:
+    answers = {
+        ("start", "eager"): start({"relu": 10}),
+        ("start", "smelt"): start({"relu": 6}, **counts),
+        ("steps", "all"): {"eager": {"seconds": [1.0, 1.0]}},
+    }
+    plan = Plan(cold=False)
+    row = measure_row(find_workload("tiny-mlp"), Settings(), NAMES, plan, server=Canned(answers))  # type: ignore
+    assert (row.results["eager"].status, row.results["smelt"].status) == ("pass", "fail_compile")
+    assert row.results["smelt"].error == reason or reason in str(row.results["smelt"].error)
+
+
+def test_the_limits_of_time_and_memory_cost_one_task() -> None:
+    task = {"task": "start", "model": "tiny-mlp", "settings": Settings().to_dict(), "steps": 0}
+    with Server() as server:
+        greedy = server.run(task | {"contender": HERE + "greedy"}, {}, Limits(60, memory_mb=700))
+        assert isinstance(greedy, Failure) and greedy.status == "fail_run" and "MiB of memory" in greedy.error
+        hanging = server.run(task | {"contender": HERE + "hanging"}, {}, Limits(1))
+        assert hanging == Failure("timeout", "no end after 1 s")
+        right = server.run(task | {"contender": HERE + "identity"}, {}, Limits(60))
+        assert not isinstance(right, Failure), right
+
+
+def test_every_task_has_a_process_and_threads_of_its_own(tmp_path: Path) -> None:
+    task = {"task": "start", "model": "tiny-mlp", "settings": Settings().to_dict(), "steps": 0}
+    seen = []
+    with Server(threads=1) as server:
+        for name in "ab":
+            file = tmp_path / name
+            server.run(task | {"contender": HERE + "telling"}, {"SMELT_TEST_REPORT": str(file)}, Limits(60))
+            seen.append(file.read_text().split())
+    assert seen[0][0] != seen[1][0]
+    assert seen[0][1] == seen[1][1] == "1"
+    assert torch.get_num_threads() >= 1
