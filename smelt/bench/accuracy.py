@@ -85,7 +85,7 @@ def judge_workload(workload: Workload, settings: Settings, prepare: Prepare) -> 
     gradient by parts in a thousand, in eager too. Where eager is that noisy, gradients in eval mode are judged as well.
     """
     verdict = judge_mode(workload, settings, prepare, settings.train)
-    if verdict.ok and settings.train and verdict.noise > NOISY[settings.precision]:
+    if verdict.ok and settings.train and max(verdict.noise, workload.noise) > NOISY[settings.precision]:
         quiet = judge_mode(workload, settings, prepare, False)
         quiet.failures = [f"in eval mode, {failure}" for failure in quiet.failures]
         quiet.dropout, quiet.noise = verdict.dropout, verdict.noise
@@ -114,9 +114,10 @@ def judge_mode(workload: Workload, settings: Settings, prepare: Prepare, train_m
     except (RuntimeError, TypeError, ValueError):
         # Some models name float32 in their code. The error of eager itself cannot be seen then.
         reference, kind = run_step(workload, copy.deepcopy(model), batch, exact, eager), "float32"
-        floor = FACTOR * max(NO_REFERENCE[settings.precision], workload.noise)
+        floor = FACTOR * NO_REFERENCE[settings.precision]
     actual = run_step(workload, model, batch, settings, prepare)
-    floor = max(floor, workload.noise)
+    if train_mode:
+        floor = max(floor, workload.noise)  # it was measured in train mode; eval mode is far below it
     verdict = judge(reference, expected, actual, floor)
     if train_mode and verdict.noise > NOISY[settings.precision]:
         verdict = judge(reference, expected, actual, floor, CHAOS)

@@ -21,8 +21,19 @@ def identity(model: nn.Module, settings: Settings) -> Any:
 
 
 def wrong(model: nn.Module, settings: Settings) -> Any:
-    """Perturbs the gradient of the last parameter by one part in a thousand."""
-    list(model.parameters())[-1].register_hook(lambda gradient: gradient * 1.001)
+    """Perturbs one gradient by one part in a hundred: the first to arrive that is not nearly zero."""
+    perturbed = False
+
+    def perturb(gradient: torch.Tensor) -> torch.Tensor:
+        nonlocal perturbed
+        if perturbed or not gradient.numel() or gradient.to_dense().norm() < 1e-4:
+            return gradient
+        perturbed = True
+        return gradient * 1.01
+
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_hook(perturb)
     return model
 
 
