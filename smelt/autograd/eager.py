@@ -15,6 +15,7 @@ from torch import fx
 from smelt.autograd.joint import trace_joint
 from smelt.autograd.split import split
 from smelt.autograd.wrap import Compiled, Program, wrap
+from smelt.base.kernels import KERNELS
 from smelt.base.options import Options
 from smelt.graph.meta import TensorMeta
 from smelt.graph.module import GraphModule
@@ -49,13 +50,15 @@ def eager_program(module: fx.GraphModule) -> Program:
 
 
 def with_reshape(module: fx.GraphModule) -> fx.GraphModule:
-    """A copy of the graph in which `view` is `reshape`: the strides at run time may not allow a view."""
+    """A copy of the graph for strides of any kind: `view` is `reshape`, picky kernels get what they want."""
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in module.graph.nodes:
         env[node] = graph.node_copy(node, env.__getitem__)
         if node.target is aten.view.default:
             env[node].target = aten.reshape.default
+        elif node.target in KERNELS:
+            env[node].target = KERNELS[node.target]
     return GraphModule(module, graph)
 
 

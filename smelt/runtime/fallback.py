@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from smelt.base.errors import CompileError
+from smelt.base.kernels import KERNELS
 from smelt.runtime.externs import EXTERNS, Candidate, Spec, register
 
 aten = torch.ops.aten
@@ -103,7 +104,7 @@ def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list
     args, kwargs = params.get("args"), params.get("kwargs", {})
     if args is None:
         args = tuple(Slot(i) for i in range(len(inputs)))
-    return [Candidate("aten", _call_with(op, args, kwargs))]
+    return [Candidate("aten", _call_with(KERNELS.get(op, op), args, kwargs))]
 
 
 def _call_with(op: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:

@@ -1,0 +1,56 @@
+"""Operators whose kernels want more than their schema says, as functions that a graph can call like any other operator.
+
+The LSTM layers of oneDNN read their arguments as row-major, whatever their strides say. The forward hands the backward
+a workspace, of a size that no metadata rule can know, and leaves it out where gradients are off. In a program the
+workspace is a tensor without elements, as its metadata says, which views the memory of the real one; the backward looks
+at that whole memory again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from smelt.base.errors import SmeltError
+
+aten = torch.ops.aten
+
+
+def _contiguous(args: tuple[Any, ...]) -> list[Any]:
+    return [a.contiguous() if isinstance(a, torch.Tensor) else a for a in args]
+
+
+def lstm_layer(*args: Any) -> tuple[torch.Tensor, ...]:
+    """`aten.mkldnn_rnn_layer`: output, hidden state, cell state, workspace."""
+    with torch.enable_grad():
+        *results, workspace = aten.mkldnn_rnn_layer.default(*_contiguous(args))
+    if workspace is None:
+        workspace = torch.empty(0, dtype=torch.uint8)
+    return (*results, workspace[:0])
+
+
+def lstm_layer_backward(*args: Any) -> tuple[torch.Tensor, ...]:
+    """`aten.mkldnn_rnn_layer_backward`, whose last argument is the workspace: gradients of input, weights, states.
+
+    Raises:
+        SmeltError: somebody copied the saved workspace, or the forward made none.
+    """
+    *given, workspace = args
+    storage = workspace.untyped_storage()
+    if not storage.nbytes():
+        raise SmeltError(
+            "the backward of an LSTM without the workspace of its forward",
+            why="a hook on saved tensors copied it, or the forward ran in eval mode",
+            hint="train the LSTM in train mode and without such hooks",
+        )
+    whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+    return aten.mkldnn_rnn_layer_backward.default(*_contiguous(tuple(given)), whole)
+
+
+KERNELS: dict[Any, Callable[..., Any]] = {
+    aten.mkldnn_rnn_layer.default: lstm_layer,
+    aten.mkldnn_rnn_layer_backward.default: lstm_layer_backward,
+}
+"""What runs in place of an operator."""

@@ -1,0 +1,44 @@
+"""Kernels that want more than their schema says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from smelt.base.errors import SmeltError
+from smelt.base.kernels import KERNELS, lstm_layer, lstm_layer_backward
+
+aten = torch.ops.aten
+
+
+def arguments(x: torch.Tensor, train: bool = True) -> tuple[object, ...]:
+    torch.manual_seed(0)
+    lstm = nn.LSTM(x.shape[2], 5)
+    state = torch.zeros(x.shape[1], 5)
+    weights = [p.detach() for p in lstm.parameters()]
+    return (x, *weights, state, state, False, [], 2, 5, 1, True, False, False, train)
+
+
+def test_a_layer_reads_any_strides() -> None:
+    x = torch.randn(3, 6, 7).permute(2, 0, 1)
+    ours, rowmajor = lstm_layer(*arguments(x)), lstm_layer(*arguments(x.contiguous()))
+    for a, b in zip(ours, rowmajor, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_workspace_has_no_elements_and_reaches_the_backward() -> None:
+    args = arguments(torch.randn(7, 3, 6))
+    with torch.no_grad():
+        output, hidden, cell, workspace = lstm_layer(*args)
+    assert workspace.shape == (0,) and workspace.untyped_storage().nbytes() > 0
+    x, *rest = args
+    given = (*args[:7], output, hidden, cell, torch.ones_like(output), None, None, False, 2, 5, 1, True, True, False)
+    gradient, *_ = lstm_layer_backward(*given, [], False, workspace)
+    assert torch.isfinite(gradient).all() and gradient.shape == (7, 3, 6)
+    with pytest.raises(SmeltError, match="workspace"):
+        lstm_layer_backward(*given, [], False, workspace.clone())
+
+
+def test_the_table_names_operators() -> None:
+    assert all(isinstance(op, torch._ops.OpOverload) for op in KERNELS)
