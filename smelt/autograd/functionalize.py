@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 from smelt.autograd.simpler import PURE, WRITES, full, identity
 from smelt.autograd.views import read_view, write_memory, write_view
 from smelt.base.errors import CompileError, Unsupported
+from smelt.graph.known import forget, remember
 from smelt.graph.meta import TensorMeta, contiguous_stride, may_overlap
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.trace import Layout, Place, TraceTensor, answer_for, argument, trace_like
@@ -194,13 +195,15 @@ class GraphRecorder:
         if tensor.requires_grad:
             raise Unsupported("a tensor that requires grad and is no input of the graph", hint="pass it as an argument")
         traced = self.literal(tensor)
+        if tensor.numel() != 1:  # the graph holds the tensor itself, whose owner may write to it
+            forget(traced)
         self._constants[id(tensor)] = (tensor, traced)
         return traced
 
     def literal(self, tensor: torch.Tensor) -> TraceTensor:
         """A constant: a single number becomes `full`, others an attribute of the module."""
         traced = trace_like(tensor, requires_grad=False)
-        traced.place.storage.constant = tensor
+        remember(traced, tensor)
         if tensor.numel() == 1:
             self.bind(traced, full(self, traced.place.layout.val, tensor.item()))
             return traced

@@ -19,7 +19,17 @@ from torch import fx
 
 from smelt.autograd.functionalize import GraphRecorder, is_view_node
 from smelt.autograd.inputs import make_inputs, overlapping
-from smelt.autograd.plan import Constant, Fresh, Joint, Mutation, OutputPlan, Repeated, SameInput, View
+from smelt.autograd.plan import (
+    Constant,
+    Fresh,
+    Joint,
+    Mutation,
+    OutputPlan,
+    Repeated,
+    SameInput,
+    SparseGradient,
+    View,
+)
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
@@ -118,8 +128,8 @@ class _Trace:
             differentiable, found = self.backward(mutations)
             if self.versions() != written:
                 raise Unsupported("a backward that writes to an input of the graph")
-            grads = {i: self.rec.value(g.place) for i, g in found.items()}
-        return self.finish(outputs, mutations, values, differentiable, grads, seed)
+            grads, positions = self.gradients(found)
+        return self.finish(outputs, mutations, values, differentiable, grads, positions, seed)
 
     # -- after the forward ------------------------------------------------------------------------------------------
 
@@ -220,6 +230,20 @@ class _Trace:
         found = {i: g for i, g in zip(wanted, grads, strict=True) if g is not None}
         return tuple(roots) if found else (), {i: self.traced(g) for i, g in found.items()}
 
+    def gradients(self, found: dict[int, TraceTensor]) -> tuple[list[fx.Node], dict[int, int | SparseGradient]]:
+        """The gradients that the graph returns, and for each input how its own is made of them."""
+        nodes: list[fx.Node] = []
+        positions: dict[int, int | SparseGradient] = {}
+        for i, gradient in found.items():
+            rows, here = gradient.place.rows, len(nodes)
+            if rows is None:
+                positions[i] = here
+                nodes.append(self.rec.value(gradient.place))
+            else:
+                positions[i] = SparseGradient(here, here + 1, tuple(gradient.shape), rows.but)
+                nodes += [self.rec.value(rows.indices.place), self.rec.value(rows.values.place)]
+        return nodes, positions
+
     # -- the graph --------------------------------------------------------------------------------------------------
 
     def finish(
@@ -228,7 +252,8 @@ class _Trace:
         mutations: tuple[Mutation, ...],
         values: list[fx.Node],
         differentiable: tuple[int, ...],
-        grads: dict[int, fx.Node],
+        grads: list[fx.Node],
+        positions: dict[int, int | SparseGradient],
         seed: fx.Node,
     ) -> Joint:
         rec, graph = self.rec, self.rec.graph
@@ -236,8 +261,9 @@ class _Trace:
         values = _own_memory(rec, values, own, {self.inputs[m.input].node for m in mutations})
         metas = [t.place.layout.val for t in self.program]
         metas += [self.inputs[m.input].place.layout.val for m in mutations]
-        metas += [self.inputs[i].leaf.place.layout.val for i in grads]
-        output = graph.output((*values, *grads.values()))
+        by_position = {k: self.inputs[i].leaf.place.layout.val for i, k in positions.items() if isinstance(k, int)}
+        metas += [by_position.get(k) or node.meta["val"] for k, node in enumerate(grads)]
+        output = graph.output((*values, *grads))
         output.meta["val"] = tuple(_dense(m) for m in metas)
         remove_dead(graph)
         has_seed = not self.options.eager_rng and any(n.meta.get("random") for n in graph.nodes)
@@ -246,7 +272,6 @@ class _Trace:
         if not differentiable:
             for node in [n for n in graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]:
                 graph.erase_node(node)
-        positions = {i: k for k, i in enumerate(grads)}
         _placeholders_first(graph)
         return Joint(
             module=GraphModule(rec.root, graph),

@@ -73,6 +73,22 @@ class Mutation:
     grad: bool
 
 
+@dataclass(frozen=True)
+class SparseGradient:
+    """A gradient that eager gives as a sparse tensor: two of the program's results, put together at each call.
+
+    Attributes:
+        indices, values: positions among the gradients: of the rows (1, n) and of what each receives (n, ...).
+        size: that of the whole gradient.
+        but: the row whose entries are left out, or None.
+    """
+
+    indices: int
+    values: int
+    size: tuple[int, ...]
+    but: int | None
+
+
 @dataclass
 class Joint:
     """A functional graph of forward and backward, and what a caller needs to run it.
@@ -87,7 +103,7 @@ class Joint:
         mutations: in the order of the values in the graph's outputs.
         outputs: how each user output is made.
         differentiable: positions among program outputs and mutated values that have a tangent.
-        gradients: for each primal the position of its gradient among the gradients, or None.
+        gradients: for each primal the position of its gradient among the gradients, how it is made of two, or None.
         has_seed: random operators are in the graph and are to be drawn from a seed.
         autocast: traced inside an autocast region, so calls come from inside one.
     """
@@ -98,7 +114,7 @@ class Joint:
     mutations: tuple[Mutation, ...]
     outputs: tuple[OutputPlan, ...]
     differentiable: tuple[int, ...]
-    gradients: tuple[int | None, ...]
+    gradients: tuple[int | SparseGradient | None, ...]
     has_seed: bool
     autocast: bool
 

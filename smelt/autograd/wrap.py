@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, View
+from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, SparseGradient, View
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast
 from smelt.graph.meta import TensorMeta
@@ -90,6 +90,7 @@ class _Plan:
 
     Attributes:
         saving: how saved tensors relate to the caller's memory; found at the first call, the same at each.
+        sparse: some gradients are sparse tensors.
     """
 
     def __init__(self, joint: Joint, forward: Program, backward: Program) -> None:
@@ -102,6 +103,7 @@ class _Plan:
         self.without_grad = tuple(k for k, m in enumerate(joint.mutations) if not m.grad)
         self.num_grads = joint.num_outputs + len(self.with_grad)
         self.saving: _Saving | None = None
+        self.sparse = any(type(k) is SparseGradient for k in joint.gradients)
 
 
 class _Saving:
@@ -164,6 +166,8 @@ class _Compiled(torch.autograd.Function):
             found = _Gradients.apply(torch.empty(0, requires_grad=True), plan, plan.saving.count, *saved, *grads)
         else:
             found = _gradients(plan, saved[: plan.saving.count], grads)
+        if plan.sparse:
+            return (None, *(_gradient(found, k) for k in plan.joint.gradients))
         return (None, *(None if k is None else found[k] for k in plan.joint.gradients))
 
 
@@ -181,6 +185,21 @@ def _gradients(
         inputs.append(_tangent(grad, meta))
     with below_autograd(), disable_autocast():
         return tuple(plan.backward(inputs))
+
+
+def _gradient(found: Sequence[torch.Tensor], made: int | SparseGradient | None) -> torch.Tensor | None:
+    """One input's gradient from what the backward program returned."""
+    match made:
+        case None:
+            return None
+        case SparseGradient(first, second, size, but):
+            indices, values = found[first], found[second]
+            if but is not None:
+                kept = indices[0] != but
+                indices, values = indices[:, kept], values[kept]
+            return torch.sparse_coo_tensor(indices, values, size, check_invariants=False)
+        case position:
+            return found[position]
 
 
 def _tangent(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:

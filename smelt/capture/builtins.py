@@ -24,6 +24,7 @@ from smelt.capture.generators import TracedGenerator
 from smelt.capture.opcodes import read_variable
 from smelt.capture.registry import ATTR, special
 from smelt.capture.stores import delete_attr, is_external, store_attr, store_generic
+from smelt.graph.known import known_value
 from smelt.graph.trace import TraceTensor
 
 Args = tuple[Any, ...]
@@ -298,7 +299,10 @@ def _register_numbers() -> None:
 
         def convert(vm: Any, args: Args, kwargs: Kwargs, kind: Any = kind, name: str = name) -> Any:
             if args and type(args[0]) is TraceTensor:
-                raise containers.tensor_value(f"{kind.__name__}() of a tensor")
+                known = known_value(args[0])
+                if known is None:
+                    raise containers.tensor_value(f"{kind.__name__}() of a tensor")
+                return user(kind, known)
             method = python_method(vm, args[0], name) if args else None
             return vm.call(method, (args[0],), {}) if method is not None else vm.native(kind, *args, **kwargs)
 

@@ -17,6 +17,7 @@ from smelt.capture.generators import TracedGenerator
 from smelt.capture.operators import compare
 from smelt.capture.sources import sequence_item
 from smelt.capture.values import LEAVES
+from smelt.graph.known import known_value
 from smelt.graph.trace import TraceTensor
 
 _ITERATORS = collections.abc.Iterator
@@ -28,7 +29,10 @@ def truth(vm: Any, value: Any) -> bool:
     if kind in LEAVES:
         return bool(value)
     if kind is TraceTensor:
-        raise tensor_value("a branch on a tensor's value")
+        known = known_value(value)
+        if known is None:
+            raise tensor_value("a branch on a tensor's value")
+        return user(bool, known)
     if isinstance(value, CONTAINERS) and python_method(vm, value, "__bool__") is None:
         return length(vm, value) != 0
     method = python_method(vm, value, "__bool__")

@@ -202,6 +202,12 @@ def is_tensor(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return isinstance(args[0], torch.Tensor)
 
 
+@special(torch.jit.annotate)
+def annotate(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.jit.annotate(type, value)`: the value; the type is for another compiler."""
+    return [*args, *kwargs.values()][1]
+
+
 @special(torch._assert)
 def assert_that(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """`torch._assert(condition, message)`: a condition on tensors is not checked in a graph."""

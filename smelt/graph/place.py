@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
@@ -103,19 +103,29 @@ class Place:
         layout: metadata of the tensor at this place.
         parent, step: how it views another place; None for the root.
         node: the recorder's value of this place as of storage version `version`.
+        rows: what a sparse gradient is made of; the place then stands for it.
     """
 
-    __slots__ = ("layout", "storage", "parent", "step", "node", "version")
+    __slots__ = ("layout", "storage", "parent", "step", "node", "version", "rows")
 
     def __init__(self, layout: Layout, parent: Place | None = None, step: Step | None = None) -> None:
         self.layout, self.parent, self.step = layout, parent, step
         self.node: Any = None
         self.version = -1
+        self.rows: Rows | None = None
         if parent is None:
             self.storage = Storage()
             self.storage.root = self
         else:
             self.storage = parent.storage
+
+
+class Rows(NamedTuple):
+    """A sparse gradient: row `indices[0, k]` of the whole receives `values[k]`, for each k where that is not `but`."""
+
+    indices: PlacedTensor
+    values: PlacedTensor
+    but: int | None
 
 
 class PlacedTensor(torch.Tensor):

@@ -178,6 +178,23 @@ def _embedding(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     return _fresh(weight, (*indices.shape, weight.shape[1]))
 
 
+def _embedding_bag(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    """The real operator on one row of zeros: which of its side results are empty depends on the path it takes."""
+    values = (*args, *(p.default_value for p in func._schema.arguments[len(args) :]))
+    weight, indices, offsets, by_frequency, mode, sparse, factors, last, padding = values
+    val, index, offset = val_of(weight), val_of(indices), val_of(offsets)
+    if kwargs or val.device.type != "cpu" or val.ndim != 2 or index.ndim != 1 or offset.ndim != 1:
+        return None
+    table = torch.empty_strided((1, val.shape[1]), val.stride, dtype=val.dtype).zero_()
+    starts = torch.zeros(offset.shape, dtype=offset.dtype)
+    if last:
+        starts[-1:] = index.shape[0]
+    scale = None if factors is None else torch.zeros(index.shape, dtype=val_of(factors).dtype)
+    places = torch.zeros(index.shape, dtype=index.dtype)
+    out = func(table, places, starts, by_frequency, mode, sparse, scale, last, min(padding, 0))
+    return tuple(layout_for(tuple(o.shape), o.dtype, tuple(o.stride()), val.device) for o in out)
+
+
 def _gather(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     val, dim, index = val_of(args[0]), args[1], val_of(args[2])
     if kwargs or val.ndim != index.ndim or not _in_range(dim, val.ndim) or index.dtype is not torch.int64:
@@ -198,6 +215,23 @@ def _index(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     if shape is None or not plain or not (is_row_major(val) or len(indices) == val.ndim):
         return None
     return _fresh(val, (*val.shape[: places[0]], *shape, *val.shape[places[-1] + 1 :]))
+
+
+def _index_add(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    val, dim, index, source = val_of(args[0]), args[1], val_of(args[2]), val_of(args[3])
+    fits = val.ndim == source.ndim and _in_range(dim, val.ndim) and val.dtype is source.dtype and index.ndim == 1
+    if kwargs or not fits or not val.ndim or not is_row_major(val) or index.dtype not in (torch.int64, torch.int32):
+        return None
+    place = dim % val.ndim
+    wanted = (*val.shape[:place], *index.shape, *val.shape[place + 1 :])
+    return _fresh(val, val.shape) if source.shape == wanted else None
+
+
+def _searchsorted(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    if len(args) > 2 or kwargs.keys() - {"right"}:
+        return None
+    val = val_of(args[1])
+    return _fresh(val, val.shape, torch.int64)
 
 
 def _part_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
@@ -429,8 +463,12 @@ _RULES: dict[OpOverload, Rule] = {
     aten.mean.dim: _mean,
     aten.sum.dim_IntList: _sum,
     aten.embedding.default: _embedding,
+    aten._embedding_bag.default: _embedding_bag,
+    aten._embedding_bag_forward_only.default: _embedding_bag,
     aten.gather.default: _gather,
     aten.index.Tensor: _index,
+    aten.index_add.default: _index_add,
+    aten.searchsorted.Tensor: _searchsorted,
     aten.select_backward.default: _part_backward,
     aten.slice_backward.default: _part_backward,
     **{

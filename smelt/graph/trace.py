@@ -16,7 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from smelt.base.errors import Unsupported
 from smelt.base.torch_c import disabled_torch_function
+from smelt.graph import sparse
 from smelt.graph.answers import DataDependent, answer_for, depends_on_values
+from smelt.graph.known import follow, forget, known_value, remember
 from smelt.graph.meta import TensorMeta
 from smelt.graph.place import Layout, Place, PlacedTensor, Step, Storage, layout_for, layout_of
 from smelt.graph.schema import Kind, OpInfo, op_info
@@ -83,6 +85,9 @@ class TraceTensor(PlacedTensor):
         self.place = other.place
 
     def tolist(self) -> Any:
+        value = known_value(self)
+        if value is not None:
+            return value.tolist()
         raise depends_on_values("tensor.tolist()")
 
     def numpy(self, *_: Any, **__: Any) -> Any:
@@ -99,7 +104,13 @@ class TraceTensor(PlacedTensor):
 
 
 class Recorder(Protocol):
-    """Who writes operators down. Places carry the recorder's values in `node`."""
+    """Who writes operators down. Places carry the recorder's values in `node`.
+
+    Attributes:
+        backward: the autograd engine is running.
+    """
+
+    backward: bool
 
     def pure(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any, outputs: Any) -> None:
         """`outputs` (one trace tensor, or a list with None gaps) are the fresh results of a pure operator."""
@@ -170,7 +181,8 @@ def trace_like(source: torch.Tensor | TensorMeta, requires_grad: bool | None = N
 def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     """Run one operator on trace tensors (and scalars): metadata, aliasing and, with a recorder, a record.
 
-    Real tensors among the arguments become constants of the recorder, or only lend their metadata.
+    Real tensors among the arguments become constants of the recorder, or only lend their metadata. Values that follow
+    from constants alone are computed on the way (see `known`).
 
     Raises:
         DataDependent: values are needed to know the result.
@@ -188,6 +200,12 @@ def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     if rewrite is not None:
         func, args = rewrite(tuple(args))
         info = op_info(func)
+    return _ordinary(func, info, args, kwargs, recorder)
+
+
+def _ordinary(
+    func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
+) -> Any:
     args, kwargs = _as_traced(args, kwargs, recorder)
     answer = answer_for(func, args, kwargs)
     if info.kind is Kind.PURE:
@@ -197,6 +215,7 @@ def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
             out = _fresh(answer)
         if recorder is not None:
             recorder.pure(func, args, kwargs, answer, out)
+        follow(func, info, args, kwargs, out)
         return out
     if info.kind is Kind.VIEW:
         return _view(func, args, kwargs, answer)
@@ -243,6 +262,8 @@ def _write(
 ) -> Any:
     answers = answer if isinstance(answer, (list, tuple)) else [answer]
     fresh = [_fresh(a) for a, source in zip(answers, info.returned, strict=False) if source is None]
+    for name in info.written:
+        forget(argument(func, args, kwargs, name))
     if recorder is not None:
         recorder.write(func, info, args, kwargs, answer, fresh)
     if not info.returned:
@@ -298,15 +319,19 @@ def _lift(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], reco
     (value,) = args
     if type(value) is TraceTensor:
         return value
-    return trace_like(value) if recorder is None else recorder.literal(value)
+    if recorder is not None:
+        return recorder.literal(value)
+    traced = trace_like(value)
+    remember(traced, value.clone())  # it may lie in an array of the program, which is free to write there
+    return traced
 
 
 def _scalar(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     value = args[0]
     if type(value) is TraceTensor:
-        storage = value.place.storage
-        if storage.constant is not None and storage.version == 0 and value.place.parent is None:
-            return storage.constant.item()
+        known = known_value(value)
+        if known is not None:
+            return known.item()
         raise depends_on_values("reading a tensor as a Python number (.item(), bool(), int(), float())")
     return value.item()
 
@@ -355,7 +380,39 @@ def _resize(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], re
     return tensor
 
 
+def _call(recorder: Recorder | None) -> sparse.Call:
+    return lambda op, *args, **kwargs: propagate(op, args, kwargs, recorder)
+
+
+def _bag_backward(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    if not argument(func, args, kwargs, "sparse"):
+        return _ordinary(func, op_info(func), args, kwargs, recorder)
+    given = _as_traced([argument(func, args, kwargs, a.name) for a in func._schema.arguments], {}, recorder)[0]
+    return sparse.of_bags(_call(recorder), given)
+
+
+def _coordinates(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    if recorder is None or not recorder.backward:
+        raise Unsupported("a sparse tensor", why="graphs hold strided tensors only", hint="keep it out of the function")
+    size, indices, values = _as_traced(args[2:5], {}, recorder)[0]
+    return sparse.of_coordinates(_call(recorder), size, indices, values)
+
+
+def _sum_of_gradients(
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
+) -> Any:
+    out = _ordinary(func, op_info(func), args, kwargs, recorder)
+    if recorder is not None and recorder.backward and len(args) == 2 and not kwargs:
+        a, b = (x.place.rows if type(x) is TraceTensor else None for x in args)
+        if a is not None and b is not None:
+            out.place.rows = sparse.add_rows(_call(recorder), a, b)
+    return out
+
+
 _SPECIAL: dict[OpOverload, Rule] = {
+    aten.add.Tensor: _sum_of_gradients,
+    aten._embedding_bag_backward.default: _bag_backward,
+    aten._sparse_coo_tensor_with_dims_and_tensors.default: _coordinates,
     aten.lift_fresh.default: _lift,
     aten.lift.default: _lift,
     aten._local_scalar_dense.default: _scalar,

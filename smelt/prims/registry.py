@@ -79,6 +79,8 @@ class Lowering(Builder):
         """
         wide = compute_dtype(dtype or result_dtype(*map(_promotes_as, operands)))
         shape = self.out.shape
+        if not any(isinstance(x, Node) for x in operands):  # `torch.div(8, 3)`: a prim needs one tensor
+            operands = (self.full(shape, operands[0], wide, self.out.device), *operands[1:])
         ready = [self.broadcast(self.convert(x, wide), shape) if isinstance(x, Node) else x for x in operands]
         return self.convert(compute(*ready), self.out.dtype)
 

@@ -194,3 +194,33 @@ def test_fx_code_of_the_graph_runs():
     run(X)
     (graph,) = describe(run._smelt_session).graphs
     assert "def forward" in graph.code and torch.equal(graph(X)[0], (X * 2).sum())
+
+
+def test_small_constants_are_read_as_numbers():
+    def fn(x):
+        scale = torch.sqrt(torch.tensor(x.size(-1), dtype=torch.float) * 3)
+        span = torch.tensor([x.size(0), 1]) * 2
+        if scale > 1 and float(scale) > 2:
+            x = x[: span[1]] / scale
+        return x.clamp(0, torch.tensor(4.0) - span[1]) + span.tolist()[0]
+
+    run = compiled(fn, fullgraph=True)
+    assert same(run(X), fn(X))
+    assert same(run(X[:, :1]), fn(X[:, :1]))
+
+
+def test_a_constant_that_was_written_is_not_read():
+    def fn(x):
+        total = torch.tensor(1.0)
+        total += x.sum()
+        return x * 2 if total > 10 else x
+
+    run = compiled(fn)
+    for x in (X, X - 10):
+        assert same(run(x), fn(x))
+
+
+def test_jit_annotate_is_its_value():
+    assert nodes(lambda x: torch.cat(torch.jit.annotate(list[torch.Tensor], [x, x])), X) == [
+        ("call_function", torch.cat)
+    ]

@@ -54,6 +54,23 @@ CASES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "cat last": lambda: (aten.cat.default, [last(2, 3, 4, 4), last(2, 5, 4, 4)], 1),
     "cat mixed": lambda: (aten.cat.default, [last(2, 3, 4, 4), torch.ones(2, 5, 4, 4)], -3),
     "stack": lambda: (aten.stack.default, [torch.ones(2, 3).t()] * 3, -1),
+    "index_add": lambda: (
+        aten.index_add.default, torch.ones(4, 3), -1, torch.tensor([0, 2, 2, 1]), torch.ones(4, 4)
+    ),
+    "searchsorted": lambda: (aten.searchsorted.Tensor, torch.tensor([0, 2]), torch.arange(6).view(2, 3).t()),
+    "embedding bag, quick": lambda: (
+        aten._embedding_bag.default, torch.ones(9, 4), torch.tensor([8, 1, 2]), torch.tensor([0, 2]), False, 0
+    ),
+    "embedding bag, padded": lambda: (
+        aten._embedding_bag.default, torch.ones(9, 4), torch.tensor([8, 1, 2]), torch.tensor([0, 2, 3]), False, 0,
+        False, torch.ones(3), True, 8,
+    ),
+    "embedding bag, mean": lambda: (
+        aten._embedding_bag.default, torch.ones(9, 4).double(), torch.tensor([8, 1, 2]), torch.tensor([0, 2]), False, 1
+    ),
+    "embedding bag, maximum, no gradient": lambda: (
+        aten._embedding_bag_forward_only.default, torch.ones(9, 4), torch.tensor([8, 1]), torch.tensor([0, 2]), False, 2
+    ),
     "mean": lambda: (aten.mean.dim, torch.ones(2, 3, 4), [1, -1], True),
     "mean dropped": lambda: (aten.mean.dim, torch.ones(2, 3, 4), [0]),
     "mean of a transposed": lambda: (aten.mean.dim, torch.ones(2, 3, 4).permute(2, 0, 1), [0], True),

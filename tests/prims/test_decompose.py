@@ -186,3 +186,11 @@ def test_nll_backward_has_no_scatter():
     args = (g.input(torch.tensor(1.0), "g"), g.input(X), g.input(target, "t"), None, 1, -100)
     prims = decompose(g.done(g.call(aten.nll_loss_backward.default, *args, g.input(torch.tensor(3.0), "n"))))
     assert not {"scatter", "scatter_add", "index_put"} & set(names(prims))
+
+
+def test_operands_that_are_all_numbers_become_a_tensor():
+    g = Joint()
+    calls = [(aten.div.Tensor_mode, {"rounding_mode": "trunc"}), (aten.mul.Tensor, {}), (aten.div.Tensor, {})]
+    out = [g.call(op, 17, 4, **kwargs) for op, kwargs in calls]
+    for ours, eager in zip(decompose(g.done(*out))(), (g.real[node] for node in out), strict=True):
+        assert ours.dtype == eager.dtype and torch.equal(ours, eager)
