@@ -8,7 +8,7 @@ backward of the cheapest ones is taken, by scipy's Dinic on a sparse matrix.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -83,6 +83,7 @@ class _Split:
         needed = _ancestors(_nodes(self.gradients))
         self.early = [n for n in self.nodes if n in needed and n not in self.late]
         self.needed = needed
+        self.direct = {g for g in _nodes(self.gradients) if g not in self.late}  # gradients that need no tangent
         self.costs = Costs(self.nodes[:-1], self.needed_forward, _nodes(self.values))
 
     # -- choosing
@@ -151,16 +152,11 @@ class _Split:
                     edge(2 * i + 1, 2 * j, math.inf)
                 elif not read_late and user in self.needed and user in self.late:
                     read_late = True
-            if read_late or node in self._direct:
+            if read_late or node in self.direct:
                 edge(2 * i + 1, sink, math.inf)
         graph = _capacities(tails, heads, costs, sink + 1)
         reaches = _sink_side(graph, source, sink)
         return [n for i, n in enumerate(self.early) if reaches[2 * i + 1] and not reaches[2 * i]]
-
-    @property
-    def _direct(self) -> set[Node]:
-        """Gradients that do not depend on any tangent."""
-        return {g for g in _nodes(self.gradients) if g not in self.late}
 
     # -- building the two graphs
 
@@ -168,19 +164,26 @@ class _Split:
         results = [*self.values, *saved]
         metas = (*self.value_metas, *(n.meta["val"] for n in saved))
         module = _extract(self.module, self.inputs, results, metas, self.nodes)
-        module.meta["saved"] = [self._describe(n) for n in saved]
+        describe = self._describer()
+        module.meta["saved"] = [describe(n) for n in saved]
         return module
 
     def backward(self, saved: Sequence[Node]) -> fx.GraphModule:
         late = (n for n in self.nodes if n in self.late)  # recomputed values then live briefly
         return _extract(self.module, [*saved, *self.tangents], self.gradients, self.gradient_metas, late)
 
-    def _describe(self, node: Node) -> Saved:
-        if node in self.inputs:
-            return Saved("input", self.inputs.index(node), node.name)
-        if node in self.values:
-            return Saved("output", list(self.values).index(node), node.name)
-        return Saved("intermediate", -1, node.name)
+    def _describer(self) -> Callable[[Node], Saved]:
+        inputs = {node: i for i, node in enumerate(self.inputs)}
+        outputs = {node: i for i, node in reversed(list(enumerate(self.values)))}
+
+        def describe(node: Node) -> Saved:
+            if node in inputs:
+                return Saved("input", inputs[node], node.name)
+            if node in outputs:
+                return Saved("output", outputs[node], node.name)
+            return Saved("intermediate", -1, node.name)
+
+        return describe
 
 
 def _nodes(values: Iterable[object]) -> list[Node]:

@@ -6,6 +6,7 @@ What it needs by name is handed in by whoever executes it: `extern`, `Slot`, `Wo
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ from smelt.codegen.body import FAULT
 from smelt.codegen.cpp import CppRenderer, Kernels, kernel_name, render_kernels, segment_source
 from smelt.loops.ir import Constant, Extern, Input, Item, Ref
 from smelt.schedule.plan import Schedule
-from smelt.schedule.realize import StridedView, metas_of
+from smelt.schedule.realize import StridedView, metas_of, references
 
 SHORT_BYTES = 1 << 16
 """A segment that touches less than this keeps the interpreter lock: releasing it would cost more than it gives."""
@@ -68,7 +69,7 @@ class _Host:
         self.plan, self.kernels, self.nodes = plan, kernels, plan.program.nodes
         self.constants: list[torch.Tensor] = []
         self.segments: list[list[str]] = []
-        self.views: list[tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]] = []
+        self.views: dict[tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]], int] = {}
         self.view_names: dict[StridedView, str] = {}
         self.inputs = plan.program.inputs
         self.variable: dict[str, str] = {name: f"x{i}" for i, name in enumerate(self.inputs)}
@@ -84,6 +85,7 @@ class _Host:
                     self.constants.append(tensor)
                 case Item(name=name, inputs=(source,), position=position):
                     self.items.setdefault(source, {})[position] = name
+        self.fresh, self.results = itertools.count(), itertools.count()
         self.outputs = {o.name for o in plan.program.outputs if o.name is not None}
         self.extern_lines: list[tuple[str, str]] = []
         self.kernel_slots: dict[int, int] = {}
@@ -205,7 +207,7 @@ class _Host:
             for name in self.plan.groups[number].members:
                 if name in self.plan.stored and not self.in_arena(name) and name not in self.variable:
                     fresh.append(name)
-                    self.variable[name] = f"o{len([v for v in self.variable.values() if v[0] == 'o'])}"
+                    self.variable[name] = f"o{next(self.fresh)}"
         for name in fresh:
             self.allocate(body, name)
             self.bind(body, name, bound)
@@ -277,7 +279,7 @@ class _Host:
         body(f"{self.result_name(node.name)} = {function}.call({arguments})")
 
     def result_name(self, name: str) -> str:
-        self.variable[name] = f"e{sum(v[0] == 'e' for v in self.variable.values())}"
+        self.variable[name] = f"e{next(self.results)}"
         return self.variable[name]
 
     def argument(self, name: str) -> str:
@@ -298,9 +300,7 @@ class _Host:
             dtype = metas_of(self.nodes[view.base]).dtype
             offset = self.plan.memory.offsets[view.base] + view.offset * dtype.itemsize
             entry = (offset, dtype, view.shape, view.stride)
-            if entry not in self.views:
-                self.views.append(entry)
-            known = self.view_names[view] = f"v[{self.views.index(entry)}]"
+            known = self.view_names[view] = f"v[{self.views.setdefault(entry, len(self.views))}]"
         return known
 
     def definition(self, node: Extern, refs: Sequence[str | None]) -> str:
@@ -337,22 +337,7 @@ def _tensors(node: Extern) -> list[str | None]:
     if node.parameters:
         pairs = zip(node.parameters, node.args, strict=True)
         return [a.name if isinstance(a, Ref) else None for p, a in pairs if _is_tensor(p, a, node)]
-    found: list[str | None] = []
-
-    def walk(value: Any) -> None:
-        match value:
-            case Ref(name):
-                found.append(name)
-            case tuple() | list():
-                for item in value:
-                    walk(item)
-            case dict():
-                for item in value.values():
-                    walk(item)
-
-    walk(node.args)
-    walk(node.kwargs)
-    return found
+    return [*references(node.args), *references(node.kwargs)]
 
 
 @dataclass(frozen=True)

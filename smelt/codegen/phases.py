@@ -101,23 +101,20 @@ class Phases:
     def needed_in(self) -> dict[str, set[int]]:
         """Values computed in the inner loops, users before operands, each with an empty set of phases."""
         order: dict[str, None] = {}
-
-        def visit(name: str) -> None:
-            if name in order:
-                return
-            member = self.nest.members.get(name)
-            if member is None and name in self.plan.stored:
-                return
-            for source in self.nodes[name].inputs:
-                visit(source)
-            order[name] = None
-
         for member in self.nest.members.values():
-            visit(member.name)
+            self.visit(member.name, order)
         needed: dict[str, set[int]] = {name: set() for name in reversed(order)}
         for member in self.nest.members.values():
             needed[member.name].add(self.depth_of_source(member))
         return needed
+
+    def visit(self, name: str, order: dict[str, None]) -> None:
+        """Add a value after its operands."""
+        if name in order or (name not in self.nest.members and name in self.plan.stored):
+            return
+        for source in self.nodes[name].inputs:
+            self.visit(source, order)
+        order[name] = None
 
     def settle(self, name: str, needed: dict[str, set[int]]) -> None:
         """Pass the phases that need `name` on to its operands: one only, where the value is kept after it."""

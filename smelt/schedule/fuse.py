@@ -79,9 +79,13 @@ class _Fusion:
             self.version[position] = 0
 
     def _connect(self) -> None:
-        """Ancestors and descendants of every unit as bit sets, over the buffers each one reads."""
+        """Ancestors and descendants of every unit as bit sets, over the buffers each one reads.
+
+        A merged group keeps the bits of all that went into it (`own`), so that what knows both parts needs no change.
+        """
         self.before: dict[int, int] = {}
         self.after: dict[int, int] = {}
+        self.own: dict[int, int] = {}
         direct: dict[int, set[int]] = {}
         for number in self.result.number_of.values():
             direct[number] = {self.result.number_of[name] for name in self.reads(number)} - {number}
@@ -90,6 +94,8 @@ class _Fusion:
                 mask |= self.before[source] | 1 << source
             self.before[number] = mask
             self.after[number] = 0
+            self.own[number] = 1 << number
+        self.alive = sum(self.own.values())
         for number in reversed(direct):
             mask = self.after[number] | 1 << number
             for source in direct[number]:
@@ -164,9 +170,8 @@ class _Fusion:
     def _try(self, number_a: int, number_b: int, saved: int) -> bool:
         a, b = self.groups[number_a], self.groups[number_b]
         refusal: str | None = None
-        if self.after[number_a] & self.before[number_b] & ~(1 << number_a | 1 << number_b):
-            refusal = "another kernel must run between them"
-        elif self.after[number_b] & self.before[number_a] & ~(1 << number_a | 1 << number_b):
+        both = self.own[number_a] | self.own[number_b]
+        if self.after[number_a] & self.before[number_b] & ~both or self.after[number_b] & self.before[number_a] & ~both:
             refusal = "another kernel must run between them"
         else:
             shared = sorted(self._shared(a, b), key=lambda n: -_bytes(self.program.nodes[n]))
@@ -192,14 +197,19 @@ class _Fusion:
         for name in merged.accesses:
             self.touching[name].discard(b)
             self.touching[name].add(a)
-        one, gone = 1 << a, ~(1 << b)
-        before = (self.before[a] | self.before[b]) & ~one & gone
-        after = (self.after[a] | self.after[b]) & ~one & gone
-        self.before[a], self.after[a] = before, after
-        for unit in bits(after):
-            self.before[unit] = (self.before[unit] | before | one) & gone
-        for unit in bits(before):
-            self.after[unit] = (self.after[unit] | after | one) & gone
+        self._join_order(a, b)
+
+    def _join_order(self, a: int, b: int) -> None:
+        """Give everything around the new group the order that it brings; what was on the same side of both has it."""
+        own = self.own[a] | self.own.pop(b)
+        before = (self.before[a] | self.before[b]) & ~own
+        after = (self.after[a] | self.after[b]) & ~own
+        self.alive &= ~(1 << b)
+        for unit in bits((self.after[a] ^ self.after[b]) & self.alive & ~own):
+            self.before[unit] |= before | own
+        for unit in bits((self.before[a] ^ self.before[b]) & self.alive & ~own):
+            self.after[unit] |= after | own
+        self.own[a], self.before[a], self.after[a] = own, before, after
         del self.before[b], self.after[b]
 
 

@@ -5,6 +5,7 @@ Ties keep the program's own order, which for a traced training graph is the orde
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ def order_units(units: Iterable[Unit], size: Callable[[str], int], kept: set[str
     units = list(units)
     writer = {name: unit.number for unit in units for name in unit.writes}
     by_number = {unit.number: unit for unit in units}
-    readers: dict[str, int] = {}
+    readers: dict[str, set[int]] = {}
     waiting: dict[int, int] = {}
     followers: dict[int, list[int]] = {unit.number: [] for unit in units}
     for unit in units:
@@ -39,27 +40,37 @@ def order_units(units: Iterable[Unit], size: Callable[[str], int], kept: set[str
         for source in sources:
             followers[source].append(unit.number)
         for name in unit.reads:
-            readers[name] = readers.get(name, 0) + 1
-    ready = [unit.number for unit in units if waiting[unit.number] == 0]
-    result: list[Unit] = []
+            readers.setdefault(name, set()).add(unit.number)
+    ready: list[tuple[bool, int, int]] = []
+
+    def offer(number: int) -> None:
+        unit = by_number[number]
+        heapq.heappush(ready, (_grows(unit, size, kept, readers), unit.position, number))
+
+    for unit in units:
+        if waiting[unit.number] == 0:
+            offer(unit.number)
+    done: dict[int, Unit] = {}
     while ready:
-        best = min(ready, key=lambda n: _rank(by_number[n], size, kept, readers))
-        ready.remove(best)
-        unit = by_number[best]
-        result.append(unit)
+        best = heapq.heappop(ready)[2]
+        if best in done:
+            continue
+        unit = done[best] = by_number[best]
         for name in unit.reads:
-            readers[name] -= 1
+            left = readers[name]
+            left.discard(best)
+            if len(left) == 1 and waiting[last := next(iter(left))] == 0:
+                offer(last)  # its rank may have risen; the older entry is met later and skipped
         for follower in followers[best]:
             waiting[follower] -= 1
             if waiting[follower] == 0:
-                ready.append(follower)
-    if len(result) != len(units):
+                offer(follower)
+    if len(done) != len(units):
         raise AssertionError("cycle between kernels")
-    return result
+    return list(done.values())
 
 
-def _rank(unit: Unit, size: Callable[[str], int], kept: set[str], readers: dict[str, int]) -> tuple[bool, int]:
-    """Units that shrink memory go first; growing ones wait for their place in program order."""
-    freed = sum(size(name) for name in unit.reads if readers[name] == 1 and name not in kept)
+def _grows(unit: Unit, size: Callable[[str], int], kept: set[str], readers: dict[str, set[int]]) -> bool:
+    """Whether the unit makes more than it ends. Those that do wait for their place in program order."""
     made = sum(size(name) for name in unit.writes)
-    return made > freed, unit.position
+    return made > 0 and made > sum(size(name) for name in unit.reads if len(readers[name]) == 1 and name not in kept)
