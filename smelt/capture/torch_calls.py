@@ -10,6 +10,7 @@ import torch
 import torch.overrides
 import torch.utils.checkpoint
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.distributions import Distribution
 
 from smelt.base import torch_c
 from smelt.capture.breaks import Break, UserError, user
@@ -213,6 +214,20 @@ def assert_that(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """`torch._assert(condition, message)`: a condition on tensors is not checked in a graph."""
     if type(args[0]) is not TraceTensor and not args[0]:
         raise UserError(AssertionError(*args[1:]))
+
+
+@special(torch._is_all_true)
+def is_all_true(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The check of a distribution's parameters or sample: a condition on tensors is not checked in a graph.
+
+    Like `assert`, it only raises, and torch lets a program switch it off. Elsewhere the answer needs values.
+    """
+    if vm.where().code in _VALIDATION and type(args[0]) is TraceTensor:
+        return True
+    return call_torch(vm, torch._is_all_true, args, kwargs)
+
+
+_VALIDATION = (Distribution.__init__.__code__, Distribution._validate_sample.__code__)
 
 
 class FunctionApply:

@@ -224,3 +224,16 @@ def test_jit_annotate_is_its_value():
     assert nodes(lambda x: torch.cat(torch.jit.annotate(list[torch.Tensor], [x, x])), X) == [
         ("call_function", torch.cat)
     ]
+
+
+def test_a_distribution_is_built_without_a_break():
+    def fn(x):
+        normal = torch.distributions.Normal(x, x.exp())
+        return normal, normal.log_prob(x + 1)
+
+    run = compiled(fn, fullgraph=True)
+    (ours, density), (eager, expected) = run(X), fn(X)
+    assert torch.equal(density, expected) and torch.equal(ours.scale, eager.scale)
+    assert ours.batch_shape == eager.batch_shape and ours._validate_args
+    with pytest.raises(ValueError, match="to be within the support"):
+        ours.log_prob(X * float("nan"))
