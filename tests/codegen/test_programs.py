@@ -187,3 +187,17 @@ def test_equal_layers_share_kernels():
 def test_random_graphs(seed):
     dtype = torch.float64 if seed == 5 else torch.bfloat16 if seed == 4 else torch.float32
     check(RandomGraph(seed, dtype).build(14), 5e-2 if seed == 4 else 1e-3)
+
+
+@pytest.mark.parametrize(("count", "window"), [(2, 2), (3, 2), (2, 3), (4, 2), (2, 5)])
+def test_masked_sums_over_short_windows(count, window):
+    """The gradient of a pool under a mask, summed per channel: the innermost loop runs over one row of a window."""
+    g = GraphBuilder()
+    size = count * window
+    small, h, x = g.input(2, 3, count, count), g.input(2, 3, size, size), g.input(2, 3, size, size)
+    spread = graphs.repeated(g, small, (2, 3, count, window, count, window), (3, 5))
+    positive = g.maximum(g.mul(x, 0.5), 0.0)
+    masked = g.where(g.le(positive, 0.0), 0.0, g.add(g.mul(h, x), g.reshape(spread, (2, 3, size, size))))
+    total = g.sum(masked, (0, 2, 3))
+    centred = g.sub(masked, g.broadcast_in_dim(total, (2, 3, size, size), (1,)))
+    check(g.build(total, g.sum(g.mul(masked, x), (0, 2, 3)), centred))
