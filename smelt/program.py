@@ -11,7 +11,7 @@ from smelt.base.options import Options
 from smelt.codegen.host import Rendered
 from smelt.prims.table import PRIMS
 from smelt.runtime.build import build
-from smelt.runtime.externs import EXTERNS, ExternKernel, extern
+from smelt.runtime.externs import EXTERNS, Candidate, ExternKernel, extern, spec_of
 from smelt.runtime.fallback import Slot
 from smelt.runtime.launch import launch, launch_short
 from smelt.runtime.memory import empty_strided
@@ -32,7 +32,7 @@ def load(rendered: Rendered, options: Options) -> Program:
     def bound(name: str, params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> ExternKernel:
         if name in EXTERNS or name.count(".") == 2:
             return extern(name, params, inputs, outputs, only=options.gemm)
-        return _reference(name, params)
+        return _reference(name, params, outputs)
 
     scope: dict[str, Any] = {
         "extern": bound,
@@ -49,14 +49,13 @@ def load(rendered: Rendered, options: Options) -> Program:
     return scope["call"]
 
 
-def _reference(name: str, params: dict[str, Any]) -> Any:
-    """A prim without an external kernel of its own runs its eager reference."""
+def _reference(name: str, params: dict[str, Any], outputs: list[Any]) -> ExternKernel:
+    """A prim without an external kernel of its own runs its eager reference, which may answer in other strides."""
     prim = PRIMS[name]
 
-    class Reference:
-        @staticmethod
-        def call(*tensors: torch.Tensor) -> Any:
-            rest = iter(tensors)
-            return prim.reference(*(params[p] if p in params else next(rest) for p in prim.parameters))
+    def call(*tensors: torch.Tensor) -> Any:
+        rest = iter(tensors)
+        return prim.reference(*(params[p] if p in params else next(rest) for p in prim.parameters))
 
-    return Reference
+    results = [spec for value in outputs if (spec := spec_of(value))]
+    return ExternKernel(name, [Candidate("reference", call)], results, name)

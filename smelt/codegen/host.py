@@ -209,8 +209,7 @@ class _Host:
                     fresh.append(name)
                     self.variable[name] = f"o{next(self.fresh)}"
         for name in fresh:
-            self.allocate(body, name)
-            self.bind(body, name, bound)
+            self.allocate(body, name)  # bound where a kernel takes it: none writes a tensor without elements
         for number in groups:
             launch = self.kernels.launches.get(number)
             if launch is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.fx import Node
 from smelt.base.errors import CompileError
 from smelt.base.options import Options
 from smelt.base.stats import count, count_named
-from smelt.graph.meta import TensorMeta
+from smelt.graph.meta import TensorMeta, is_dense
 from smelt.graph.module import GraphModule
 from smelt.prims.dtypes import PLAIN
 from smelt.prims.registry import DECOMPOSITIONS, Lowering
@@ -36,8 +37,8 @@ _ALIASING = frozenset(
 def decompose(gm: fx.GraphModule, options: Options | None = None) -> fx.GraphModule:
     """The same program over primitives.
 
-    Placeholders keep names, order and meta. The output node's meta keeps the ATen metas (the strides that
-    the caller expects). An output that decomposed to a mere input, or to the same value as another
+    Placeholders keep names, order and meta. The output node keeps its meta (the strides that the caller expects), and
+    so do the values that it returns. An output that decomposed to a mere input, or to the same value as another
     output, becomes a copy, unless the ATen graph also returned one node in both places.
 
     Args:
@@ -172,9 +173,9 @@ def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
     """The output node: the values, each in memory of its own where the ATen graph promised that."""
     owner: dict[Node, Node] = {}
 
-    def place(arg: Any) -> Any:
+    def place(arg: Any, meta: Any) -> Any:
         if isinstance(arg, (tuple, list)):
-            return tuple(place(a) for a in arg)
+            return tuple(map(place, arg, meta))
         if not isinstance(arg, Node):
             return arg
         value, source = values[arg], _source(arg)
@@ -182,12 +183,26 @@ def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
             return None
         taken = owner.setdefault(value, source)
         if taken is not source or (value.op == "placeholder" and source.op != "placeholder"):
-            return p.call(PRIMS["clone"], (value,), {}, value.meta["val"])
+            value = p.call(PRIMS["clone"], (value,), {}, value.meta["val"])
+        _lay_out(value, meta)
         return value
 
-    made = p.graph.output(place(node.args[0]))
-    made.meta = dict(node.meta)
-    made.meta["val"] = _metas(node.args[0])
+    metas = node.meta.get("val") or _metas(node.args[0])
+    made = p.graph.output(place(node.args[0], metas))
+    made.meta = {**node.meta, "val": metas}
+
+
+def _lay_out(value: Node, meta: TensorMeta) -> None:
+    """Give an output the strides that the joint graph promised the caller; prims only propose some."""
+    own = value.meta["val"]
+    if value.op != "call_function" or own.stride == meta.stride or not is_dense(meta.shape, meta.stride):
+        return
+    value.meta["val"] = made = replace(own, stride=meta.stride)
+    if value.target is operator.getitem:
+        source, position = value.args
+        assert isinstance(source, Node) and isinstance(position, int)
+        parts = source.meta["val"]
+        source.meta["val"] = (*parts[:position], made, *parts[position + 1 :])
 
 
 def _source(node: Node) -> Node:

@@ -103,7 +103,7 @@ class ExternKernel:
             self.call = call
             return result
         self.call = _conforming(call, self.outputs)
-        return self.call(*tensors)
+        return _conformed(result, self.outputs)
 
     def _first_into(self, out: torch.Tensor, *tensors: Any) -> Any:
         runs = {c.name: c.into or _copied_into(c.call) for c in self.candidates}
@@ -164,28 +164,33 @@ def _conforms(result: Any, outputs: list[Spec]) -> bool:
     results = result if isinstance(result, (tuple, list)) else (result,)
     present = [tensor for tensor in results if tensor is not None]
     return len(present) == len(outputs) and all(
-        _same_layout(tensor, spec) for tensor, spec in zip(present, outputs, strict=True)
+        (tuple(tensor.shape), tensor.stride()) == (spec.shape, spec.stride)
+        for tensor, spec in zip(present, outputs, strict=True)
     )
 
 
-def _same_layout(tensor: torch.Tensor, spec: Spec) -> bool:
-    sizes = zip(spec.shape, tensor.stride(), spec.stride, strict=True)
-    return tuple(tensor.shape) == spec.shape and all(size == 1 or a == b for size, a, b in sizes)
-
-
 def _conforming(call: Callable[..., Any], outputs: list[Spec]) -> Callable[..., Any]:
-    """`call` with each result copied to the strides its consumers were compiled for."""
+    return lambda *tensors: _conformed(call(*tensors), outputs)
 
-    def laid_out(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
-        if _same_layout(tensor, spec):
+
+def _conformed(result: Any, outputs: list[Spec]) -> Any:
+    """Each result in the strides its consumers were compiled for."""
+    if not isinstance(result, (tuple, list)):
+        return _laid_out(result, outputs[0])
+    wanted = iter(outputs)
+    return tuple(None if tensor is None else _laid_out(tensor, next(wanted)) for tensor in result)
+
+
+def _laid_out(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
+    """The tensor itself, or named otherwise where only dimensions of size 1 differ, or a copy.
+
+    Strides of such dimensions reach no element, but they are seen: by kernels that choose a memory format, by DDP's
+    comparison of a gradient with its bucket, by the user.
+    """
+    strides = tensor.stride()
+    if tensor.shape == spec.shape:
+        if strides == spec.stride:
             return tensor
-        return empty_strided(spec.shape, spec.stride, spec.dtype).copy_(tensor)
-
-    def run(*tensors: Any) -> Any:
-        result = call(*tensors)
-        if not isinstance(result, (tuple, list)):
-            return laid_out(result, outputs[0])
-        wanted = iter(outputs)
-        return tuple(None if tensor is None else laid_out(tensor, next(wanted)) for tensor in result)
-
-    return run
+        if all(size == 1 or a == b for size, a, b in zip(spec.shape, strides, spec.stride, strict=True)):
+            return tensor.as_strided(spec.shape, spec.stride, tensor.storage_offset())
+    return empty_strided(spec.shape, spec.stride, spec.dtype).copy_(tensor)

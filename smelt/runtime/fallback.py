@@ -11,6 +11,7 @@ import torch
 from smelt.base.errors import CompileError
 from smelt.base.kernels import KERNELS
 from smelt.runtime.externs import EXTERNS, Candidate, Spec, register
+from smelt.runtime.memory import empty_strided
 
 aten = torch.ops.aten
 Call = Callable[..., Any]
@@ -91,6 +92,39 @@ for _name, _bind in {
     "avg_pool2d": _avg_pool,
 }.items():
     EXTERNS[_name] = _only(_bind)
+
+
+@register("max_pool2d_backward")
+def max_pool2d_backward(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
+    """(grad, indices) -> the gradient of the pooled tensor, of which the kernel reads only shape and layout."""
+    windows = [params[n] for n in ("kernel", "stride", "padding", "dilation")]
+    (out,), grad = outputs, inputs[0]
+    assert grad is not None
+    op, ceil = aten.max_pool2d_with_indices_backward.default, _rounded_up(out.shape[-2:], grad.shape[-2:], *windows)
+
+    def call(grad: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        return op(grad, empty_strided(out.shape, out.stride, out.dtype), *windows, ceil, indices)
+
+    return [Candidate("aten", call)]
+
+
+def _rounded_up(sizes: Any, counts: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> bool:
+    """Whether there are more windows than fit whole (`ceil_mode`), which the kernel wants to be told again."""
+    each = zip(sizes, counts, kernel, stride, padding, dilation, strict=True)
+    return any((n + 2 * p - d * (k - 1) - 1) // s + 1 < count for n, count, k, s, p, d in each)
+
+
+@register("avg_pool2d_backward")
+def avg_pool2d_backward(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
+    """grad -> the gradient of the pooled tensor, of which the kernel reads only shape and layout."""
+    names = ("kernel", "stride", "padding", "ceil", "count_padding", "divisor")
+    options, (out,) = [params[n] for n in names], outputs
+    op = aten.avg_pool2d_backward.default
+
+    def call(grad: torch.Tensor) -> torch.Tensor:
+        return op(grad, empty_strided(out.shape, out.stride, out.dtype), *options)
+
+    return [Candidate("aten", call)]
 
 
 @register("aten")

@@ -149,6 +149,23 @@ def test_empty_and_scalar_shapes():
     check(g.build(g.sum(x, (1, 2)), g.add(e, 1.0), g.sum(e, (1,)), g.mul(s, 2.0), g.sum(e, (0, 1, 2))))
 
 
+def test_nothing_but_empty_outputs():
+    g = GraphBuilder()
+    check(g.build(g.mul(g.input(0, 4), 2.0), g.cumsum(g.input(5), 0)))
+
+
+def test_a_pooled_map_of_one_element_whose_gradient_comes_through_a_view():
+    """(5, 8) seen as (5, 8, 1, 1) can be read as channels last, while the kernel answers row-major."""
+    g = GraphBuilder()
+    x, grad, scale = g.input(5, 8, 2, 2), g.input(5, 8), g.input(8)
+    windows = ((2, 2), (2, 2), (0, 0), (1, 1))
+    scale = g.broadcast_in_dim(scale, (5, 8, 2, 2), (1,))
+    _, places = g.max_pool2d(x, *windows, False)
+    back = g.reshape(grad, (5, 8, 1, 1))
+    spread = g.avg_pool2d_backward(back, (5, 8, 2, 2), (2, 2), (2, 2), (0, 0), False, True, None)
+    check(g.build(g.mul(g.max_pool2d_backward(back, places, (5, 8, 2, 2), *windows), scale), g.mul(spread, scale)))
+
+
 def test_outputs_that_are_inputs_and_repeated_outputs():
     g = GraphBuilder()
     x = g.input(6)

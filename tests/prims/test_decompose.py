@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,18 @@ def names(gm: fx.GraphModule) -> list[str]:
 
 
 X = torch.randn(3, 4)
+
+
+def test_outputs_have_the_strides_that_the_caller_expects():
+    g = Joint()
+    x = g.input(torch.randn(3, 4))
+    gm = g.done(g.call(aten.add.Tensor, x, x), g.call(operator.getitem, g.call(aten.sort.default, x), 1))
+    metas = [replace(n.meta["val"], stride=(1, 3)) for n in gm.graph.output_node().args[0]]
+    gm.graph.output_node().meta["val"] = tuple(metas)
+    prims = decompose(gm)
+    output = prims.graph.output_node()
+    assert list(output.meta["val"]) == [n.meta["val"] for n in output.args[0]] == metas
+    assert output.args[0][1].args[0].meta["val"][1].stride == (1, 3)
 
 
 def test_metas_names_and_output_metas_are_kept():

@@ -39,6 +39,43 @@ def test_results_take_the_strides_that_were_asked_for() -> None:
         torch.testing.assert_close(result, a.cumsum(1))
 
 
+def test_strides_of_size_one_dimensions_are_those_that_were_asked_for() -> None:
+    x = torch.randn(3, 4, 1, 1)
+    kernel = extern("aten.sin.default", {}, [x], [Spec((3, 4, 1, 1), (4, 1, 4, 4), torch.float32)])
+    for _ in range(2):
+        result = kernel(x)
+        assert result.stride() == (4, 1, 4, 4) and torch.equal(result, x.sin())
+
+
+def test_a_first_result_in_other_strides_is_drawn_once() -> None:
+    x = torch.zeros(3, 4)
+    kernel = extern("aten.bernoulli.p", {"args": (Slot(0), 0.5)}, [x], [Spec((3, 4), (1, 3), torch.float32)])
+    torch.manual_seed(0)
+    got = kernel(x), kernel(x)
+    torch.manual_seed(0)
+    assert all(torch.equal(g, torch.bernoulli(x, 0.5)) for g in got)
+
+
+@pytest.mark.parametrize("ceil", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+def test_gradients_of_pools(ceil: bool, last: bool) -> None:
+    layout = torch.channels_last if last else torch.contiguous_format
+    x = torch.randn(2, 3, 8, 6).contiguous(memory_format=layout).requires_grad_()
+    sizes = {"kernel": (3, 2), "stride": (2, 2), "padding": (1, 1)}
+    top, places = torch.nn.functional.max_pool2d(x, *sizes.values(), 1, ceil, return_indices=True)
+    mean = torch.nn.functional.avg_pool2d(x, *sizes.values(), ceil)
+    for pooled, inputs, more in (
+        (top, [places], {"dilation": (1, 1)}),
+        (mean, [], {"ceil": ceil, "count_padding": True, "divisor": None}),
+    ):
+        grad = torch.randn_like(pooled)
+        (want,) = torch.autograd.grad(pooled, x, grad)
+        name = "avg_pool2d_backward" if not inputs else "max_pool2d_backward"
+        got = extern(name, sizes | more, [grad, *inputs], [want])(grad, *inputs)
+        torch.testing.assert_close(got, want)
+        assert got.stride() == want.stride() == x.stride()
+
+
 def test_several_results() -> None:
     x = torch.randn(5, 7)
     values, indices = torch.sort(x, dim=0, descending=True)
