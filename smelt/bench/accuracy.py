@@ -5,9 +5,10 @@ contender's result c, the contender passes when
 
     |c - r| <= FACTOR * max(|e - r|, share * |r|, spread * sqrt(n))        (Euclidean norms, n elements)
 
-`share` is eager's error relative to the reference over all tensors of the group, `spread` its root mean square error
-per element. They keep a tensor on which eager happens to be exact, or whose true value is zero, from failing
-everybody else. Results that are None, sparse or not finite must be so on both sides.
+`share` is eager's error relative to the reference over all tensors of the group (loss, outputs, buffers, gradients),
+`spread` its root mean square error per element over the tensors of the same module. They keep a tensor on which eager
+happens to be exact, or whose true value is zero (a bias before a batch norm), from failing everybody else. Results
+that are None, sparse or not finite must be so on both sides.
 
 Random numbers: dropout is switched off. A model that draws otherwise (`Workload.draws`) is compared with the compiler's
 option for eager's random numbers, and its float64 reference draws what the float32 runs draw. A model that does not run
@@ -31,7 +32,7 @@ from torch.distributions import Distribution
 from torch.utils import _pytree as pytree
 
 from smelt.bench.contenders import Prepare, eager
-from smelt.bench.preparation import wake_parameters, without_dropout
+from smelt.bench.preparation import settle_statistics, wake_parameters, without_dropout
 from smelt.bench.randomness import SingleDraws, seed_everything
 from smelt.bench.steps import build_batch, build_model, precision
 from smelt.bench.workload import Batch, Settings, Workload
@@ -102,6 +103,10 @@ def judge_mode(workload: Workload, settings: Settings, prepare: Prepare, train_m
     if workload.draws:
         settings, dropout = dataclasses.replace(settings, eager_rng=True), "eager_rng"
     batch = build_batch(workload, settings)
+    if not train_mode and settings.train:
+        inputs = batch.clone()
+        with contextlib.suppress(Exception):  # a model whose training needs other inputs stays as it is
+            settle_statistics(model, lambda each: each(*inputs.args, **inputs.kwargs))
     try:
         expected = run_step(workload, copy.deepcopy(model), batch, settings, eager)
     except Exception as error:
@@ -212,21 +217,35 @@ def _judge_group(
             usable[name] = tuple(torch.nan_to_num(tensor, 0.0, 0.0, 0.0) for tensor in wide)
     errors = {name: float((expected - reference).norm()) for name, (reference, expected, _) in usable.items()}
     sizes = {name: float(reference.norm()) for name, (reference, _, _) in usable.items()}
-    squares = sum(error**2 for error in errors.values())
-    elements = sum(reference.numel() for reference, _, _ in usable.values())
-    relative = math.sqrt(squares / (sum(size**2 for size in sizes.values()) or 1.0))
+    relative = math.hypot(*errors.values()) / (math.hypot(*sizes.values()) or 1.0)
     if usable:
         verdict.noise = relative  # the last group's stays: the gradients, where there are any
     share = max(floor / FACTOR, relative)
-    spread = math.sqrt(squares / max(elements, 1))
+    spreads = _spreads(errors, {name: reference.numel() for name, (reference, _, _) in usable.items()})
     for name, (reference, _, actual) in usable.items():
-        yardstick = widening * max(errors[name], share * sizes[name], spread * math.sqrt(reference.numel()), 1e-12)
+        spread = spreads[_module(name)] * math.sqrt(reference.numel())
+        yardstick = widening * max(errors[name], share * sizes[name], spread, 1e-12)
         error = float((actual - reference).norm())
         if error / yardstick > verdict.ratio:
             verdict.worst, verdict.ratio = name, error / yardstick
             verdict.error, verdict.eager_error = error, errors[name]
         if error > FACTOR * yardstick:
             _fail(verdict, f"{name}: error {error:.2e} where eager has {errors[name]:.2e}", name)
+
+
+def _spreads(errors: Mapping[str, float], elements: Mapping[str, int]) -> dict[str, float]:
+    """Root mean square error per element, by module. Modules differ too much for one figure: gradients may explode."""
+    names: dict[str, list[str]] = {}
+    for name in errors:
+        names.setdefault(_module(name), []).append(name)
+    return {
+        module: math.hypot(*(errors[name] for name in own)) / math.sqrt(max(1, sum(elements[name] for name in own)))
+        for module, own in names.items()
+    }
+
+
+def _module(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _fail(verdict: Verdict, reason: str, name: str) -> None:

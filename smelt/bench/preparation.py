@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -36,6 +38,36 @@ def wake_parameters(model: nn.Module, deviation: float = 0.05) -> int:
         for parameter in asleep:
             parameter.normal_(0.0, deviation)
     return len(asleep)
+
+
+def settle_statistics(model: nn.Module, run: Callable[[nn.Module], object]) -> int:
+    """Set the statistics of batch norms to the size of what they see, in place; how many there are.
+
+    With the statistics of a new model (mean 0, variance 1) activations of a deep model in eval mode grow until float32
+    holds no more than the largest of them. With the statistics of one batch, channels that hardly vary are divided by
+    almost nothing, and rounding errors grow instead. One scale for all channels of a norm has neither trouble.
+    """
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._NormBase)]
+    norms = [norm for norm in norms if norm.running_mean is not None and norm.running_var is not None]
+    if not norms:
+        return 0
+    momenta = [norm.momentum for norm in norms]
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for norm in norms:
+            norm.momentum = 1.0
+        with torch.no_grad():
+            run(model.train())
+            for norm in norms:
+                assert norm.running_mean is not None and norm.running_var is not None
+                norm.running_var.fill_((norm.running_var + norm.running_mean**2).mean())
+                norm.running_mean.zero_()
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        for module, training in modes:
+            module.training = training
+    return len(norms)
 
 
 def _is_dropout(name: str) -> bool:

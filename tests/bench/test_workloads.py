@@ -8,7 +8,7 @@ from torch import nn
 
 from smelt.base.errors import OptionError
 from smelt.bench import workloads
-from smelt.bench.preparation import wake_parameters, without_dropout
+from smelt.bench.preparation import settle_statistics, wake_parameters, without_dropout
 from smelt.bench.workload import Batch, MissingPackages, Settings, Workload
 from smelt.bench.workloads import WORKLOADS, find_workload
 
@@ -20,6 +20,20 @@ def test_a_workload_builds_runs_and_has_a_loss(name: str) -> None:
     loss = workload.loss(workload.build()(*batch.args, **batch.kwargs), batch)
     assert loss.shape == ()
     loss.backward()
+
+
+def test_settled_statistics_keep_deep_models_in_range() -> None:
+    layers = [nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU()) for _ in range(12)]
+    model = nn.Sequential(*layers).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(8)
+    x = torch.randn(32, 64)
+    before = float(model(x).detach().std())
+    momentum = layers[0][1].momentum
+    assert settle_statistics(model, lambda each: each(x)) == 12
+    assert not any(module.training for module in model.modules()) and layers[0][1].momentum == momentum
+    assert before > 1e6 > 100 > float(model(x).detach().std())
 
 
 def test_same_seed_same_workload() -> None:
