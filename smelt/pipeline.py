@@ -5,9 +5,9 @@ torch-level graph -> joint ATen graph -> joint prim graph -> forward and backwar
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from smelt.autograd.joint import trace_joint
 from smelt.autograd.partition import partition
 from smelt.autograd.wrap import wrap
 from smelt.backends import user_backend
+from smelt.base.collection import no_collection
 from smelt.base.errors import CompileError
 from smelt.base.options import Options
 from smelt.base.report import Report
@@ -44,7 +45,7 @@ def compile_graph(
         SmeltError: a stage cannot do it; capture decides between eager and an error.
     """
     report.add("1_torch.py", lambda: print_graph(gm))
-    with _no_collection():
+    with no_collection():
         match options.backend:
             case "eager":
                 return gm.forward
@@ -70,10 +71,23 @@ def compile_smelt(
     with _stage("partition"):
         forward, backward = partition(prims, joint, options)
     parts = {"forward": forward} if backward is None else {"forward": forward, "backward": backward}
-    rendered = [render(part, options, report, name) for name, part in parts.items()]
-    build([source for program in rendered for source in program.cpp_sources])  # all at once: they build in parallel
+    rendered = render_and_build(parts, options, report)
     programs: list[Program] = [load(program, options) for program in rendered]
     return wrap(joint, programs[0], programs[1] if backward is not None else None)
+
+
+def render_and_build(parts: Mapping[str, fx.GraphModule], options: Options, report: Report) -> list[Rendered]:
+    """The programs as text, with their kernels in the store: each is built while the next one is rendered."""
+    rendered: list[Rendered] = []
+    building: list[Future[object]] = []
+    with ThreadPoolExecutor(len(parts), "smelt-build") as pool:
+        for name, part in parts.items():
+            rendered.append(render(part, options, report, name))
+            building.append(pool.submit(build, rendered[-1].cpp_sources))
+        with _stage("build"):  # what is left to wait for
+            for future in building:
+                future.result()
+    return rendered
 
 
 def check_devices(joint: fx.GraphModule) -> None:
@@ -118,15 +132,3 @@ def _stage(name: str) -> Iterator[None]:
     started = time.perf_counter()
     yield
     spend(name, time.perf_counter() - started)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Graphs are many small objects that all live on: looking for garbage among them only costs time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

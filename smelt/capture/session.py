@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from smelt.base.collection import no_collection
 from smelt.base.errors import CompileError, SmeltError, SmeltWarning, Unsupported
 from smelt.base.log import log
 from smelt.base.options import Options, environment
@@ -150,7 +151,8 @@ class Session:
             log("recompiles", lambda: f"{place.name}: " + "; ".join(read.failing(v) for v in place.versions))
         started = time.perf_counter()
         try:
-            self._capture(key, place, begin)
+            with no_collection():
+                self._capture(key, place, begin)
         finally:
             spend("capture", time.perf_counter() - started - self._compiling)
 

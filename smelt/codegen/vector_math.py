@@ -11,11 +11,23 @@ from collections.abc import Iterable
 
 PRELUDE = """\
 #include <stdint.h>
-#include <math.h>
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
+extern "C" {
+#define M(name) double name(double) noexcept; float name##f(float) noexcept;
+M(acos) M(acosh) M(asin) M(asinh) M(atan) M(atanh) M(ceil) M(cos) M(cosh) M(erf) M(erfc) M(exp) M(exp2) M(expm1) M(fabs)
+M(floor) M(lgamma) M(log) M(log10) M(log1p) M(log2) M(rint) M(sin) M(sinh) M(sqrt) M(tan) M(tanh) M(trunc)
+#undef M
+#define M(name) double name(double, double) noexcept; float name##f(float, float) noexcept;
+M(atan2) M(copysign) M(fmod) M(hypot) M(nextafter) M(pow)
+double modf(double, double *) noexcept;
+#undef M
+}
 #define INLINE static inline __attribute__((always_inline))
 INLINE float as_float(uint32_t u) { return __builtin_bit_cast(float, u); }
 INLINE uint32_t as_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 """
+"""The C library's functions are declared here: reading C++'s own <math.h> takes longer than compiling a kernel."""
 
 FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bf16_load": ("INLINE float bf16_load(uint16_t h) { return as_float((uint32_t)h << 16); }", ()),

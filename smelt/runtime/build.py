@@ -14,14 +14,12 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from smelt.base.errors import BuildError
 from smelt.base.options import environment
-from smelt.base.stats import spend
 from smelt.base.store import content_key, store
 from smelt.base.version import VERSION
 from smelt.runtime.openmp import torch_openmp
@@ -100,7 +98,6 @@ def build(sources: Sequence[str], flags: Sequence[str] = ()) -> list[Library]:
     Raises:
         BuildError: no compiler was found, or it refused a source (the message holds the compiler's own).
     """
-    started = time.perf_counter()
     compiler = find_compiler()
     keys = [_key(source, compiler, flags) for source in sources]
     missing: dict[str, str] = {}
@@ -114,7 +111,6 @@ def build(sources: Sequence[str], flags: Sequence[str] = ()) -> list[Library]:
                     _libraries[key] = Library(path)
     if missing:
         _compile(missing, compiler, flags)
-    spend("build", time.perf_counter() - started)
     return [_libraries[key] for key in keys]
 
 
