@@ -1,8 +1,9 @@
-# Everything starts here: `make demo`, `make test`, `make lint`, `make docs`. Each sets up what it needs first.
+# Everything starts here: `make demo`, `make test`, `make bench-suites`, `make lint`, `make docs`. Each sets up what it needs first.
 #   PYTHON=3.12 (a version or an executable; default: the first of 3.11 to 3.13 found)
 #   TORCH=2.12.1 (default 2.13.0)
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu (another package index for torch alone; default: none)
-#   ARGS="-k guards -x" (passed on to pytest, or to `smelt demo`)
+#   ARGS="-k guards -x" (passed on to pytest, `smelt demo` or `smelt bench`)
+#   RIVALS=eager,torch.compile (of `make bench-suites`; default eager, which takes a third of an hour)
 # The default choice lives in .venv, every other in a folder of its own beside it.
 
 DEFAULT_TORCH := 2.13.0
@@ -29,23 +30,24 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := $(shell find smelt -name '*.c' -o -name '*.h')
 
-.PHONY: help setup demo test lint format docs clean
+.PHONY: help setup demo test bench-suites lint format docs clean
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,7p'
 
 setup: $(VENV)/.ready
 
-# torch comes first and is then held by a constraints file: timm and torchvision by themselves would
-# replace it with the newest CUDA build. Both come without their dependencies, which follow by name.
+# torch comes first and is then held by a constraints file: timm, torchvision and effdet by themselves would
+# replace it with the newest CUDA build. They come without their dependencies, which follow by name.
 $(VENV)/.packages: pyproject.toml tools/find_python.sh
 	@test -n "$(TORCHVISION)" || { echo "smelt supports torch 2.11 to 2.15, not $(TORCH)" >&2; exit 1; }
 	python=$$(tools/find_python.sh $(PYTHON)) && { test -x $(BIN)/python || "$$python" -m venv $(VENV); }
 	$(PIP) install --quiet "setuptools>=77" wheel
 	$(PIP) install --quiet "torch==$(TORCH)" $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 	$(BIN)/python -c "import importlib.metadata as m; print('torch==' + m.version('torch'))" > $(VENV)/constraints.txt
-	$(PIP) install --quiet --no-deps "torchvision==$(TORCHVISION)" "timm>=1"
+	$(PIP) install --quiet --no-deps "torchvision==$(TORCHVISION)" "timm>=1" \
+	    "effdet==0.4.1" "omegaconf>=2.3" "antlr4-python3-runtime==4.9.3" "pycocotools>=2"
 	$(PIP) install --quiet --constraint $(VENV)/constraints.txt pyyaml huggingface_hub safetensors pillow \
 	    $$($(BIN)/python tools/requirements.py)
 	touch $@
@@ -60,6 +62,14 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest $(ARGS)
+
+# All 163 models at CPU size, one file of results a day; a run that was interrupted goes on.
+RIVALS ?= eager
+RESULTS ?= smelt_report/suites-$(shell date +%F).json
+bench-suites: setup
+	mkdir -p $(dir $(RESULTS))
+	$(BIN)/smelt bench --suite all --rivals $(RIVALS) --timeout 600 --json $(RESULTS) --resume $(ARGS); \
+	    status=$$?; $(BIN)/smelt bench report $(RESULTS) --out $(basename $(RESULTS)); exit $$status
 
 lint: setup
 	$(BIN)/ruff check .
