@@ -1,9 +1,15 @@
 """Is a contender as right as eager? Judged against eager in float64, with eager's own float32 error as the yardstick.
 
-For each tensor (loss, outputs, gradients, buffers that forward changed) with reference r, eager result e and the
+For each tensor (loss, outputs, gradients, buffers that forward changed) with reference r, eager results e and the
 contender's result c, the contender passes when
 
     |c - r| <= FACTOR * luck(n) * max(|e - r|, share * |r|, spread * sqrt(n))        (Euclidean norms, n elements)
+
+Eager runs `1 + NUDGES` times, the later times with parameters that are moved by about one rounding error, and the
+largest error counts: an activation next to a kink (the zero of a ReLU, two equal candidates of a maximum) may come out
+on either side of it by rounding alone, and moves every gradient before it. For the same reason a contender whose
+values fail is judged again with other weights and inputs (`SEEDS`): luck does not repeat itself, an error does. It
+passes only if it passes all of these, and the verdict keeps what had failed (`unlucky`).
 
 `share` is eager's error relative to the reference over all tensors of the group (loss, outputs, buffers, gradients),
 `spread` its root mean square error per element over the tensors of the same module. They keep a tensor on which eager
@@ -23,7 +29,7 @@ import contextlib
 import copy
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,8 +56,20 @@ NOISY = {"fp32": 1e-4, "amp": 1e-1}
 NO_REFERENCE = {"fp32": 1e-4, "amp": 2e-2}
 """The relative error that is granted where a model does not run in float64 and eager's own error is not known."""
 
+NUDGES = 3
+"""How many more times eager runs, to see what rounding can do."""
+
+ROUNDING = {"fp32": 2.0**-23, "amp": 2.0**-9}
+"""By how much (standard deviation, relative) parameters are moved then."""
+
 CHAOS = 4.0
 """How much wider the yardstick is then: eager's error is one draw of many. Eval mode is judged without it."""
+
+VALUES = " where eager has "
+"""Part of every failure that is about values, and not about what is there or of what kind."""
+
+SEEDS = (101, 202)
+"""Added to the seed of the settings, for the further judgements of a contender whose values failed."""
 
 Tensors = dict[str, Tensor | None]
 
@@ -78,10 +96,28 @@ class Verdict:
     dropout: str = "none"
     reference: str = "float64"
     failures: list[str] = field(default_factory=list)
+    unlucky: list[str] = field(default_factory=list)
 
 
 def judge_workload(workload: Workload, settings: Settings, prepare: Prepare) -> Verdict:
     """Run one step of the reference, of eager and of the contender from equal weights, and compare.
+
+    Raises:
+        EagerFailed: eager cannot run the step.
+    """
+    verdict = _judge_seed(workload, settings, prepare)
+    if verdict.ok or not all(VALUES in failure for failure in verdict.failures):
+        return verdict
+    for more in SEEDS:
+        again = _judge_seed(workload, dataclasses.replace(settings, seed=settings.seed + more), prepare)
+        if not again.ok:
+            return verdict
+    again.unlucky = verdict.failures
+    return again
+
+
+def _judge_seed(workload: Workload, settings: Settings, prepare: Prepare) -> Verdict:
+    """The verdict for one seed.
 
     Batch statistics over few samples can make training chaotic: one activation that changes its sign moves every
     gradient by parts in a thousand, in eager too. Where eager is that noisy, gradients in eval mode are judged as well.
@@ -121,14 +157,42 @@ def judge_mode(workload: Workload, settings: Settings, prepare: Prepare, train_m
         # Some models name float32 in their code. The error of eager itself cannot be seen then.
         reference, kind = run_step(workload, copy.deepcopy(model), batch, exact, eager), "float32"
         floor = FACTOR * NO_REFERENCE[settings.precision]
+    nudged = [
+        distances(reference, run_step(workload, nudge(model, settings, seed), batch, settings, eager))
+        for seed in range(NUDGES)
+    ]
     actual = run_step(workload, model, batch, settings, prepare)
     if train_mode:
         floor = max(floor, workload.noise)  # it was measured in train mode; eval mode is far below it
-    verdict = judge(reference, expected, actual, floor)
+    verdict = judge(reference, expected, actual, floor, nudged=nudged)
     if train_mode and verdict.noise > NOISY[settings.precision]:
-        verdict = judge(reference, expected, actual, floor, CHAOS)
+        verdict = judge(reference, expected, actual, floor, CHAOS, nudged)
     verdict.dropout, verdict.reference = dropout, kind
     return verdict
+
+
+def nudge(model: nn.Module, settings: Settings, seed: int) -> nn.Module:
+    """A copy of `model` whose parameters are moved by about one rounding error each."""
+    moved = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in moved.parameters():
+            if parameter.is_floating_point():
+                noise = torch.randn(parameter.shape, generator=generator).to(parameter)
+                parameter.mul_(1 + ROUNDING[settings.precision] * noise)
+    return moved
+
+
+def distances(reference: Tensors, run: Tensors) -> dict[str, float]:
+    """By how much each tensor of a run is off; without those that are not there, not finite or of another shape."""
+    found = {}
+    for name, exact in reference.items():
+        other = run.get(name)
+        if exact is not None and other is not None and exact.shape == other.shape:
+            error = float((_wide(other) - _wide(exact)).norm())
+            if math.isfinite(error):
+                found[name] = error
+    return found
 
 
 @contextlib.contextmanager
@@ -182,27 +246,36 @@ def _plain(output: Any) -> Any:
 
 
 def judge(
-    reference: Tensors, expected: Tensors, actual: Tensors, floor: float = FLOOR["fp32"], widening: float = 1.0
+    reference: Tensors,
+    expected: Tensors,
+    actual: Tensors,
+    floor: float = FLOOR["fp32"],
+    widening: float = 1.0,
+    nudged: Sequence[Mapping[str, float]] = (),
 ) -> Verdict:
     """Compare the contender's tensors with the float64 reference, by eager's error. See the module's formula.
 
     Args:
         floor: the relative error of a tensor that is always accepted.
         widening: a factor on the yardstick.
+        nudged: the errors of further runs of eager, see `distances`.
     """
     verdict = Verdict(ok=True, tensors=len(reference))
     for name in sorted({*reference, *expected, *actual} - ({*reference} & {*expected} & {*actual})):
         _fail(verdict, f"{name}: present on one side only", name)
     for group in ("loss", "output", "buffer", "grad"):
         names = [name for name in reference if name.partition(".")[0] == group and name in actual and name in expected]
-        _judge_group(
-            verdict, {name: (reference[name], expected[name], actual[name]) for name in names}, floor, widening
-        )
+        tensors = {name: (reference[name], expected[name], actual[name]) for name in names}
+        _judge_group(verdict, tensors, floor, widening, nudged)
     return verdict
 
 
 def _judge_group(
-    verdict: Verdict, tensors: dict[str, tuple[Tensor | None, ...]], floor: float, widening: float
+    verdict: Verdict,
+    tensors: Mapping[str, tuple[Tensor | None, ...]],
+    floor: float,
+    widening: float,
+    nudged: Sequence[Mapping[str, float]],
 ) -> None:
     usable: dict[str, tuple[Tensor, ...]] = {}
     for name, (reference, expected, actual) in tensors.items():
@@ -212,11 +285,14 @@ def _judge_group(
         elif _kind(actual) != _kind(expected):
             _fail(verdict, f"{name}: {_kind(actual)} where eager gives {_kind(expected)}", name)
         elif not _same_special(expected, actual):
-            _fail(verdict, f"{name}: NaN or infinity where eager has none, or the other way round", name)
+            _fail(verdict, f"{name}: NaN or infinity on one side only", name)
         else:
             wide = (_wide(tensor) for tensor in (reference, expected, actual))
             usable[name] = tuple(torch.nan_to_num(tensor, 0.0, 0.0, 0.0) for tensor in wide)
-    errors = {name: float((expected - reference).norm()) for name, (reference, expected, _) in usable.items()}
+    errors = {
+        name: max(float((expected - reference).norm()), *(run.get(name, 0.0) for run in (*nudged, {})))
+        for name, (reference, expected, _) in usable.items()
+    }
     sizes = {name: float(reference.norm()) for name, (reference, _, _) in usable.items()}
     relative = math.hypot(*errors.values()) / (math.hypot(*sizes.values()) or 1.0)
     if usable:
@@ -231,7 +307,7 @@ def _judge_group(
             verdict.worst, verdict.ratio = name, error / yardstick
             verdict.error, verdict.eager_error = error, errors[name]
         if error > FACTOR * luck(reference.numel()) * yardstick:
-            _fail(verdict, f"{name}: error {error:.2e} where eager has {errors[name]:.2e}", name)
+            _fail(verdict, f"{name}: error {error:.2e}{VALUES}{errors[name]:.2e}", name)
 
 
 def luck(elements: int) -> float:

@@ -87,6 +87,27 @@ def test_modules_do_not_hide_each_other() -> None:
     assert judge(reference, dict(expected), dict(wrong)).failures[0].startswith("grad.small.w")
 
 
+def test_rounding_at_a_kink_is_luck_and_an_error_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+
+    def unlucky(model: nn.Module, settings: Settings) -> Any:
+        seeds.append(settings.seed)
+        return wrong(model, settings) if settings.seed == 0 else model
+
+    workload = find_workload("tiny-mlp")
+    verdict = judge_workload(workload, Settings(), unlucky)
+    assert verdict.ok and verdict.unlucky and set(seeds) == {0, *accuracy.SEEDS}
+    assert not judge_workload(workload, Settings(), wrong).ok
+
+
+def test_eagers_error_is_the_largest_of_several_runs() -> None:
+    reference = tensors(grad__w=exactly([1.0] * 100))
+    expected = tensors(grad__w=torch.ones(100))
+    actual = tensors(grad__w=torch.full((100,), 1.001))
+    assert not judge(reference, expected, actual).ok
+    assert judge(reference, expected, actual, nudged=[{"grad.w": 0.0}, {"grad.w": 0.005}]).ok
+
+
 def test_none_against_none() -> None:
     assert judge(tensors(grad__w=None), tensors(grad__w=None), tensors(grad__w=None)).ok
     verdict = judge(tensors(grad__w=None), tensors(grad__w=None), tensors(grad__w=torch.zeros(2)))
