@@ -21,6 +21,7 @@ from smelt.autograd.views import read_view, write_memory, write_view
 from smelt.base.errors import CompileError, Unsupported
 from smelt.graph.known import forget, remember
 from smelt.graph.meta import TensorMeta, contiguous_stride, may_overlap
+from smelt.graph.place import Storage
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.trace import Layout, Place, TraceTensor, answer_for, argument, trace_like
 
@@ -35,6 +36,7 @@ class GraphRecorder:
         root: the module that will own the constants.
         origin: name of the torch-level node that is running; becomes `node.meta["from"]`.
         backward: the autograd engine is running; becomes `node.meta["backward"]`.
+        cloned: memory that the program copies by `clone()`; the graph, whose values never change, has no copy.
     """
 
     def __init__(self) -> None:
@@ -42,6 +44,7 @@ class GraphRecorder:
         self.root = torch.nn.Module()
         self.origin: str | None = None
         self.backward = False
+        self.cloned: set[Storage] = set()
         self._known: dict[tuple[Any, ...], fx.Node] = {}
         self._constants: dict[int, tuple[torch.Tensor, TraceTensor]] = {}
 
@@ -145,6 +148,8 @@ class GraphRecorder:
         """A pure operator: `outputs` get the node, or an item of it each."""
         if type(outputs) is TraceTensor:
             val = outputs.place.layout.val
+            if op is aten.clone.default and not self.backward and "memory_format" not in kwargs:
+                self.cloned.add(args[0].place.storage)
             rule = PURE.get(op)
             if rule is not None:
                 node = rule(self, args, kwargs, val)

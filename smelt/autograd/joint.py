@@ -223,7 +223,8 @@ class _Trace:
             self.rec.bind(tangent, self.rec.placeholder(f"tangents_{i}", tangent.place.layout.val))
             tangents.append(tangent)
         self.rec.backward, self.rec.origin = True, None
-        with torch.autocast("cpu", enabled=False):
+        # a graph may end in the no_grad that the caller was in, and still have computed with gradients in between
+        with torch.enable_grad(), torch.autocast("cpu", enabled=False):
             leaves = [self.inputs[i].leaf for i in wanted]
             total = _Total.apply(tangents, *(heads[i] for i in roots))
             grads = torch.autograd.grad(total, leaves, allow_unused=True)
@@ -283,6 +284,7 @@ class _Trace:
             gradients=tuple(positions.get(i) for i in range(len(self.inputs))),
             has_seed=has_seed,
             autocast=torch.is_autocast_enabled("cpu"),
+            cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +107,7 @@ class Joint:
         gradients: for each primal the position of its gradient among the gradients, how it is made of two, or None.
         has_seed: random operators are in the graph and are to be drawn from a seed.
         autocast: traced inside an autocast region, so calls come from inside one.
+        cloned: primals that the program calls `clone()` on: the caller may write to them before the backward.
     """
 
     module: fx.GraphModule
@@ -117,6 +119,7 @@ class Joint:
     gradients: tuple[int | SparseGradient | None, ...]
     has_seed: bool
     autocast: bool
+    cloned: frozenset[int] = frozenset()
 
     @property
     def num_forward(self) -> int:
@@ -127,3 +130,26 @@ class Joint:
     def output_metas(self) -> tuple[TensorMeta, ...]:
         """Metadata of the graph's outputs as eager would return them."""
         return self.module.graph.output_node().meta["val"]
+
+
+def unreached(joint: Joint, unused: Collection[int]) -> frozenset[int]:
+    """The primals whose gradient needs tangents, but only such as nobody gave.
+
+    Args:
+        unused: places in `joint.differentiable`.
+    """
+    nodes = list(joint.module.graph.nodes)
+    names = {f"tangents_{i}": k for k, i in enumerate(joint.differentiable)}
+    reach: dict[fx.Node, frozenset[int]] = {}
+    for node in nodes:
+        own = names.get(node.name) if node.op == "placeholder" else None
+        reach[node] = frozenset({own} if own is not None else ()).union(*(reach[n] for n in node.all_input_nodes))
+    gradients: Any = nodes[-1].args[0]
+
+    def lost(made: int | SparseGradient | None) -> bool:
+        if made is None:
+            return False
+        needed = reach[gradients[joint.num_forward + (made.values if isinstance(made, SparseGradient) else made)]]
+        return bool(needed) and needed <= frozenset(unused)
+
+    return frozenset(i for i, made in enumerate(joint.gradients) if lost(made))

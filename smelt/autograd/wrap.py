@@ -7,12 +7,13 @@ in the layout that was traced. What a call has to do is decided once; a call wit
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, SparseGradient, View
+from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, SparseGradient, View, unreached
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast
 from smelt.graph.meta import TensorMeta
@@ -89,6 +90,7 @@ class _Plan:
     """Everything about one compiled graph that its calls share.
 
     Attributes:
+        tangents: for each of the graph's, its place among the gradients that autograd brings, and its metadata.
         saving: how saved tensors relate to the caller's memory; found at the first call, the same at each.
         sparse: some gradients are sparse tensors.
     """
@@ -97,27 +99,40 @@ class _Plan:
         self.joint, self.forward, self.backward = joint, forward, backward
         self.num_outputs, self.num_forward = joint.num_outputs, joint.num_forward
         metas = joint.output_metas
-        self.tangents = tuple((i, metas[i]) for i in joint.differentiable)
+        written = itertools.count(joint.num_outputs)  # of written inputs, only those with gradients are outputs
+        self.tangents = tuple((i if i < joint.num_outputs else next(written), metas[i]) for i in joint.differentiable)
         self.detached = tuple(i for i in range(joint.num_outputs) if i not in joint.differentiable)
         self.with_grad = tuple(k for k, m in enumerate(joint.mutations) if m.grad)
         self.without_grad = tuple(k for k, m in enumerate(joint.mutations) if not m.grad)
         self.num_grads = joint.num_outputs + len(self.with_grad)
         self.saving: _Saving | None = None
         self.sparse = any(type(k) is SparseGradient for k in joint.gradients)
+        self._absent: dict[tuple[int, ...], frozenset[int]] = {}
+
+    def absent(self, grads: Sequence[torch.Tensor | None]) -> frozenset[int]:
+        """Primals that have no gradient because no used output depends on them: eager gives None, not zeros."""
+        unused = tuple(k for k, (place, _) in enumerate(self.tangents) if grads[place] is None)
+        if not unused:
+            return frozenset()
+        known = self._absent.get(unused)
+        if known is None:
+            known = self._absent[unused] = unreached(self.joint, unused)
+        return known
 
 
 class _Saving:
     """Relations of saved tensors to memory that the caller can write.
 
     Attributes:
-        copied: positions whose memory is about to be written by this very call: they are saved as copies.
+        copied: positions whose memory is about to be written, by this very call or (it made a clone, which the graph
+            does not) by the caller: they are saved as copies.
         watched_inputs, watched_outputs: tensors whose memory a saved view shares. They are saved as well, so that their
             version counters are checked in backward.
     """
 
     def __init__(self, plan: _Plan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
         outputs, saved = results[: plan.num_outputs], results[plan.num_forward :]
-        written = {_memory(inputs[m.input]) for m in plan.joint.mutations}
+        written = {_memory(inputs[i]) for i in (*plan.joint.cloned, *(m.input for m in plan.joint.mutations))}
         self.copied = [k for k, s in enumerate(saved) if _memory(s) in written]
         own = {id(t) for t in (*inputs, *outputs)}
         views = {_memory(s) for k, s in enumerate(saved) if id(s) not in own and k not in self.copied}
@@ -166,8 +181,9 @@ class _Compiled(torch.autograd.Function):
             found = _Gradients.apply(torch.empty(0, requires_grad=True), plan, plan.saving.count, *saved, *grads)
         else:
             found = _gradients(plan, saved[: plan.saving.count], grads)
-        if plan.sparse:
-            return (None, *(_gradient(found, k) for k in plan.joint.gradients))
+        absent = plan.absent(grads)
+        if plan.sparse or absent:
+            return (None, *(None if i in absent else _gradient(found, k) for i, k in enumerate(plan.joint.gradients)))
         return (None, *(None if k is None else found[k] for k in plan.joint.gradients))
 
 
@@ -175,14 +191,7 @@ def _gradients(
     plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor, ...]:
     """Run the backward program."""
-    inputs = list(saved)
-    where = plan.num_outputs
-    for i, meta in plan.tangents:
-        if i >= plan.num_outputs:  # written inputs: only those with gradients are outputs of the function
-            grad, where = grads[where], where + 1
-        else:
-            grad = grads[i]
-        inputs.append(_tangent(grad, meta))
+    inputs = [*saved, *(_tangent(grads[k], meta) for k, meta in plan.tangents)]
     with below_autograd(), disable_autocast():
         return tuple(plan.backward(inputs))
 
@@ -234,10 +243,15 @@ class _Gradients(torch.autograd.Function):
 
 
 def _wrap_training(joint: Joint, forward: Program, backward: Program) -> Compiled:
+    """Gradients are wanted even where the caller is in no_grad now (calls are guarded to be like this one).
+
+    A frame resumed inside `with torch.no_grad()` leaves the block within the graph; what is computed without history in
+    it is marked as such one by one.
+    """
     plan = _Plan(joint, forward, backward)
     finish = _finisher(joint)
     simple = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not plan.with_grad
-    apply = _Compiled.apply
+    apply = _Compiled.apply if torch.is_grad_enabled() else torch.enable_grad()(_Compiled.apply)
     if simple:
         return lambda *inputs: apply(plan, *inputs)
     written = [joint.mutations[k].input for k in plan.with_grad]

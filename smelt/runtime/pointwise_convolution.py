@@ -49,11 +49,12 @@ def _images(spec: Spec) -> _Images | None:
 
 
 def fits(params: Mapping[str, Any], w: Spec, *others: Spec) -> bool:
-    """True when the convolution is a plain product of float32 that the native kernel can address."""
+    """True when the convolution is a plain product of float32, of at least one element, that the kernel can address."""
     plain = not params["transposed"] and params["groups"] == 1 and set(w.shape[2:]) == {1}
     plain = plain and set(params["stride"]) == {1} and set(params["padding"]) == {0}
     specs = (w, *others)
-    return plain and all(s.dtype is torch.float32 for s in specs) and all(_images(s) is not None for s in others)
+    plain = plain and all(s.dtype is torch.float32 and 0 not in s.shape for s in specs)
+    return plain and all(_images(s) is not None for s in others)
 
 
 def forward(x: Spec, w: Spec, out: Spec, bias: bool) -> Candidate | None:

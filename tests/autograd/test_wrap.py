@@ -56,6 +56,60 @@ def test_tangent_in_another_layout_and_expanded() -> None:
     assert torch.allclose(torch.autograd.grad(y, x, torch.ones(()).expand(3, 4))[0], 2 * x.cos())
 
 
+def test_what_only_unused_outputs_depend_on_has_no_gradient() -> None:
+    a, b, c = leaf(3), leaf(3), leaf(3)
+    first, second = compiled(lambda a, b, c: ((a * c).exp(), (b * c).sin()), [a, b, c])(a, b, c)
+    found = torch.autograd.grad(first.sum() + second.sum(), [a, b, c], retain_graph=True)
+    assert all(g is not None for g in found)
+    found = torch.autograd.grad(first.sum(), [a, b, c], retain_graph=True, allow_unused=True)
+    assert [g is None for g in found] == [False, True, False]
+    found = torch.autograd.grad(second.sum(), [a, b, c], allow_unused=True)
+    assert [g is None for g in found] == [True, False, False]
+
+
+def test_written_inputs_that_nobody_uses() -> None:
+    a, b = leaf(3), leaf(3)
+
+    def write(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        x.mul_(b)
+        return a * 2
+
+    x = torch.ones(3)
+    (y,) = compiled(write, [a, b, x])(a, b, x)
+    assert torch.autograd.grad(y.sum(), [a, b], allow_unused=True)[1] is None
+    x = torch.ones(3)
+    compiled(write, [a, b, x])(a, b, x)
+    assert torch.autograd.grad(x.sum(), [a, b], allow_unused=True)[0] is None
+
+
+def test_a_graph_that_is_called_under_no_grad_and_leaves_it() -> None:
+    x = leaf(3)
+
+    def call(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        before = torch.sin(x)
+        torch.set_grad_enabled(True)
+        y = torch.exp(x)
+        torch.set_grad_enabled(False)
+        return before, y
+
+    with torch.no_grad():
+        program = compiled(call, [x])
+        before, y = program(x)
+    assert not before.requires_grad and torch.allclose(grad_of(y, x), x.exp())
+
+
+def test_a_clone_protects_what_the_caller_writes_before_the_backward() -> None:
+    w, x = leaf(3), torch.randn(3)
+    (y,) = compiled(lambda w, x: w * x.clone(), [w, x])(w, x)
+    old = x.clone()
+    x.zero_()
+    assert torch.equal(grad_of(y, w), old)
+    (y,) = compiled(lambda w, x: w * x, [w, x])(w, x)
+    x.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        grad_of(y, w)
+
+
 def test_one_of_two_outputs_used() -> None:
     x, w = leaf(3), leaf(3)
     call = compiled(lambda x, w: (x * 2, w * 3), [x, w])

@@ -93,3 +93,13 @@ def test_pointwise_product_is_offered_for_float32_only() -> None:
     x, w = x.bfloat16(), w.bfloat16()
     out = torch.empty(2, 6, 4, 4, dtype=torch.bfloat16)
     assert "own" not in [c.name for c in extern("convolution", parameters(), [x, w, None], [out]).candidates]
+
+
+def test_no_images_at_all() -> None:
+    x, w, grad = torch.randn(0, 8, 4, 4), torch.randn(6, 8, 1, 1), torch.randn(0, 6, 4, 4)
+    params = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "transposed": False, "output_padding": (0, 0)}
+    params |= {"groups": 1}
+    assert extern("convolution", params, [x, w, None], [grad])(x, w).shape == (0, 6, 4, 4)
+    params |= {"bias_shape": (6,), "mask": (True, True, True)}
+    dx, dw, db = extern("convolution_backward", params, [grad, x, w], [x, w, torch.empty(6)])(grad, x, w)
+    assert dx.shape == x.shape and torch.equal(dw, torch.zeros_like(w)) and torch.equal(db, torch.zeros(6))
