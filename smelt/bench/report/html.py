@@ -145,6 +145,9 @@ def details_html(row: Row, result: Result, other: str) -> str:
         parts.append(f"<h4>{escape(result.status)}</h4><pre>{escape(result.error)}</pre>")
     if result.accuracy and result.accuracy.failures:
         parts.append(f"<h4>Wrong results</h4><pre>{escape(chr(10).join(result.accuracy.failures))}</pre>")
+    if result.accuracy and result.accuracy.unlucky:
+        text = escape("\n".join(result.accuracy.unlucky))
+        parts.append(f"<h4>Off with the first seed, right with two others</h4><pre>{text}</pre>")
     for key, title in TALLIES.items():
         if found := tally(result, key):
             parts.append(f"<h4>{title}</h4>{_list([(text, str(n)) for text, n in found.most_common()])}")
