@@ -25,7 +25,7 @@ from smelt.capture.policy import Policy
 from smelt.capture.registry import CALL, CONSTANTS, SPECIAL
 from smelt.capture.stores import is_external
 from smelt.capture.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
-from smelt.capture.values import LEAVES, is_bound, is_constant
+from smelt.capture.values import LEAVES, NUMPY_FUNCTIONS, is_bound, is_constant
 from smelt.graph.trace import TraceTensor
 
 Args = tuple[Any, ...]
@@ -177,6 +177,18 @@ def call_instance(vm: Any, obj: Any, args: Args, kwargs: Kwargs) -> Any:
     if not callable(obj):
         return user(obj, *args, **kwargs)
     raise Break(f"a call of a {type(obj).__name__}", "it came from outside and runs C code")
+
+
+@CALL(*NUMPY_FUNCTIONS)
+def call_numpy(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A function of numpy on plain data gives a constant."""
+    if not all(map(_is_plain, (*args, *kwargs.values()))):
+        raise Break(f"a call of numpy.{fn.__name__}", "it computes with values that are not known yet")
+    return call_native(vm, fn, args, kwargs)
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in LEAVES or isinstance(value, (list, tuple)) and all(map(_is_plain, value))
 
 
 # -- C functions ---------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy
 import torch
 from torch import fx
 from torch.overrides import TorchFunctionMode
@@ -254,6 +255,8 @@ class Tensors:
             return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
         if isinstance(value, tuple):
             return tuple(self.argument(v) for v in value)
+        if isinstance(value, (numpy.number, numpy.bool_)):
+            return value.item()  # to an operator they are the plain numbers
         if isinstance(value, (int, float, str)):
             return value
         if callable(value) and hasattr(value, "__qualname__"):

@@ -25,8 +25,14 @@ SINGLETONS = (NoneType, bool, type(...), type(NotImplemented), torch.dtype, torc
 PLAIN = (int, float, str, bytes, complex, range, torch.device, torch.Size, numpy.generic)
 """Types whose values are compared by equality."""
 
-LEAVES: frozenset[type] = frozenset({*SINGLETONS, *PLAIN})
+NUMPY_SCALARS = frozenset(kind for kind in numpy.sctypeDict.values() if kind not in (numpy.object_, numpy.void))
+"""Numbers and texts of numpy: immutable, unlike its arrays and records."""
+
+LEAVES: frozenset[type] = frozenset({*SINGLETONS, *PLAIN, *NUMPY_SCALARS})
 """Exact types of immutable data without tensors."""
+
+NUMPY_FUNCTIONS: tuple[type, ...] = (numpy.ufunc, type(numpy.prod))
+"""Types of numpy's functions: universal ones (`numpy.lcm`), and the wrapper of those that other arrays may override."""
 
 CONSTANT_TYPES: tuple[type, ...] = (
     type,
@@ -51,6 +57,7 @@ CONSTANT_TYPES: tuple[type, ...] = (
     OpOverloadPacket,
     type(torch.ops),
     type(torch.ops.aten),
+    *NUMPY_FUNCTIONS,
 )
 """Types whose values are what they are: guarded by identity, used as they stand."""
 

@@ -283,6 +283,35 @@ def test_arrays_are_not_frozen():
     assert out[1] == 15.0 and torch.equal(out[0], X + 5)
 
 
+def test_numpy_scalars_are_constants():
+    import numpy
+
+    count = numpy.int64(4)
+
+    def fn(x):
+        chunk = numpy.lcm(count, 6)
+        places = numpy.prod(x.shape)
+        y = x.reshape(-1)[: int(places)] * chunk / numpy.sqrt(x.shape[0]) + numpy.float32(0.5) * x.reshape(-1)
+        return y, chunk, places % chunk != 0, max(numpy.int64(3), -chunk), chunk.item(), torch.zeros(chunk // 4)
+
+    run = compiled(fn, fullgraph=True)
+    for number in (4, 10):
+        count = numpy.int64(number)
+        got, want = run(X), fn(X)
+        for g, w in zip(got, want, strict=True):
+            assert type(g) is type(w) and (torch.allclose(g, w) if isinstance(g, torch.Tensor) else g == w)
+
+
+def test_numpy_on_tensors_breaks_the_graph():
+    import numpy
+
+    def fn(x):
+        return numpy.abs((x * 2).numpy()).sum(), x + 1
+
+    got = compiled(fn)(-X)
+    assert got[0] == fn(-X)[0] and torch.equal(got[1], 1 - X)
+
+
 def test_two_backends_do_not_share_versions():
     def fn(x):
         return x + 1
