@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from smelt.bench.accuracy import Verdict
 from smelt.bench.process import Failure, Limits, Server, cache_environment
 from smelt.bench.results import Result, Row, Spread
+from smelt.bench.verdict import Verdict
 from smelt.bench.workload import Settings, Workload
 
 MEMORY_STEPS = 4

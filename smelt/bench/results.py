@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from smelt.base.errors import SmeltError
-from smelt.bench.accuracy import Verdict
 from smelt.bench.reading import read_dataclass
+from smelt.bench.verdict import Verdict
 
 STATUSES = ("pass", "fail_accuracy", "fail_compile", "fail_run", "eager_fails", "timeout", "skipped")
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from smelt.bench.accuracy import FACTOR
 from smelt.bench.results import STATUSES, Benchmark, Result, Row
+from smelt.bench.verdict import FACTOR
 
 HEADS = (
     "model",

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from smelt.bench import accuracy
-from smelt.bench.accuracy import FACTOR, judge, judge_workload, luck
+from smelt.bench.accuracy import judge_workload
 from smelt.bench.contenders import eager
+from smelt.bench.verdict import FACTOR, judge, luck
 from smelt.bench.workload import Settings
 from smelt.bench.workloads import find_workload
 from tests.bench.contenders import wrong

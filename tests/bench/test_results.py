@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from smelt.bench.accuracy import Verdict
 from smelt.bench.results import Benchmark, Result, Row, Spread
 from smelt.bench.tables import HEADS, failures, markdown, results_table
+from smelt.bench.verdict import Verdict
 
 
 def example() -> Benchmark:

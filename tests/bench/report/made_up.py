@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from smelt.bench.accuracy import Verdict
 from smelt.bench.results import Benchmark, Result, Row, Spread
+from smelt.bench.verdict import Verdict
 
 MACHINE = {"cpu": "a CPU", "cores": 2, "threads": 2, "memory_gb": 8.0, "gpus": [], "python": "3.11", "packages": {}}
 

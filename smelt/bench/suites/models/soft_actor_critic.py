@@ -9,30 +9,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Normal, TransformedDistribution
-from torch.distributions.transforms import TanhTransform
 from torch.nn import functional
+
+from smelt.bench.suites.models.squashed_normal import SquashedNormal
 
 CPU = {"observations": 3, "actions": 1, "hidden": 64}
 FULL = {"observations": 3, "actions": 1, "hidden": 1024}
 
 LOG_STD = (-10.0, 2.0)  # smallest, largest
-
-
-class SquashedNormal(TransformedDistribution):
-    """tanh of a normal variable (appendix C); loc and scale have the actions' shape."""
-
-    def __init__(self, loc: Tensor, scale: Tensor) -> None:
-        self.loc, self.scale = loc, scale
-        super().__init__(Normal(loc, scale), [TanhTransform(cache_size=1)])
-
-    @property
-    def mean(self) -> Tensor:
-        """The transformed mean of the normal distribution: an action without noise, not the exact expectation."""
-        mean = self.loc
-        for transform in self.transforms:
-            mean = transform(mean)
-        return mean
 
 
 class Actor(nn.Module):
