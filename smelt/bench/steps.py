@@ -93,7 +93,8 @@ MEMORY = frozenset(
     "zeros zeros_like ones ones_like full full_like scalar_tensor zero fill resize set copy clone contiguous to "
     "_to_copy lift_fresh detach alias view view_as reshape unsqueeze squeeze expand expand_as permute transpose t T mT "
     "slice select split split_with_sizes chunk unbind narrow flatten unflatten item is_nonzero result_type "
-    "is_same_size slice_backward select_backward resolve_conj resolve_neg".split()
+    "is_same_size slice_backward select_backward resolve_conj resolve_neg "
+    "_indices _values indices values coalesce sparse_coo_tensor _sparse_coo_tensor_unsafe".split()
 )
 """Operators, without their trailing underscore, that make, move or view memory."""
 
