@@ -85,7 +85,10 @@ def _judge_seed(workload: Workload, settings: Settings, prepare: Prepare) -> Ver
     """
     verdict = judge_mode(workload, settings, prepare, settings.train)
     if verdict.ok and settings.train and max(verdict.noise, workload.noise) > NOISY[settings.precision]:
-        quiet = judge_mode(workload, settings, prepare, False)
+        try:
+            quiet = judge_mode(workload, settings, prepare, False)
+        except EagerFailed:  # some models refuse gradients in eval mode
+            return verdict
         quiet.failures = [f"in eval mode, {failure}" for failure in quiet.failures]
         quiet.dropout, quiet.noise = verdict.dropout, verdict.noise
         return quiet if not quiet.ok or quiet.ratio > verdict.ratio else verdict

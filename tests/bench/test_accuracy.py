@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from smelt.bench import accuracy
-from smelt.bench.accuracy import judge_workload
+from smelt.bench.accuracy import EagerFailed, judge_workload
 from smelt.bench.contenders import eager
 from smelt.bench.verdict import FACTOR, judge, luck
 from smelt.bench.workload import Settings
@@ -86,6 +87,23 @@ def test_modules_do_not_hide_each_other() -> None:
     wrong = expected | {"grad.small.w": torch.full((64,), 1.01)}
     assert judge(reference, dict(expected), dict(expected)).ok
     assert judge(reference, dict(expected), dict(wrong)).failures[0].startswith("grad.small.w")
+
+
+def test_a_model_that_does_not_run_in_eval_mode_is_judged_in_train_mode() -> None:
+    class Trained(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            assert self.training
+            return self.layer(x)
+
+    tiny = find_workload("tiny-mlp")
+    noisy = dataclasses.replace(tiny, build=Trained, noise=0.01)
+    assert judge_workload(noisy, Settings(), eager).ok
+    with pytest.raises(EagerFailed):
+        judge_workload(noisy, Settings(train=False), eager)
 
 
 def test_rounding_at_a_kink_is_luck_and_an_error_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
