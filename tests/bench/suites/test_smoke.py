@@ -22,7 +22,7 @@ MODELS = {
     "torchbench/dlrm": "sparse gradients, lists as inputs",
     "torchbench/drq": "a distribution as output, a side effect on the module",
     "torchbench/speech_transformer": "shapes that depend on data",
-    "torchbench/moco": "collectives, a buffer written in place, parameters assigned in forward",
+    "torchbench/maml_omniglot": "batch norms that forget all but the last batch, pooling to one pixel",
     "torchbench/tts_angular": "an LSTM",
     "torchbench/demucs": "random augmentation inside of forward",
 }
