@@ -10,6 +10,7 @@ import torch
 from smelt.capture.attributes import MISS, find_in_class, instance_dict, own_dict
 from smelt.capture.breaks import Break, UserError, user
 from smelt.capture.effects import DELETED
+from smelt.graph.trace import TraceTensor
 
 
 def store_attr(vm: Any, obj: Any, name: str, value: Any) -> None:
@@ -92,12 +93,38 @@ def _store_own_member(module: torch.nn.Module, name: str, value: Any, kind: type
 
 def store_tensor_attr(vm: Any, tensor: Any, name: str, value: Any) -> None:
     """`tensor.name = value`"""
-    if name in ("grad", "data", "requires_grad", "grad_fn", "names"):
+    if name == "data":
+        store_data(vm, tensor, value)
+        return
+    if name in ("grad", "requires_grad", "grad_fn", "names"):
         raise Break(f"tensor.{name} is assigned", "a graph has no such operation", "do it outside of the function")
     if vm.source_of(tensor) is not None:
         vm.effects.store("attr", tensor, name, value)
     else:
         raise Break(f"tensor.{name} is assigned", "the tensor object does not exist yet", "assign it outside")
+
+
+def store_data(vm: Any, tensor: Any, value: Any) -> None:
+    """`tensor.data = value`: the object gets other memory, and everybody else keeps the old one.
+
+    The trace tensor moves to the place of the new values, and residual code makes the assignment.
+    """
+    if vm.source_of(tensor) is None:
+        raise Break("tensor.data is assigned", "the tensor object does not exist yet", "write x = value.detach()")
+    if tensor.requires_grad:
+        raise Break(
+            "data of a tensor with gradients is assigned", "its history would be lost", "use copy_() in no_grad()"
+        )
+    if type(value) is not TraceTensor or _kind(value) != _kind(tensor):
+        raise Break("tensor.data is assigned a value of another kind", "a graph's inputs keep shape, dtype and device")
+    fresh = vm.tensors.run(torch.Tensor.detach, (value,), {}, method="detach")
+    tensor.data = fresh
+    vm.tensors.nodes[id(tensor)] = vm.tensors.nodes[id(fresh)]
+    vm.effects.store("attr", tensor, "data", fresh)
+
+
+def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
 def delete_attr(vm: Any, obj: Any, name: str) -> None:

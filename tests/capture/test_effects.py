@@ -8,6 +8,7 @@ import logging
 import pytest
 import torch
 
+from smelt.base.errors import Unsupported
 from tests.capture.harness import check, compiled, same
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -245,3 +246,66 @@ def test_module_attribute_and_buffer():
     for _ in range(3):
         assert torch.equal(run(X), b(X))
     assert a.calls == 3 and torch.equal(a.mean, b.mean) and "mean" in a._buffers and same(a.calls, b.calls)
+
+
+class Average(torch.nn.Module):
+    """A slow copy of a layer, moved towards it by assigning `data`."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.quick, self.slow = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3).requires_grad_(False)
+
+    @torch.no_grad()
+    def follow(self):
+        for quick, slow in zip(self.quick.parameters(), self.slow.parameters(), strict=True):
+            slow.data = slow.data * 0.75 + quick.data * 0.25
+
+    def forward(self, x):
+        before = self.slow(x)
+        self.follow()
+        self.slow.bias.add_(1)
+        return self.quick(x), before, self.slow(x)
+
+
+def test_assigned_data_is_seen_by_later_reads_and_leaves_the_old_memory_alone():
+    a, b = Average(), Average()
+    kept = [model.slow.weight.detach() for model in (a, b)]
+    run = compiled(a.forward, fullgraph=True)
+    for _ in range(3):
+        ours, eager = run(X), b(X)
+        assert all(torch.allclose(x, y, atol=1e-6) for x, y in zip(ours, eager, strict=True))
+        ours[0].sum().backward()
+        eager[0].sum().backward()
+    for (name, x), y in zip(a.named_parameters(), b.parameters(), strict=True):
+        assert torch.allclose(x, y, atol=1e-6), name
+        assert (x.grad is None) == (y.grad is None) and type(x) is torch.nn.Parameter
+    assert torch.equal(kept[0], kept[1]) and kept[0].data_ptr() != a.slow.weight.data_ptr()
+
+
+def test_assigned_data_may_share_memory():
+    def fn(a, b):
+        a.data = b
+        b.add_(1)
+        return a * 2
+
+    for run in (fn, compiled(fn, fullgraph=True)):
+        a, b = torch.zeros(3), torch.ones(3)
+        assert torch.equal(run(a, b), torch.full((3,), 4.0))
+        assert torch.equal(a, b) and a.data_ptr() == b.data_ptr()
+
+
+def test_assigned_data_that_a_graph_cannot_hold_breaks():
+    def history(w, x):
+        w.data = x
+        return w * 2
+
+    def shape(w, x):
+        w.data = x[:1]
+        return w * 2
+
+    for fn, w in ((history, torch.zeros(2, 3, requires_grad=True)), (shape, torch.zeros(2, 3))):
+        with pytest.raises(Unsupported, match="data"):
+            compiled(fn, fullgraph=True)(w.clone().detach().requires_grad_(w.requires_grad), X)
+        out = compiled(fn)(w, X)
+        assert torch.equal(out, w * 2)
