@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import json
 import os
 import queue
+import signal
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +65,7 @@ def run_benchmark(run: Run, console: Console, measure: Measure | None = None) ->
     benchmark = start_benchmark(run, settings)
     have = {(row.suite, row.model) for row in benchmark.rows}
     todo = [workload for workload in run.workloads if (workload.suite, workload.name) not in have]
-    with LiveTable(benchmark, settings, len(run.workloads), console) as table:
+    with _ended_by_sigterm(), LiveTable(benchmark, settings, len(run.workloads), console) as table:
         workers = _Workers(run, settings, benchmark, table, measure or measure_row)
         if not workers.work(todo):
             console.print(f"interrupted after {len(benchmark.rows)} of {len(run.workloads)} models", highlight=False)
@@ -104,6 +106,19 @@ def start_benchmark(run: Run, settings: Settings) -> Benchmark:
             )
     old.command = run.command.replace(" --resume", "")
     return old
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does (which a shell switches off for what it starts in the background)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _setting(of: Row | Settings) -> tuple[object, ...]:

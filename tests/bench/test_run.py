@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -60,12 +62,13 @@ def test_all_rows_are_kept_in_order(tmp_path: Path, jobs: int) -> None:
     assert ("1 threads" in shown(to)) == (jobs > 1)
 
 
-def test_an_interrupted_run_is_readable_and_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_readable_and_goes_on(tmp_path: Path, kind: signal.Signals) -> None:
     done: list[str] = []
 
     def interrupted(workload: Workload, *arguments: Any) -> Row:
         if len(done) == 5:
-            threading.Timer(0.1, lambda: _interrupt_main()).start()
+            threading.Timer(0.1, lambda: os.kill(os.getpid(), kind)).start()
             time.sleep(1.5)
         done.append(workload.name)
         return pretend(workload, *arguments)
@@ -84,12 +87,6 @@ def test_an_interrupted_run_is_readable_and_goes_on(tmp_path: Path) -> None:
 
     run_benchmark(make(file, resume=True), console(), counting)
     assert len(again) == 7 and len(Benchmark.load(file).rows) == 12
-
-
-def _interrupt_main() -> None:
-    import _thread
-
-    _thread.interrupt_main()
 
 
 def test_results_are_neither_overwritten_nor_mixed(tmp_path: Path) -> None:
