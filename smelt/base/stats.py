@@ -47,6 +47,7 @@ def stats() -> dict[str, Any]:
         known: dict[str, Any] = {name: _counts[name] for name in NAMES if name != "compile_s"}
         known |= dict(_counts)
         known["compile_s"] = sum(_seconds.values())
+        known["fallback_ops"] = sum(_named["extern_ops"].values())
         known["stage_s"] = dict(_seconds)
         known |= {table: dict(_named[table]) for table in TABLES}
         return known

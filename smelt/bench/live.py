@@ -36,7 +36,6 @@ class LiveTable:
             console=console,
         )
         self._bar = self._progress.add_task(self.title, total=models, completed=len(benchmark.rows))
-        self._console = console
         self._live = Live(self, console=console, refresh_per_second=2, vertical_overflow="visible")
 
     def __enter__(self) -> LiveTable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 import os
 import statistics
 from collections.abc import Sequence
@@ -14,6 +15,9 @@ from typing import Any
 from smelt.base.errors import SmeltError
 from smelt.bench.reading import read_dataclass
 from smelt.bench.verdict import Verdict
+
+setting_of = operator.attrgetter("train", "precision", "device", "size", "mode", "dynamic")
+"""What a row, or the settings of a run, measured under; rows of different ones are never mixed."""
 
 STATUSES = ("pass", "fail_accuracy", "fail_compile", "fail_run", "eager_fails", "timeout", "skipped")
 

@@ -24,7 +24,7 @@ from smelt.bench.live import LiveTable
 from smelt.bench.machine import describe_machine, usable_cores
 from smelt.bench.measure import Plan, measure_row
 from smelt.bench.process import Failure, Server, cache_environment, run_task
-from smelt.bench.results import Benchmark, Row
+from smelt.bench.results import Benchmark, Row, setting_of
 from smelt.bench.tables import LEGEND, describe, failures, totals
 from smelt.bench.workload import Settings, Workload
 
@@ -99,7 +99,7 @@ def start_benchmark(run: Run, settings: Settings) -> Benchmark:
         raise OptionError(f"{run.json_file} exists already", hint="--resume goes on with it; or name another file")
     old = Benchmark.load(run.json_file)
     for row in old.rows:
-        if _setting(row) != _setting(settings) or set(row.results) != set(run.contenders):
+        if setting_of(row) != setting_of(settings) or set(row.results) != set(run.contenders):
             raise OptionError(
                 f"{run.json_file} holds results of other settings ({row.model})",
                 hint="repeat the command that made it, or name another file",
@@ -119,10 +119,6 @@ def _ended_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _setting(of: Row | Settings) -> tuple[object, ...]:
-    return of.train, of.precision, of.device, of.size, of.mode, of.dynamic
 
 
 class _Workers:

@@ -30,20 +30,37 @@ LEFT = {"model", "contender", "verdict"}
 
 def cells(row: Row, result: Result) -> tuple[str, ...]:
     """One line of the table; an empty cell is a figure that was not taken."""
-    step, verdict, counts = result.step, result.accuracy, result.counts
+    step = result.step
     return (
         row.model,
         result.contender,
         _number(result.cold_s, 2),
         _number(result.warm_s, 2),
         _number(step.median * 1e3 if step else None, 2),
-        f"{50 * (step.high - step.low) / step.median:.0f}%" if step else "",
+        spread_text(result),
         _number(result.speedup, 2),
         _number(result.peak_mb, 0),
-        f"{verdict.ratio:.1f}x" if verdict else "",
-        f"{counts['graphs']} ({counts.get('breaks', 0)})" if counts.get("graphs") is not None else "",
+        error_text(result),
+        graphs_text(result),
         result.status,
     )
+
+
+def spread_text(result: Result) -> str:
+    """Half the distance between the quartiles of the steps, as a share of their median."""
+    step = result.step
+    return f"{50 * (step.high - step.low) / step.median:.0f}%" if step else ""
+
+
+def error_text(result: Result) -> str:
+    """The worst tensor's error as a multiple of eager's own."""
+    return f"{result.accuracy.ratio:.1f}x" if result.accuracy else ""
+
+
+def graphs_text(result: Result) -> str:
+    """Graphs, and in brackets graph breaks."""
+    counts = result.counts
+    return f"{counts['graphs']} ({counts.get('breaks', 0)})" if counts.get("graphs") is not None else ""
 
 
 def _number(value: float | None, digits: int) -> str:
@@ -85,15 +102,14 @@ def compact_table(rows: Sequence[Row]) -> Table:
     for row in rows:
         eager, ours = row.results.get("eager"), row.results[judged[0]]
         memory = ours.peak_mb / eager.peak_mb if eager and eager.peak_mb and ours.peak_mb else None
-        counts, verdict = ours.counts, ours.accuracy
         table.add_row(
             row.model,
             _number(eager.step.median * 1e3 if eager and eager.step else None, 2),
             *(_speed(row.results[name]) for name in [*rivals, *judged]),
             _number(ours.cold_s, 1),
             _number(memory, 2),
-            f"{verdict.ratio:.1f}x" if verdict else "",
-            f"{counts['graphs']} ({counts.get('breaks', 0)})" if counts.get("graphs") is not None else "",
+            error_text(ours),
+            graphs_text(ours),
             _verdict(ours),
         )
     return table

@@ -132,10 +132,8 @@ def known_workload(name: str, size: str = "cpu") -> Workload:
     Raises:
         OptionError: no such name (lists the nearest), or no such size.
     """
-    if name in WORKLOADS:
-        return WORKLOADS[name]
     suite, _, entry = name.rpartition("/")
-    if entry in WORKLOADS and suite == WORKLOADS[entry].suite:
+    if entry in WORKLOADS and suite in ("", WORKLOADS[entry].suite):
         return WORKLOADS[entry]
     entries = read_entries()
     if entry not in entries or suite not in ("", entries[entry]["suite"]):

@@ -6,6 +6,7 @@ Programs keep sizes and scales in small tensors and read them back as numbers (`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,10 +62,7 @@ def follow(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[
     if not isinstance(out, PlacedTensor) or info.random:
         return
     layout: Layout = out.place.layout
-    small = 1
-    for size in layout.val.shape:
-        small *= size
-    if small > LIMIT or layout.val.device.type != "cpu" or func._schema.name in _UNINITIALISED:
+    if math.prod(layout.val.shape) > LIMIT or layout.val.device.type != "cpu" or func._schema.name in _UNINITIALISED:
         return
     try:
         given, named = _real(args), {name: _real(value) for name, value in kwargs.items()}

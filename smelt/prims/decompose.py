@@ -18,7 +18,7 @@ from torch.fx import Node
 
 from smelt.base.errors import CompileError
 from smelt.base.options import Options
-from smelt.base.stats import count, count_named
+from smelt.base.stats import count_named
 from smelt.graph.meta import TensorMeta, is_dense
 from smelt.graph.module import GraphModule
 from smelt.prims.dtypes import PLAIN
@@ -67,9 +67,7 @@ def decompose(gm: fx.GraphModule, options: Options | None = None) -> fx.GraphMod
                 raise CompileError(f"a joint ATen graph has no {other} nodes", why=str(node.format_node()))
     remove_dead(graph)
     result = GraphModule(gm, graph)
-    kept = fallbacks(result)
-    count("fallback_ops", sum(kept.values()))
-    count_named("extern_ops", kept)
+    count_named("extern_ops", fallbacks(result))
     return result
 
 

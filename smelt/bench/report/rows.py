@@ -18,6 +18,7 @@ from smelt.bench.report.summary import (
     warm_s,
 )
 from smelt.bench.results import Result, Row
+from smelt.bench.tables import error_text, graphs_text, spread_text
 
 HEADS = (
     "model",
@@ -60,9 +61,8 @@ def entries(rows: Iterable[Row]) -> list[Entry]:
 
 def entry_cells(row: Row, result: Result, other: str) -> tuple[str, ...]:
     """The cells of a line, by HEADS."""
-    name, step, counts, verdict = result.contender, result.step, result.counts, result.accuracy
+    name, step = result.contender, result.step
     rival = speedup(row, name, RIVAL) if name != RIVAL else None
-    graphs = counts.get("graphs")
     return (
         row.model,
         row.suite,
@@ -70,12 +70,12 @@ def entry_cells(row: Row, result: Result, other: str) -> tuple[str, ...]:
         name,
         result.status,
         beside(step.median * 1e3 if step else None, speedup(row, name)),
-        f"{50 * (step.high - step.low) / step.median:.0f}%" if step and speedup(row, name) else "",
+        spread_text(result) if speedup(row, name) else "",
         f"{rival:.2f}x" if rival else "",
         beside(result.cold_s, ratio(row, name, other, cold_s)),
         beside(result.peak_mb, ratio(row, name, BASE, peak_mb), 0),
-        f"{verdict.ratio:.1f}x" if verdict else "",
-        "" if graphs is None else f"{graphs} ({counts.get('breaks', 0)})",
+        error_text(result),
+        graphs_text(result),
     )
 
 

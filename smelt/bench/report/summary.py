@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from smelt.bench.results import Benchmark, Result, Row
+from smelt.bench.results import Benchmark, Result, Row, setting_of
 
 BASE = "eager"
 RIVAL = "torch.compile"
@@ -57,7 +57,7 @@ class Setting:
     @classmethod
     def of(cls, row: Row) -> Setting:
         """The setting of a row."""
-        return cls(row.suite, row.train, row.precision, row.device, row.size, row.mode, row.dynamic)
+        return cls(row.suite, *setting_of(row))
 
     @property
     def how(self) -> str:
