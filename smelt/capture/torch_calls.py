@@ -10,7 +10,7 @@ import torch
 import torch.overrides
 import torch.utils.checkpoint
 from torch._ops import OpOverload, OpOverloadPacket
-from torch.distributions import Distribution
+from torch.distributions import Distribution, distribution
 
 from smelt.base import torch_c
 from smelt.capture.breaks import Break, UserError, user
@@ -227,7 +227,15 @@ def is_all_true(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return call_torch(vm, torch._is_all_true, args, kwargs)
 
 
-_VALIDATION = (Distribution.__init__.__code__, Distribution._validate_sample.__code__)
+_VALIDATION = {
+    function.__code__
+    for function in (
+        Distribution.__init__,
+        Distribution._validate_sample,
+        getattr(distribution, "_all_true_or_runtime_assert", None),  # asks on behalf of both from torch 2.15 on
+    )
+    if function is not None
+}
 
 
 class FunctionApply:
