@@ -1,0 +1,222 @@
+"""What a compiled version takes for granted about its symbolic sizes: the guards that dynamic shapes need.
+
+One `Assumptions` belongs to one captured graph. It makes the symbols, answers questions about sizes, and writes each
+answer down that holds for the example but not for every size, with the place in the user's code that asked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from smelt.base.errors import SmeltError, Unsupported
+from smelt.shapes.size import (
+    Bound,
+    Factor,
+    IntLike,
+    Modulo,
+    Size,
+    Symbol,
+    evaluate,
+    hint,
+    key,
+    lowest,
+    make,
+    of_factor,
+    same,
+    substitute,
+    symbols,
+    text,
+)
+
+_serials = itertools.count()
+"""Tells the symbols of different graphs apart."""
+
+
+class Assumed(NamedTuple):
+    """`left <sign> right` holds (sign: ==, !=, <, >=), because `reason` (a line of the user's, or a stage) asked."""
+
+    sign: str
+    left: IntLike
+    right: IntLike
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{text(self.left)} {self.sign} {text(self.right)}"
+
+    def holds(self, values: Mapping[Symbol, int]) -> bool:
+        """Whether it is true for given values of the symbols."""
+        a, b = evaluate(self.left, values), evaluate(self.right, values)
+        match self.sign:
+            case "==":
+                return a == b
+            case "!=":
+                return a != b
+            case "<":
+                return a < b
+            case _:
+                return a >= b
+
+
+class Assumptions:
+    """Symbols, and what was assumed about them.
+
+    Attributes:
+        symbols: every symbol, in order of creation.
+        assumed: what has to be checked before compiled code is used, besides each symbol's own range.
+        where: says which place of the user's program is being worked on, for the reasons.
+        kept: symbols that the user marked as dynamic: to pin one is an error.
+    """
+
+    def __init__(self, where: Callable[[], str] | None = None) -> None:
+        self.symbols: list[Symbol] = []
+        self.assumed: list[Assumed] = []
+        self.where = where or (lambda: "")
+        self.kept: set[Symbol] = set()
+        self.serial = next(_serials)
+        self._answers: dict[tuple[str, str], bool] = {}
+        self._values: dict[Factor, IntLike] = {}
+        self._least: list[tuple[IntLike, int]] = []
+
+    def symbol(self, value: int, low: int = 2, high: Bound = None, kept: bool = False) -> Size:
+        """A new symbol whose value in the example is `value`.
+
+        Args:
+            low, high: the values that compiled code has to serve. 0 and 1 are worth code of their own: broadcasting
+                and empty tensors follow other rules.
+            kept: the user wants it dynamic; pinning it raises.
+
+        Raises:
+            SmeltError: the example lies outside of the range.
+        """
+        if value < low or (high is not None and value > high):
+            raise SmeltError(f"a size of {value} outside of its range {low} to {high}")
+        symbol = Symbol(f"s{len(self.symbols)}", value, self, low, high)
+        self.symbols.append(symbol)
+        if kept:
+            self.kept.add(symbol)
+        return of_factor(symbol)
+
+    def decide(self, sign: str, a: IntLike, b: IntLike) -> bool:
+        """Whether `a < b` or `a == b`: by proof, by an earlier answer, or by the example and a new assumption."""
+        difference = self.simplify(b - a)
+        if sign == "<":
+            if self._at_least(difference, 1):
+                return True
+            if self._at_least(-difference, 0):
+                return False
+        else:
+            if same(difference, 0):
+                return True
+            if not isinstance(difference, Size) or self._at_least(difference, 1) or self._at_least(-difference, 1):
+                return False
+            if difference.terms[0][1] < 0:  # a - b and b - a are one question
+                difference = -difference
+        question = (sign, key(difference))
+        known = self._answers.get(question)
+        if known is not None:
+            return known
+        if sign == "<":
+            answer = hint(difference) > 0
+        else:
+            answer = hint(difference) == 0
+        self._answers[question] = answer
+        self._assume(sign if answer else {"<": ">=", "==": "!="}[sign], a, b)
+        return answer
+
+    def _at_least(self, value: IntLike, least: int) -> bool:
+        """Whether the ranges, or an earlier answer, show that `value >= least`."""
+        low = lowest(value)
+        if low is not None and low >= least:
+            return True
+        for known, bound in self._least:
+            low = lowest(value - known)
+            if low is not None and low + bound >= least:
+                return True
+        return False
+
+    def pin(self, value: Size) -> int:
+        """The example's value as a plain number: from now on the size is that number."""
+        simple = self.simplify(value)
+        if not isinstance(simple, Size):
+            return simple
+        number = hint(simple)
+        self.decide("==", simple, number)
+        return number
+
+    def simplify(self, value: IntLike) -> IntLike:
+        """The value with everything that equalities taught put in."""
+        if self._values and isinstance(value, Size):
+            return substitute(value, self._values)
+        return value
+
+    def value_of(self, factor: Factor) -> IntLike:
+        """What is known to equal a division or a remainder, else itself."""
+        known = self._values.get(factor)
+        return of_factor(factor) if known is None else known
+
+    def _assume(self, sign: str, a: IntLike, b: IntLike) -> None:
+        reason = self.where()
+        fact = Assumed(sign, a, b, reason)
+        if sign == "==":
+            self._refuse_pinned(fact)
+            self._learn(self.simplify(b - a))
+        elif sign in ("<", ">="):
+            self._tighten(self.simplify(b - a) if sign == "<" else self.simplify(a - b), 1 if sign == "<" else 0)
+        self.assumed.append(fact)
+
+    def _refuse_pinned(self, fact: Assumed) -> None:
+        """A size that the user marked dynamic must not become a number (or another size's value)."""
+        difference = self.simplify(fact.right - fact.left)
+        marked = [s for s in symbols(difference) if s in self.kept]
+        if len(set(symbols(difference))) == 1 and marked and not any(type(f) is Modulo for f in _factors(difference)):
+            raise Unsupported(
+                f"{marked[0]} is marked dynamic, but the program needs {fact}",
+                at=fact.reason or None,
+                why="this line works for one value of the size only",
+                hint="rewrite the line for any size, or take the mark off (smelt.mark_static)",
+            )
+
+    def _learn(self, difference: IntLike) -> None:
+        """From `difference == 0`: a factor that stands alone with coefficient 1 equals the rest."""
+        if not isinstance(difference, Size):
+            return
+        unit = math.gcd(*(c for _, c in difference.terms))
+        for monomial, c in reversed(difference.terms):
+            if len(monomial) != 1 or abs(c) != unit:
+                continue
+            factor = monomial[0]
+            rest = make({m: -d // c for m, d in difference.terms if m != monomial})
+            if factor in _factors(rest):
+                continue
+            single = {factor: rest}
+            self._values = {f: substitute(v, single) for f, v in self._values.items()} | single
+            return
+
+    def _tighten(self, difference: IntLike, least: int) -> None:
+        """From `difference >= least`: the range of a symbol that is alone in it, else an answer for later questions."""
+        self._least.append((difference, least))
+        if not isinstance(difference, Size) or len(difference.terms) > 2:
+            return
+        (monomial, c), *rest = difference.terms
+        if len(monomial) != 1 or not isinstance(monomial[0], Symbol) or (rest and rest[0][0]):
+            return
+        symbol, constant = monomial[0], rest[0][1] if rest else 0
+        if c > 0:
+            symbol.low = max(symbol.low, -(-(least - constant) // c))
+        else:
+            top = (constant - least) // -c
+            symbol.high = top if symbol.high is None else min(symbol.high, top)
+
+
+def _factors(value: IntLike) -> set[Factor]:
+    """The factors at the top of a size, and those inside of them."""
+    found: set[Factor] = set()
+    if isinstance(value, Size):
+        for monomial, _ in value.terms:
+            for factor in monomial:
+                found.add(factor)
+                found |= set(symbols(of_factor(factor)))
+    return found

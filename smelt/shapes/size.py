@@ -1,0 +1,564 @@
+"""Symbolic sizes: polynomials over symbols that stand for a dimension (or an integer argument) of the running call.
+
+A `Size` behaves like the positive integer that it stands for. Arithmetic stays symbolic. A comparison is answered from
+the ranges of the symbols where that is enough; else the answer for the example at hand is taken and written down as an
+assumption (see `assumptions`), which becomes a guard of the compiled code. So no use of a Size can be wrong, only less
+general than it might be: `int(size)` pins it to the example's value.
+
+Results that are plain numbers are `int`: code that never meets a symbol never meets a Size.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+if TYPE_CHECKING:
+    from smelt.shapes.assumptions import Assumptions
+
+IntLike: TypeAlias = Union[int, "Size"]
+Monomial: TypeAlias = "tuple[Factor, ...]"
+Bound: TypeAlias = int | None
+"""None: no bound on that side."""
+
+
+class Factor:
+    """What a monomial is a product of: a symbol, or a floor division or remainder of two sizes.
+
+    Attributes:
+        key: identity as text; unique in the process.
+        hint: the value in the example at hand.
+        low, high: bounds that hold for every value it may have.
+    """
+
+    __slots__ = ("key", "hint", "owner", "_hash")
+    low: int
+    high: Bound
+
+    def __init__(self, key: str, hint: int, owner: Assumptions) -> None:
+        self.key, self.hint, self.owner = key, hint, owner
+        self._hash = hash(key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Factor) and self.key == other.key)
+
+    def __lt__(self, other: Factor) -> bool:
+        return self.key < other.key
+
+
+class Symbol(Factor):
+    """A number that is known when the compiled code runs. Made by `Assumptions.symbol`."""
+
+    __slots__ = ("name", "low", "high")
+
+    def __init__(self, name: str, hint: int, owner: Assumptions, low: int, high: Bound) -> None:
+        super().__init__(f"{name}@{owner.serial}", hint, owner)
+        self.name, self.low, self.high = name, low, high
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Division(Factor):
+    """`of // by` (or `of % by`, see Modulo) where that is no polynomial; `by` is positive."""
+
+    __slots__ = ("of", "by", "low", "high")
+    sign = "//"
+    compute: Callable[[Any, Any], Any] = staticmethod(operator.floordiv)
+
+    def __init__(self, of: IntLike, by: IntLike, owner: Assumptions) -> None:
+        super().__init__(f"({key(of)} {self.sign} {key(by)})", type(self).compute(hint(of), hint(by)), owner)
+        self.of, self.by = of, by
+        self.low, self.high = self.bounds()
+
+    def bounds(self) -> tuple[int, Bound]:
+        low, high = bounds(self.of)
+        smallest, largest = bounds(self.by)
+        assert smallest is not None
+        if low is None:
+            bottom = -(10**18)
+        else:
+            bottom = low // smallest if low < 0 else 0 if largest is None else low // largest
+        return bottom, None if high is None else high // max(smallest, 1)
+
+    def __repr__(self) -> str:
+        return f"({self.of} {self.sign} {self.by})"
+
+
+class Modulo(Division):
+    """`of % by` where that is no polynomial."""
+
+    __slots__ = ()
+    sign = "%"
+    compute = staticmethod(operator.mod)
+
+    def bounds(self) -> tuple[int, Bound]:
+        largest = bounds(self.by)[1]
+        return 0, None if largest is None else largest - 1
+
+
+class Size:
+    """`sum(coefficient * monomial)` with at least one factor. Immutable; equal forms have equal hashes.
+
+    `==` is a question about numbers and may add an assumption; `same(a, b)` compares forms.
+    """
+
+    __slots__ = ("terms", "_hash", "_bounds")
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+        self._bounds: tuple[Bound, Bound] | None = None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def owner(self) -> Assumptions:
+        """The assumptions that its symbols belong to."""
+        for monomial, _ in self.terms:
+            if monomial:
+                return monomial[0].owner
+        raise AssertionError("a Size without a symbol")
+
+    # arithmetic
+
+    def __add__(self, other: Any) -> IntLike:
+        if not isinstance(other, (int, Size)):
+            return NotImplemented
+        sums = dict(self.terms)
+        for monomial, c in terms_of(other):
+            sums[monomial] = sums.get(monomial, 0) + c
+        return make(sums)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> IntLike:
+        return Size(tuple((m, -c) for m, c in self.terms))
+
+    def __sub__(self, other: Any) -> IntLike:
+        return self + -other if isinstance(other, (int, Size)) else NotImplemented
+
+    def __rsub__(self, other: Any) -> IntLike:
+        return -self + other if isinstance(other, (int, Size)) else NotImplemented
+
+    def __mul__(self, other: Any) -> IntLike:
+        if isinstance(other, int):
+            return Size(tuple((m, c * other) for m, c in self.terms)) if other else 0
+        if not isinstance(other, Size):
+            return NotImplemented
+        sums: dict[Monomial, int] = {}
+        for m, c in self.terms:
+            for n, d in other.terms:
+                product = tuple(sorted(m + n)) if m and n else m or n
+                sums[product] = sums.get(product, 0) + c * d
+        return make(sums)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> IntLike:
+        return floordiv(self, other) if isinstance(other, (int, Size)) else NotImplemented
+
+    def __rfloordiv__(self, other: Any) -> IntLike:
+        return floordiv(other, self) if isinstance(other, int) else NotImplemented
+
+    def __mod__(self, other: Any) -> IntLike:
+        return modulo(self, other) if isinstance(other, (int, Size)) else NotImplemented
+
+    def __rmod__(self, other: Any) -> IntLike:
+        return modulo(other, self) if isinstance(other, int) else NotImplemented
+
+    def __divmod__(self, other: Any) -> tuple[IntLike, IntLike]:
+        return self // other, self % other
+
+    def __pow__(self, exponent: int) -> IntLike:
+        if type(exponent) is not int or exponent < 0:
+            return int(self) ** exponent
+        result: IntLike = 1
+        for _ in range(exponent):
+            result = result * self
+        return result
+
+    def __abs__(self) -> IntLike:
+        return self if self >= 0 else -self
+
+    # questions: answered by proof, else by the example and an assumption
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if isinstance(other, (int, Size)):
+            return self.owner.decide("==", self, other)
+        return NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other if isinstance(other, (int, Size)) else NotImplemented
+
+    def __lt__(self, other: Any) -> bool:
+        return self.owner.decide("<", self, other) if isinstance(other, (int, Size)) else NotImplemented
+
+    def __gt__(self, other: Any) -> bool:
+        return self.owner.decide("<", other, self) if isinstance(other, (int, Size)) else NotImplemented
+
+    def __le__(self, other: Any) -> bool:
+        return not self.owner.decide("<", other, self) if isinstance(other, (int, Size)) else NotImplemented
+
+    def __ge__(self, other: Any) -> bool:
+        return not self.owner.decide("<", self, other) if isinstance(other, (int, Size)) else NotImplemented
+
+    def __bool__(self) -> bool:
+        return self != 0
+
+    def __index__(self) -> int:
+        return self.owner.pin(self)
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        return float(self.owner.pin(self))
+
+    def __truediv__(self, other: Any) -> Any:
+        return int(self) / other
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / int(self)
+
+    def __str__(self) -> str:
+        return text(self)
+
+    __repr__ = __str__
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+
+# -- forms ---------------------------------------------------------------------------------------------------------
+
+
+def terms_of(value: IntLike) -> tuple[tuple[Monomial, int], ...]:
+    """The terms of a Size or of a number."""
+    if isinstance(value, Size):
+        return value.terms
+    return (((), int(value)),) if value else ()
+
+
+def make(sums: Mapping[Monomial, int]) -> IntLike:
+    """The simplest value with these coefficients: a plain int where no factor is left."""
+    terms = [(m, c) for m, c in sums.items() if c]
+    if not terms:
+        return 0
+    if len(terms) == 1 and not terms[0][0]:
+        return terms[0][1]
+    terms.sort(key=_order)
+    return Size(tuple(terms))
+
+
+def _order(term: tuple[Monomial, int]) -> tuple[int, list[str]]:
+    """Products first, the number last."""
+    return (-len(term[0]), [f.key for f in term[0]])
+
+
+def of_factor(factor: Factor) -> Size:
+    """The size of one factor."""
+    return Size((((factor,), 1),))
+
+
+def same(a: IntLike, b: IntLike) -> bool:
+    """True when both have the same form. Asks nothing and assumes nothing."""
+    if isinstance(a, Size):
+        return isinstance(b, Size) and a.terms == b.terms
+    return not isinstance(b, Size) and a == b
+
+
+def key(value: IntLike) -> str:
+    """Text that is equal exactly for equal forms."""
+    return "+".join(f"{c}*{'*'.join(f.key for f in m)}" for m, c in terms_of(value)) or "0"
+
+
+def text(value: IntLike) -> str:
+    """Python source over the symbols' names."""
+    parts: list[str] = []
+    for monomial, c in terms_of(value):
+        factors = [repr(f) for f in monomial]
+        if abs(c) != 1 or not factors:
+            factors.append(str(abs(c)))
+        sign = ("-" if c < 0 else "") if not parts else (" - " if c < 0 else " + ")
+        parts.append(sign + "*".join(factors))
+    return "".join(parts) or "0"
+
+
+def hint(value: IntLike) -> int:
+    """The value in the example at hand. For estimates: a choice that depends on it must not be one of meaning."""
+    if not isinstance(value, Size):
+        return value
+    total = 0
+    for monomial, c in value.terms:
+        for factor in monomial:
+            c *= factor.hint
+        total += c
+    return total
+
+
+def evaluate(value: IntLike, values: Mapping[Symbol, int]) -> int:
+    """The number for given values of the symbols."""
+    if not isinstance(value, Size):
+        return value
+    total = 0
+    for monomial, c in value.terms:
+        for factor in monomial:
+            if isinstance(factor, Division):
+                c *= type(factor).compute(evaluate(factor.of, values), evaluate(factor.by, values))
+            else:
+                c *= values[factor]  # type: ignore[index]
+        total += c
+    return total
+
+
+def substitute(value: IntLike, values: Mapping[Factor, IntLike]) -> IntLike:
+    """The value with some factors replaced."""
+    if not isinstance(value, Size):
+        return value
+    total: IntLike = 0
+    for monomial, c in value.terms:
+        product: IntLike = c
+        for factor in monomial:
+            if factor in values:
+                product = product * values[factor]
+            elif isinstance(factor, Modulo):
+                product = product * modulo(substitute(factor.of, values), substitute(factor.by, values))
+            elif isinstance(factor, Division):
+                product = product * floordiv(substitute(factor.of, values), substitute(factor.by, values))
+            else:
+                product = product * of_factor(factor)
+        total = total + product
+    return total
+
+
+def symbols(*values: IntLike) -> Iterator[Symbol]:
+    """The symbols in these values, inner ones too; repeats are possible."""
+    for value in values:
+        if isinstance(value, Size):
+            for monomial, _ in value.terms:
+                for factor in monomial:
+                    if isinstance(factor, Division):
+                        yield from symbols(factor.of, factor.by)
+                    else:
+                        assert isinstance(factor, Symbol)
+                        yield factor
+
+
+def is_symbolic(values: Iterable[object]) -> bool:
+    """True when one of them is a Size."""
+    return any(isinstance(v, Size) for v in values)
+
+
+# -- what holds for every value of the symbols -----------------------------------------------------------------------
+
+
+def bounds(value: IntLike) -> tuple[Bound, Bound]:
+    """The lowest and highest number that it may be (bounds that hold, not always reached)."""
+    if not isinstance(value, Size):
+        return value, value
+    if value._bounds is None:
+        low: Bound = 0
+        high: Bound = 0
+        for monomial, c in value.terms:
+            bottom, top = _product_bounds(monomial)
+            if c < 0:
+                bottom, top = top, bottom
+            low = None if low is None or bottom is None else low + c * bottom
+            high = None if high is None or top is None else high + c * top
+        value._bounds = (low, high)
+    return value._bounds
+
+
+def _product_bounds(monomial: Monomial) -> tuple[Bound, Bound]:
+    low: Bound = 1
+    high: Bound = 1
+    for factor in monomial:
+        if factor.low < 0:
+            return None, None
+        low = None if low is None else low * factor.low
+        high = None if high is None or factor.high is None else high * factor.high
+    return low, high
+
+
+def known_less(a: IntLike, b: IntLike) -> bool:
+    """True when a < b for every value of the symbols, as far as the bounds show. Assumes nothing."""
+    low = lowest(b - a)
+    return low is not None and low > 0
+
+
+def known_at_most(a: IntLike, b: IntLike) -> bool:
+    """True when a <= b for every value of the symbols, as far as the bounds show. Assumes nothing."""
+    low = lowest(b - a)
+    return low is not None and low >= 0
+
+
+def known_equal(a: IntLike, b: IntLike) -> bool:
+    """True when a == b for every value of the symbols under the assumptions so far. Assumes nothing."""
+    if same(a, b):
+        return True
+    if not isinstance(a, Size) and not isinstance(b, Size):
+        return a == b
+    owner = (a if isinstance(a, Size) else b).owner  # type: ignore[union-attr]
+    return same(owner.simplify(a), owner.simplify(b))
+
+
+def known_divides(by: IntLike, value: IntLike) -> bool:
+    """True when `by` divides `value` for every value of the symbols. Assumes nothing."""
+    if not isinstance(by, Size) and not isinstance(value, Size):
+        return by != 0 and value % by == 0
+    return exact_quotient(value, by) is not None
+
+
+def lowest(value: IntLike) -> Bound:
+    """A number that `value` never falls below. Differences of products are looked at term by term.
+
+    `s0*s1 - s0` has no bound by intervals alone: where a negative term divides a positive one, they are joined.
+    """
+    if not isinstance(value, Size):
+        return value
+    low = bounds(value)[0]
+    if low is not None:
+        return low
+    rest = dict(value.terms)
+    total = 0
+    for m, c in sorted(((m, c) for m, c in value.terms if c < 0 and m), key=lambda t: -len(t[0])):
+        need = -c
+        for n, d in sorted(((n, d) for n, d in rest.items() if d > 0 and len(n) >= len(m)), key=lambda t: len(t[0])):
+            left = _without(n, m)
+            if left is None:
+                continue
+            per, _ = _product_bounds(left)  # n >= per * m
+            if not per:
+                continue
+            used = min(d, -(-need // per))
+            rest[n] = d - used
+            need -= used * per
+            if need <= 0:
+                break
+        if need > 0:
+            return None
+        rest[m] = -need
+    for m, c in rest.items():
+        bottom = _product_bounds(m)[0]
+        if bottom is None:
+            return None
+        total += c * bottom
+    return total
+
+
+def _without(whole: Monomial, part: Monomial) -> Monomial | None:
+    """`whole / part`, or None where it does not divide."""
+    left = list(whole)
+    for factor in part:
+        if factor not in left:
+            return None
+        left.remove(factor)
+    return tuple(left)
+
+
+# -- division --------------------------------------------------------------------------------------------------------
+
+
+def exact_quotient(value: IntLike, by: IntLike) -> IntLike | None:
+    """`value / by` where that is a polynomial for sure, else None."""
+    if not isinstance(by, Size):
+        if by == 0:
+            return None
+        if not isinstance(value, Size):
+            return value // by if value % by == 0 else None
+        if any(c % by for _, c in value.terms):
+            return None
+        return Size(tuple((m, c // by) for m, c in value.terms))
+    if same(value, 0):
+        return 0
+    # Long division by the leading term; it ends because degrees fall.
+    quotient: IntLike = 0
+    rest: IntLike = value
+    (lead, c), steps = by.terms[0], 0
+    while isinstance(rest, Size):
+        m, d = rest.terms[0]
+        left = _without(m, lead)
+        if left is None or d % c or steps > 16:
+            return None
+        part = make({left: d // c})
+        quotient, rest, steps = quotient + part, rest - part * by, steps + 1
+    return quotient if rest == 0 else None
+
+
+def split(value: IntLike, by: IntLike) -> tuple[IntLike, IntLike]:
+    """value = by * whole + rest, with every term that `by` divides in `whole`."""
+    if not isinstance(by, Size):
+        whole, rest = {}, {}
+        for m, c in terms_of(value):
+            whole[m] = c // by if (c % by == 0 or not m) else 0
+            rest[m] = c - whole[m] * by
+        return make(whole), make(rest)
+    if len(by.terms) == 1:
+        (lead, c), wholes, rests = by.terms[0], {}, {}
+        for m, d in terms_of(value):
+            left = _without(m, lead)
+            if left is not None and d % c == 0:
+                wholes[left] = d // c
+            else:
+                rests[m] = d
+        return make(wholes), make(rests)
+    exact = exact_quotient(value, by)
+    return (exact, 0) if exact is not None else (0, value)
+
+
+def floordiv(value: IntLike, by: IntLike) -> IntLike:
+    """`value // by`, rounded towards minus infinity.
+
+    Raises:
+        ZeroDivisionError: `by` is 0.
+    """
+    if not isinstance(value, Size) and not isinstance(by, Size):
+        return value // by
+    owner = (value if isinstance(value, Size) else by).owner  # type: ignore[union-attr]
+    if same(by, 1):
+        return value
+    if not by > 0:
+        return int(value) // int(by)
+    exact = exact_quotient(value, by)
+    if exact is not None:
+        return exact
+    whole, rest = split(value, by)
+    if known_at_most(0, rest) and known_less(rest, by):
+        return whole
+    if known_less(rest, 0) and known_at_most(0, rest + by):
+        return whole - 1
+    if isinstance(rest, Size) and not isinstance(by, Size) and len(rest.terms) == 1:
+        (m, c) = rest.terms[0]
+        if len(m) == 1 and c == 1 and type(m[0]) is Division and not isinstance(m[0].by, Size):
+            return whole + floordiv(m[0].of, m[0].by * by)  # (x // a) // b == x // (a * b)
+    return whole + owner.value_of(Division(rest, by, owner))
+
+
+def modulo(value: IntLike, by: IntLike) -> IntLike:
+    """`value % by`, with the sign of `by`.
+
+    Raises:
+        ZeroDivisionError: `by` is 0.
+    """
+    if not isinstance(value, Size) and not isinstance(by, Size):
+        return value % by
+    owner = (value if isinstance(value, Size) else by).owner  # type: ignore[union-attr]
+    if same(by, 1):
+        return 0
+    if not by > 0:
+        return int(value) % int(by)
+    if exact_quotient(value, by) is not None:
+        return 0
+    _, rest = split(value, by)
+    if known_at_most(0, rest) and known_less(rest, by):
+        return rest
+    if known_less(rest, 0) and known_at_most(0, rest + by):
+        return rest + by
+    return owner.value_of(Modulo(rest, by, owner))
