@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import fx
 
 from smelt.autograd.joint import trace_joint
+from smelt.autograd.sized import meta_in_numbers
 from smelt.autograd.split import split
 from smelt.autograd.wrap import Compiled, Program, wrap
 from smelt.base.kernels import KERNELS
 from smelt.base.options import Options
 from smelt.graph.meta import TensorMeta
 from smelt.graph.module import GraphModule
+from smelt.shapes.size import as_symbol
 
 aten = torch.ops.aten
 
@@ -34,12 +37,18 @@ def compile_aot_eager(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]
 def eager_program(module: fx.GraphModule) -> Program:
     """A boxed program (`list -> list`) that runs a functional ATen graph."""
     run = with_reshape(module).forward
-    metas: tuple[TensorMeta, ...] = module.graph.output_node().meta["val"]
-    count = len(metas)
+    promised: tuple[TensorMeta, ...] = module.graph.output_node().meta["val"]
+    sizes = [as_symbol(n.meta["val"]) for n in module.graph.nodes if n.op == "placeholder"]
+    symbols = [s for s in sizes if s is not None]
+    count = len(promised)
 
     def program(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         given = tuple(inputs)
         inputs.clear()
+        metas = promised
+        if symbols:
+            numbers: dict[Any, Any] = dict(zip(symbols, given[-len(symbols) :], strict=True))
+            metas = tuple(meta_in_numbers(meta, numbers) for meta in promised)
         outputs = list(run(*given))
         for i in range(count):
             if outputs[i].stride() != metas[i].stride:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import fx
 
 from smelt.autograd.functionalize import GraphRecorder
 from smelt.base.errors import Unsupported
-from smelt.graph.meta import extent, is_dense
+from smelt.graph.meta import TensorMeta, extent, is_dense
 from smelt.graph.place import Place, layout_of
 from smelt.graph.trace import TraceTensor, trace_like
 
@@ -47,8 +47,12 @@ def _storage_key(tensor: torch.Tensor) -> Any:
     return (tensor.device, tensor.untyped_storage().data_ptr()) if tensor.numel() else id(tensor)
 
 
-def make_inputs(rec: GraphRecorder, examples: Sequence[torch.Tensor], shared: bool) -> list[Input]:
+def make_inputs(
+    rec: GraphRecorder, examples: Sequence[torch.Tensor], shared: bool, metas: Sequence[TensorMeta | None] = ()
+) -> list[Input]:
     """Trace tensors for the examples; one object for an example that comes twice.
+
+    `metas` has the metadata of those that stand for tensors of many sizes.
 
     With `shared`, examples that overlap in memory become views of the one that covers the others.
     """
@@ -56,10 +60,11 @@ def make_inputs(rec: GraphRecorder, examples: Sequence[torch.Tensor], shared: bo
     covers = _covers(examples) if shared else {}
     inputs: list[Input | None] = []
     for i, example in enumerate(examples):
-        val = layout_of(example).val
+        meta = metas[i] if metas else None
+        val = layout_of(example).val if meta is None else replace(meta, requires_grad=False)
         node = rec.placeholder(f"primals_{i}", val)
         if id(example) not in made and i not in covers:
-            made[id(example)] = _root_input(rec, example, node)
+            made[id(example)] = _root_input(rec, example, val, node)
         inputs.append(made.get(id(example)))
     for i, cover in covers.items():
         if id(examples[i]) not in made:
@@ -70,8 +75,8 @@ def make_inputs(rec: GraphRecorder, examples: Sequence[torch.Tensor], shared: bo
     return [one for one in inputs if one is not None]
 
 
-def _root_input(rec: GraphRecorder, example: torch.Tensor, node: fx.Node) -> Input:
-    leaf = trace_like(example)
+def _root_input(rec: GraphRecorder, example: torch.Tensor, val: TensorMeta, node: fx.Node) -> Input:
+    leaf = trace_like(val, requires_grad=example.requires_grad)
     rec.bind(leaf, node)
     seen = leaf
     if example.requires_grad and not example.is_leaf:
@@ -86,6 +91,8 @@ def _view_input(base: Input, whole: torch.Tensor, part: torch.Tensor) -> Input:
             "two arguments share memory, one of them is written and one requires grad",
             hint="pass the base tensor and take the view inside the compiled function",
         )
+    if base.leaf.place.layout.val.symbolic:
+        raise Unsupported("arguments of symbolic size that share memory, one of them written", hint="dynamic=False")
     offset = part.storage_offset() - whole.storage_offset()
     seen = base.seen.as_strided(part.shape, part.stride(), offset)
     assert isinstance(seen, TraceTensor)

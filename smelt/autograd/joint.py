@@ -27,6 +27,7 @@ from smelt.autograd.plan import (
     OutputPlan,
     Repeated,
     SameInput,
+    SizeInput,
     SparseGradient,
     View,
 )
@@ -34,7 +35,9 @@ from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.module import GraphModule, remove_dead
+from smelt.graph.symint import to_torch
 from smelt.graph.trace import Place, Step, Storage, TraceMode, TraceTensor, trace_like
+from smelt.shapes.size import Size, Symbol, as_symbol, of_factor, symbols
 
 aten = torch.ops.aten
 
@@ -105,9 +108,16 @@ class _Trace:
     """The state of one trace."""
 
     def __init__(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor], options: Options, shared: bool) -> None:
-        self.gm, self.examples, self.options = gm, examples, options
+        self.gm, self.options = gm, options
         self.rec = GraphRecorder()
-        self.inputs = make_inputs(self.rec, examples, shared)
+        given = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
+        given += [None] * (len(examples) - len(given))
+        self.numbers = {i: val for i, val in enumerate(given) if isinstance(val, Size)}
+        metas = [m if isinstance(m, TensorMeta) and m.symbolic else None for m in given]
+        self.sizes = _size_inputs(given)
+        self.examples = examples = [e for i, e in enumerate(examples) if i not in self.numbers]
+        metas = [m for i, m in enumerate(metas) if i not in self.numbers]
+        self.inputs = make_inputs(self.rec, examples, shared, metas)
         self.first = {id(one): i for i, one in reversed(list(enumerate(self.inputs)))}  # first index of each
         self.by_storage: dict[Storage, int] = {}
         for i, one in enumerate(self.inputs):
@@ -118,7 +128,7 @@ class _Trace:
 
     def run(self) -> Joint:
         with TraceMode(self.rec):
-            results = run_graph(self.gm, [one.seen for one in self.inputs], self.rec)
+            results = run_graph(self.gm, self.arguments(), self.rec)
             mutations = self.mutations()
             outputs = tuple(self.plan(results))
             values = [self.rec.value(t.place) for t in self.program]
@@ -130,6 +140,12 @@ class _Trace:
                 raise Unsupported("a backward that writes to an input of the graph")
             grads, positions = self.gradients(found)
         return self.finish(outputs, mutations, values, differentiable, grads, positions, seed)
+
+    def arguments(self) -> list[Any]:
+        """What the torch-level graph is run on."""
+        tensors = iter(self.inputs)
+        count = len(self.inputs) + len(self.numbers)
+        return [to_torch(self.numbers[i]) if i in self.numbers else next(tensors).seen for i in range(count)]
 
     # -- after the forward ------------------------------------------------------------------------------------------
 
@@ -273,6 +289,9 @@ class _Trace:
         if not differentiable:
             for node in [n for n in graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]:
                 graph.erase_node(node)
+        sizes = _used(self.sizes, graph)
+        for each in sizes:
+            rec.placeholder(each.symbol.name, of_factor(each.symbol))  # type: ignore[arg-type]
         _placeholders_first(graph)
         return Joint(
             module=GraphModule(rec.root, graph),
@@ -285,7 +304,44 @@ class _Trace:
             has_seed=has_seed,
             autocast=torch.is_autocast_enabled("cpu"),
             cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned),
+            sizes=sizes,
+            numbers=frozenset(self.numbers),
         )
+
+
+def _size_inputs(given: Sequence[Any]) -> tuple[SizeInput, ...]:
+    """Each symbol of the inputs' metadata, with the first input that shows it alone."""
+    found: dict[Symbol, SizeInput] = {}
+    for i, val in enumerate(given):
+        sizes = enumerate(val.shape) if isinstance(val, TensorMeta) else [(None, val)] if isinstance(val, Size) else ()
+        for dim, size in sizes:
+            symbol = as_symbol(size)
+            if symbol is not None:
+                found.setdefault(symbol, SizeInput(symbol, i, dim))
+    return tuple(found.values())
+
+
+def _used(sizes: Sequence[SizeInput], graph: fx.Graph) -> tuple[SizeInput, ...]:
+    """Those that a node's arguments or metadata mention."""
+    if not sizes:
+        return ()
+    mentioned: set[Symbol] = set()
+
+    def look(value: Any) -> None:
+        if isinstance(value, Size):
+            mentioned.update(symbols(value))
+        elif isinstance(value, TensorMeta):
+            look(value.shape)
+            look(value.stride)
+        elif isinstance(value, (list, tuple)):
+            for each in value:
+                look(each)
+
+    for node in graph.nodes:
+        look(node.args)
+        look(tuple(node.kwargs.values()))
+        look(node.meta.get("val"))
+    return tuple(each for each in sizes if each.symbol in mentioned)
 
 
 def run_graph(gm: fx.GraphModule, inputs: Sequence[Any], rec: GraphRecorder | None = None) -> list[Any]:

@@ -71,8 +71,8 @@ class _Split:
         self.nodes: list[Node] = list(module.graph.nodes)
         output = self.nodes[-1]
         inputs = [n for n in self.nodes if n.op == "placeholder"]
-        count = joint.num_primals + joint.has_seed
-        self.inputs, self.tangents = inputs[:count], inputs[count:]
+        count, last = joint.num_primals + joint.has_seed, len(inputs) - len(joint.sizes)
+        self.inputs, self.tangents, self.sizes = inputs[:count], inputs[count:last], inputs[last:]
         results = output.args[0]
         self.values: Sequence[Node] = results[: joint.num_forward]  # type: ignore[index,assignment]
         self.gradients: Sequence[Node | None] = results[joint.num_forward :]  # type: ignore[index,assignment]
@@ -163,14 +163,15 @@ class _Split:
     def forward(self, saved: Sequence[Node]) -> fx.GraphModule:
         results = [*self.values, *saved]
         metas = (*self.value_metas, *(n.meta["val"] for n in saved))
-        module = _extract(self.module, self.inputs, results, metas, self.nodes)
+        module = _extract(self.module, [*self.inputs, *self.sizes], results, metas, self.nodes)
         describe = self._describer()
         module.meta["saved"] = [describe(n) for n in saved]
         return module
 
     def backward(self, saved: Sequence[Node]) -> fx.GraphModule:
         late = (n for n in self.nodes if n in self.late)  # recomputed values then live briefly
-        return _extract(self.module, [*saved, *self.tangents], self.gradients, self.gradient_metas, late)
+        inputs = [*saved, *self.tangents, *self.sizes]
+        return _extract(self.module, inputs, self.gradients, self.gradient_metas, late)
 
     def _describer(self) -> Callable[[Node], Saved]:
         inputs = {node: i for i, node in enumerate(self.inputs)}

@@ -10,6 +10,7 @@ from torch import fx
 
 from smelt.graph.meta import TensorMeta
 from smelt.graph.place import Step
+from smelt.shapes.size import Symbol
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,21 @@ class SparseGradient:
     but: int | None
 
 
+@dataclass(frozen=True)
+class SizeInput:
+    """Where a call finds the value of a symbol: dimension `dim` of input `input`, or that input itself, a number."""
+
+    symbol: Symbol
+    input: int
+    dim: int | None
+
+
 @dataclass
 class Joint:
     """A functional graph of forward and backward, and what a caller needs to run it.
 
-    Graph inputs: the primals, then `seed` if `has_seed`, then one tangent for each of `differentiable`.
+    Graph inputs: the primals, then `seed` if `has_seed`, then one tangent for each of `differentiable`, then one number
+    for each of `sizes`; forward and backward programs both take those numbers last.
     Graph outputs: `num_outputs` program outputs, the new values of `mutations`, then the gradients that exist.
 
     Attributes:
@@ -107,6 +118,9 @@ class Joint:
         gradients: for each primal the position of its gradient among the gradients, how it is made of two, or None.
         has_seed: random operators are in the graph and are to be drawn from a seed.
         autocast: traced inside an autocast region, so calls come from inside one.
+        sizes: the symbols that the graph's sizes are made of; `input` counts the call's inputs.
+        numbers: positions among the call's inputs that hold numbers: they are no primals.
+        metas: what `output_metas` is where the graph's own metadata is symbolic and this plan is for given numbers.
         cloned: primals that the program calls `clone()` on: the caller may write to them before the backward.
     """
 
@@ -120,6 +134,9 @@ class Joint:
     has_seed: bool
     autocast: bool
     cloned: frozenset[int] = frozenset()
+    sizes: tuple[SizeInput, ...] = ()
+    numbers: frozenset[int] = frozenset()
+    metas: tuple[TensorMeta, ...] | None = None
 
     @property
     def num_forward(self) -> int:
@@ -129,6 +146,8 @@ class Joint:
     @property
     def output_metas(self) -> tuple[TensorMeta, ...]:
         """Metadata of the graph's outputs as eager would return them."""
+        if self.metas is not None:
+            return self.metas
         return self.module.graph.output_node().meta["val"]
 
 

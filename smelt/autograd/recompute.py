@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from smelt.graph.meta import TensorMeta
 from smelt.prims.table import Kind, Prim
+from smelt.shapes.size import hint
 
 READ, HOLD, WRITE = 1.0, 0.5, 1.0
 INPUT = 0.01  # an input exists anyway; not zero, so that fewer are kept
@@ -49,7 +50,7 @@ def is_barrier(node: Node) -> bool:
 
 def nbytes(meta: object) -> int:
     """Bytes of a value; numbers and tuples have none of their own."""
-    return meta.nbytes if isinstance(meta, TensorMeta) else 0
+    return hint(meta.nbytes) if isinstance(meta, TensorMeta) else 0
 
 
 class Costs:
@@ -75,7 +76,7 @@ class Costs:
         meta = node.meta["val"]
         if not isinstance(meta, TensorMeta):
             return math.inf
-        size = float(max(meta.nbytes, 1))
+        size = float(max(nbytes(meta), 1))
         if node.op in ("placeholder", "get_attr"):
             return INPUT * size
         if kind_of(node) in FREE:
@@ -99,7 +100,7 @@ class Costs:
         if kind in FREE:
             return 0.0
         first = meta[0] if isinstance(meta, tuple) else meta
-        count = first.numel if first is not None else 0
+        count = hint(first.numel) if first is not None else 0
         work = _work(node, kind, count) + _read_again(node)
         late = (user for user in _readers(node) if user not in self.forward)
         work += WRITE * nbytes(meta) if any(map(is_barrier, late)) else 0.0
@@ -163,14 +164,14 @@ def _flops(node: Node) -> float:
     first, second = (n.meta["val"] for n in node.all_input_nodes[:2])
     match node.target.name:  # type: ignore[union-attr]
         case "mm" | "bmm":
-            return 2.0 * out.numel * first.shape[-1]
+            return 2.0 * hint(out.numel * first.shape[-1])
         case "attention_cpu":
-            return 4.0 * first.numel * second.shape[2]
+            return 4.0 * hint(first.numel * second.shape[2])
         case "attention_cpu_backward":
-            return 10.0 * first.numel * second.shape[2]
+            return 10.0 * hint(first.numel * second.shape[2])
         case _:
             weight = node.all_input_nodes[1].meta["val"]
-            return 2.0 * out.numel * math.prod(weight.shape[1:])
+            return 2.0 * hint(out.numel * math.prod(weight.shape[1:]))
 
 
 def _fallback(node: Node) -> float:

@@ -28,7 +28,8 @@ def split(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule | None]:
     count = joint.num_primals + joint.has_seed
     if not joint.differentiable:
         return joint.module, None
-    tangents = inputs[count:]
+    last = len(inputs) - len(joint.sizes)
+    tangents, sizes = inputs[count:last], inputs[last:]
     late = dependents(nodes, tangents)
     needed = _needed(gradients, late)
     saved = sorted(
@@ -36,8 +37,8 @@ def split(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule | None]:
     )
     saved = _without_views(saved, nodes)
     saved += [g for g in dict.fromkeys(gradients) if g not in late and g not in saved]
-    forward = extract(joint, inputs[:count], [*values, *saved], metas[: joint.num_forward] + _vals(saved))
-    backward = extract(joint, [*saved, *tangents], gradients, metas[joint.num_forward :])
+    forward = extract(joint, [*inputs[:count], *sizes], [*values, *saved], metas[: joint.num_forward] + _vals(saved))
+    backward = extract(joint, [*saved, *tangents, *sizes], gradients, metas[joint.num_forward :])
     return forward, backward
 
 

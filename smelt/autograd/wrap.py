@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, SparseGradient, View, unreached
+from smelt.autograd.sized import wrap_sized
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast
 from smelt.graph.meta import TensorMeta
@@ -33,6 +34,8 @@ def wrap(joint: Joint, compiled_forward: Program, compiled_backward: Program | N
         compiled_forward: primals (and seed) -> program outputs, new values of written inputs, saved tensors.
         compiled_backward: saved tensors and tangents -> gradients; None when nothing is differentiable.
     """
+    if joint.sizes or joint.numbers:
+        return wrap_sized(joint, compiled_forward, compiled_backward, wrap)
     forward = _run_seeded(compiled_forward) if joint.has_seed else compiled_forward
     if joint.autocast:
         forward = _without_autocast(forward)

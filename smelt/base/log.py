@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from smelt.base.options import environment
 
-TOPICS = ("graphs", "breaks", "recompiles")
+TOPICS = ("graphs", "breaks", "recompiles", "sizes")
 """What `SMELT_LOG` may name."""
 
 

@@ -10,10 +10,14 @@ import torch
 from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
+from smelt.base.log import log
 from smelt.graph.meta import channels_last_stride, is_channels_last
-from smelt.graph.place import LIMIT, META, Layout, PlacedTensor, layout_for
+from smelt.graph.place import LIMIT, META, Layout, Place, PlacedTensor, layout_for
 from smelt.graph.rules import rule_for
 from smelt.graph.schema import Kind, OpInfo, op_info
+from smelt.graph.symbolic_rules import SYMBOLIC_RULES
+from smelt.graph.symint import has_size
+from smelt.shapes.size import Size
 
 aten = torch.ops.aten
 
@@ -37,7 +41,7 @@ def _key(value: Any) -> Any:
     kind = type(value)
     if issubclass(kind, PlacedTensor):
         return value.place.layout
-    if kind is int or kind is float or kind is bool:
+    if kind is int or kind is float or kind is bool or kind is Size:
         return (value, kind)  # 1, 1.0 and True are equal but promote differently
     if kind is list or kind is tuple:
         return tuple(map(_key, value))
@@ -70,6 +74,12 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
         answer = own(func, args, kwargs)
         if answer is not None:
             return answer
+    if _is_symbolic(args, kwargs):
+        symbolic = SYMBOLIC_RULES.get(func)
+        answer = None if symbolic is None else symbolic(func, args, kwargs)
+        if answer is not None:
+            return answer
+        args, kwargs = _pinned(func, args, kwargs)
     device = _device(args, kwargs)
     writes = info.kind is Kind.WRITE
 
@@ -100,6 +110,54 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
     answer = from_meta(out)
     rule = _CPU_ANSWERS.get(func) if device.type == "cpu" else None
     return answer if rule is None else rule(answer, args)
+
+
+def _is_symbolic(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return (
+        has_size(tuple(args)) or has_size(tuple(kwargs.values())) or any(map(_has_symbols, (*args, *kwargs.values())))
+    )
+
+
+def _has_symbols(value: Any) -> bool:
+    if isinstance(value, PlacedTensor):
+        return value.place.layout.val.symbolic or type(value.place.layout.offset) is Size
+    return isinstance(value, (list, tuple)) and any(map(_has_symbols, value))
+
+
+def _pinned(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The arguments with every symbolic size pinned to its example: no rule says what this operator makes of them."""
+
+    def pin(value: Any) -> Any:
+        if type(value) is Size:
+            return int(value)
+        if isinstance(value, PlacedTensor) and _has_symbols(value):
+            layout = value.place.layout
+            for size in (*layout.val.shape, *layout.val.stride, layout.offset):
+                int(size)
+            val = layout.val
+            shape, stride = tuple(map(int, val.shape)), tuple(map(int, val.stride))
+            fixed = layout_for(shape, val.dtype, stride, val.device, int(layout.offset))
+            return _Pinned(Place(fixed))
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(pin, value))
+        return value
+
+    log("sizes", lambda: f"{func} has no rule for symbolic sizes: they are pinned")
+    return tuple(map(pin, args)), {k: pin(v) for k, v in kwargs.items()}
+
+
+class _Pinned(PlacedTensor):
+    """A tensor that stands for its layout alone."""
+
+    @staticmethod
+    def __new__(cls, place: Place) -> _Pinned:
+        val = place.layout.val
+        self = torch.Tensor._make_wrapper_subclass(cls, val.shape, strides=val.stride, dtype=val.dtype)
+        self.place = place
+        return self
+
+    def __init__(self, place: Place) -> None:
+        pass
 
 
 def _factories(func: OpOverload) -> tuple[OpOverload, ...]:

@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense, may_overlap
 from smelt.graph.place import PlacedTensor, layout_for
 from smelt.graph.schema import Kind, OpInfo
+from smelt.shapes.size import Size, hint
 
 aten = torch.ops.aten
 
@@ -69,7 +70,8 @@ def elementwise_in_place(func: OpOverload, args: Sequence[Any], kwargs: Any) -> 
     """The written tensor's own layout; the real operator says whether the result's dtype can be cast to it."""
     operands = [val_of(a) for a in args if isinstance(a, PlacedTensor)]
     val = val_of(args[0])
-    if kwargs or broadcast(operands) != val.shape or may_overlap(val.shape, val.stride):
+    shape = broadcast(operands)
+    if kwargs or shape is None or len(shape) != val.ndim or shape != val.shape or may_overlap(val.shape, val.stride):
         return None
     if any(isinstance(a, (list, tuple)) for a in args):
         return None
@@ -80,7 +82,7 @@ def elementwise_in_place(func: OpOverload, args: Sequence[Any], kwargs: Any) -> 
 def _tiny(value: Any) -> Any:
     """A real tensor that promotes as `value` does: no elements, or one where `value` has no dimensions."""
     if not isinstance(value, PlacedTensor):
-        return value
+        return hint(value) if type(value) is Size else value
     val = val_of(value)
     return _shared_tiny(val.dtype, len(val.shape))
 
@@ -97,7 +99,7 @@ def broadcast(operands: Sequence[TensorMeta]) -> tuple[int, ...] | None:
     if not operands:
         return None
     first = operands[0].shape
-    if all(o.shape == first for o in operands):
+    if all(len(o.shape) == len(first) and o.shape == first for o in operands):
         return first
     ndim = max(o.ndim for o in operands)
     shape = [1] * ndim
@@ -114,7 +116,8 @@ def _number_operands(func: OpOverload, args: Sequence[Any]) -> bool:
     """True when a number stands where the operator takes a tensor: to PyTorch that is an operand of no dimensions."""
     parameters = func._schema.arguments
     return any(
-        isinstance(a, (int, float, complex)) and "Tensor" in str(p.type) for a, p in zip(args, parameters, strict=False)
+        isinstance(a, (int, float, complex, Size)) and "Tensor" in str(p.type)
+        for a, p in zip(args, parameters, strict=False)
     )
 
 
@@ -124,7 +127,7 @@ def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], number
     Operands of one dense layout hand it on. Otherwise the dimensions are sorted, innermost first, by the first operand
     that tells two of them apart. (PyTorch: aten/src/ATen/TensorIterator.cpp, `reorder_dimensions`.)
     """
-    if all(o.shape == shape for o in operands) and not (numbers and shape):
+    if all(len(o.shape) == len(shape) and o.shape == shape for o in operands) and not (numbers and shape):
         if all(is_row_major(o) for o in operands):
             return contiguous_stride(shape)
         if len({o.stride for o in operands}) == 1 and is_dense(shape, operands[0].stride):

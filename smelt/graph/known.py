@@ -62,7 +62,12 @@ def follow(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[
     if not isinstance(out, PlacedTensor) or info.random:
         return
     layout: Layout = out.place.layout
-    if math.prod(layout.val.shape) > LIMIT or layout.val.device.type != "cpu" or func._schema.name in _UNINITIALISED:
+    if (
+        layout.val.symbolic
+        or math.prod(layout.val.shape) > LIMIT
+        or layout.val.device.type != "cpu"
+        or func._schema.name in _UNINITIALISED
+    ):
         return
     try:
         given, named = _real(args), {name: _real(value) for name, value in kwargs.items()}

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+
+from smelt.shapes.size import IntLike, hint, is_symbolic, known_equal, known_less, same
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMeta:
-    """Shape (elements), stride (elements), dtype and device of a strided tensor."""
+    """Shape (elements), stride (elements), dtype and device of a strided tensor.
+
+    In a graph for many sizes, shape and stride may hold a `Size` (typed as int: it behaves like one).
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -34,6 +40,11 @@ class TensorMeta:
         """Bytes of the elements, without gaps or repeats."""
         return self.numel * self.dtype.itemsize
 
+    @property
+    def symbolic(self) -> bool:
+        """True when a size or stride is not a plain number."""
+        return is_symbolic(self.shape) or is_symbolic(self.stride)
+
     def __str__(self) -> str:
         name = str(self.dtype).removeprefix("torch.")
         place = "" if self.device.type == "cpu" else f"@{self.device}"
@@ -43,6 +54,9 @@ class TensorMeta:
 
 def meta_of(tensor: torch.Tensor) -> TensorMeta:
     """The metadata of a strided tensor (real or traced)."""
+    place: Any = getattr(tensor, "place", None)
+    if place is not None:
+        return replace(place.layout.val, requires_grad=bool(tensor.requires_grad))
     return TensorMeta(
         tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()), tensor.device, bool(tensor.requires_grad)
     )
@@ -60,6 +74,8 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
 
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """True when some order of the dimensions makes the tensor row-major without gaps or overlap."""
+    if is_symbolic(shape) or is_symbolic(stride):
+        return _is_dense_for_all(shape, stride)
     step = 1
     for size, this in sorted(((n, s) for n, s in zip(shape, stride, strict=True) if n != 1), key=lambda p: p[::-1]):
         if size == 0:
@@ -70,13 +86,37 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
+def _is_dense_for_all(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
+    """The same for symbolic sizes, without asking which dimension is longer: some order must fit whatever they are."""
+    left = [(n, s) for n, s in zip(shape, stride, strict=True) if not same(n, 1)]
+    step: IntLike = 1
+    while left:
+        at = next((i for i, (_, s) in enumerate(left) if known_equal(s, step)), None)
+        if at is None:
+            return False
+        step = step * left.pop(at)[0]
+    return True
+
+
 def may_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """True when two positions may be the same element in memory (`expand`, `unfold`)."""
+    if is_symbolic(shape) or is_symbolic(stride):
+        return not _is_dense_for_all(shape, stride) and _may_overlap_for_some(shape, stride)
     reach = 0
     for step, size in sorted((s, n) for n, s in zip(shape, stride, strict=True) if n != 1):
         if step <= reach:
             return True
         reach += step * (size - 1)
+    return False
+
+
+def _may_overlap_for_some(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
+    pairs = [(s, n) for n, s in zip(shape, stride, strict=True) if not same(n, 1)]
+    reach: IntLike = 0
+    for step, size in sorted(pairs, key=lambda p: hint(p[0])):
+        if not known_less(reach, step):
+            return True
+        reach = reach + step * (size - 1)
     return False
 
 

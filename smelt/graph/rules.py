@@ -23,6 +23,7 @@ from smelt.graph.meta import (
 )
 from smelt.graph.place import Layout, layout_for
 from smelt.graph.schema import OpInfo
+from smelt.shapes.size import Size
 
 aten = torch.ops.aten
 
@@ -54,7 +55,8 @@ def _addmm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     bias, a, b = (val_of(t) for t in args[:3])
     fits = a.ndim == b.ndim == 2 and a.shape[1] == b.shape[0] and a.dtype == b.dtype == bias.dtype
     shape = (a.shape[0], b.shape[1]) if fits else ()
-    if not fits or broadcast([bias, _fresh(a, shape).val]) != shape:
+    common = broadcast([bias, _fresh(a, shape).val]) if fits else None
+    if common is None or len(common) != 2 or common != shape:
         return None
     return _fresh(a, shape)
 
@@ -281,7 +283,7 @@ def _scalar(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _arange(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
-    if not all(type(n) is int for n in (start, end, step)) or step == 0 or (end - start) * step < 0:
+    if not all(type(n) in (int, Size) for n in (start, end, step)) or step == 0 or (end - start) * step < 0:
         return None
     size = -((start - end) // step)
     device = kwargs.get("device") or torch.get_default_device()
@@ -304,7 +306,7 @@ def _pool_shape(val: TensorMeta, kernel: Any, stride: Any, padding: Any, dilatio
         if ceil and (count - 1) * s >= size + p:  # the last window must begin inside
             count -= 1
         shape.append(count)
-    return tuple(shape) if min(shape) > 0 else None
+    return tuple(shape) if all(size > 0 for size in shape) else None
 
 
 def _pool_format(val: TensorMeta, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Layout:
@@ -376,7 +378,7 @@ def _convolution_shape(x: Sequence[int], weight: Sequence[int], options: Sequenc
             shape.append((x[d + 2] - 1) * stride[d] - 2 * padding[d] + reach + extra[d] + 1)
         else:
             shape.append((x[d + 2] + 2 * padding[d] - reach - 1) // stride[d] + 1)
-    return tuple(shape) if min(shape) > 0 else None
+    return tuple(shape) if all(size > 0 for size in shape) else None
 
 
 def _convolution_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:

@@ -22,6 +22,8 @@ from smelt.graph.known import follow, forget, known_value, remember
 from smelt.graph.meta import TensorMeta
 from smelt.graph.place import Layout, Place, PlacedTensor, Step, Storage, layout_for, layout_of
 from smelt.graph.schema import Kind, OpInfo, op_info
+from smelt.graph.symint import from_torch, has_symint, to_torch
+from smelt.shapes.size import Size
 
 aten = torch.ops.aten
 __all__ = [
@@ -52,9 +54,12 @@ class TraceTensor(PlacedTensor):
 
     @staticmethod
     def __new__(cls, place: Place) -> TraceTensor:
-        val = place.layout.val
+        val, offset = place.layout.val, place.layout.offset
+        shape, stride = val.shape, val.stride
+        if val.symbolic or offset.__class__ is Size:
+            shape, stride, offset = to_torch(shape), to_torch(stride), to_torch(offset)
         self = torch.Tensor._make_wrapper_subclass(
-            cls, val.shape, strides=val.stride, storage_offset=place.layout.offset, dtype=val.dtype, device=val.device
+            cls, shape, strides=stride, storage_offset=offset, dtype=val.dtype, device=val.device
         )
         self.place = place
         return self
@@ -68,7 +73,7 @@ class TraceTensor(PlacedTensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return propagate(func, args, kwargs or {}, None)
+        return to_torch(propagate(func, args, kwargs or {}, None))
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"TraceTensor({self.place.layout.val}{', requires_grad' if self.requires_grad else ''})"
@@ -155,7 +160,7 @@ class TraceMode(TorchDispatchMode):
         if op_info(func).composite:
             with self:
                 return func.decompose(*args, **(kwargs or {}))
-        return propagate(func, args, kwargs or {}, self.recorder)
+        return to_torch(propagate(func, args, kwargs or {}, self.recorder))
 
 
 def trace_like(source: torch.Tensor | TensorMeta, requires_grad: bool | None = None) -> TraceTensor:
@@ -191,6 +196,8 @@ def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     info = op_info(func)
     if info.composite:
         return func.decompose(*args, **kwargs)
+    if has_symint(args) or (kwargs and has_symint(tuple(kwargs.values()))):
+        args, kwargs = from_torch(tuple(args)), {k: from_torch(v) for k, v in kwargs.items()}
     rule = _SPECIAL.get(func)
     if rule is None and info.moves:
         rule = _view_in_place
@@ -207,6 +214,9 @@ def _ordinary(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
 ) -> Any:
     args, kwargs = _as_traced(args, kwargs, recorder)
+    about = _ABOUT_SIZES.get(func)
+    if about is not None:
+        return about(args[0].place.layout, *args[1:])
     answer = answer_for(func, args, kwargs)
     if info.kind is Kind.PURE:
         if type(answer) is Layout:
@@ -220,6 +230,17 @@ def _ordinary(
     if info.kind is Kind.VIEW:
         return _view(func, args, kwargs, answer)
     return _write(func, info, args, kwargs, answer, recorder)
+
+
+_ABOUT_SIZES: dict[OpOverload, Callable[..., Any]] = {
+    aten.sym_size.default: lambda layout: list(layout.val.shape),
+    aten.sym_size.int: lambda layout, dim: layout.val.shape[dim],
+    aten.sym_stride.default: lambda layout: list(layout.val.stride),
+    aten.sym_stride.int: lambda layout, dim: layout.val.stride[dim],
+    aten.sym_numel.default: lambda layout: layout.val.numel,
+    aten.sym_storage_offset.default: lambda layout: layout.offset,
+}
+"""What C++ code asks a tensor with symbolic sizes."""
 
 
 def _fresh(answer: Any) -> Any:

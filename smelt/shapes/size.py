@@ -267,6 +267,15 @@ def of_factor(factor: Factor) -> Size:
     return Size((((factor,), 1),))
 
 
+def as_symbol(value: object) -> Symbol | None:
+    """The symbol that a value is, when it is one and nothing more."""
+    if isinstance(value, Size) and len(value.terms) == 1:
+        (monomial, c) = value.terms[0]
+        if c == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
+            return monomial[0]
+    return None
+
+
 def same(a: IntLike, b: IntLike) -> bool:
     """True when both have the same form. Asks nothing and assumes nothing."""
     if isinstance(a, Size):

@@ -1,0 +1,110 @@
+"""Calls of a graph with symbolic sizes: the numbers are read off the inputs, the plan is put in numbers once for each.
+
+Everything around the programs (views made again, layouts of gradients) is then the code of static graphs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from smelt.autograd.plan import Joint, SizeInput, SparseGradient, View
+from smelt.graph.meta import TensorMeta
+from smelt.graph.place import Step
+from smelt.shapes.size import Size, Symbol, evaluate
+
+Program = Callable[[list[Any]], list[torch.Tensor]]
+Compiled = Callable[..., tuple[Any, ...]]
+Wrap = Callable[[Joint, Program, Program | None], Compiled]
+
+LIMIT = 256
+"""Plans that are kept: each is small, and making one takes microseconds."""
+
+
+def wrap_sized(joint: Joint, forward: Program, backward: Program | None, wrap: Wrap) -> Compiled:
+    """The callable of a graph whose programs take the values of `joint.sizes` after their tensors."""
+    plans: dict[tuple[int, ...], Compiled] = {}
+    read = _reader(joint.sizes)
+    positions = None
+
+    def call(*inputs: Any) -> tuple[Any, ...]:
+        nonlocal positions
+        values = read(inputs)
+        plan = plans.get(values)
+        if plan is None:
+            if len(plans) >= LIMIT:
+                plans.clear()
+            plan = plans[values] = _plan(joint, forward, backward, wrap, values)
+        if joint.numbers:
+            if positions is None:
+                positions = [i for i in range(len(inputs)) if i not in joint.numbers]
+            return plan(*[inputs[i] for i in positions])
+        return plan(*inputs)
+
+    return call
+
+
+def _reader(sizes: Sequence[SizeInput]) -> Callable[[Sequence[Any]], tuple[int, ...]]:
+    where = [(s.input, s.dim) for s in sizes]
+
+    def read(inputs: Sequence[Any]) -> tuple[int, ...]:
+        return tuple([inputs[i] if dim is None else inputs[i].shape[dim] for i, dim in where])
+
+    return read
+
+
+def _plan(joint: Joint, forward: Program, backward: Program | None, wrap: Wrap, values: tuple[int, ...]) -> Compiled:
+    numbers = {each.symbol: value for each, value in zip(joint.sizes, values, strict=True)}
+    return wrap(in_numbers(joint, numbers), _given(forward, values), backward and _given(backward, values))
+
+
+def _given(program: Program, values: tuple[int, ...]) -> Program:
+    def run(inputs: list[Any]) -> list[torch.Tensor]:
+        inputs.extend(values)
+        return program(inputs)
+
+    return run
+
+
+def in_numbers(joint: Joint, numbers: Mapping[Symbol, int]) -> Joint:
+    """The same plan for given values of the symbols."""
+
+    def fixed(value: Any) -> Any:
+        match value:
+            case Size():
+                return evaluate(value, numbers)
+            case TensorMeta():
+                return meta_in_numbers(value, numbers)
+            case Step():
+                step = Step(value.op, fixed(value.args), fixed(value.kwargs), value.index)
+                step.grad = value.grad
+                return step
+            case View():
+                return dataclasses.replace(value, steps=fixed(value.steps))
+            case SparseGradient():
+                return dataclasses.replace(value, size=fixed(value.size))
+            case tuple() | list():
+                return type(value)(map(fixed, value))
+            case dict():
+                return {key: fixed(item) for key, item in value.items()}
+        return value
+
+    return dataclasses.replace(
+        joint,
+        outputs=fixed(joint.outputs),
+        gradients=fixed(joint.gradients),
+        metas=fixed(joint.output_metas),
+        sizes=(),
+        numbers=frozenset(),
+    )
+
+
+def meta_in_numbers(meta: TensorMeta, numbers: Mapping[Symbol, int]) -> TensorMeta:
+    """Metadata with every symbolic size put in numbers."""
+    if not meta.symbolic:
+        return meta
+    shape, stride = (tuple(evaluate(n, numbers) for n in sizes) for sizes in (meta.shape, meta.stride))
+    return dataclasses.replace(meta, shape=shape, stride=stride)
