@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import select
@@ -36,10 +37,11 @@ POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Failure:
-    """A task that gave no value: the row's status and why."""
+    """A task that gave no value: the row's status and why; `phase` is the last one that the task told, if any."""
 
     status: str
     error: str
+    phase: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,12 @@ class Server:
                 "threads": self.threads,
             }
             code = self._run(request, limits)
+            phase_file = phase_file_of(result_file)
+            phase = phase_file.read_text() if phase_file.exists() else ""
             if isinstance(code, Failure):
-                return code
+                return dataclasses.replace(code, phase=phase)
             if not result_file.exists():
-                return Failure("fail_run", f"{_exit_reason(code)}; {_last_line(log_file)}")
+                return Failure("fail_run", f"{_exit_reason(code)}; {_last_line(log_file)}", phase)
             outcome = json.loads(result_file.read_text())
         return outcome["value"] if "value" in outcome else Failure(outcome["status"], outcome["error"])
 
@@ -179,6 +183,11 @@ class Server:
                 if stream is not None:
                     with contextlib.suppress(OSError):
                         stream.close()
+
+
+def phase_file_of(result_file: Path) -> Path:
+    """Where a task may say what it is doing, for the case that it never ends or crashes."""
+    return result_file.with_name("phase.txt")
 
 
 def run_task(task: Mapping[str, Any], environment: Mapping[str, str], timeout_s: float) -> dict[str, Any] | Failure:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import json
 import os
-import queue
-import signal
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +22,7 @@ from smelt.bench.measure import Plan, measure_row
 from smelt.bench.process import Failure, Server, cache_environment, run_task
 from smelt.bench.results import Benchmark, Row, setting_of
 from smelt.bench.tables import LEGEND, describe, failures, totals
+from smelt.bench.workers import Workers, ended_by_sigterm
 from smelt.bench.workload import Settings, Workload
 
 Measure = Callable[..., Row]
@@ -65,9 +62,22 @@ def run_benchmark(run: Run, console: Console, measure: Measure | None = None) ->
     benchmark = start_benchmark(run, settings)
     have = {(row.suite, row.model) for row in benchmark.rows}
     todo = [workload for workload in run.workloads if (workload.suite, workload.name) not in have]
-    with _ended_by_sigterm(), LiveTable(benchmark, settings, len(run.workloads), console) as table:
-        workers = _Workers(run, settings, benchmark, table, measure or measure_row)
-        if not workers.work(todo):
+    order = {(workload.suite, workload.name): index for index, workload in enumerate(run.workloads)}
+    packages = [package for workload in run.workloads for package in workload.needs]
+    with ended_by_sigterm(), LiveTable(benchmark, settings, len(run.workloads), console) as table:
+        take = measure or measure_row
+
+        def row_of(workload: Workload, server: Server) -> Row:
+            return take(workload, settings, run.contenders, run.plan, table.show, server)
+
+        def keep(row: Row) -> None:
+            benchmark.rows.append(row)
+            benchmark.rows.sort(key=lambda each: order[each.suite, each.model])
+            table.finished(row)
+            if run.json_file is not None:
+                benchmark.save(run.json_file)
+
+        if not Workers(run.jobs, packages, settings.threads, row_of, keep).work(todo):
             console.print(f"interrupted after {len(benchmark.rows)} of {len(run.workloads)} models", highlight=False)
             if run.json_file is not None:
                 console.print(f"go on with: {run.command} --resume", highlight=False)
@@ -106,79 +116,6 @@ def start_benchmark(run: Run, settings: Settings) -> Benchmark:
             )
     old.command = run.command.replace(" --resume", "")
     return old
-
-
-@contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does (which a shell switches off for what it starts in the background)."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-class _Workers:
-    """Threads that each measure one row after the other, with a server of their own."""
-
-    def __init__(self, run: Run, settings: Settings, benchmark: Benchmark, table: LiveTable, measure: Measure) -> None:
-        self.run, self.settings, self.benchmark, self.table, self.measure = run, settings, benchmark, table, measure
-        self._order = {(w.suite, w.name): index for index, w in enumerate(run.workloads)}
-        self._todo: queue.SimpleQueue[Workload] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._errors: list[BaseException] = []
-        packages = [package for workload in run.workloads for package in workload.needs]
-        self._servers = [Server(packages, settings.threads) for _ in range(run.jobs)]
-
-    def work(self, todo: Sequence[Workload]) -> bool:
-        """Measure these; False if Ctrl-C ended it early. What a row was doing then is lost, finished rows are not."""
-        for workload in todo:
-            self._todo.put(workload)
-        threads = [threading.Thread(target=self._rows, args=(server,), daemon=True) for server in self._servers]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(0.2)
-        except KeyboardInterrupt:
-            return False
-        finally:
-            self._stop.set()
-            for server in self._servers:
-                server.close()
-        for error in self._errors:
-            if not isinstance(error, KeyboardInterrupt):
-                raise error
-        return not self._errors
-
-    def _rows(self, server: Server) -> None:
-        while not self._stop.is_set():
-            try:
-                workload = self._todo.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                row = self.measure(workload, self.settings, self.run.contenders, self.run.plan, self.table.show, server)
-            except BaseException as error:  # a bug of the bench itself: the run ends with it
-                self._errors.append(error)
-                self._stop.set()
-                return
-            if self._stop.is_set():
-                return  # it was cut short
-            self._keep(row)
-
-    def _keep(self, row: Row) -> None:
-        with self._lock:
-            self.benchmark.rows.append(row)
-            self.benchmark.rows.sort(key=lambda each: self._order[each.suite, each.model])
-            self.table.finished(row)
-            if self.run.json_file is not None:
-                self.benchmark.save(self.run.json_file)
 
 
 def physical_memory_mb() -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -161,13 +162,17 @@ def markdown(benchmark: Benchmark) -> str:
 
 def describe(benchmark: Benchmark) -> str:
     """One sentence on machine and versions."""
-    machine = benchmark.machine
+    return f"{describe_machine_line(benchmark.machine)}; {benchmark.started}"
+
+
+def describe_machine_line(machine: Mapping[str, Any]) -> str:
+    """What `describe_machine` found, in one line."""
     packages = ", ".join(f"{name} {version}" for name, version in machine.get("packages", {}).items())
     gpus = f", {', '.join(machine['gpus'])}" if machine.get("gpus") else ""
     return (
         f"{machine.get('cpu')}, {machine.get('cores')} cores, {machine.get('threads')} threads, "
         f"{machine.get('memory_gb')} GiB{gpus}; Python {machine.get('python')}, {packages}; "
-        f"{machine.get('compiler') or 'no C++ compiler'}; {benchmark.started}"
+        f"{machine.get('compiler') or 'no C++ compiler'}"
     )
 
 

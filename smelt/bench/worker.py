@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import gc
 import json
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from smelt.bench.accuracy import EagerFailed, judge_workload
+from smelt.bench.census.examine import EagerFails, examine
+from smelt.bench.census.libraries import find_library
 from smelt.bench.contenders import compiler_counts, find_contender
 from smelt.bench.memory import peak_mb, reset_peak
 from smelt.bench.overhead import call_overhead, guard_overhead
+from smelt.bench.process import phase_file_of
 from smelt.bench.steps import Stepper, build_batch, build_model
 from smelt.bench.workload import Settings
 from smelt.bench.workloads import find_workload
@@ -138,16 +142,34 @@ def overhead(contender: str, guards: bool) -> dict[str, Any]:
         return found | (guard_overhead(contender) if guards else {})
 
 
+def census(library: str, architecture: str) -> dict[str, Any]:
+    """What became of one architecture of a library in eval and train mode, see `smelt.bench.census.examine`."""
+    try:
+        return examine(lambda: find_library(library).build(architecture), tell_phase)
+    except EagerFails as error:
+        raise Failed("eager_fails", str(error)) from error
+
+
+def tell_phase(name: str) -> None:
+    """Write down what is being done, for the parent to read if this process does not end well."""
+    phase_file.write_text(name)
+
+
+phase_file = Path(os.devnull)
+
 TASKS: dict[str, Callable[..., dict[str, Any]]] = {
     "start": start,
     "steps": steps,
     "accuracy": accuracy,
     "overhead": overhead,
+    "census": census,
 }
 
 
 def main(task_file: str, result_file: str) -> None:
     """Run the task described in one JSON file and write its outcome to another."""
+    global phase_file
+    phase_file = phase_file_of(Path(result_file))
     task = json.loads(Path(task_file).read_text())
     try:
         outcome: dict[str, Any] = {"value": TASKS[task.pop("task")](**task)}

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from smelt.cli.bench import bench, complaints
+from smelt.cli.census import census
 
 app = typer.Typer(
     name="smelt",
@@ -18,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench, name="bench")
+app.command()(census)
 
 
 @app.command()

@@ -1,0 +1,169 @@
+"""One architecture in one process: build it, run it in eager, run its captured forward, compare, count breaks.
+
+Each mode (eval without gradients, train with dropout as it is) runs twice on either side, from equal seeds, on copies
+of the model. The second run shows whether the guards of the first one still hold.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from smelt.bench.census.compare import differences
+from smelt.bench.contenders import compiler_counts, load_compiler
+from smelt.bench.randomness import seed_everything
+from smelt.bench.workload import Batch
+
+MODES = ("eval", "train")
+SEED = 7
+RUNS = 2
+LARGE = 50_000_000
+"""Parameters, from which on copies share them."""
+
+
+class EagerFails(Exception):
+    """The library's model cannot be built or run: there is nothing to capture."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A built model with inputs that it accepts; `kind` is its class or family, `shape` says what goes in."""
+
+    model: nn.Module
+    batch: Batch
+    kind: str
+    shape: str
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a few forward calls of one side left behind."""
+
+    outputs: list[Any]
+    buffers: dict[str, torch.Tensor]
+    random: torch.Tensor
+
+
+def examine(build: Callable[[], Subject], phase: Callable[[str], None]) -> dict[str, Any]:
+    """What became of each mode, as plain values; see `results.Outcome`.
+
+    Args:
+        phase: told what is being done ("eager", "capture"), so that whoever ends this process knows.
+
+    Raises:
+        EagerFails: it cannot be built, or runs in no mode.
+    """
+    warnings.simplefilter("ignore")
+    phase("eager")
+    seed_everything(SEED)
+    try:
+        subject = build()
+    except Exception as error:
+        raise EagerFails(brief(error)) from error
+    modes = {mode: examine_mode(subject, mode, phase) for mode in MODES}
+    if all(found["status"] == "eager_fails" for found in modes.values()):
+        raise EagerFails(modes["eval"]["error"])
+    return {"kind": subject.kind, "shape": subject.shape, "modes": modes}
+
+
+def examine_mode(subject: Subject, mode: str, phase: Callable[[str], None]) -> dict[str, Any]:
+    """One mode's status, counts and reasons, as plain values."""
+    phase("eager")
+    try:
+        expected = run(mirror(subject.model), subject.batch, mode)
+    except Exception as error:
+        return {"status": "eager_fails", "error": brief(error)}
+    phase("capture")
+    smelt = load_compiler()
+    smelt.reset()
+    model = mirror(subject.model)
+    counted: list[dict[str, Any]] = []
+
+    def compiled(original: nn.Module) -> Callable[..., Any]:
+        call = smelt.compile(original, backend="eager")
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            result = call(*args, **kwargs)
+            counted.append(compiler_counts("smelt"))
+            return result
+
+        return counting
+
+    try:
+        actual = run(model, subject.batch, mode, compiled)
+    except Exception as error:
+        return {"status": "error", "error": brief(error)}
+    counts = counted[0]
+    found = {
+        "graphs": counts["graphs"],
+        "breaks": counts["breaks"],
+        "reasons": counts["break_reasons"],
+        "recompiles": counted[-1]["graphs"] - counts["graphs"],
+    }
+    wrong = compare(expected, actual)
+    if wrong:
+        again = compare(expected, run(mirror(subject.model), subject.batch, mode))
+        if again:
+            return {"status": "eager_fails", "error": f"eager does not repeat itself: {again[0]}"}
+        if not compare_compiling(subject, mode, actual):
+            return {"status": "forks", "error": "; ".join(wrong), **found}
+        return {"status": "wrong", "error": "; ".join(wrong), **found}
+    if counts["breaks"] or counts["graphs"] != 1:
+        return {"status": "breaks", **found}
+    return {"status": "whole", **found}
+
+
+def compare_compiling(subject: Subject, mode: str, actual: Ran) -> list[str]:
+    """What differs from eager when torch tells the library that it is being compiled; an error counts as different.
+
+    Libraries take other paths then (masks that are not left out, loops that are not), which need not agree with the
+    usual ones: a compiler can only be as right as the path that it is shown.
+    """
+    before = torch.compiler.is_compiling
+    torch.compiler.is_compiling = lambda: True
+    try:
+        return compare(run(mirror(subject.model), subject.batch, mode), actual)
+    except Exception as error:
+        return [brief(error)]
+    finally:
+        torch.compiler.is_compiling = before
+
+
+def run(model: nn.Module, batch: Batch, mode: str, compile: Callable[[nn.Module], Any] | None = None) -> Ran:
+    """RUNS forward calls from one seed."""
+    call = model.train(mode == "train") if compile is None else compile(model.train(mode == "train"))
+    outputs = []
+    for number in range(RUNS):
+        inputs = batch.clone()
+        seed_everything(SEED + number)
+        with torch.set_grad_enabled(mode == "train"):
+            outputs.append(call(*inputs.args, **inputs.kwargs))
+    return Ran(outputs, dict(model.named_buffers()), torch.get_rng_state())
+
+
+def compare(expected: Ran, actual: Ran) -> list[str]:
+    """What differs between two sides."""
+    return (
+        differences(expected.outputs, actual.outputs)
+        + differences(expected.buffers, actual.buffers, "buffers")
+        + differences(expected.random, actual.random, "random state")
+    )
+
+
+def mirror(model: nn.Module) -> nn.Module:
+    """A copy; that of a large model shares its parameters (some models write to theirs, but not large ones)."""
+    large = sum(p.numel() for p in model.parameters()) > LARGE
+    return copy.deepcopy(model, {id(p): p for p in model.parameters()} if large else None)
+
+
+def brief(error: BaseException) -> str:
+    """An error in one line of a few hundred characters, without addresses and folders."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return re.sub(r"0x[0-9a-f]+", "0x", re.sub(r"/\S*/", "", text))[:400]

@@ -1,0 +1,115 @@
+"""Every configuration of transformers as a subject of the census: its model class, small, with inputs it accepts."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from smelt.bench.census.examine import SEED, Subject
+from smelt.bench.census.hf_inputs import find_inputs
+from smelt.bench.census.shrink import TRIED, Sizes, small_settings
+from smelt.bench.workload import Batch
+
+ODD: dict[str, dict[str, Any]] = {}
+"""Settings by model type that no rule finds."""
+
+HEADS = (
+    "MODEL_MAPPING_NAMES",
+    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
+    "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_PRETRAINING_MAPPING_NAMES",
+)
+"""Where a model class is looked for first; then in every other mapping."""
+
+
+def transformers_names() -> list[str]:
+    """Every model type with a configuration class, in the library's order."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    first: dict[str, str] = {}
+    for name, config in CONFIG_MAPPING_NAMES.items():
+        first.setdefault(config, name)
+    return list(first.values())
+
+
+def transformers_subject(name: str) -> Subject:
+    """The model type at the smallest size at which it runs.
+
+    Raises:
+        Exception: it runs at none; the error of the first one.
+    """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    config_class = CONFIG_MAPPING[name]
+    model_class = find_class(name, config_class)
+    first: Exception | None = None
+    for sizes in TRIED:
+        try:
+            torch.manual_seed(SEED)
+            model = build(config_class, model_class, sizes, ODD.get(name, {}))
+            given = find_inputs(model)
+        except Exception as error:
+            first = first or error
+            continue
+        shapes = ", ".join(f"{key} {'x'.join(map(str, value.shape))}" for key, value in given.items())
+        return Subject(model, Batch(kwargs=given), model_class.__name__, shapes)
+    assert first is not None
+    raise first
+
+
+def build(config_class: Any, model_class: Any, sizes: Sizes, odd: dict[str, Any]) -> nn.Module:
+    """A small model with random weights in eval mode."""
+    settings = small_settings(config_class(**odd), sizes) | odd
+    config = config_class(**settings)
+    if sum(p.numel() for p in on_meta(model_class, config).parameters()) > LIMIT:
+        raise MemoryError("more than 400 million parameters even at a small size")
+    return model_class(config_class(**settings)).float().eval()
+
+
+LIMIT = 400_000_000
+
+
+def on_meta(model_class: Any, config: Any) -> nn.Module:
+    """The model without memory, to count its parameters."""
+    with torch.device("meta"):
+        try:
+            return model_class(config)
+        except (NotImplementedError, RuntimeError):  # it looks at values while it is built
+            return nn.Module()
+
+
+def find_class(name: str, config_class: Any) -> Any:
+    """The model class for a configuration: the base model where there is one, else a head, else any of its file.
+
+    Raises:
+        LookupError: there is none.
+    """
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    others = [key for key in vars(modeling_auto) if key.endswith("_MAPPING_NAMES") and key not in HEADS]
+    for mapping in (*HEADS, *others):
+        found = getattr(modeling_auto, mapping, {}).get(name)
+        found = found[0] if isinstance(found, (list, tuple)) else found
+        model = getattr(transformers, found, None) if found else None
+        if isinstance(model, type) and issubclass(model, nn.Module):
+            return model
+    module = importlib.import_module(config_class.__module__.replace(".configuration_", ".modeling_"))
+    candidates = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and issubclass(value, transformers.PreTrainedModel)
+        and value.__module__ == module.__name__
+        and getattr(value, "config_class", None) is config_class
+        and not value.__name__.endswith("PreTrainedModel")
+    ]
+    if not candidates:
+        raise LookupError(f"no model class of transformers takes a {config_class.__name__}")
+    return min(candidates, key=lambda model: (not model.__name__.endswith("Model"), len(model.__name__)))

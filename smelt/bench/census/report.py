@@ -1,0 +1,106 @@
+"""A census for people: one line a row, a summary, and a Markdown report."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from smelt.bench.census.results import STATUSES, Census, Row
+from smelt.bench.tables import describe_machine_line
+
+SHOWN = 40
+"""So many of the most frequent reasons are listed."""
+
+
+def one_line(row: Row) -> str:
+    """A row as the terminal shows it."""
+    reasons = [*row.errors, *(f"{times} x {reason}" for reason, times in row.reasons.items())]
+    tail = f": {'; '.join(reasons)[:300]}" if reasons and row.status != "whole" else ""
+    return f"{row.name} ({row.seconds:.1f} s): {row.status}{tail}"
+
+
+def counts(rows: list[Row]) -> Counter[str]:
+    """Rows by status."""
+    return Counter(row.status for row in rows)
+
+
+def share(rows: list[Row]) -> str:
+    """How many of the rows that eager runs are captured whole."""
+    by_status = counts(rows)
+    counted = len(rows) - by_status["eager_fails"]
+    whole = by_status["whole"]
+    return f"{whole} of {counted} captured whole ({100 * whole / counted:.1f} %)" if counted else "none runs in eager"
+
+
+def frequent_reasons(rows: list[Row]) -> list[tuple[str, list[Row]]]:
+    """Break reasons without their places, and errors, with the rows that met them; most frequent first."""
+    met: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.status in ("whole", "eager_fails"):
+            continue
+        found = [_without_place(reason) for reason in row.reasons] or [error[:160] for error in row.errors]
+        for reason in dict.fromkeys(found or ["more than one graph, without a break"]):
+            met.setdefault(reason, []).append(row)
+    return sorted(met.items(), key=lambda item: (-len(item[1]), item[0]))
+
+
+def summary(census: Census) -> str:
+    """The result in a few lines."""
+    rows = census.rows
+    by_status = counts(rows)
+    lines = [f"{census.library} ({census.version}): {share(rows)}"]
+    lines.append(", ".join(f"{by_status[status]} {status}" for status in STATUSES if by_status[status]))
+    again = sum(any(outcome.recompiles for outcome in row.modes.values()) for row in rows)
+    if again:
+        lines.append(f"{again} compiled again at a second, equal call")
+    for reason, met in frequent_reasons(rows)[:8]:
+        lines.append(f"  {len(met):4} {reason}")
+    return "\n".join(lines)
+
+
+def markdown(census: Census) -> str:
+    """The whole report: totals, reasons with who met them, and every row that is not whole."""
+    rows = census.rows
+    by_status = counts(rows)
+    lines = [f"# Census of {census.library}", "", f"{census.version}. {share(rows)}.", ""]
+    lines += ["| status | architectures |", "|---|---:|"]
+    lines += [f"| {status} | {by_status[status]} |" for status in STATUSES if by_status[status]]
+    reasons = frequent_reasons(rows)
+    if reasons:
+        lines += ["", "## Why not whole", "", "| architectures | reason | such as |", "|---:|---|---|"]
+        for reason, met in reasons[:SHOWN]:
+            lines.append(f"| {len(met)} | {_cell(reason)} | {', '.join(row.name for row in met[:3])} |")
+    odd = [row for row in rows if row.status not in ("whole", "eager_fails")]
+    if odd:
+        lines += ["", "## Rows", "", "| architecture | class or file | inputs | status | graphs (breaks) | what |"]
+        lines.append("|---|---|---|---|---:|---|")
+        lines += [_row(row) for row in odd]
+    failing = [row for row in rows if row.status == "eager_fails"]
+    if failing:
+        lines += ["", "## Eager fails (not counted)", ""]
+        lines += [f"- {row.name}: {_cell((row.errors or ['?'])[0])[:200]}" for row in failing]
+    lines += ["", f"`{census.command}`", "", f"{describe_machine_line(census.machine)}; {census.started}"]
+    return "\n".join(lines) + "\n"
+
+
+def write_census(out: Path, census: Census) -> Path:
+    """The Markdown report in a folder, which is made where there is none; its path."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"census-{census.library}.md"
+    path.write_text(markdown(census), encoding="utf-8")
+    return path
+
+
+def _row(row: Row) -> str:
+    graphs = ", ".join(f"{mode} {o.graphs} ({o.breaks})" for mode, o in row.modes.items())
+    what = "; ".join([*row.errors, *row.reasons])
+    return f"| {row.name} | {row.kind} | {row.shape} | {row.status} | {graphs} | {_cell(what)[:300]} |"
+
+
+def _without_place(reason: str) -> str:
+    return re.sub(r" \([^()]*\.py:\d+\)$", "", reason)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,111 @@
+"""What a census found, as data: one Row an architecture, one Outcome a mode. Reads and writes JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from smelt.base.errors import SmeltError
+from smelt.bench.reading import read_dataclass
+
+STATUSES = ("whole", "breaks", "forks", "wrong", "error", "timeout", "eager_fails")
+"""captured whole | graph breaks, or more than one graph | another result than eager's, but exactly the one that the
+library's own code gives in eager once `torch.compiler.is_compiling()` is true | another result than eager's | the
+compiler or the process failed | no end in time | eager itself fails, which is not counted."""
+
+_GRAVITY = ("wrong", "error", "timeout", "breaks", "forks", "whole", "eager_fails")
+
+
+@dataclass
+class Outcome:
+    """One mode (eval, train) of one architecture.
+
+    reasons: times by graph break. recompiles: further graphs that the second call made, with the same inputs.
+    """
+
+    status: str
+    error: str = ""
+    graphs: int = 0
+    breaks: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+    recompiles: int = 0
+
+
+@dataclass
+class Row:
+    """One architecture: its class or family, what went in, its modes, or why there are none."""
+
+    name: str
+    kind: str = ""
+    shape: str = ""
+    seconds: float = 0.0
+    modes: dict[str, Outcome] = field(default_factory=dict)
+    failure: str = ""
+    error: str = ""
+
+    @property
+    def status(self) -> str:
+        """The gravest of the modes that eager runs."""
+        if self.failure:
+            return self.failure
+        return min((outcome.status for outcome in self.modes.values()), key=_GRAVITY.index)
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Break reasons of all modes, the most frequent mode's count each."""
+        found: dict[str, int] = {}
+        for outcome in self.modes.values():
+            for reason, times in outcome.reasons.items():
+                found[reason] = max(times, found.get(reason, 0))
+        return found
+
+    @property
+    def errors(self) -> list[str]:
+        """What went wrong, with the mode."""
+        found = [self.error] if self.error else []
+        return found + [f"{mode}: {o.error}" for mode, o in self.modes.items() if o.error and o.status != "eager_fails"]
+
+
+@dataclass
+class Census:
+    """A whole run: rows, the library and its version, the command that made them, and the machine."""
+
+    library: str
+    version: str
+    command: str
+    started: str = ""
+    machine: dict[str, Any] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+
+    def save(self, path: Path) -> None:
+        """Write JSON, replacing the file in one step so that an interrupted run leaves a readable one."""
+        partial = path.with_name(path.name + ".part")
+        partial.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        os.replace(partial, path)
+
+    @classmethod
+    def load(cls, path: Path) -> Census:
+        """Read what `save` wrote.
+
+        Raises:
+            SmeltError: a file that cannot be read or holds something else; says what is wrong and what to try.
+        """
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            census = read_dataclass(cls, data, "the census")
+            for row in census.rows:
+                for status in filter(None, (row.failure, *(outcome.status for outcome in row.modes.values()))):
+                    if status not in STATUSES:
+                        raise ValueError(f"row {row.name!r}: unknown status {status!r}")
+        except OSError as error:
+            raise SmeltError(f"cannot read {path}", why=error.strerror, hint=FROM_CENSUS) from None
+        except ValueError as error:
+            raise SmeltError(f"{path} holds no census", why=str(error), hint=FROM_CENSUS) from None
+        return census
+
+
+FROM_CENSUS = "give a file that `smelt census --json FILE` wrote"

@@ -1,0 +1,168 @@
+"""Small settings for any Hugging Face configuration: few layers, small widths, a small vocabulary, by field names.
+
+Every width becomes the same number, so that parts which must fit each other still do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+VOCABULARY = 128
+"""Token ids of a small model; the last ones are its special tokens."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How small: width of hidden states, attention heads, and whether widths and images shrink at all."""
+
+    width: int = 32
+    heads: int = 4
+    narrow: bool = True
+    image: int = 32
+
+
+TRIED = (Sizes(), Sizes(64, 4), Sizes(128, 8, image=64), Sizes(narrow=False, image=64), Sizes(narrow=False, image=0))
+"""Tried in this order until the model runs: some have conditions of their own."""
+
+Rule = Callable[[int, Sizes], int]
+
+
+def at_most(limit: int) -> Rule:
+    return lambda value, sizes: min(value, limit)
+
+
+def width(factor: float = 1.0) -> Rule:
+    return lambda value, sizes: int(sizes.width * factor) if sizes.narrow and value > sizes.width * factor else value
+
+
+def heads(value: int, sizes: Sizes) -> int:
+    return sizes.heads if sizes.narrow and value > sizes.heads else value
+
+
+def head_width(value: int, sizes: Sizes) -> int:
+    return sizes.width // sizes.heads if sizes.narrow else value
+
+
+def few_heads(value: int, sizes: Sizes) -> int:
+    return min(value, sizes.heads // 2) if sizes.narrow else value
+
+
+LAYERS = re.compile(
+    r"(^|_)(layers|layer|depth|num_layers|n_layers?|num_blocks|n_blocks)$|^num_hidden_layers|_num_layers|num_hidden_layers"
+)
+
+RULES: tuple[tuple[str, Rule], ...] = (
+    (r"vocab_size|vocabulary_size|codebook_size|num_embeddings$|^n_e$|num_codes", at_most(VOCABULARY)),
+    (r"max_(position|source|target|sequence|seq|text)\w*|^n_positions$|^n_ctx$|max_len\w*|^seq_length$", at_most(512)),
+    (r"sliding_window|^window_size$|attention_window|local_attention|attention_chunk_size", at_most(16)),
+    (r"num_key_value_heads|num_kv_heads|n_kv_heads|multi_query_group_num|num_key_value_groups", few_heads),
+    (r"(^|_)(n_heads?|num_heads|attention_heads|num_attention_heads|n_head|nheads|num_query_heads)$|_heads$", heads),
+    (r"head_dim$|head_size$|^d_kv$|^kv_channels$|^attention_key_size$", head_width),
+    (r"kv_lora_rank|q_lora_rank|lora_rank|^o_lora_rank$", width(0.5)),
+    (r"intermediate\w*size|ffn\w*dim|ffn_hidden_size|^d_ff$|mlp_dim|^n_inner$|^d_inner", width(2)),
+    (r"hidden_size|^d_model$|^n_embd$|^(\w+_)?embed_dim$|^dim$|^width$|^embedding_size$|^hidden_dim$", width()),
+    (r"projection_dim|^(encoder|decoder|text|vision|audio|qformer)_(hidden_)?(dim|size|width)$", width()),
+    (r"^(cross|output|proj|input|feature|shared)_(hidden_)?(dim|size|width)$", width()),
+    (r"embedding_(size|dim)$|embed_proj_dim|^emb_dim$|^d_embed$|feat_\w*dim$|^attention_hidden_size$", width()),
+    (r"num_(local_|routed_)?experts$|^n_routed_experts$|^moe_num_experts$|^num_experts\w*$|^n_experts$", at_most(4)),
+    (r"num_experts_per_tok\w*|moe_topk|^top_k_experts$|^moe_k$|experts_per_token", at_most(2)),
+    (r"^n_group$|^topk_group$|^num_expert_group\w*", at_most(1)),
+    (r"num_queries|num_query_tokens|num_latents|query_num|num_object_queries", at_most(12)),
+)
+"""Rule by the name of a whole number; the first pattern that is found decides."""
+
+_COMPILED = tuple((re.compile(pattern), rule) for pattern, rule in RULES)
+_TOKEN = re.compile(r"(token_id|token_index|_token|_idx|index|_id|token_ids)$")
+_IMAGE = re.compile(r"^image_size$|^img_size$|^input_size$|^crop_size$|^image_resolution$")
+_DEPTHS = re.compile(r"depths?$|layers$|layer_repeats|num_blocks$|layers_per_block")
+
+
+def small_settings(config: Any, sizes: Sizes) -> dict[str, Any]:
+    """Settings that make a configuration small: those of its fields that change, and those of its parts.
+
+    Args:
+        config: the configuration with its defaults.
+    """
+    found: dict[str, Any] = {}
+    names = [field.name for field in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else vars(config)
+    vocabulary = getattr(config, "vocab_size", None)
+    special = VOCABULARY
+    for name in names:
+        value = getattr(config, name, None)
+        if value is not None and hasattr(value, "to_diff_dict"):
+            settings = small_settings(value, sizes)
+            found[name] = {"model_type": value.model_type, **settings} if value.model_type else settings
+        elif isinstance(value, bool) or name.startswith("_"):
+            continue
+        elif isinstance(value, int):
+            if _TOKEN.search(name) and value >= VOCABULARY - 24:
+                special -= 1
+                found[name] = _special_token(name, special)
+                continue
+            small = small_number(name, value, sizes)
+            if small != value:
+                found[name] = small
+        elif isinstance(value, (list, tuple)):
+            if (short := _short_list(name, value, sizes)) is not None:
+                found[name] = type(value)(short)
+    if isinstance(vocabulary, int) and vocabulary < VOCABULARY:
+        found.pop("vocab_size", None)
+    _fit_layer_lists(config, found)
+    return found
+
+
+def small_number(name: str, value: int, sizes: Sizes) -> int:
+    """A smaller whole number for the field of that name, or the same."""
+    if _IMAGE.search(name):
+        return sizes.image if sizes.image and value > sizes.image else value
+    if LAYERS.search(name):
+        return min(value, 2)
+    for pattern, rule in _COMPILED:
+        if pattern.search(name):
+            return rule(value, sizes)
+    return value
+
+
+def _special_token(name: str, otherwise: int) -> int:
+    """The same small id wherever a configuration and its parts name the same token."""
+    key = re.sub(r"_(index|id|idx)$", "", name)
+    order = ("image_token", "video_token", "audio_token", "bos_token", "eos_token", "pad_token", "vision_start_token")
+    return VOCABULARY - 1 - order.index(key) if key in order else otherwise - len(order)
+
+
+def _short_list(name: str, value: Any, sizes: Sizes) -> list[Any] | None:
+    if _IMAGE.search(name) and sizes.image and all(type(v) is int for v in value):
+        return [min(v, sizes.image) for v in value]
+    if _DEPTHS.search(name) and len(value) < 6 and all(type(v) is int for v in value):
+        return [min(v, 1) for v in value]
+    if _TOKEN.search(name) and value and all(type(v) is int for v in value) and max(value) >= VOCABULARY:
+        return [VOCABULARY - 20 - index for index in range(len(value))]
+    return None
+
+
+def _fit_layer_lists(config: Any, found: dict[str, Any]) -> None:
+    """Lists with one entry a layer keep one entry of each kind; there are as many layers then."""
+    layers = getattr(config, "num_hidden_layers", None)
+    if not isinstance(layers, int) or layers < 2:
+        return
+    lists = {
+        name: value
+        for name, value in vars(config).items()
+        if isinstance(value, (list, tuple)) and len(value) == layers and not name.startswith("_")
+    }
+    if not lists:
+        return
+    kinds = list(zip(*lists.values(), strict=True))
+    if any(isinstance(part, (dict, list)) for kind in kinds for part in kind):
+        return
+    kept = sorted({kinds.index(kind) for kind in kinds})[:6]
+    kept = kept if len(kept) > 1 else [0, 1]
+    fields = {field.name for field in dataclasses.fields(config)}
+    for name, value in lists.items():
+        if name in fields:
+            found[name] = [value[index] for index in kept]
+    found["num_hidden_layers"] = len(kept)
