@@ -24,8 +24,16 @@ NULL: Final[_Null]
 
 # ---------------------------------------------------------------------------------------------- running
 
-def call(fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-    """Run `fn(*args, **kwargs)` with the hook active for this thread. May nest."""
+def call(
+    fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, owner: Any = None
+) -> Any:
+    """Run `fn(*args, **kwargs)` with the hook active for this thread. May nest. Entries of other owners do not fit."""
+
+def owner() -> Any:
+    """The owner of the innermost `call` of this thread, None without one."""
+
+def set_eager(on: bool) -> None:
+    """While on, `call` and `Compiled` leave the hook inactive in this thread, and it is inactive from now on."""
 
 @final
 class Compiled:
@@ -110,8 +118,9 @@ class Entry:
     def remove(self) -> None:
         """Drop this entry only. Does nothing when it is gone already."""
 
-def add_entry(place: Place, guards: Guards, replacement: CodeType, constants: Any) -> Entry:
-    """Append a version. `replacement` is the code of a flat function `def resid(<slots>, _c, _f)`.
+def add_entry(place: Place, guards: Guards, replacement: CodeType, constants: Any, owner: Any = None) -> Entry:
+    """Append a version, for calls of `owner` (None: for all). `replacement` is the code of a flat function
+    `def resid(<slots>, _c, _f)`.
 
     <slots> are the argument slots (for a code) or all slots and then the stack (for a ResumePoint; unset ones arrive
     as NULL, cells as cell objects). `_c` receives `constants`, `_f` the tuple that `guards` fetched. On a hit

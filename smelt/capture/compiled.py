@@ -15,13 +15,13 @@ from smelt.base.options import Options
 from smelt.capture import _native as native
 from smelt.capture import policy
 from smelt.capture.calibrate import calibrate
-from smelt.capture.session import SESSION, CompileGraph, Session, Slots
+from smelt.capture.session import CompileGraph, Session, Slots
 
 
 def _on_frame(
     code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any], builtins: dict[str, Any]
 ) -> None:
-    session = SESSION.get()
+    session: Session | None = native.owner()
     if session is not None and not _importing():
         session.frame(code, function, slots, globals)
 
@@ -33,7 +33,7 @@ def _on_resume(
     globals: dict[str, Any],
     builtins: dict[str, Any],
 ) -> None:
-    session = SESSION.get()
+    session: Session | None = native.owner()
     if session is not None:
         session.resumed(point, function, slots, globals)
 
@@ -96,11 +96,7 @@ def compile_callable(fn: Callable[..., Any], compile_graph: CompileGraph, option
     _sessions.add(session)
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        token = SESSION.set(session)
-        try:
-            return native.call(run, args, kwargs)
-        finally:
-            SESSION.reset(token)
+        return native.call(run, args, kwargs, session)
 
     target = fn if isinstance(fn, (FunctionType, MethodType)) else type(fn).__call__
     out: Any = functools.wraps(target)(compiled)

@@ -11,7 +11,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -35,9 +34,6 @@ from smelt.capture.residual import Residual, Writer
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor], Report, Options], Callable[..., Any]]
 Slots = tuple[Any, ...]
-
-SESSION: ContextVar[Session | None] = ContextVar("smelt_session", default=None)
-"""The compiled callable that runs in this thread."""
 
 _REGISTERED = (
     builtins,
@@ -255,8 +251,8 @@ class Session:
             if graph is None:
                 return
         residual.inputs = []  # a version must not keep the first call's tensors alive
-        vm.guards.check(_SESSION_SOURCE, native.IS, self)
-        entry = native.add_entry(key, vm.guards.finish(residual.outputs), residual.code(), residual.namespace(graph))
+        guards, constants = vm.guards.finish(residual.outputs), residual.namespace(graph)
+        entry = native.add_entry(key, guards, residual.code(), constants, self)
         place.versions.append(Version(place.name, vm.guards, residual, entry, reason))
 
     def _compile(self, place: Place, vm: Interpreter, residual: Residual) -> Callable[..., Any] | None:
@@ -356,4 +352,3 @@ class Session:
 
 _NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _IDLE = 4
-_SESSION_SOURCE = sources.called(sources.const(None, ""), SESSION.get, "session")

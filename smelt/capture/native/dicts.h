@@ -1,5 +1,5 @@
 /* Reading dicts with str keys at a remembered position, as CPython's own LOAD_ATTR_WITH_HINT does: about a quarter of
- * the cost of hashing, and no version tags, which stores to attributes do not always change on 3.13. */
+ * the cost of hashing. And versions: numbers that no other state of any dict (or class) ever has. */
 #ifndef SMELT_CAPTURE_DICTS_H
 #define SMELT_CAPTURE_DICTS_H
 
@@ -7,13 +7,27 @@
 
 #undef _PyGC_FINALIZED /* 3.12 names a macro and a function so */
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* by 3.12's own header */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* 3.12's own header; the version, still kept up */
 #define Py_BUILD_CORE 1
 #include <internal/pycore_dict.h>
 #undef Py_BUILD_CORE
+
+/* 0: it has none. On 3.13 a dict that shares its values with an object does not see all writes to attributes. */
+static inline uint64_t dict_version(PyObject *dict) {
+    if (!PyDict_Check(dict)) return 0;
+#if PY_VERSION_HEX >= 0x030d0000
+    if (((PyDictObject *)dict)->ma_values) return 0;
+#endif
+    return ((PyDictObject *)dict)->ma_version_tag;
+}
 #pragma GCC diagnostic pop
 
 enum { LONG_SCAN = 64 };
+
+/* Changes with every attribute of the class and of its bases; 0: it has none, or none yet. */
+static inline uint64_t class_version(const PyTypeObject *type) {
+    return type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG ? type->tp_version_tag : 0;
+}
 
 /* A look-up by hash that renews the hint. Borrowed; NULL with or without an exception. */
 static Py_NO_INLINE PyObject *unhinted_item(PyObject *dict, PyObject *key, Py_hash_t hash, int32_t *hint) {

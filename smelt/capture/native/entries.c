@@ -123,9 +123,13 @@ static void move_to_front(Place *place, Py_ssize_t index) {
 enum Outcome place_lookup(Place *place, const Scope *scope, Entry **found, PyObject **outputs) {
     for (Py_ssize_t i = 0; i < place->count;) {
         Entry *entry = place->entries[i];
+        if (entry->owner && entry->owner != thread.owner) {
+            i++;
+            continue;
+        }
         unsigned long generation = place->generation;
         Py_INCREF(entry);
-        enum Outcome outcome = entry->guards ? guards_evaluate(entry->guards, scope, outputs, NULL) : DEAD;
+        enum Outcome outcome = entry->guards ? guards_evaluate(entry->guards, scope, outputs) : DEAD;
         if (outcome == HIT) {
             if (i && place->generation == generation) move_to_front(place, i);
             entry->hits++;
@@ -153,6 +157,7 @@ PyObject *entry_function(Entry *entry, PyObject *globals) {
 static int entry_traverse(Entry *self, visitproc visit, void *arg) {
     Py_VISIT(self->guards);
     Py_VISIT(self->constants);
+    Py_VISIT(self->owner);
     Py_VISIT(self->function);
     return 0;
 }
@@ -161,6 +166,7 @@ static int entry_clear(Entry *self) {
     entry_remove(self);
     Py_CLEAR(self->guards);
     Py_CLEAR(self->constants);
+    Py_CLEAR(self->owner);
     Py_CLEAR(self->function);
     return 0;
 }
@@ -170,6 +176,7 @@ static void entry_dealloc(Entry *self) {
     if (self->weakrefs) PyObject_ClearWeakRefs((PyObject *)self);
     Py_CLEAR(self->guards);
     Py_CLEAR(self->constants);
+    Py_CLEAR(self->owner);
     Py_CLEAR(self->function);
     Py_CLEAR(self->replacement);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -243,8 +250,8 @@ static int is_flat(Place *place, PyCodeObject *code) {
 }
 
 static PyObject *add_entry(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    if (count != 4 || Py_TYPE(args[1]) != &GuardsType || !PyCode_Check(args[2]))
-        return PyErr_Format(PyExc_TypeError, "add_entry wants (place, Guards, code, constants)");
+    if (count < 4 || count > 5 || Py_TYPE(args[1]) != &GuardsType || !PyCode_Check(args[2]))
+        return PyErr_Format(PyExc_TypeError, "add_entry wants (place, Guards, code, constants, owner=None)");
     Place *place = place_of(args[0], 1);
     PyCodeObject *code = (PyCodeObject *)args[2];
     if (!place || !is_flat(place, code)) return NULL;
@@ -257,6 +264,7 @@ static PyObject *add_entry(PyObject *module, PyObject *const *args, Py_ssize_t c
     pinned->skipped = PINNED;
     *entry = (Entry){.ob_base = entry->ob_base, .guards = Py_NewRef(args[1]), .constants = Py_NewRef(args[3])};
     entry->replacement = (PyCodeObject *)Py_NewRef(args[2]);
+    if (count == 5 && args[4] != Py_None) entry->owner = Py_NewRef(args[4]);
     PyObject_GC_Track(entry);
     if (place_append(place, entry) < 0) Py_CLEAR(entry);
     else if (place->code) frame_reserve(place->code, code);
@@ -324,7 +332,8 @@ int entries_ready(void) {
 }
 
 PyMethodDef entries_methods[] = {
-    {"add_entry", METHOD(add_entry), METH_FASTCALL, "add_entry(place, guards, replacement, constants) -> Entry"},
+    {"add_entry", METHOD(add_entry), METH_FASTCALL, 
+     "add_entry(place, guards, replacement, constants, owner=None) -> Entry"},
     {"skip", skip, METH_O, "skip(place): never look at it again until clear"},
     {"is_skipped", is_skipped, METH_O, "is_skipped(place) -> bool"},
     {"clear", clear, METH_O, "clear(place): forget its entries and its skip mark"},

@@ -13,7 +13,7 @@ static PyObject *guards_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     PyObject *fetches, *checks, *outputs;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO", names, &fetches, &checks, &outputs)) return NULL;
     Guards *guards = (Guards *)type->tp_alloc(type, 0);
-    if (guards && build_steps(guards, fetches, checks, outputs) < 0) Py_CLEAR(guards);
+    if (guards && (build_steps(guards, fetches, checks, outputs) < 0 || build_program(guards) < 0)) Py_CLEAR(guards);
     return (PyObject *)guards;
 }
 
@@ -35,6 +35,7 @@ static void guards_dealloc(Guards *guards) {
     Py_XDECREF(guards->outputs);
     for (Py_ssize_t i = 0; guards->check_steps && i < guards->check_count; i++)
         PyMem_Free(guards->check_steps[i].numbers);
+    free_program(&guards->program);
     PyMem_Free(guards->fetch_steps);
     PyMem_Free(guards->check_steps);
     PyMem_Free(guards->output_steps);
@@ -67,7 +68,7 @@ static PyObject *check(PyObject *self, PyObject *const *args, Py_ssize_t count) 
     Scope scope;
     PyObject *outputs;
     if (read_scope(args, count, &scope) < 0) return NULL;
-    enum Outcome outcome = guards_evaluate(self, &scope, &outputs, NULL);
+    enum Outcome outcome = guards_evaluate(self, &scope, &outputs);
     if (outcome == HIT) return outputs;
     if (outcome == RAISED) return NULL;
     Py_RETURN_NONE;
@@ -77,7 +78,7 @@ static PyObject *failure(PyObject *self, PyObject *const *args, Py_ssize_t count
     Scope scope;
     Failure found = {0, 0, NULL};
     if (read_scope(args, count, &scope) < 0) return NULL;
-    enum Outcome outcome = guards_evaluate(self, &scope, NULL, &found);
+    enum Outcome outcome = guards_explain(self, &scope, &found);
     if (outcome == HIT) Py_RETURN_NONE;
     if (outcome == RAISED || !found.value) {
         Py_XDECREF(found.value);
@@ -107,7 +108,7 @@ static PyObject *time_method(PyObject *self, PyObject *const *args, Py_ssize_t c
     double start = seconds();
     for (Py_ssize_t i = 0; i < rounds; i++) {
         PyObject *outputs = NULL;
-        if (guards_evaluate(self, &scope, &outputs, NULL) != HIT)
+        if (guards_evaluate(self, &scope, &outputs) != HIT)
             return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "the guards do not hold");
         Py_DECREF(outputs);
     }

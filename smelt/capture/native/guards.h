@@ -1,4 +1,7 @@
-/* The compiled form of Guards, shared by guards.c, steps.c and evaluate.c. */
+/* The compiled forms of Guards, shared by guards.c, steps.c, program.c and evaluate.c.
+ *
+ * steps.c compiles fetches and checks one to one. program.c makes a shorter program of them: what is read from one dict
+ * or class is a Memo, which holds as long as CPython's version of that dict or class is the one it was last read at. */
 #ifndef SMELT_CAPTURE_GUARDS_H
 #define SMELT_CAPTURE_GUARDS_H
 
@@ -40,6 +43,42 @@ typedef struct {
     int32_t *numbers;  /* owned. NONE_ALIASED: the fetches; MODULE: hints for "training" and each name */
 } CheckStep;
 
+/* A name in a dict or class. */
+typedef struct {
+    PyObject *key; /* borrowed */
+    Py_hash_t hash;
+    int32_t hint;
+    int32_t first, count; /* checks that hold as long as the same object is there */
+    uint8_t required;     /* that there is none fails the guards */
+    uint8_t hollow;       /* it must be a dict without items, which is looked at every time */
+    PyObject *value;      /* what was there at the memo's version; borrowed, NULL: nothing */
+} Item;
+
+/* What the guards read from one dict (or class, if `is_class`). */
+typedef struct {
+    uint64_t version; /* 0: not known */
+    int32_t first_item, item_count, hollow_count; /* the hollow ones come last */
+    int32_t first, count;                         /* checks of the dict itself that its version covers */
+    uint8_t is_class;
+} Memo;
+
+/* One fetch of the program: those that a memo covers whole are none. */
+typedef struct {
+    FetchStep step;       /* its parent and `at` are places among the values */
+    int32_t at;
+    int32_t first, count; /* checks to make every time */
+    int32_t item, of;     /* the item that it is, and its parent's memo; -1 */
+    int32_t memo;         /* of its value; -1 */
+} Node;
+
+typedef struct {
+    Node *nodes;
+    Memo *memos;
+    Item *items;
+    CheckStep *checks; /* grouped by node, item and memo; `numbers` borrowed from Guards.check_steps */
+    int32_t node_count, value_count;
+} Program;
+
 typedef struct {
     PyObject_HEAD
     PyObject *fetches, *checks, *outputs; /* as given, as tuples */
@@ -49,13 +88,17 @@ typedef struct {
     CheckStep *check_steps; /* those without a fetch first, then grouped by fetch */
     Py_ssize_t rootless;    /* how many have no fetch */
     int32_t *output_steps;
+    Program program;
     int owning; /* some step runs Python code or makes objects: hold references to every value */
 } Guards;
 
 extern PyObject *name_training; /* "training", hashed */
 extern const char *const fetch_names[], *const check_names[];
 int build_steps(Guards *guards, PyObject *fetches, PyObject *checks, PyObject *outputs); /* -1 with an exception */
+int build_program(Guards *guards); /* -1 with an exception */
+void free_program(Program *program);
 int equal_constants(PyObject *value, PyObject *constant); /* 1, 0; -1 with an exception */
 int is_plain_constant(PyObject *object);                  /* its == runs no Python code */
+int is_immutable(PyObject *object);                       /* and it will never equal anything else */
 
 #endif

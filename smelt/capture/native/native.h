@@ -2,7 +2,8 @@
  *   frame.c    PEP 523 evaluator: swaps replacements into frames, injects resumed frames
  *   running.c  where the evaluator acts: call, Compiled, Quiet
  *   entries.c  compiled versions per place (a code object or a resume point);  points.c  resume points
- *   guards.c   the Guards type;  steps.c  what it is compiled to;  evaluate.c  its evaluation, over dicts.h
+ *   guards.c   the Guards type;  steps.c, program.c  what it is compiled to;  evaluate.c  its evaluation, over reads.h,
+ *              dicts.h (fetches) and checks.h, checks.c
  *   tensor.c   TensorSpec: tensor metadata through calibrated reads;  state.c  ambient modes of torch
  *   module.c   the module's table
  * Everything runs under the GIL. Nothing here links torch. */
@@ -44,7 +45,8 @@ typedef struct {
 } Failure;
 
 extern PyTypeObject GuardsType;
-enum Outcome guards_evaluate(PyObject *guards, const Scope *scope, PyObject **outputs, Failure *failure);
+enum Outcome guards_evaluate(PyObject *guards, const Scope *scope, PyObject **outputs);
+enum Outcome guards_explain(PyObject *guards, const Scope *scope, Failure *failure); /* which one fails */
 int guards_ready(PyObject *module);
 Py_ssize_t guards_slot_bound(PyObject *guards); /* 1 + highest slot that a LOCAL fetch reads */
 
@@ -69,6 +71,7 @@ typedef struct {
     Place *place; /* NULL once removed; borrowed */
     PyObject *guards, *constants;
     PyCodeObject *replacement;
+    PyObject *owner;    /* whose it is; NULL: anybody's */
     PyObject *function; /* the replacement as a function, made when it is called and not swapped */
     unsigned long long hits;
     PyObject *weakrefs;
@@ -112,6 +115,8 @@ extern PyMethodDef entries_methods[];
 typedef struct Injection Injection;
 typedef struct {
     int active;           /* the hook acts on frames that this thread starts */
+    int eager;            /* `call` does not make it act */
+    PyObject *owner;      /* of the innermost `call`; borrowed from it */
     Injection *injection; /* the frame that `resume` is about to start */
 } Thread;
 

@@ -28,16 +28,19 @@ int set_active(int active) {
 
 /* -- call, quiet_call -------------------------------------------------------------------------- */
 static PyObject *call(PyObject *module, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"fn", "args", "kwargs", NULL};
-    PyObject *fn, *positional = NULL, *named = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O!O", names, &fn, &PyTuple_Type, &positional, &named))
+    static char *names[] = {"fn", "args", "kwargs", "owner", NULL};
+    PyObject *fn, *positional = NULL, *named = Py_None, *owner = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O!OO", names, &fn, &PyTuple_Type, &positional, &named, &owner))
         return NULL;
     if (named != Py_None && !PyDict_Check(named))
         return PyErr_Format(PyExc_TypeError, "kwargs must be a dict or None, not %s", Py_TYPE(named)->tp_name);
     PyObject *empty = positional ? Py_NewRef(positional) : PyTuple_New(0);
     if (!empty) return NULL;
-    int was = set_active(1);
+    PyObject *outer = thread.owner;
+    int was = set_active(!thread.eager);
+    thread.owner = owner; /* alive: the caller holds the arguments */
     PyObject *result = PyObject_Call(fn, empty, named == Py_None ? NULL : named);
+    thread.owner = outer;
     set_active(was);
     Py_DECREF(empty);
     return result;
@@ -53,11 +56,24 @@ static PyObject *quiet_call(PyObject *module, PyObject *const *args, Py_ssize_t 
 
 static PyObject *is_active(PyObject *module, PyObject *unused) { return PyBool_FromLong(thread.active); }
 
+static PyObject *owner(PyObject *module, PyObject *unused) { return Py_NewRef(thread.owner ? thread.owner : Py_None); }
+
+static PyObject *set_eager(PyObject *module, PyObject *on) {
+    int eager = PyObject_IsTrue(on);
+    if (eager < 0) return NULL;
+    thread.eager = eager;
+    if (eager) set_active(0); /* also for what is left of a call that runs now */
+    Py_RETURN_NONE;
+}
+
 PyMethodDef running_methods[] = {
-    {"call", METHOD(call), METH_VARARGS | METH_KEYWORDS, "call(fn, args=(), kwargs=None): run fn with the hook active"},
+    {"call", METHOD(call), METH_VARARGS | METH_KEYWORDS,
+     "call(fn, args=(), kwargs=None, owner=None): run fn with the hook active"},
     {"quiet_call", METHOD(quiet_call), METH_FASTCALL | METH_KEYWORDS,
      "quiet_call(fn, *args, **kwargs): run fn with the hook inactive for this thread"},
     {"is_active", is_active, METH_NOARGS, "whether the hook acts on frames that this thread starts now"},
+    {"owner", owner, METH_NOARGS, "the owner of the innermost call, None without one"},
+    {"set_eager", set_eager, METH_O, "set_eager(on): `call` in this thread runs functions as they are"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -78,7 +94,7 @@ static inline PyObject *run(PyObject *self, PyObject *const *args, size_t flags,
 }
 
 static PyObject *run_active(PyObject *self, PyObject *const *args, size_t flags, PyObject *names) {
-    return run(self, args, flags, names, 1);
+    return run(self, args, flags, names, !thread.eager);
 }
 
 static PyObject *run_quiet(PyObject *self, PyObject *const *args, size_t flags, PyObject *names) {

@@ -2,83 +2,12 @@
  *
  * Metadata is read from the TensorImpl at offsets that smelt/capture/calibrate.py searched for and checked on tensors
  * of many kinds. A spec whose example does not read back as Python describes it compares through Python instead. */
-#include "native.h"
+#include "tensor.h"
 #include <structmember.h>
 
-enum { INLINE_DIMS = 5 }; /* up to here sizes and strides live in the TensorImpl; checked by the calibration */
-
-static struct {
-    int known;
-    Py_ssize_t impl;                         /* in the PyObject: pointer to the TensorImpl */
-    Py_ssize_t keys, dims, kind;             /* in the TensorImpl: dispatch keys; number of dims; dtype and device */
-    uint64_t kind_mask;                      /* which bits at `kind` are dtype and device */
-    unsigned char (*requires_grad)(void *);  /* TensorImpl const* -> bool */
-} layout;
+TensorLayout layout;
 static PyObject *describe; /* tensor -> (dtype, device, requires_grad, keys, plain, shape, stride) */
 static PyTypeObject *tensor_type;
-
-static const int64_t any = INT64_MIN; /* a size or stride that is not asked */
-
-typedef struct {
-    PyObject_HEAD
-    PyTypeObject *type;
-    PyObject *dtype, *device, *shape, *stride; /* shape: tuple of int or None; stride: the same or "contiguous" */
-    uint64_t keys, kind;
-    int64_t *wanted; /* ndim sizes, then ndim strides */
-    int32_t ndim;
-    int8_t requires_grad; /* -1: any */
-    int8_t raw, contiguous;
-} TensorSpec;
-
-/* -- raw reads --------------------------------------------------------------------------------- */
-static inline char *impl_of(PyObject *tensor) { return *(char **)((char *)tensor + layout.impl); }
-
-static inline uint64_t word(const char *address) {
-    uint64_t value;
-    memcpy(&value, address, sizeof value);
-    return value;
-}
-
-static inline const int64_t *sizes_of(const char *impl, int64_t ndim) {
-    const char *at = impl + layout.dims + 8;
-    return ndim <= INLINE_DIMS ? (const int64_t *)at : *(const int64_t *const *)at;
-}
-
-static inline const int64_t *strides_of(const int64_t *sizes, int64_t ndim) {
-    return sizes + (ndim <= INLINE_DIMS ? INLINE_DIMS : ndim);
-}
-
-static inline int is_contiguous(const int64_t *sizes, const int64_t *strides, int64_t ndim) {
-    int64_t expected = 1;
-    for (int64_t i = 0; i < ndim; i++)
-        if (sizes[i] == 0) return 1;
-    for (int64_t i = ndim - 1; i >= 0; i--) {
-        if (sizes[i] == 1) continue;
-        if (strides[i] != expected) return 0;
-        expected *= sizes[i];
-    }
-    return 1;
-}
-
-static int shape_matches(const TensorSpec *spec, const int64_t *sizes, const int64_t *strides) {
-    const int64_t *wanted = spec->wanted, ndim = spec->ndim;
-    for (int64_t i = 0; i < ndim; i++)
-        if (sizes[i] != wanted[i] && wanted[i] != any) return 0;
-    if (spec->contiguous) return is_contiguous(sizes, strides, ndim);
-    for (int64_t i = 0; i < ndim; i++)
-        if (strides[i] != wanted[ndim + i] && wanted[ndim + i] != any) return 0;
-    return 1;
-}
-
-static inline int raw_matches(const TensorSpec *spec, PyObject *tensor) {
-    char *impl = impl_of(tensor);
-    if (!impl || word(impl + layout.keys) != spec->keys) return 0;
-    if ((word(impl + layout.kind) & layout.kind_mask) != spec->kind) return 0;
-    if (word(impl + layout.dims) != (uint64_t)spec->ndim) return 0;
-    const int64_t *sizes = sizes_of(impl, spec->ndim);
-    if (!shape_matches(spec, sizes, strides_of(sizes, spec->ndim))) return 0;
-    return spec->requires_grad < 0 || !!layout.requires_grad(impl) == spec->requires_grad;
-}
 
 /* -- through Python ---------------------------------------------------------------------------- */
 typedef struct {
@@ -163,7 +92,7 @@ static PyObject *mismatch(TensorSpec *spec, PyObject *value) {
     return text;
 }
 
-static int slow_matches(TensorSpec *spec, PyObject *value) {
+int slow_matches(TensorSpec *spec, PyObject *value) {
     PyObject *text = mismatch(spec, value);
     int same = text == Py_None;
     Py_XDECREF(text);
@@ -171,11 +100,9 @@ static int slow_matches(TensorSpec *spec, PyObject *value) {
     return same;
 }
 
-int tensor_spec_matches(PyObject *object, PyObject *value) {
-    TensorSpec *spec = (TensorSpec *)object;
-    if (Py_TYPE(value) != spec->type) return 0;
-    return spec->raw ? raw_matches(spec, value) : slow_matches(spec, value);
-}
+
+
+int tensor_spec_matches(PyObject *spec, PyObject *value) { return spec_holds((TensorSpec *)spec, value); }
 
 int tensor_spec_is_raw(PyObject *spec) { return ((TensorSpec *)spec)->raw; }
 

@@ -1,0 +1,108 @@
+/* The longer checks of guards: equality of constants, keys, identities, questions to Python. */
+#include "checks.h"
+#include <math.h>
+
+/* A value of CPython's own immutable types; a tuple of such. */
+int is_immutable(PyObject *object) {
+    if (object == Py_None || object == Py_Ellipsis || PyBool_Check(object) || PyLong_CheckExact(object) ||
+        PyUnicode_CheckExact(object) || PyFloat_CheckExact(object) || PyBytes_CheckExact(object) ||
+        PyComplex_CheckExact(object))
+        return 1;
+    if (!PyTuple_CheckExact(object)) return 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++)
+        if (!is_immutable(PyTuple_GET_ITEM(object, i))) return 0;
+    return 1;
+}
+
+/* Besides those, objects of classes written in C that hold no others: torch.device, numbers of numpy, torch.Size. */
+int is_plain_constant(PyObject *object) {
+    if (is_immutable(object)) return 1;
+    if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) return 0;
+    if (!PyTuple_Check(object)) return !PyObject_IS_GC(object);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++)
+        if (!is_plain_constant(PyTuple_GET_ITEM(object, i))) return 0;
+    return 1;
+}
+
+static inline int equal_floats(double a, double b) { return a == b ? signbit(a) == signbit(b) : a != a && b != b; }
+
+static int equal_tuples(PyObject *value, PyObject *constant) {
+    Py_ssize_t size = PyTuple_GET_SIZE(constant);
+    int equal = PyTuple_GET_SIZE(value) == size;
+    for (Py_ssize_t i = 0; equal > 0 && i < size; i++)
+        equal = equal_constants(PyTuple_GET_ITEM(value, i), PyTuple_GET_ITEM(constant, i));
+    return equal;
+}
+
+int equal_constants(PyObject *value, PyObject *constant) {
+    if (value == constant) return 1;
+    if (Py_TYPE(value) != Py_TYPE(constant)) return 0;
+    if (PyUnicode_CheckExact(constant))
+        return PyUnicode_GET_LENGTH(value) == PyUnicode_GET_LENGTH(constant) && PyUnicode_Compare(value, constant) == 0;
+    if (PyFloat_CheckExact(constant)) return equal_floats(PyFloat_AS_DOUBLE(value), PyFloat_AS_DOUBLE(constant));
+    if (PyComplex_CheckExact(constant)) {
+        Py_complex a = ((PyComplexObject *)value)->cval, b = ((PyComplexObject *)constant)->cval;
+        return equal_floats(a.real, b.real) && equal_floats(a.imag, b.imag);
+    }
+    if (PyTuple_CheckExact(constant)) return equal_tuples(value, constant);
+    return PyObject_RichCompareBool(value, constant, Py_EQ);
+}
+
+/* An OrderedDict keeps an order of its own: `move_to_end` does not touch the dict that it is. */
+static int has_ordered_keys(PyObject *dict, PyObject *keys) {
+    PyObject *iterator = PyODict_Type.tp_iter(dict), *key;
+    if (!iterator) return -1;
+    int equal = 1;
+    for (Py_ssize_t i = 0; equal > 0 && i < PyTuple_GET_SIZE(keys); i++) {
+        key = PyIter_Next(iterator);
+        equal = key ? equal_constants(key, PyTuple_GET_ITEM(keys, i)) : PyErr_Occurred() ? -1 : 0;
+        Py_XDECREF(key);
+    }
+    Py_DECREF(iterator);
+    return equal;
+}
+
+int has_keys(PyObject *dict, PyObject *keys) {
+    if (!PyDict_Check(dict) || PyDict_GET_SIZE(dict) != PyTuple_GET_SIZE(keys)) return 0;
+    if (PyODict_Check(dict)) return has_ordered_keys(dict, keys);
+    PyObject *key, *value;
+    Py_ssize_t position = 0;
+    int equal = 1;
+    for (Py_ssize_t i = 0; equal > 0 && i < PyTuple_GET_SIZE(keys); i++)
+        equal = PyDict_Next(dict, &position, &key, &value) ? equal_constants(key, PyTuple_GET_ITEM(keys, i)) : 0;
+    return equal;
+}
+
+/* No two of the values are the same object. A small hash set of addresses: pairs would be quadratic. */
+int all_different(const int32_t *indices, size_t count, PyObject **values) {
+    size_t size = 16;
+    while (size < 2 * count) size *= 2;
+    PyObject *few[512], **set = size <= 512 ? few : PyMem_Malloc(size * sizeof(PyObject *));
+    if (!set) return 0;
+    memset(set, 0, size * sizeof(PyObject *));
+    int different = 1;
+    for (size_t i = 0; different && i < count; i++) {
+        PyObject *value = values[indices[i]];
+        size_t place = ((uintptr_t)value >> 4) * 0x9E3779B97F4A7C15ull >> 20 & (size - 1);
+        while (set[place] && set[place] != value) place = (place + 1) & (size - 1);
+        different = !set[place];
+        set[place] = value;
+    }
+    if (set != few) PyMem_Free(set);
+    return different;
+}
+
+int ask_python(PyObject *operand, PyObject *value, PyObject **values) {
+    PyObject *answer;
+    if (PyTuple_Check(operand)) {
+        PyObject *indices = PyTuple_GET_ITEM(operand, 1), *args = PyTuple_New(PyTuple_GET_SIZE(indices));
+        if (!args) return -1;
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(indices); i++)
+            PyTuple_SET_ITEM(args, i, Py_NewRef(values[PyLong_AsSsize_t(PyTuple_GET_ITEM(indices, i))]));
+        answer = PyObject_CallObject(PyTuple_GET_ITEM(operand, 0), args);
+        Py_DECREF(args);
+    } else answer = PyObject_CallOneArg(operand, value);
+    int truth = answer ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    return truth;
+}

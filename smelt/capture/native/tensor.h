@@ -1,0 +1,89 @@
+/* TensorSpec as guards.c's loop sees it: what is asked of a tensor, and the raw reads that answer. */
+#ifndef SMELT_CAPTURE_TENSOR_H
+#define SMELT_CAPTURE_TENSOR_H
+
+#include "native.h"
+
+enum { INLINE_DIMS = 5 }; /* up to here sizes and strides live in the TensorImpl; checked by the calibration */
+
+typedef struct {
+    int known;
+    Py_ssize_t impl;                         /* in the PyObject: pointer to the TensorImpl */
+    Py_ssize_t keys, dims, kind;             /* in the TensorImpl: dispatch keys; number of dims; dtype and device */
+    uint64_t kind_mask;                      /* which bits at `kind` are dtype and device */
+    unsigned char (*requires_grad)(void *);  /* TensorImpl const* -> bool */
+} TensorLayout;
+
+extern TensorLayout layout;
+
+static const int64_t any = INT64_MIN; /* a size or stride that is not asked */
+
+typedef struct {
+    PyObject_HEAD
+    PyTypeObject *type;
+    PyObject *dtype, *device, *shape, *stride; /* shape: tuple of int or None; stride: the same or "contiguous" */
+    uint64_t keys, kind;
+    int64_t *wanted; /* ndim sizes, then ndim strides */
+    int32_t ndim;
+    int8_t requires_grad; /* -1: any */
+    int8_t raw, contiguous;
+} TensorSpec;
+
+/* -- raw reads --------------------------------------------------------------------------------- */
+static inline char *impl_of(PyObject *tensor) { return *(char **)((char *)tensor + layout.impl); }
+
+static inline uint64_t word(const char *address) {
+    uint64_t value;
+    memcpy(&value, address, sizeof value);
+    return value;
+}
+
+static inline const int64_t *sizes_of(const char *impl, int64_t ndim) {
+    const char *at = impl + layout.dims + 8;
+    return ndim <= INLINE_DIMS ? (const int64_t *)at : *(const int64_t *const *)at;
+}
+
+static inline const int64_t *strides_of(const int64_t *sizes, int64_t ndim) {
+    return sizes + (ndim <= INLINE_DIMS ? INLINE_DIMS : ndim);
+}
+
+static inline int is_contiguous(const int64_t *sizes, const int64_t *strides, int64_t ndim) {
+    int64_t expected = 1;
+    for (int64_t i = 0; i < ndim; i++)
+        if (sizes[i] == 0) return 1;
+    for (int64_t i = ndim - 1; i >= 0; i--) {
+        if (sizes[i] == 1) continue;
+        if (strides[i] != expected) return 0;
+        expected *= sizes[i];
+    }
+    return 1;
+}
+
+static inline int shape_matches(const TensorSpec *spec, const int64_t *sizes, const int64_t *strides) {
+    const int64_t *wanted = spec->wanted, ndim = spec->ndim;
+    for (int64_t i = 0; i < ndim; i++)
+        if (sizes[i] != wanted[i] && wanted[i] != any) return 0;
+    if (spec->contiguous) return is_contiguous(sizes, strides, ndim);
+    for (int64_t i = 0; i < ndim; i++)
+        if (strides[i] != wanted[ndim + i] && wanted[ndim + i] != any) return 0;
+    return 1;
+}
+
+static inline int raw_matches(const TensorSpec *spec, PyObject *tensor) {
+    char *impl = impl_of(tensor);
+    if (!impl || word(impl + layout.keys) != spec->keys) return 0;
+    if ((word(impl + layout.kind) & layout.kind_mask) != spec->kind) return 0;
+    if (word(impl + layout.dims) != (uint64_t)spec->ndim) return 0;
+    const int64_t *sizes = sizes_of(impl, spec->ndim);
+    if (!shape_matches(spec, sizes, strides_of(sizes, spec->ndim))) return 0;
+    return spec->requires_grad < 0 || !!layout.requires_grad(impl) == spec->requires_grad;
+}
+
+int slow_matches(TensorSpec *spec, PyObject *value); /* through Python; never leaves an exception */
+
+static inline int spec_holds(TensorSpec *spec, PyObject *value) {
+    if (Py_TYPE(value) != spec->type) return 0;
+    return spec->raw ? raw_matches(spec, value) : slow_matches(spec, value);
+}
+
+#endif
