@@ -10,12 +10,14 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from smelt.capture import _native as native
 from smelt.capture import containers
 from smelt.capture._native import NULL
 from smelt.capture.breaks import Break, user_raise
 from smelt.capture.bytecode import Jump, Op, Site
 from smelt.capture.effects import DELETED
 from smelt.capture.frames import Frame, Unread, slot_names
+from smelt.capture.sources import sequence_item
 
 COMMON: dict[str, Op] = {}
 
@@ -123,6 +125,32 @@ def read_variable(vm: Any, f: Frame, slot: int) -> Any:
     if type(held) is Unread:
         held = f.locals[slot] = vm.external(held.value, held.source)
     return held
+
+
+_STORES = ("STORE_FAST", "STORE_FAST_STORE_FAST", "STORE_FAST_LOAD_FAST")
+
+
+def store_unread(vm: Any, f: Frame) -> None:
+    """Do the stores that a frame continues with, without a look at what is stored; then read the rest of its stack.
+
+    The item of a `for` arrives on the stack and goes into variables. Read there, every item would be guarded by its
+    value, and every round of a loop with a break in it would be a version of its own.
+    """
+    names, raw = f.decoded.names, f.decoded.raw
+    while f.stack and type(f.stack[-1]) is Unread:
+        item, wanted = f.stack[-1], names[f.pc]
+        if wanted == "UNPACK_SEQUENCE" and type(item.value) is tuple and len(item.value) == raw[f.pc]:
+            vm.guards.check(item.source, native.TYPE_IS, tuple)
+            vm.guards.check(item.source, native.LEN, len(item.value))
+            parts = [Unread(v, sequence_item(item.source, i, tuple)) for i, v in enumerate(item.value)]
+            f.stack[-1:] = reversed(parts)
+        elif wanted in _STORES:
+            handler, arg = f.decoded.instructions[f.pc]
+            handler(vm, f, arg)
+        else:
+            break
+        f.pc += 1
+    f.stack[:] = [vm.external(held.value, held.source) if type(held) is Unread else held for held in f.stack]
 
 
 @opcode("LOAD_CLOSURE")

@@ -30,6 +30,7 @@ from smelt.capture.breaks import Break, BreakReason, CannotRebuild, UserError
 from smelt.capture.frames import Frame, Unread, slot_names
 from smelt.capture.guards import GuardList
 from smelt.capture.interpreter import Interpreter, Restart
+from smelt.capture.opcodes import store_unread
 from smelt.capture.residual import Residual, Writer
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor], Report, Options], Callable[..., Any]]
@@ -337,17 +338,18 @@ class Session:
         vm.root_globals(globals)
         vm.guards.state()
         width = len(names) - point.depth
-        held = [self._held(vm, v, sources.local(i, names[i]), i < width) for i, v in enumerate(slots)]
+        held = [self._held(vm, v, sources.local(i, names[i])) for i, v in enumerate(slots)]
         frame = Frame(decoding.decode(code), held[:width], globals, function)
         frame.stack = held[width:]
         frame.pc = frame.decoded.index_of[point.offset]
+        store_unread(vm, frame)
         return frame
 
-    def _held(self, vm: Interpreter, value: Any, source: sources.Source, variable: bool) -> Any:
-        """A slot or stack element of a frame that continues; variables are read when the program reads them."""
+    def _held(self, vm: Interpreter, value: Any, source: sources.Source) -> Any:
+        """A slot or stack element of a frame that continues; it is read when the program reads it."""
         if value is native.NULL:
             return value
-        return Unread(value, source) if variable and type(value) is not CellType else vm.external(value, source)
+        return vm.external(value, source) if type(value) is CellType else Unread(value, source)
 
 
 _NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

@@ -1,0 +1,195 @@
+"""What a graph break costs: its own operation and nothing else, wherever it stands. Counted in operators and graphs."""
+
+from __future__ import annotations
+
+import collections
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from smelt.base.options import Options
+from smelt.capture.compiled import compile_callable
+from smelt.capture.escapes import graph_break
+from smelt.capture.explain import describe
+from tests.capture.harness import same
+
+X = torch.arange(6.0).reshape(2, 3)
+ROUNDS = 20
+
+
+def marked(gm: Any, inputs: Any, report: Any, options: Any) -> Any:
+    """A backend that runs the graph as it is, inside of a region that the profiler shows."""
+
+    def run(*args: Any) -> Any:
+        with torch.profiler.record_function("GRAPH"):
+            return gm.forward(*args)
+
+    return run
+
+
+def operators(fn: Any, *args: Any) -> tuple[int, list[str]]:
+    """How many operators run inside graphs, and which ones outside of any."""
+    with torch.autograd.profiler.profile() as profile:
+        fn(*args)
+    inside, outside = 0, []
+    for event in profile.function_events:
+        above, parent = [], event.cpu_parent
+        while parent is not None:
+            above.append(parent.name)
+            parent = parent.cpu_parent
+        if not event.name.startswith("aten::") or any(name.startswith("aten::") for name in above):
+            continue
+        if "GRAPH" in above:
+            inside += 1
+        else:
+            outside.append(event.name.removeprefix("aten::"))
+    return inside, outside
+
+
+def work(x):
+    return (x.sin() + 1).cos() * 2
+
+
+def callee(x):
+    y = work(x)
+    graph_break()
+    return work(y)
+
+
+def deeper(x):
+    return work(callee(work(x)))
+
+
+def deepest(x):
+    return work(deeper(work(x)))
+
+
+CASES: dict[str, tuple[Any, int, dict[str, int]]] = {}
+
+
+def case(graphs, **eager):
+    """Register a function with the graphs it is compiled to and the operators left to eager."""
+
+    def register(fn):
+        CASES[fn.__name__] = (fn, graphs, eager)
+        return fn
+
+    return register
+
+
+@case(2, item=1)
+def value_of_a_tensor(x):
+    n = work(x).sum().item()
+    return work(x) + n
+
+
+@case(2, is_nonzero=1)
+def branch(x):
+    y = work(x)
+    if y.sum() > 0:
+        y = work(y)
+    return work(y)
+
+
+@case(4)
+def in_a_callee(x):
+    return work(callee(work(x)))
+
+
+@case(8)
+def in_a_callee_of_a_callee_of_a_callee(x):
+    return work(deepest(work(x)))
+
+
+@case(4, is_nonzero=1)
+def branch_in_a_callee(x):
+    def chosen(y):
+        return work(y) if y.sum() > 0 else work(y) + 1
+
+    return work(chosen(work(x)))
+
+
+@case(3)
+def loop(x):
+    for _ in range(ROUNDS):
+        x = work(x)
+        graph_break()
+        x = work(x)
+    return x
+
+
+@case(3)
+def loop_that_counts(x):
+    for _i, _item in enumerate(list(range(ROUNDS))):
+        x = work(x)
+        graph_break()
+        x = work(x)
+    return x
+
+
+@case(5)
+def loop_with_the_break_in_a_callee(x):
+    for _ in range(ROUNDS):
+        x = work(callee(work(x)))
+    return x
+
+
+@case(4, is_nonzero=ROUNDS)
+def loop_over_rows(x):
+    out = []
+    for row in x.repeat(ROUNDS // 2, 1):
+        y = work(row)
+        if y.sum() > 0:
+            y = work(y)
+        out.append(y)
+    return torch.stack(out)
+
+
+@case(2)
+def in_try(x):
+    try:
+        x = work(x)
+        graph_break()
+        x = work(x)
+    except ValueError:
+        x = x + 1
+    return work(x)
+
+
+@case(2)
+def in_finally(x):
+    try:
+        x = work(x)
+    finally:
+        x = work(x)
+        graph_break()
+        x = work(x)
+    return work(x)
+
+
+@case(2)
+def in_no_grad(x):
+    with torch.no_grad():
+        x = work(x)
+        graph_break()
+        x = work(x)
+    return work(x)
+
+
+@case(3, item=2)
+def in_a_comprehension(x):
+    return [work(v).sum().item() for v in x], work(x)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_costs_its_operation(name):
+    fn, graphs, eager = CASES[name]
+    run = compile_callable(fn, marked, Options())
+    for _ in range(3):
+        assert same(fn(copy.deepcopy(X)), run(copy.deepcopy(X)))
+    inside, outside = operators(run, X)
+    assert collections.Counter(outside) == eager, (inside, outside)
+    assert inside + len(outside) == len(operators(fn, X)[1])
+    assert describe(run._smelt_session).graph_count == graphs
