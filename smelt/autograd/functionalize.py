@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 from smelt.autograd.simpler import PURE, WRITES, full, identity
 from smelt.autograd.views import read_view, write_memory, write_view
 from smelt.base.errors import CompileError, Unsupported
+from smelt.graph.functional_form import flat_form, flattened
 from smelt.graph.known import forget, remember
 from smelt.graph.meta import TensorMeta, contiguous_stride, may_overlap
 from smelt.graph.place import Storage
@@ -159,13 +160,23 @@ class GraphRecorder:
             return
         if not isinstance(outputs, (list, tuple)):
             raise Unsupported(f"{op} in a graph", why="it returns no tensor", hint="call it outside the compiled code")
-        node = self._node(op, self._values(args), self._options(op, kwargs), _vals(answer))
-        for i, output in enumerate(outputs):
+        for output, item in zip(outputs, self._items(op, args, kwargs, answer), strict=True):
             if type(output) is TraceTensor:
-                self.bind(output, self.item(node, i))
+                self.bind(output, item)
             elif isinstance(output, (list, tuple)):
-                for j, part in enumerate(output):
-                    self.bind(part, self.item(self.item(node, i), j))
+                for part, node in zip(output, item, strict=True):
+                    self.bind(part, node)
+
+    def _items(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> list[Any]:
+        """The nodes of an operator's results: for a list among them a list of nodes, None for no tensor."""
+        if not any(isinstance(part, (list, tuple)) for part in answer):
+            node = self._node(op, self._values(tuple(args)), self._options(op, kwargs), _vals(answer))
+            return [None if part is None else self.item(node, i) for i, part in enumerate(answer)]
+        counts = tuple(len(part) if isinstance(part, (list, tuple)) else None for part in answer)
+        if None in (parts := tuple(flattened(answer))):
+            raise Unsupported(f"{op} in a graph", why="it returns lists, and None where a tensor may be")
+        flat = iter(self._items(flat_form(op, counts), args, kwargs, parts))
+        return [next(flat) if n is None else [next(flat) for _ in range(n)] for n in counts]
 
     def write(
         self,
@@ -188,7 +199,8 @@ class GraphRecorder:
             self.bind(output, node)
         for name, result in zip(info.written, results[len(outputs) :], strict=True):
             target = argument(op, args, kwargs, name)
-            targets, nodes = ([target], [result]) if type(target) is TraceTensor else (target or [], result)
+            targets = [target] if type(target) is TraceTensor else target or []
+            nodes = result if isinstance(result, list) else [result]
             for one, node in zip(targets, nodes, strict=True):
                 self._overwrite(one, node)
 
@@ -235,17 +247,10 @@ class GraphRecorder:
             if parameter.name in wanted and not wanted[parameter.name].has_default_value():
                 kwargs.setdefault(parameter.name, parameter.default_value)
         answer = answer_for(function, args, kwargs)
-        node = self._node(function, self._values(tuple(args)), self._options(function, kwargs), _vals(answer))
         if isinstance(answer, Layout):
-            return [node]
-        single_list = len(function._schema.returns) == 1
-        items = [self.item(node, i) for i in range(len(answer))]
-        if single_list:
-            return [items]
-        return [
-            [self.item(item, j) for j in range(len(part))] if isinstance(part, (list, tuple)) else item
-            for item, part in zip(items, answer, strict=True)
-        ]
+            return [self._node(function, self._values(tuple(args)), self._options(function, kwargs), _vals(answer))]
+        items = self._items(function, args, kwargs, answer)
+        return [items] if len(function._schema.returns) == 1 else items
 
     def _overwrite(self, target: TraceTensor, node: fx.Node) -> None:
         val = node.meta["val"]

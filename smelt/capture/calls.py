@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 
-from smelt.capture import policy, sources
+from smelt.capture import policy, sources, triton_kernels
 from smelt.capture.attributes import find_in_class
 from smelt.capture.breaks import Break, user
 from smelt.capture.effects import CONTAINERS
@@ -57,6 +57,8 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
             return call_native(vm, fn, args, kwargs)
         case Policy.DEFER:
             return defer(vm, fn, args, kwargs)
+        case Policy.KERNEL:
+            return triton_kernels.launch(vm, args, kwargs)
     raise Break(f"a call of {fn.__module__}.{fn.__qualname__}", "it reads or changes state outside of the program")
 
 

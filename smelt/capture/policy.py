@@ -23,6 +23,7 @@ class Policy(enum.Enum):
     LEAF = "one node of the graph"
     NATIVE = "run it as it is: it depends on its arguments alone"
     DEFER = "call it after the graph has run: nobody needs its result"
+    KERNEL = "launch a Triton kernel: one node of the graph"
     BREAK = "end the graph"
 
 
@@ -139,6 +140,8 @@ def _decide(function: types.FunctionType) -> Policy:
     name = (module, function.__name__)
     if name in NATIVE_NAMES:
         return Policy.NATIVE
+    if function.__name__ == "run" and _inside(module, ("triton.runtime",)):
+        return Policy.KERNEL
     if name in DEFER_NAMES or _inside(module, DEFER_MODULES):
         return Policy.DEFER if function.__name__ not in _LOGGING_STATE else Policy.INLINE
     if _inside(module, LEAF_MODULES):

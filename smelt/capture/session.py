@@ -25,7 +25,18 @@ from smelt.base.options import Options, environment
 from smelt.base.report import Report
 from smelt.base.stats import count, count_named, spend
 from smelt.capture import _native as native
-from smelt.capture import builtins, calls, container_builtins, decoding, exceptions, modules, objects, policy, sources
+from smelt.capture import (
+    builtins,
+    calls,
+    container_builtins,
+    custom_ops,
+    decoding,
+    exceptions,
+    modules,
+    objects,
+    policy,
+    sources,
+)
 from smelt.capture.breaks import Break, BreakReason, CannotRebuild, UserError
 from smelt.capture.frames import Frame, Unread, slot_names
 from smelt.capture.guards import GuardList
@@ -40,6 +51,7 @@ _REGISTERED = (
     builtins,
     calls,
     container_builtins,
+    custom_ops,
     exceptions,
     modules,
     objects,

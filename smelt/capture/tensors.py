@@ -127,9 +127,9 @@ class Tensors:
         _collect(args, found)
         if kwargs:
             _collect(kwargs, found)
-        versions = [t._version for t in found]
+        versions = [_version(t) for t in found]
         out = self._run(target, args, kwargs)
-        changed = any(t._version != v for t, v in zip(found, versions, strict=True))
+        changed = any(_version(t) != v for t, v in zip(found, versions, strict=True))
         if not changed and not self._fresh(out):
             if isinstance(out, torch.Tensor) and type(out) is not TraceTensor:
                 raise Break(f"{_name(target)} gives a tensor that capture did not see", "its values are not an input")
@@ -138,7 +138,7 @@ class Tensors:
         node = self._record(target, args, kwargs, method)
         if changed:
             self.mutated.add(node)
-            self._written |= {id(t.place.storage) for t, v in zip(found, versions, strict=True) if t._version != v}
+            self._written |= {id(t.place.storage) for t, v in zip(found, versions, strict=True) if _version(t) != v}
         self._assign(out, node)
         return out
 
@@ -262,6 +262,11 @@ class Tensors:
         if callable(value) and hasattr(value, "__qualname__"):
             return value
         raise Break(f"a {kind.__name__} as argument of a tensor operation", "a graph holds tensors and plain numbers")
+
+
+def _version(tensor: TraceTensor) -> tuple[int, int]:
+    """Changes with every write, whoever counts it."""
+    return tensor._version, tensor.place.storage.version
 
 
 def share_no_memory(*tensors: torch.Tensor) -> bool:

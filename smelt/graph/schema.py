@@ -9,6 +9,7 @@ import torch
 from torch._ops import OpOverload
 
 from smelt.base.torch_c import Argument, is_composite
+from smelt.graph.functional_form import functional_form
 
 
 class Kind(Enum):
@@ -111,7 +112,11 @@ def _functional(op: OpOverload, written: tuple[str, ...]) -> OpOverload | None:
             arguments = [(a.name, str(a.real_type)) for a in found._schema.arguments]
             if arguments == inputs and not any(_is_written(a) for a in found._schema.arguments):
                 return found
-    return None
+    return None if space in _OWN else functional_form(op, written)
+
+
+_OWN = ("aten", "prims", "prim", "quantized", "_c10d_functional", "c10d", "c10d_functional")
+"""Operators of PyTorch itself: one without a twin has a meaning beside its writes."""
 
 
 def _is_written(argument: Argument) -> bool:

@@ -287,11 +287,22 @@ def _write(
         forget(argument(func, args, kwargs, name))
     if recorder is not None:
         recorder.write(func, info, args, kwargs, answer, fresh)
+    else:
+        _note_writes(func, info, args, kwargs)
     if not info.returned:
         return None
     values = iter(fresh)
     outs = [argument(func, args, kwargs, name) if name is not None else next(values) for name in info.returned]
     return outs[0] if len(outs) == 1 else tuple(outs)
+
+
+def _note_writes(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Count the writes in the storages: the version counters of tensors miss those of operators from user libraries."""
+    for name in info.written:
+        given = argument(func, args, kwargs, name)
+        for one in given if isinstance(given, (list, tuple)) else (given,):
+            if type(one) is TraceTensor:
+                one.place.storage.version += 1
 
 
 def argument(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:

@@ -1,0 +1,144 @@
+"""Which pointers a Triton kernel writes to, read from its Python source.
+
+A store goes through an expression over the kernel's parameters: `tl.store(out_ptr + offsets, ...)` writes to `out_ptr`
+and to whatever `offsets` was computed from, unless that was loaded from memory. Where the source says less, more is
+taken to be written: too much costs a copy, too little would be wrong.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+_STORES = ("store", "scatter", "atomic_")
+"""Beginnings of the names of what writes through its first argument."""
+
+_READS = frozenset({"load", "gather"})
+"""Functions whose results hold no pointers, whatever they were given."""
+
+Origins = dict[str, frozenset[str]]
+
+
+def written_parameters(kernel: Any) -> frozenset[str]:
+    """The names of the parameters that a `triton.jit` function may write to."""
+    return _written(python_function(kernel), ())
+
+
+def python_function(kernel: Any) -> Any:
+    """The Python function below autotuning, heuristics and compilation."""
+    while not inspect.isfunction(kernel):
+        kernel = kernel.fn
+    return kernel
+
+
+def _written(function: Any, calling: tuple[Any, ...]) -> frozenset[str]:
+    parameters = frozenset(inspect.signature(function).parameters)
+    if function in calling:
+        return parameters
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return parameters
+    return _Walk(function, tree, (*calling, function), parameters).written()
+
+
+class _Walk:
+    """One function: where the value of each variable may come from, and what is stored through it."""
+
+    def __init__(self, function: Any, tree: ast.stmt, calling: tuple[Any, ...], parameters: frozenset[str]) -> None:
+        self.function, self.tree, self.calling = function, tree, calling
+        self.origins: Origins = {name: frozenset({name}) for name in parameters}
+        self.parameters = parameters
+
+    def written(self) -> frozenset[str]:
+        before: Origins = {}
+        while before != self.origins:  # a loop may use a variable above the line that sets it
+            before = dict(self.origins)
+            for node in ast.walk(self.tree):
+                for target, value in _assignments(node):
+                    for name in (n.id for n in ast.walk(target) if isinstance(n, ast.Name)):
+                        self.origins[name] = self.origins.get(name, frozenset()) | self.of(value)
+        calls = (node for node in ast.walk(self.tree) if isinstance(node, ast.Call))
+        return frozenset().union(*map(self.stores, calls)) & self.parameters
+
+    def of(self, node: ast.AST) -> frozenset[str]:
+        """The parameters that an expression is computed from, but for what was loaded from memory."""
+        if isinstance(node, ast.Name):
+            return self.origins.get(node.id, frozenset())
+        if isinstance(node, ast.Call) and self.meaning(node.func)[0] == "read":
+            return frozenset()
+        return frozenset().union(*map(self.of, ast.iter_child_nodes(node)))
+
+    def stores(self, call: ast.Call) -> frozenset[str]:
+        """The parameters that a call writes through."""
+        kind, callee = self.meaning(call.func)
+        given = [*call.args, *(k.value for k in call.keywords)]
+        if kind in ("read", "pure"):
+            return frozenset()
+        if kind == "store":
+            if callee is None:  # `descriptor.store(...)`
+                return self.of(call.func)
+            return self.of(call.args[0]) if call.args else frozenset().union(*map(self.of, given))
+        if kind == "function" and not any(isinstance(a, ast.Starred) for a in call.args):
+            names = list(inspect.signature(callee).parameters)
+            values = dict(zip(names, call.args, strict=False)) | {k.arg: k.value for k in call.keywords if k.arg}
+            return frozenset().union(*(self.of(values[n]) for n in _written(callee, self.calling) if n in values))
+        return frozenset().union(*map(self.of, given), self.of(call.func))
+
+    def meaning(self, callee: ast.expr) -> tuple[str, Any]:
+        """What a called expression does: (read | pure | store | function | unknown, the object)."""
+        value = self.resolve(callee)
+        if value is None:  # a method of a value of the kernel
+            name = callee.attr if isinstance(callee, ast.Attribute) else ""
+            return ("store" if name.startswith(_STORES) else "pure" if name in _METHODS else "unknown"), None
+        inner = getattr(value, "fn", None)
+        owner = self.resolve(callee.value) if isinstance(callee, ast.Attribute) else None
+        if _is_language(value) or _is_language(owner):  # while Triton interprets a kernel it replaces the functions
+            name = callee.attr if isinstance(callee, ast.Attribute) else getattr(value, "__name__", "")
+            if name.startswith(_STORES):
+                return "store", value
+            return ("unknown" if name.startswith("inline_asm") else "read" if name in _READS else "pure"), value
+        if inspect.isfunction(inner):
+            return "function", inner
+        return ("pure" if getattr(builtins, getattr(value, "__name__", ""), None) is value else "unknown"), value
+
+    def resolve(self, node: ast.expr) -> Any:
+        """The object that a dotted name means, None when it is no global."""
+        if isinstance(node, ast.Name) and node.id not in self.origins:
+            free = inspect.getclosurevars(self.function).nonlocals if self.function.__closure__ else {}
+            scope = self.function.__globals__
+            return free.get(node.id, scope.get(node.id, getattr(builtins, node.id, None)))
+        if isinstance(node, ast.Attribute):
+            base = self.resolve(node.value)
+            return None if base is None else getattr(base, node.attr, None)
+        return None
+
+
+def _is_language(value: Any) -> bool:
+    """A module or function of `triton.language`; functions that Triton wrote as kernels are looked into."""
+    name = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+    return isinstance(name, str) and name.startswith("triton.language") and not hasattr(value, "fn")
+
+
+_METHODS = frozenset(
+    "to cast reshape view permute trans broadcast_to expand_dims sum max min argmax argmin abs exp exp2 log log2 sqrt "
+    "rsqrt sigmoid softmax sin cos cdiv flip ravel split join item advance".split()
+)
+
+
+def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            yield from ((target, value) for target in targets)
+        case ast.AugAssign(target=target, value=value) | ast.NamedExpr(target=target, value=value):
+            yield target, value
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            yield target, value
+        case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
+            yield target, value
+        case ast.withitem(optional_vars=ast.expr() as target, context_expr=value):
+            yield target, value

@@ -1,0 +1,111 @@
+"""Forms of registered operators that graphs can hold: without writes, and with plain results.
+
+A graph holds values, so a node cannot write to its argument. PyTorch's own writing operators have a twin that returns
+the new value (`add_` and `add`); those of a user's library mostly have none, and get one here: the same operator on
+copies of what it writes. And a node has one result or a row of them, where an operator may return lists beside tensors.
+Forms are registered operators themselves, so that every stage treats them as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+_SPACE = "smelt_forms"
+_library = torch.library.Library(_SPACE, "FRAGMENT")
+_forms: dict[tuple[Any, ...], OpOverload] = {}
+
+
+def functional_form(op: OpOverload, written: tuple[str, ...]) -> OpOverload:
+    """The operator with the arguments of `op` that returns its fresh results, then the new value of each of `written`.
+
+    A written argument that is optional comes back as a list, empty when it was None.
+    """
+    parameters = op._schema.arguments
+    returned = [str(r.type) for r in op._schema.returns if r.alias_info is None]
+    returned += ["Tensor" if str(a.type) == "Tensor" else "List[Tensor]" for a in parameters if a.name in written]
+    return _register(op, "on_copies", returned, _on_copies(op, written))
+
+
+def flat_form(op: OpOverload, counts: tuple[int | None, ...]) -> OpOverload:
+    """The operator that returns the results of `op` in one row.
+
+    Args:
+        counts: for each result the length of the list that it is, None for a tensor.
+    """
+    name = "flat_" + "_".join("t" if n is None else str(n) for n in counts)
+    total = sum(1 if n is None else n for n in counts)
+    return _register(op, name, ["Tensor"] * total, lambda *args, **kwargs: tuple(flattened(op(*args, **kwargs))))
+
+
+def flattened(values: Sequence[Any]) -> Iterator[Any]:
+    """The items of a row in which some are lists."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from value
+        else:
+            yield value
+
+
+def _register(op: OpOverload, suffix: str, returned: Sequence[str], run: Callable[..., Any]) -> OpOverload:
+    form = _forms.get((op, suffix))
+    if form is None:
+        space, _, rest = op.name().partition("::")
+        name = f"{space}__{rest.replace('.', '__')}__{suffix}"
+        results = ", ".join(_TYPES[kind] for kind in returned)
+        _library.define(f"{name}({_parameters(op)}) -> ({results})", tags=_tags(op))
+        _library.impl(name, run, "CompositeExplicitAutograd")
+        form = _forms[op, suffix] = getattr(getattr(torch.ops, _SPACE), name).default
+    return form
+
+
+_TYPES = {"Tensor": "Tensor", "List[Tensor]": "Tensor[]"}
+
+
+def _tags(op: OpOverload) -> tuple[torch.Tag, ...]:
+    return tuple(tag for tag in op.tags if tag is torch.Tag.nondeterministic_seeded)
+
+
+def _parameters(op: OpOverload) -> str:
+    """The parameters of an operator's schema, with what is said about memory left out."""
+    text = str(op._schema)
+    inside, depth = "", 0
+    for char in text[text.index("(") :]:
+        depth += (char == "(") - (char == ")")
+        if depth == 0:
+            break
+        if depth == 1 and char not in "()":  # deeper are the `(a!)` of `Tensor(a!)`
+            inside += char
+    return inside
+
+
+def _on_copies(op: OpOverload, written: tuple[str, ...]) -> Callable[..., Any]:
+    parameters = op._schema.arguments
+    optional = {a.name for a in parameters if str(a.type) == "Optional[Tensor]"}
+    fresh = [i for i, r in enumerate(op._schema.returns) if r.alias_info is None]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip((a.name for a in parameters), args, strict=False)) | kwargs
+        given |= {name: _copied(given.get(name)) for name in written}
+        out = op(**given)
+        results = [out] if len(op._schema.returns) == 1 else out
+        values = [results[i] for i in fresh]
+        for name in written:
+            value = given[name]
+            values.append(([] if value is None else [value]) if name in optional else value)
+        return values[0] if len(values) == 1 else tuple(values)
+
+    return run
+
+
+def _copied(value: Any) -> Any:
+    """A copy with the same strides, gaps included: kernels may rely on them."""
+    if isinstance(value, (list, tuple)):
+        return [_copied(item) for item in value]
+    if value is None:
+        return None
+    out = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return out.copy_(value)
