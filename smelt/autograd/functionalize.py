@@ -175,7 +175,11 @@ class GraphRecorder:
         counts = tuple(len(part) if isinstance(part, (list, tuple)) else None for part in answer)
         if None in (parts := tuple(flattened(answer))):
             raise Unsupported(f"{op} in a graph", why="it returns lists, and None where a tensor may be")
-        flat = iter(self._items(flat_form(op, counts), args, kwargs, parts))
+        form = flat_form(op, counts)
+        if len(parts) == 1:
+            flat = iter([self._node(form, self._values(tuple(args)), self._options(form, kwargs), _vals(parts[0]))])
+        else:
+            flat = iter(self._items(form, args, kwargs, parts))
         return [next(flat) if n is None else [next(flat) for _ in range(n)] for n in counts]
 
     def write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import types
 from typing import Any
@@ -22,6 +23,8 @@ MISS = object()
 
 _GENERIC = (object.__getattribute__, BaseException.__getattribute__, dict.__getattribute__, tuple.__getattribute__)
 SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_FIELD: type = type(vars(collections.namedtuple("_Point", "x"))["x"])
+"""The descriptor of a named tuple's field."""
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -125,6 +128,8 @@ def _bind(vm: Any, raw: Any, obj: Any, cls: type, name: str, source: Source | No
         return raw.__func__
     if kind is classmethod:
         return types.MethodType(raw.__func__, cls)
+    if kind is _FIELD and source is not None:
+        return vm.external(user(raw.__get__, obj, cls), sources.sequence_item(source, raw.__reduce__()[1][0], cls))
     if kind in SLOTS:
         return _slot(vm, raw, obj, name, source)
     if kind is types.BuiltinFunctionType:

@@ -11,6 +11,7 @@ from typing import Any
 from smelt.capture import _native as native
 from smelt.capture.bytecode import Covered
 from smelt.capture.frames import Frame
+from smelt.capture.functions import eager_form
 
 How = Callable[["Resumption"], None]
 RESUMPTIONS: dict[str, How] = {}
@@ -350,21 +351,29 @@ _END = object()
 
 @plain("CALL")
 def call(r: Resumption) -> None:
+    callee = r.frame.stack[-r.raw - 1], r.frame.stack[-r.raw - 2]
     items = r.take(r.raw)
     second, first = r.pop(), r.pop()
     if NULL_SECOND:
         fn, owner = first, second
     else:
         fn, owner = (second, r.null) if first == r.null else (first, second)
+    form = eager_form(callee[0]) or eager_form(callee[1])
+    if form is not None:
+        fn, items = r.const(form, form.__name__), [fn, *items]
     _call(r, fn, owner, items, r.frame.kw_names)
 
 
 @plain("CALL_KW")
 def call_kw(r: Resumption) -> None:
     names = r.frame.stack[-1]
+    callee = r.frame.stack[-r.raw - 3]
     r.pop()
     items = r.take(r.raw)
     owner, fn = r.pop(), r.pop()
+    form = eager_form(callee)
+    if form is not None:
+        fn, items = r.const(form, form.__name__), [fn, *items]
     _call(r, fn, owner, items, names)
 
 
@@ -379,8 +388,11 @@ def _call(r: Resumption, fn: str, owner: str, items: list[str], names: tuple[str
 def call_function_ex(r: Resumption) -> None:
     kwargs = f", **{r.pop()}" if r.raw & 1 else ""
     args = r.pop()
+    callee = r.frame.stack[-2 - (r.raw & 1) - NULL_SECOND]
     second, first = r.pop(), r.pop()
-    r.push(f"{first if NULL_SECOND else second}(*{args}{kwargs})")
+    fn = first if NULL_SECOND else second
+    form = eager_form(callee)
+    r.push(f"{fn}(*{args}{kwargs})" if form is None else f"{r.const(form, form.__name__)}({fn}, *{args}{kwargs})")
 
 
 @plain("BEFORE_WITH")

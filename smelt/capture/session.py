@@ -6,6 +6,7 @@ point where a frame continues after a graph break (`Session.resumed`). What come
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import threading
 import time
@@ -32,6 +33,7 @@ from smelt.capture import (
     custom_ops,
     decoding,
     exceptions,
+    functions,
     modules,
     objects,
     policy,
@@ -53,6 +55,7 @@ _REGISTERED = (
     container_builtins,
     custom_ops,
     exceptions,
+    functions,
     modules,
     objects,
 )  # they fill the tables of the registry
@@ -240,6 +243,11 @@ class Session:
         elif reason is None and residual.gm is None and self._is_idle(key, place):
             return
         self._install(key, place, vm, residual, reason)
+
+    def draw_as_eager(self) -> None:
+        """From now on graphs draw the random numbers that eager would."""
+        if not self.options.eager_rng:
+            self.options = dataclasses.replace(self.options, eager_rng=True)
 
     def _add_break(self, reason: BreakReason) -> None:
         if reason not in self.breaks:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import types
-import weakref
 from typing import Any
 
 import torch
 import torch.overrides
-import torch.utils.checkpoint
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.distributions import Distribution, distribution
 
 from smelt.base import torch_c
+from smelt.capture import _native as native
 from smelt.capture.breaks import Break, UserError, user
 from smelt.capture.registry import ATTR, CALL, constant, special
 from smelt.graph.trace import TraceTensor
@@ -238,41 +237,6 @@ _VALIDATION = {
 }
 
 
-class FunctionApply:
-    """`cls.apply` of a user's torch.autograd.Function as the target of a graph node."""
-
-    def __init__(self, cls: type) -> None:
-        self.cls = cls
-        self.__name__ = self.__qualname__ = f"{cls.__name__}_apply"
-        self.__module__ = cls.__module__
-
-    def __call__(self, *args: Any) -> Any:
-        return self.cls.apply(*args)  # type: ignore[attr-defined]
-
-
-_applies: weakref.WeakKeyDictionary[type, FunctionApply] = weakref.WeakKeyDictionary()
-
-
-_APPLY: Any = vars(torch.autograd.Function)["apply"]
-
-
-@special(getattr(_APPLY, "__func__", _APPLY))  # written in C from torch 2.15 on
-def apply_function(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A user's own derivative: one node, so that its `backward` is used."""
-    cls, *given = args
-    if cls not in _applies:
-        _applies[cls] = FunctionApply(cls)
-    return call_torch(vm, _applies[cls], tuple(given), kwargs)
-
-
-@special(torch.utils.checkpoint.checkpoint)
-def checkpoint(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`checkpoint(function, *args)`: the partitioner decides what is recomputed, so the function is just called."""
-    function, *rest = args
-    own = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
-    return vm.call(function, tuple(rest), {k: v for k, v in kwargs.items() if k not in own})
-
-
 @special(torch.autograd.grad, torch.autograd.backward)
 def differentiate(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Derivatives inside the captured function."""
@@ -281,5 +245,8 @@ def differentiate(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Non
 
 @special(torch.manual_seed, torch.random.manual_seed, torch.seed, torch.set_rng_state, torch.get_rng_state)
 def seed(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Random seeds."""
+    """Random seeds. A program that sets the state may count on drawing the same numbers again, in another graph."""
+    session = native.owner()
+    if session is not None:
+        session.draw_as_eager()
     raise Break("the random state is read or set", "a graph cannot hold it", "do it outside of the function")

@@ -38,7 +38,12 @@ def flat_form(op: OpOverload, counts: tuple[int | None, ...]) -> OpOverload:
     """
     name = "flat_" + "_".join("t" if n is None else str(n) for n in counts)
     total = sum(1 if n is None else n for n in counts)
-    return _register(op, name, ["Tensor"] * total, lambda *args, **kwargs: tuple(flattened(op(*args, **kwargs))))
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        values = tuple(flattened(op(*args, **kwargs)))
+        return values[0] if total == 1 else values
+
+    return _register(op, name, ["Tensor"] * total, run)
 
 
 def flattened(values: Sequence[Any]) -> Iterator[Any]:

@@ -42,6 +42,7 @@ class OpInfo:
     written: tuple[str, ...] = ()
     returned: tuple[str | None, ...] = ()
     functional: OpOverload | None = None
+    silent: bool = False
 
 
 _infos: dict[OpOverload, OpInfo] = {}
@@ -74,7 +75,12 @@ def _read(op: OpOverload) -> OpInfo:
         )
     if any(r.alias_info is not None for r in schema.returns):
         return OpInfo(Kind.VIEW, random, composite)
-    return OpInfo(Kind.PURE, random, composite)
+    silent = _space(op) not in _OWN and not any("Tensor" in str(r.type) for r in schema.returns)
+    return OpInfo(Kind.PURE, random, composite, silent=silent)
+
+
+def _space(op: OpOverload) -> str:
+    return op.name().partition("::")[0]
 
 
 def _alias_set(value: Argument) -> frozenset[str]:

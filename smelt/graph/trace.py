@@ -219,6 +219,8 @@ def _ordinary(
         return about(args[0].place.layout, *args[1:])
     answer = answer_for(func, args, kwargs)
     if info.kind is Kind.PURE:
+        if info.silent:
+            raise Unsupported(f"{func} gives no tensor", why="what else it does a graph would leave out")
         if type(answer) is Layout:
             out = TraceTensor(Place(answer))
         else:

@@ -1,0 +1,101 @@
+"""torch.autograd.Function in captured code: `apply` is one node, or runs in eager with a captured backward."""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+
+from smelt.capture import _native as native
+from smelt.capture.behalf import on_behalf
+from smelt.capture.breaks import Break, UserError
+from smelt.capture.registry import special
+from smelt.capture.torch_calls import call_torch
+
+
+class FunctionApply:
+    """`cls.apply` of a user's torch.autograd.Function as the target of a graph node."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        self.__name__ = self.__qualname__ = f"{cls.__name__}_apply"
+        self.__module__ = cls.__module__
+
+    def __call__(self, *args: Any) -> Any:
+        return self.cls.apply(*args)  # type: ignore[attr-defined]
+
+
+_applies: weakref.WeakKeyDictionary[type, FunctionApply] = weakref.WeakKeyDictionary()
+_APPLY: Any = vars(torch.autograd.Function)["apply"]
+_APPLY = getattr(_APPLY, "__func__", _APPLY)  # written in C from torch 2.15 on
+
+
+@special(_APPLY)
+def apply_function(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A user's own derivative: one node, so that its `backward` is used."""
+    cls, *given = args
+    if cls not in _applies:
+        _applies[cls] = FunctionApply(cls)
+    try:
+        return call_torch(vm, _applies[cls], tuple(given), kwargs)
+    except UserError as raised:  # maybe only because the tensors have no values: eager will tell
+        raise Break(f"{cls.__name__}.apply", f"its forward does not run on tensors without values: {raised}") from None
+
+
+@special(torch.utils.checkpoint.checkpoint)
+def checkpoint(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`checkpoint(function, *args)`: the partitioner decides what is recomputed, so the function is just called."""
+    function, *rest = args
+    own = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+    return vm.call(function, tuple(rest), {k: v for k, v in kwargs.items() if k not in own})
+
+
+# -- in eager: between two graphs, with what they compute later captured as well -----------------------------------
+
+
+def apply_eagerly(apply: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`cls.apply(*args)`; what its `backward` computes belongs to the compiled callable."""
+    session = native.owner()
+    cls: Any = getattr(apply, "__self__", None)
+    if session is None or cls.backward is torch.autograd.Function.backward:  # it has a `vjp`, or no derivative
+        return apply(*args, **kwargs)
+    return _captured_backward(cls, session).apply(*args, **kwargs)
+
+
+def checkpoint_eagerly(checkpoint: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+    """`checkpoint(function, *args)`; the function runs once more while gradients are computed."""
+    session = native.owner()
+    if session is not None:
+        session.draw_as_eager()  # what is recomputed must draw the same numbers, whatever graph it lands in
+        function = on_behalf(session, function)
+    return checkpoint(function, *args, **kwargs)
+
+
+def eager_form(callee: Any) -> Callable[..., Any] | None:
+    """How residual code calls this callable, where that is not just a call: form(callee, *args, **kwargs)."""
+    if callee is torch.utils.checkpoint.checkpoint:
+        return checkpoint_eagerly
+    if getattr(callee, "__func__", None) is _APPLY:
+        return apply_eagerly
+    owner = getattr(callee, "__self__", None)
+    named = isinstance(callee, types.BuiltinMethodType) and callee.__name__ == "apply"
+    if named and isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+        return apply_eagerly
+    return None
+
+
+_subclasses: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[type, type]] = weakref.WeakKeyDictionary()
+
+
+def _captured_backward(cls: Any, session: Any) -> Any:
+    """The same Function, its `backward` captured."""
+    known = _subclasses.setdefault(session, weakref.WeakKeyDictionary())
+    if cls not in known:
+        backward = staticmethod(on_behalf(session, cls.backward))
+        names = {"backward": backward, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        known[cls] = type(cls.__name__, (cls,), names)
+    return known[cls]

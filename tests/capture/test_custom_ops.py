@@ -1,0 +1,154 @@
+"""Operators of user libraries stay in the graph through every backend, also those that write or return lists."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+import torch
+
+import smelt
+from smelt.base.errors import Unsupported
+
+BACKENDS = ("eager", "aot_eager", "smelt")
+
+
+@torch.library.custom_op("smelt_tests::through_numpy", mutates_args=())
+def through_numpy(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(numpy.sin(x.detach().numpy()))
+
+
+@through_numpy.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def _save(ctx, inputs, output):
+    ctx.save_for_backward(inputs[0])
+
+
+def _derivative(ctx, grad):
+    return grad * ctx.saved_tensors[0].cos()
+
+
+through_numpy.register_autograd(_derivative, setup_context=_save)
+
+
+@torch.library.custom_op("smelt_tests::add_into", mutates_args=("out", "more"))
+def add_into(x: torch.Tensor, out: torch.Tensor, more: torch.Tensor | None = None, by: float = 2.0) -> None:
+    out.add_(x * by)
+    if more is not None:
+        more.sub_(x)
+
+
+@torch.library.custom_op("smelt_tests::spread", mutates_args=())
+def spread(x: torch.Tensor, n: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    return x * n, [x + i for i in range(n)]
+
+
+@spread.register_fake
+def _(x, n):
+    return torch.empty_like(x), [torch.empty_like(x) for _ in range(n)]
+
+
+@torch.library.custom_op("smelt_tests::show", mutates_args=())
+def show(x: torch.Tensor) -> None:
+    SHOWN.append(float(x.sum()))
+
+
+@show.register_fake
+def _(x):
+    return None
+
+
+SHOWN: list[float] = []
+LIBRARY = torch.library.Library("smelt_tests_raw", "DEF")
+LIBRARY.define("increase_(Tensor(a!) x, int by=1) -> Tensor(a!)")
+LIBRARY.impl("increase_", lambda x, by=1: x.add_(by), "CPU")
+LIBRARY.impl("increase_", lambda x, by=1: x, "Meta")
+LIBRARY.define("all_(Tensor(a!)[] xs) -> ()")
+LIBRARY.impl("all_", lambda xs: [x.neg_() for x in xs] and None, "CPU")
+LIBRARY.impl("all_", lambda xs: None, "Meta")
+
+
+def differentiable(x):
+    return through_numpy(x * 2) + torch.ops.smelt_tests.through_numpy(x)
+
+
+def writes_what_the_frame_made(x):
+    out = torch.zeros_like(x)
+    add_into(x, out, by=3.0)
+    add_into(x, out)
+    return out * 2
+
+
+def writes_arguments(x, y):
+    add_into(x, y, x)
+    return y * 2
+
+
+def writes_a_view(x):
+    out = torch.zeros(4, *x.shape)
+    add_into(x, out[1])
+    return out + 1
+
+
+def writes_without_autograd(x):
+    y = x * 2
+    z = torch.ops.smelt_tests_raw.increase_(y, 3)
+    return y + 1, z
+
+
+def writes_a_list(x):
+    a, b = x + 1, x + 2
+    torch.ops.smelt_tests_raw.all_([a, b[0]])
+    return a, b
+
+
+def returns_a_list(x):
+    first, rest = spread(x, 3)
+    return first + rest[0] * rest[2]
+
+
+CASES = (
+    writes_what_the_frame_made,
+    writes_arguments,
+    writes_a_view,
+    writes_without_autograd,
+    writes_a_list,
+    returns_a_list,
+)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
+def test_like_eager(fn, backend):
+    run = smelt.compile(fn, backend=backend, fullgraph=True)
+    for _ in range(2):
+        args = [torch.arange(6.0).reshape(2, 3) + i for i in range(fn.__code__.co_argcount)]
+        copies = [a.clone() for a in args]
+        want, got = fn(*args), run(*copies)
+        for a, b in zip([want] if torch.is_tensor(want) else want, [got] if torch.is_tensor(got) else got, strict=True):
+            assert torch.equal(a, b)
+        assert all(map(torch.equal, args, copies))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_registered_derivative_is_used(backend):
+    x, y = (torch.arange(4.0).requires_grad_() for _ in range(2))
+    differentiable(x).sum().backward()
+    smelt.compile(differentiable, backend=backend, fullgraph=True)(y).sum().backward()
+    assert torch.allclose(x.grad, y.grad)
+
+
+def test_an_operator_without_a_result_is_not_dropped():
+    def fn(x):
+        y = x + 1
+        show(y)
+        return y * 2
+
+    with pytest.raises(Unsupported, match=r"smelt_tests\.show.*no tensor"):
+        smelt.compile(fn, backend="eager", fullgraph=True)(torch.ones(2))
+    run = smelt.compile(fn, backend="eager")
+    SHOWN.clear()
+    assert torch.equal(run(torch.ones(2)), torch.full((2,), 4.0)) and torch.equal(run(torch.ones(2)), fn(torch.ones(2)))
+    assert SHOWN == [4.0, 4.0, 4.0]
