@@ -2,13 +2,22 @@
 
 from typing import Any
 
-from smelt.base.errors import BuildError, CompileError, OptionError, SmeltError, SmeltWarning, Unsupported
+from smelt.base.errors import (
+    BuildError,
+    CompileError,
+    OptionError,
+    SmeltError,
+    SmeltWarning,
+    SpecializationError,
+    Unsupported,
+)
 from smelt.base.stats import stats
 from smelt.base.version import VERSION as __version__
 
 try:
     from smelt.api import compile, explain, is_compiled, reset
     from smelt.backends import list_backends, register_backend
+    from smelt.capture.dynamic import mark_dynamic, mark_static
     from smelt.capture.escapes import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling
 except ImportError as error:
     if "_native" not in str(error):
@@ -30,6 +39,7 @@ __all__ = [
     "OptionError",
     "SmeltError",
     "SmeltWarning",
+    "SpecializationError",
     "Unsupported",
     "__version__",
     "allow_in_graph",
@@ -41,6 +51,8 @@ __all__ = [
     "is_compiled",
     "is_compiling",
     "list_backends",
+    "mark_dynamic",
+    "mark_static",
     "register_backend",
     "reset",
     "stats",

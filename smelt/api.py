@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
 
 from smelt.backends import Backend, check_backend
-from smelt.base.errors import SmeltWarning
 from smelt.base.options import Options, resolve_options
 from smelt.base.stats import reset_stats
 from smelt.capture import compiled as capture
@@ -34,8 +32,10 @@ def compile(
     Args:
         model: an `nn.Module` or a callable; without it, a decorator is returned.
         fullgraph: a graph break is an error (`Unsupported`) instead of a second graph.
-        dynamic: accepted for compatibility. Sizes are static in this version: a new size compiles a new version,
-            up to `options={"recompile_limit": 8}`; True says so in a warning.
+        dynamic: None: the first call's sizes are static; those that a later call changes (and whole numbers among
+            the arguments) become symbols, so that the second version serves every size. True: symbols from the start.
+            False: never; a new size compiles a new version, up to `options={"recompile_limit": 8}`.
+            `smelt.mark_dynamic` and `smelt.mark_static` decide for single dimensions.
         backend: "smelt", "aot_eager", "eager", a registered name, or a callable `(gm, example_inputs) -> callable`.
         mode: "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"; all the same on a CPU.
         options: single settings instead of a mode.
@@ -99,8 +99,6 @@ def _options(
     mode: str | None,
     options: Mapping[str, Any] | None,
 ) -> Options:
-    if dynamic:
-        warnings.warn(SmeltWarning("dynamic=True: sizes are static so far, each new size compiles once"), stacklevel=3)
     return resolve_options(
         backend=check_backend(backend), mode=mode, fullgraph=fullgraph, dynamic=dynamic, options=options
     )

@@ -180,11 +180,6 @@ except smelt.SmeltError as error:
     assert "pip install" in done.stdout
 
 
-def test_dynamic_sizes_are_announced_as_static() -> None:
-    with pytest.warns(smelt.SmeltWarning, match="static"):
-        smelt.compile(double, dynamic=True)
-
-
 def test_other_devices_are_left_to_eager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
     x = torch.empty(3, device="meta")

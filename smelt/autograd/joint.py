@@ -37,7 +37,7 @@ from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.module import GraphModule, remove_dead
 from smelt.graph.symint import to_torch
 from smelt.graph.trace import Place, Step, Storage, TraceMode, TraceTensor, trace_like
-from smelt.shapes.size import Size, Symbol, as_symbol, of_factor, symbols
+from smelt.shapes.size import Size, Symbol, as_symbol, of_factor
 
 aten = torch.ops.aten
 
@@ -289,8 +289,7 @@ class _Trace:
         if not differentiable:
             for node in [n for n in graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]:
                 graph.erase_node(node)
-        sizes = _used(self.sizes, graph)
-        for each in sizes:
+        for each in self.sizes:
             rec.placeholder(each.symbol.name, of_factor(each.symbol))  # type: ignore[arg-type]
         _placeholders_first(graph)
         return Joint(
@@ -304,7 +303,7 @@ class _Trace:
             has_seed=has_seed,
             autocast=torch.is_autocast_enabled("cpu"),
             cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned),
-            sizes=sizes,
+            sizes=self.sizes,
             numbers=frozenset(self.numbers),
         )
 
@@ -319,29 +318,6 @@ def _size_inputs(given: Sequence[Any]) -> tuple[SizeInput, ...]:
             if symbol is not None:
                 found.setdefault(symbol, SizeInput(symbol, i, dim))
     return tuple(found.values())
-
-
-def _used(sizes: Sequence[SizeInput], graph: fx.Graph) -> tuple[SizeInput, ...]:
-    """Those that a node's arguments or metadata mention."""
-    if not sizes:
-        return ()
-    mentioned: set[Symbol] = set()
-
-    def look(value: Any) -> None:
-        if isinstance(value, Size):
-            mentioned.update(symbols(value))
-        elif isinstance(value, TensorMeta):
-            look(value.shape)
-            look(value.stride)
-        elif isinstance(value, (list, tuple)):
-            for each in value:
-                look(each)
-
-    for node in graph.nodes:
-        look(node.args)
-        look(tuple(node.kwargs.values()))
-        look(node.meta.get("val"))
-    return tuple(each for each in sizes if each.symbol in mentioned)
 
 
 def run_graph(gm: fx.GraphModule, inputs: Sequence[Any], rec: GraphRecorder | None = None) -> list[Any]:

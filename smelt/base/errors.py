@@ -29,8 +29,16 @@ class Unsupported(SmeltError):
     """Capture met Python that it cannot put in a graph (a graph break; an error under `fullgraph`)."""
 
 
+class SpecializationError(SmeltError):
+    """A size that the user marked dynamic, and a line that works for one value of it only."""
+
+
 class CompileError(SmeltError):
     """A stage after capture failed. Without `SMELT_STRICT=1` the frame runs in eager instead."""
+
+
+class StaticOnly(CompileError):
+    """A stage cannot work on symbolic sizes: capture tries again with plain ones."""
 
 
 class BuildError(CompileError):

@@ -15,6 +15,8 @@ import types
 import typing
 from typing import Any
 
+import torch
+
 from smelt.base import torch_c
 from smelt.capture import calls, containers, sources
 from smelt.capture.attributes import load_class_attr, load_generic, python_method
@@ -25,6 +27,7 @@ from smelt.capture.opcodes import read_variable
 from smelt.capture.registry import ATTR, special
 from smelt.capture.stores import delete_attr, is_external, store_attr, store_generic
 from smelt.graph.known import known_value
+from smelt.graph.symint import SYMBOLIC
 from smelt.graph.trace import TraceTensor
 
 Args = tuple[Any, ...]
@@ -42,7 +45,12 @@ def visible(vm: Any, value: Any) -> Any:
     """A real object of the class that the program believes `value` to have."""
     if type(value) is TraceTensor:
         return vm.tensors.stand_in(value)
+    if isinstance(value, SYMBOLIC):
+        return _STAND_INS[type(value)]
     return _GENERATOR if type(value) is TracedGenerator else value
+
+
+_STAND_INS: dict[type, Any] = {torch.SymInt: 2, torch.SymFloat: 0.5, torch.SymBool: True}
 
 
 @special(isinstance)
@@ -50,7 +58,7 @@ def is_instance(vm: Any, args: Args, kwargs: Kwargs) -> bool:
     """isinstance(object, class or tuple)"""
     value, cls = args
     kind = type(value)
-    if kind is TraceTensor or kind is TracedGenerator:
+    if kind is TraceTensor or kind is TracedGenerator or kind in SYMBOLIC:
         value = visible(vm, value)
     return user(isinstance, value, vm.effects.plain(cls))
 
@@ -303,6 +311,8 @@ def _register_numbers() -> None:
                 if known is None:
                     raise containers.tensor_value(f"{kind.__name__}() of a tensor")
                 return user(kind, known)
+            if kind is int and len(args) == 1 and type(args[0]) is torch.SymInt:
+                return args[0]
             method = python_method(vm, args[0], name) if args else None
             return vm.call(method, (args[0],), {}) if method is not None else vm.native(kind, *args, **kwargs)
 

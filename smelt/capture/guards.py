@@ -14,6 +14,7 @@ from smelt.capture import _native as native
 from smelt.capture.breaks import At
 from smelt.capture.sources import Source
 from smelt.graph.meta import meta_of
+from smelt.shapes.size import substitute_names
 
 _PRINT = {
     native.IS: "{0} is {1}",
@@ -104,6 +105,18 @@ class GuardList:
         indices = tuple(sorted({self.fetch(source) for source in sources}))
         self._add(indices[-1], native.PYTHON, (fn, indices))
 
+    def sizes(self, names: dict[str, Source], equal: list[tuple[Source, Source]], conditions: list[str]) -> None:
+        """Conditions over sizes: `names` says where each symbol is read; `equal` lists sizes that are the same."""
+        indices = tuple(sorted({self.fetch(s) for s in [*names.values(), *(s for pair in equal for s in pair)]}))
+        variable = {index: f"v{index}" for index in indices} | {self.fetch(s): name for name, s in names.items()}
+        same = [f"{variable[self.fetch(a)]} == {variable[self.fetch(b)]}" for a, b in equal]
+        text = " and ".join([*same, *conditions])
+        scope: dict[str, Any] = {}
+        exec(f"def sizes({', '.join(variable[i] for i in indices)}):\n    return {text}\n", scope)
+        shown = [f"{a.text} == {b.text}" for a, b in equal] + [substitute_names(c, _texts(names)) for c in conditions]
+        scope["sizes"].__name__ = " and ".join(shown)
+        self._add(indices[-1], native.PYTHON, (scope["sizes"], indices))
+
     def state(self) -> None:
         """The ambient modes (gradients, autocast ...) are as now."""
         self._add(-1, native.STATE, native.state())
@@ -111,13 +124,13 @@ class GuardList:
     def finish(self, outputs: Iterable[int]) -> native.Guards:
         """The guards in evaluable form; `outputs` are the fetches that residual code needs."""
         checks = [
-            (index, kind, native.TensorSpec(operand) if kind == native.TENSOR else operand)
+            (index, kind, _tensor_spec(operand) if kind == native.TENSOR else operand)
             for index, kind, operand in self.checks
         ]
         guards = native.Guards(self._fetches, checks, list(outputs))
         # what stays behind for printing must not keep the capture or its tensors alive
         self._where = _nowhere
-        self.checks = [(i, k, str(meta_of(o)) if k == native.TENSOR else o) for i, k, o in self.checks]
+        self.checks = [(i, k, _described(o) if k == native.TENSOR else o) for i, k, o in self.checks]
         return guards
 
     def lines(self) -> list[str]:
@@ -140,11 +153,25 @@ class GuardList:
         if kind == native.PYTHON and isinstance(operand, tuple):
             return getattr(operand[0], "__name__", operand[0])
         if kind == native.TENSOR:
-            return str(meta_of(operand)) if isinstance(operand, torch.Tensor) else operand
+            return operand if isinstance(operand, str) else _described(operand)
         if kind == native.MODULE:
             return operand
         name = getattr(operand, "__qualname__", None)
         return name if kind in (native.IS, native.TYPE_IS) and name else repr(operand)[:200]
+
+
+def _tensor_spec(operand: Any) -> native.TensorSpec:
+    if isinstance(operand, torch.Tensor):
+        return native.TensorSpec(operand)
+    return native.TensorSpec(operand.tensor, shape=operand.shape, stride=operand.stride)
+
+
+def _described(operand: Any) -> str:
+    return str(meta_of(operand) if isinstance(operand, torch.Tensor) else operand.meta)
+
+
+def _texts(names: dict[str, Source]) -> dict[str, str]:
+    return {name: source.text for name, source in names.items()}
 
 
 def _nowhere() -> None:

@@ -10,12 +10,15 @@ from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+import torch
+
 from smelt.base.errors import Unsupported
 from smelt.capture import sources
 from smelt.capture._native import NULL
 from smelt.capture.ambient import Ambient
 from smelt.capture.breaks import At, Break, UserError
 from smelt.capture.bytecode import Decoded
+from smelt.capture.dynamic import Changes, Sizes
 from smelt.capture.effects import Effects
 from smelt.capture.frames import Frame
 from smelt.capture.guards import GuardList
@@ -48,9 +51,10 @@ class Interpreter:
         created: identities of functions and cells made during the capture.
     """
 
-    def __init__(self, decode: Callable[[CodeType], Decoded]) -> None:
+    def __init__(self, decode: Callable[[CodeType], Decoded], changes: Changes, dynamic: bool | None) -> None:
         self.decode = decode
         self.guards = GuardList(self.where)
+        self.sizes = Sizes(changes, dynamic, lambda: str(self.where() or ""))
         self.ambient = Ambient()
         self.tensors = Tensors(self)
         self.effects = Effects(self)
@@ -250,7 +254,8 @@ class Interpreter:
 
     def type_of(self, value: Any) -> type:
         """`type(value)` as the program sees it."""
-        return self.tensors.type_of(value) if type(value) is TraceTensor else type(value)
+        kind = type(value)
+        return self.tensors.type_of(value) if kind is TraceTensor else _NUMBERS.get(kind, kind)
 
     def reenter(self, run: Callable[[], Any]) -> Any:
         """Run interpreted code that C code called: exceptions pass through C as what the program raised."""
@@ -265,3 +270,4 @@ class Interpreter:
 
 
 _MISSING = sources.native.MISSING
+_NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}

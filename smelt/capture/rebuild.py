@@ -17,6 +17,7 @@ from smelt.capture.generators import TracedGenerator
 from smelt.capture.modules import ModuleSlice
 from smelt.capture.registry import TypeTable
 from smelt.capture.values import CONSTANT_TYPES, LEAVES
+from smelt.graph.symint import from_torch, has_symint
 from smelt.graph.trace import TraceTensor
 
 BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
@@ -90,6 +91,10 @@ class Rebuild:
         source = self.vm.sources.get(id(value))
         if source is not None:
             return self.fetched(source)
+        if kind is torch.SymInt:
+            return self.vm.sizes.expression(from_torch(value), self.fetched)
+        if kind is torch.Size and has_symint(tuple(value)):
+            return f"{self.constant(torch.Size, 'Size')}([{', '.join(map(self, value))}])"
         if kind in LEAVES:
             return self.constant(value, kind.__name__)
         return self._object(value, kind)

@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from smelt.base.collection import no_collection
-from smelt.base.errors import CompileError, SmeltError, SmeltWarning, Unsupported
+from smelt.base.errors import CompileError, SmeltError, SmeltWarning, StaticOnly, Unsupported
 from smelt.base.log import log
 from smelt.base.options import Options, environment
 from smelt.base.report import Report
@@ -40,6 +40,7 @@ from smelt.capture import (
     sources,
 )
 from smelt.capture.breaks import Break, BreakReason, CannotRebuild, UserError
+from smelt.capture.dynamic import Changes
 from smelt.capture.frames import Frame, Unread, slot_names
 from smelt.capture.guards import GuardList
 from smelt.capture.interpreter import Interpreter, Restart
@@ -48,6 +49,7 @@ from smelt.capture.residual import Residual, Writer
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor], Report, Options], Callable[..., Any]]
 Slots = tuple[Any, ...]
+Begin = Callable[[Interpreter], Frame]
 
 _REGISTERED = (
     builtins,
@@ -81,6 +83,7 @@ class Place:
     idle: int = 0
     failed: int = 0
     given_up: bool = False
+    changes: Changes = field(default_factory=Changes)
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ class Session:
         read = _Reader(slots, globals, function)
         self._attempt(point, name, read, lambda vm: self._continue(vm, point, function, slots, globals))
 
-    def _attempt(self, key: Any, name: str, read: _Reader, begin: Callable[[Interpreter], Frame]) -> None:
+    def _attempt(self, key: Any, name: str, read: _Reader, begin: Begin) -> None:
         place = self.places.get(id(key))
         if place is None:
             place = self.places[id(key)] = Place(name)
@@ -154,7 +157,7 @@ class Session:
             if len(place.versions) == before:  # else another thread made one meanwhile: try it first
                 self._attempt_locked(key, place, read, begin)
 
-    def _attempt_locked(self, key: Any, place: Place, read: _Reader, begin: Callable[[Interpreter], Frame]) -> None:
+    def _attempt_locked(self, key: Any, place: Place, read: _Reader, begin: Begin) -> None:
         if len(place.versions) >= self.options.recompile_limit:
             self._over_limit(place)
             return
@@ -190,10 +193,10 @@ class Session:
 
     # -- capture -------------------------------------------------------------------------------------------------
 
-    def _capture(self, key: Any, place: Place, begin: Callable[[Interpreter], Frame]) -> None:
+    def _capture(self, key: Any, place: Place, begin: Begin) -> None:
         self._compiling = 0.0
         try:
-            vm, frame, stop = self._interpret(begin)
+            vm, frame, stop = self._interpret(place, begin)
         except UserError:
             # eager raises it as well, with the user's own traceback; one that keeps raising is not tried forever
             place.failed += 1
@@ -209,23 +212,43 @@ class Session:
             return
         try:
             self._finish(key, place, vm, frame, stop)
+        except _Again:
+            self._capture(key, place, begin)
         except (Break, CannotRebuild) as refused:
             title = refused.title if isinstance(refused, Break) else f"{refused} leaves the frame"
             self._refuse(place, Break(title, "residual code cannot make it", "return tensors and plain objects"))
 
-    def _interpret(self, begin: Callable[[Interpreter], Frame]) -> tuple[Interpreter, Frame, Break | None]:
+    def _interpret(self, place: Place, begin: Begin) -> tuple[Interpreter, Frame, Break | None]:
         stop_at, cause = -1, None
         while True:
-            vm = Interpreter(decoding.decode)
+            vm = Interpreter(decoding.decode, place.changes, self.options.dynamic)
             try:
                 frame = begin(vm)
                 stop = vm.run_root(frame, stop_at)
                 return vm, frame, cause if stop is not None and cause is not None else stop
             except Restart as again:
                 stop_at, cause = again.step, again.stop
+            except (UserError, Break, Exception) as error:
+                if not self._without_symbols(place, vm, error):
+                    raise
+                stop_at, cause = -1, None
             finally:
                 self._met_tensors = bool(vm.tensors.inputs)
                 vm.ambient.restore()
+
+    def _without_symbols(self, place: Place, vm: Interpreter, error: BaseException) -> bool:
+        """Whether to capture once more with plain sizes, because `error` may come from symbols.
+
+        Raises:
+            SpecializationError: the program needs one value of a size that is marked dynamic.
+        """
+        if vm.sizes.owner.refused is not None:
+            raise vm.sizes.owner.refused from None
+        if not vm.sizes.occurrences:
+            return False
+        place.changes.static = True
+        log("sizes", lambda: f"{place.name} is captured with plain sizes: {error!r}")
+        return True
 
     def _finish(self, key: Any, place: Place, vm: Interpreter, frame: Frame, stop: Break | None) -> None:
         reason = None if stop is None else BreakReason.of(stop)
@@ -271,6 +294,7 @@ class Session:
             graph = self._compile(place, vm, residual)
             if graph is None:
                 return
+        vm.sizes.guard(vm.guards)
         residual.inputs = []  # a version must not keep the first call's tensors alive
         guards, constants = vm.guards.finish(residual.outputs), residual.namespace(graph)
         entry = native.add_entry(key, guards, residual.code(), constants, self)
@@ -281,15 +305,19 @@ class Session:
         guards = vm.guards
         report.add("guards.py", lambda: "\n".join(guards.lines()) + "\n")
         report.add("residual.py", lambda: residual.source)
-        count("graphs")
-        count("ops", residual.ops)
         log("graphs", lambda: f"{place.name}, {residual.ops} operations, {len(guards.checks)} guards")
         started = time.perf_counter()
         assert residual.gm is not None
         try:
-            return self.compile_graph(residual.gm, [i.tensor for i in residual.inputs], report, self.options)
+            graph = self.compile_graph(residual.gm, [i.tensor for i in residual.inputs], report, self.options)
+            count("graphs")
+            count("ops", residual.ops)
+            return graph
         except Exception as error:
-            if environment().strict or self.options.fullgraph:
+            loud = environment().strict or self.options.fullgraph
+            if (isinstance(error, StaticOnly) or not loud) and self._without_symbols(place, vm, error):
+                raise _Again from error
+            if loud:
                 raise
             folder = report.save(environment().cache_dir / "failures" / report.name)
             where = f"report in {folder}" if folder is not None else "the report could not be saved"
@@ -370,6 +398,10 @@ class Session:
         if value is native.NULL:
             return value
         return vm.external(value, source) if type(value) is CellType else Unread(value, source)
+
+
+class _Again(Exception):
+    """The graph could not be compiled for symbolic sizes: capture with plain ones."""
 
 
 _NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

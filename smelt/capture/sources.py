@@ -117,6 +117,11 @@ def closure_cell(function: Source, index: int) -> Source:
     return sequence_item(attr(function, "__closure__"), index, tuple)
 
 
+def size(base: Source, dim: int) -> Source:
+    """One size of a tensor."""
+    return Source(base, native.SIZE, dim, f"{base.text}.shape[{dim}]")
+
+
 def called(base: Source, fn: Any, name: str) -> Source:
     """What a function without side effects gives for `base`: a weak reference's referent, a context variable."""
     return Source(base, native.CALL, fn, f"{name}({base.text})")

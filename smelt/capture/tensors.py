@@ -22,7 +22,9 @@ from smelt.capture.registry import READ
 from smelt.capture.sources import Source
 from smelt.graph.meta import extent, meta_of
 from smelt.graph.modes import MODE_CHANGES
+from smelt.graph.symint import from_torch, to_torch
 from smelt.graph.trace import TraceMode, TraceTensor, trace_like
+from smelt.shapes.size import Division, Factor, IntLike, Modulo, Size, as_symbol, key, of_factor
 
 READABLE = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """Tensor classes that a graph may hold."""
@@ -30,9 +32,9 @@ READABLE = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 @dataclass(slots=True)
 class Input:
-    """A graph input: the real tensor of this capture, where it comes from, and its placeholder."""
+    """A graph input: the real tensor (or number) of this capture, where it comes from, and its placeholder."""
 
-    tensor: torch.Tensor
+    tensor: Any
     source: Source
     node: fx.Node
 
@@ -60,6 +62,7 @@ class Tensors:
         self._written: set[int] = set()
         self._first: fx.Node | None = None
         self._factories = TraceMode()
+        self._sizes: dict[str, fx.Node] = {}
 
     # -- identity -------------------------------------------------------------------------------------------------
 
@@ -81,13 +84,14 @@ class Tensors:
         """The trace tensor of a real tensor met at `source`, which becomes an input of the graph."""
         if type(value) not in READABLE:
             raise Break(f"a tensor of class {type(value).__name__}", "only plain tensors can be graph inputs")
-        self.vm.guards.check(source, native.TENSOR, value)
+        sized = self.vm.sizes.of_tensor(value, source)
+        self.vm.guards.check(source, native.TENSOR, value if sized is None else sized)
         self.vm.register(value, source)
         try:
-            traced = trace_like(value)
+            traced = trace_like(value) if sized is None else trace_like(sized.meta)
         except Unsupported as error:
             raise Break(error.what, error.why or "", error.hint or "") from None
-        node = self._placeholder(source, value)
+        node = self._placeholder(source, meta_of(value) if sized is None else sized.meta)
         self.inputs.append(Input(value, source, node))
         self.traced[id(value)] = traced
         self.real[id(traced)] = value
@@ -95,7 +99,17 @@ class Tensors:
         self._own(traced, node)
         return traced
 
-    def _placeholder(self, source: Source, value: torch.Tensor) -> fx.Node:
+    def read_number(self, value: int, size: Size, source: Source) -> torch.SymInt:
+        """A number that is not the same at every call, met at `source`, as an input of the graph."""
+        self.vm.guards.check(source, native.TYPE_IS, int)
+        node = self._placeholder(source, size)
+        self.inputs.append(Input(value, source, node))
+        symbol = as_symbol(size)
+        assert symbol is not None
+        self._sizes[key(size)] = node
+        return to_torch(size)
+
+    def _placeholder(self, source: Source, val: Any) -> fx.Node:
         name = _NOT_NAME.sub("_", source.text).strip("_")
         name = "self_" if name == "self" else name  # fx keeps `self` for the graph module
         if self._first is None:
@@ -104,7 +118,52 @@ class Tensors:
             with self.graph.inserting_before(self._first):
                 node = self.graph.placeholder(name)
         node.meta["source"] = source.text
-        node.meta["val"] = meta_of(value)
+        node.meta["val"] = val
+        return node
+
+    # -- sizes ----------------------------------------------------------------------------------------------------
+
+    def size_node(self, size: IntLike) -> Any:
+        """A size as an argument of a node: a number, or the node that computes it from inputs."""
+        if not isinstance(size, Size):
+            return size
+        known = self._sizes.get(key(size))
+        if known is None:
+            known = self._sizes[key(size)] = self._compute_size(size)
+        return known
+
+    def _compute_size(self, size: Size) -> Any:
+        symbol = as_symbol(size)
+        if symbol is not None:
+            whole, source = self.vm.sizes.origin(symbol)
+            owner = next(i.node for i in self.inputs if i.source is whole)
+            return self._size_step("call_method", "size", (owner, source.key), size)
+        total: Any = None
+        for monomial, c in size.terms:
+            product: Any = None
+            for factor in monomial:
+                part = self._factor_node(factor)
+                product = part if product is None else self._size_step("call_function", operator.mul, (product, part))
+            if product is None:
+                product = c
+            elif c != 1:
+                product = self._size_step("call_function", operator.mul, (product, c))
+            total = product if total is None else self._size_step("call_function", operator.add, (total, product))
+        return total
+
+    def _factor_node(self, factor: Factor) -> Any:
+        if not isinstance(factor, Division):
+            return self.size_node(of_factor(factor))
+        compute = operator.mod if isinstance(factor, Modulo) else operator.floordiv
+        return self._size_step("call_function", compute, (self.size_node(factor.of), self.size_node(factor.by)))
+
+    def _size_step(self, kind: str, target: Any, args: tuple[Any, ...], size: Size | None = None) -> fx.Node:
+        node = self.graph.create_node(kind, target, args)
+        if self._first is None:
+            self._first = node
+        if size is None:
+            size = target(*(a.meta["val"] if isinstance(a, fx.Node) else a for a in args))
+        node.meta["val"] = size
         return node
 
     def _own(self, tensor: TraceTensor, node: fx.Node) -> None:
@@ -203,7 +262,7 @@ class Tensors:
         for unused in (i.node for i in self.inputs if not i.node.users):
             self.graph.erase_node(unused)
         if self.mutated:
-            self.vm.guards.all_different(i.source for i in inputs)
+            self.vm.guards.all_different(i.source for i in inputs if isinstance(i.tensor, torch.Tensor))
             self._separate(inputs)
         return CapturedGraph({}, self.graph), inputs, ops
 
@@ -213,7 +272,7 @@ class Tensors:
         Raises:
             Break: they share memory now.
         """
-        given = [i for i in inputs if i.source.kind != native.MODULE_MEMBER]
+        given = [i for i in inputs if i.source.kind != native.MODULE_MEMBER and isinstance(i.tensor, torch.Tensor)]
         written = any(id(self.traced[id(i.tensor)].place.storage) in self._written for i in given)
         if not written or len(given) < 2:
             return
@@ -251,6 +310,8 @@ class Tensors:
             return {k: self.argument(v) for k, v in value.items()}
         if kind in _ATOMS:
             return value
+        if kind is torch.SymInt:
+            return self.size_node(from_torch(value))
         if kind is slice:
             return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
         if isinstance(value, tuple):
@@ -303,6 +364,8 @@ _ATOMS = frozenset(
 def _computes(node: fx.Node) -> bool:
     """A node that stands for work: not an input, a mode switch or the unpacking of a tuple."""
     if node.op not in ("call_function", "call_method") or node.target in MODE_CHANGES:
+        return False
+    if isinstance(node.meta.get("val"), Size):
         return False
     if node.target is not _getitem:
         return True

@@ -28,7 +28,7 @@ PLAIN = (int, float, str, bytes, complex, range, torch.device, torch.Size, numpy
 NUMPY_SCALARS = frozenset(kind for kind in numpy.sctypeDict.values() if kind not in (numpy.object_, numpy.void))
 """Numbers and texts of numpy: immutable, unlike its arrays and records."""
 
-LEAVES: frozenset[type] = frozenset({*SINGLETONS, *PLAIN, *NUMPY_SCALARS})
+LEAVES: frozenset[type] = frozenset({*SINGLETONS, *PLAIN, *NUMPY_SCALARS, torch.SymInt, torch.SymFloat, torch.SymBool})
 """Exact types of immutable data without tensors."""
 
 NUMPY_FUNCTIONS: tuple[type, ...] = (numpy.ufunc, type(numpy.prod))
@@ -90,7 +90,11 @@ def is_bound(value: Any) -> bool:
 
 @READ(*PLAIN)
 def read_plain(vm: Any, value: Any, source: Source) -> Any:
-    """Guard by type and equality."""
+    """Guard by type and equality; an integer that was another one before is a symbol."""
+    if type(value) is int:
+        size = vm.sizes.of_number(value, source)
+        if size is not None:
+            return vm.tensors.read_number(value, size, source)
     vm.guards.check(source, native.EQ, value)
     return value
 

@@ -159,6 +159,12 @@ class _Pinned(PlacedTensor):
     def __init__(self, place: Place) -> None:
         pass
 
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        raise NotImplementedError(f"{func} on a tensor that only stands for a layout")
+
 
 def _factories(func: OpOverload) -> tuple[OpOverload, ...]:
     """`(func,)` when the operator creates a tensor from no tensor and so needs a device."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from smelt.graph.elementwise import broadcast, result_stride, val_of
+from smelt.graph.elementwise import broadcast, result_stride
 from smelt.graph.meta import TensorMeta, channels_last_stride, contiguous_stride, is_channels_last, is_dense
 from smelt.graph.place import Layout, layout_for
-from smelt.shapes.size import IntLike, Size, known_equal, same
+from smelt.shapes.size import IntLike, Size, hint, known_equal, same, simplified
 
 aten = torch.ops.aten
 Rule = Callable[..., Any]
@@ -23,6 +24,12 @@ Rule = Callable[..., Any]
 
 def _layout(of: Any) -> Layout:
     return of.place.layout
+
+
+def val_of(of: Any) -> TensorMeta:
+    """The metadata of a trace tensor, with what became known of its sizes since it was made."""
+    val: TensorMeta = of.place.layout.val
+    return replace(val, shape=simplified(val.shape), stride=simplified(val.stride)) if val.symbolic else val
 
 
 def _moved(of: Any, shape: Sequence[IntLike], stride: Sequence[IntLike], offset: IntLike | None = None) -> Layout:
@@ -88,6 +95,8 @@ def view_stride(shape: Sequence[IntLike], stride: Sequence[IntLike], new: Sequen
     Dimensions that lie one behind the other in memory form a run; each run is cut anew.
     (PyTorch: aten/src/ATen/TensorUtils.cpp, `computeStride`.)
     """
+    if _in_rows(shape, stride):
+        return contiguous_stride(new)  # type: ignore[arg-type]
     runs: list[tuple[IntLike, IntLike]] = []  # elements, innermost stride
     for n, s in zip(reversed(shape), reversed(stride), strict=True):
         if same(n, 1):
@@ -99,15 +108,14 @@ def view_stride(shape: Sequence[IntLike], stride: Sequence[IntLike], new: Sequen
     out: list[IntLike] = []
     left = list(reversed(new))
     for count, step in runs or [(1, 1)]:
-        rest: IntLike = count
-        while not same(rest, 1):
+        taken: IntLike = 1
+        while hint(taken) < hint(count):
             if not left:
                 return None
-            n = left.pop(0)
-            if not same(n, 1) and not rest % n == 0:
-                return None
-            out.append(step)
-            step, rest = step * n, rest // n
+            out.append(step * taken)
+            taken = taken * left.pop(0)
+        if taken != count:
+            return None
     step = out[-1] * new[len(new) - len(out)] if out else 1
     for n in left:  # what is left has size 1
         if n != 1:
@@ -356,8 +364,13 @@ def _index(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _rows(val: TensorMeta) -> bool:
-    wanted = contiguous_stride(val.shape)
-    return all(same(n, 1) or known_equal(a, b) for n, a, b in zip(val.shape, val.stride, wanted, strict=True))
+    return _in_rows(val.shape, val.stride)
+
+
+def _in_rows(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
+    """True when the elements lie row by row without gaps, whatever the sizes."""
+    wanted = contiguous_stride(shape)  # type: ignore[arg-type]
+    return all(same(n, 1) or known_equal(a, b) for n, a, b in zip(shape, stride, wanted, strict=True))
 
 
 def _repeat(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
@@ -446,6 +459,12 @@ def _attention_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     return tuple(made)
 
 
+def _eye(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+    shape = (args[0], args[1] if len(args) > 1 else args[0])
+    device = torch.device(kwargs.get("device") or torch.get_default_device())
+    return layout_for(shape, kwargs.get("dtype") or torch.get_default_dtype(), contiguous_stride(shape), device)
+
+
 _flag, _number = torch.bool, torch.int64
 
 SYMBOLIC_RULES: dict[Any, Rule] = {
@@ -469,6 +488,8 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
     aten.as_strided.default: _as_strided,
     aten.alias.default: _same,
     aten.detach.default: _same,
+    aten.eye.default: _eye,
+    aten.eye.m: _eye,
     aten.clone.default: _clone,
     aten._to_copy.default: _to_copy,
     aten.copy_.default: _written,

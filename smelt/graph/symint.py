@@ -226,7 +226,9 @@ def from_torch(value: Any) -> Any:
     """A SymInt as a Size (or the number it is known to be), also inside lists and tuples."""
     if isinstance(value, SYMBOLIC):
         node = value.node
-        return node.value if isinstance(node, SizeNode) else value
+        if not isinstance(node, SizeNode):
+            return value
+        return node.value.owner.simplify(node.value) if isinstance(node.value, Size) else node.value
     kind = type(value)
     if kind is list or kind is tuple or kind is torch.Size:
         return (list if kind is list else tuple)(map(from_torch, value))

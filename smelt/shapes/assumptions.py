@@ -11,19 +11,22 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from smelt.base.errors import SmeltError, Unsupported
+from smelt.base.errors import SmeltError, SpecializationError
 from smelt.shapes.size import (
     Bound,
+    Division,
     Factor,
     IntLike,
     Modulo,
     Size,
     Symbol,
     evaluate,
+    exact_quotient,
     hint,
     key,
     lowest,
     make,
+    modulo,
     of_factor,
     same,
     substitute,
@@ -68,6 +71,7 @@ class Assumptions:
         assumed: what has to be checked before compiled code is used, besides each symbol's own range.
         where: says which place of the user's program is being worked on, for the reasons.
         kept: symbols that the user marked as dynamic: to pin one is an error.
+        refused: that error, once it was raised; whoever caught it on the way must not hide it.
     """
 
     def __init__(self, where: Callable[[], str] | None = None) -> None:
@@ -75,6 +79,7 @@ class Assumptions:
         self.assumed: list[Assumed] = []
         self.where = where or (lambda: "")
         self.kept: set[Symbol] = set()
+        self.refused: SpecializationError | None = None
         self.serial = next(_serials)
         self._answers: dict[tuple[str, str], bool] = {}
         self._values: dict[Factor, IntLike] = {}
@@ -101,7 +106,7 @@ class Assumptions:
 
     def decide(self, sign: str, a: IntLike, b: IntLike) -> bool:
         """Whether `a < b` or `a == b`: by proof, by an earlier answer, or by the example and a new assumption."""
-        difference = self.simplify(b - a)
+        difference = _reduced(self.simplify(b - a))
         if sign == "<":
             if self._at_least(difference, 1):
                 return True
@@ -112,6 +117,8 @@ class Assumptions:
                 return True
             if not isinstance(difference, Size) or self._at_least(difference, 1) or self._at_least(-difference, 1):
                 return False
+            if same(self._without_divisions(difference), 0):
+                return True
             if difference.terms[0][1] < 0:  # a - b and b - a are one question
                 difference = -difference
         question = (sign, key(difference))
@@ -126,10 +133,31 @@ class Assumptions:
         self._assume(sign if answer else {"<": ">=", "==": "!="}[sign], a, b)
         return answer
 
+    def _without_divisions(self, value: IntLike) -> IntLike:
+        """A value that is 0 where `value` is, in which divisions known to be exact are gone: 2*(s // 2) is s."""
+        for _ in range(4):
+            exact = [f for f in _top(value) if type(f) is Division and same(modulo(f.of, f.by), 0)]
+            if not exact or not isinstance(value, Size):
+                return value
+            division = exact[0]
+            assert isinstance(division, Division)
+            total: IntLike = 0
+            for monomial, c in value.terms:
+                times, rest = monomial.count(division), tuple(f for f in monomial if f != division)
+                if times > 1:
+                    return value
+                total = total + make({rest: c}) * (division.of if times else division.by)
+            value = self.simplify(total)
+        return value
+
     def _at_least(self, value: IntLike, least: int) -> bool:
         """Whether the ranges, or an earlier answer, show that `value >= least`."""
         low = lowest(value)
         if low is not None and low >= least:
+            return True
+        scaled, by = _bounded_divisions(value)
+        low = lowest(scaled)
+        if by > 1 and low is not None and low > (least - 1) * by:
             return True
         for known, bound in self._least:
             low = lowest(value - known)
@@ -172,12 +200,13 @@ class Assumptions:
         difference = self.simplify(fact.right - fact.left)
         marked = [s for s in symbols(difference) if s in self.kept]
         if len(set(symbols(difference))) == 1 and marked and not any(type(f) is Modulo for f in _factors(difference)):
-            raise Unsupported(
-                f"{marked[0]} is marked dynamic, but the program needs {fact}",
+            self.refused = SpecializationError(
+                f"a size is marked dynamic, but the program needs it to be {hint(of_factor(marked[0]))}",
                 at=fact.reason or None,
-                why="this line works for one value of the size only",
+                why=f"this line asked for {fact}, where {marked[0]} is the size",
                 hint="rewrite the line for any size, or take the mark off (smelt.mark_static)",
             )
+            raise self.refused
 
     def _learn(self, difference: IntLike) -> None:
         """From `difference == 0`: a factor that stands alone with coefficient 1 equals the rest."""
@@ -209,6 +238,49 @@ class Assumptions:
         else:
             top = (constant - least) // -c
             symbol.high = top if symbol.high is None else min(symbol.high, top)
+
+
+def _reduced(difference: IntLike) -> IntLike:
+    """The difference without positive factors that all of its terms share: its sign is the same."""
+    if not isinstance(difference, Size):
+        return difference
+    shared = list(difference.terms[0][0])
+    for monomial, _ in difference.terms[1:]:
+        shared = [f for f in shared if f in monomial]
+    positive = []
+    for factor in shared:
+        if factor.low > 0 and all(m.count(factor) >= shared.count(factor) for m, _ in difference.terms):
+            positive.append(factor)
+    common = make({tuple(sorted(positive)): math.gcd(*(c for _, c in difference.terms))})
+    found = exact_quotient(difference, common)
+    return difference if found is None else found
+
+
+def _bounded_divisions(value: IntLike) -> tuple[IntLike, int]:
+    """(low, by): `by * value` is at least `low`, which has no division by a number any more."""
+    scale = 1
+    for _ in range(3):
+        found = next((f for f in _top(value) if type(f) is Division and not isinstance(f.by, Size)), None)
+        if found is None or not isinstance(value, Size):
+            break
+        assert isinstance(found, Division) and isinstance(found.by, int)
+        total: IntLike = 0
+        for monomial, c in value.terms:
+            rest = tuple(f for f in monomial if f != found)
+            if len(rest) == len(monomial):
+                total = total + make({rest: c}) * found.by
+            elif len(rest) == len(monomial) - 1 and all(f.low >= 0 for f in rest):
+                # of - (by - 1) <= by * (of // by) <= of
+                total = total + make({rest: c}) * (found.of if c < 0 else found.of - (found.by - 1))
+            else:
+                return value, scale
+        value, scale = total, scale * found.by
+    return value, scale
+
+
+def _top(value: IntLike) -> list[Factor]:
+    """The factors of a size's products."""
+    return [f for monomial, _ in value.terms for f in monomial] if isinstance(value, Size) else []
 
 
 def _factors(value: IntLike) -> set[Factor]:

@@ -10,7 +10,9 @@ Results that are plain numbers are `int`: code that never meets a symbol never m
 
 from __future__ import annotations
 
+import math
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
@@ -300,6 +302,14 @@ def text(value: IntLike) -> str:
     return "".join(parts) or "0"
 
 
+def substitute_names(source: str, names: Mapping[str, str]) -> str:
+    """Python source of a size with its symbols' names replaced."""
+    return _NAME.sub(lambda found: names.get(found.group(), found.group()), source)
+
+
+_NAME = re.compile(r"\bs\d+\b")
+
+
 def hint(value: IntLike) -> int:
     """The value in the example at hand. For estimates: a choice that depends on it must not be one of meaning."""
     if not isinstance(value, Size):
@@ -345,6 +355,11 @@ def substitute(value: IntLike, values: Mapping[Factor, IntLike]) -> IntLike:
                 product = product * of_factor(factor)
         total = total + product
     return total
+
+
+def simplified(values: Any) -> Any:
+    """Sizes with what their owner learned about them put in."""
+    return tuple(v.owner.simplify(v) if isinstance(v, Size) else v for v in values)
 
 
 def symbols(*values: IntLike) -> Iterator[Symbol]:
@@ -522,6 +537,26 @@ def split(value: IntLike, by: IntLike) -> tuple[IntLike, IntLike]:
     return (exact, 0) if exact is not None else (0, value)
 
 
+def _common(a: IntLike, b: IntLike) -> IntLike:
+    """The largest product that divides every term of both."""
+    terms = [*terms_of(a), *terms_of(b)]
+    shared = list(terms[0][0])
+    for monomial, _ in terms[1:]:
+        left, kept = list(monomial), []
+        for factor in shared:
+            if factor in left:
+                left.remove(factor)
+                kept.append(factor)
+        shared = kept
+    return make({tuple(shared): math.gcd(*(c for _, c in terms))})
+
+
+def _over(value: IntLike, by: IntLike) -> IntLike:
+    quotient = exact_quotient(value, by)
+    assert quotient is not None
+    return quotient
+
+
 def floordiv(value: IntLike, by: IntLike) -> IntLike:
     """`value // by`, rounded towards minus infinity.
 
@@ -538,6 +573,9 @@ def floordiv(value: IntLike, by: IntLike) -> IntLike:
     exact = exact_quotient(value, by)
     if exact is not None:
         return exact
+    common = _common(value, by)
+    if not same(common, 1):
+        return floordiv(_over(value, common), _over(by, common))
     whole, rest = split(value, by)
     if known_at_most(0, rest) and known_less(rest, by):
         return whole
@@ -565,6 +603,9 @@ def modulo(value: IntLike, by: IntLike) -> IntLike:
         return int(value) % int(by)
     if exact_quotient(value, by) is not None:
         return 0
+    common = _common(value, by)
+    if not same(common, 1):
+        return modulo(_over(value, common), _over(by, common)) * common
     _, rest = split(value, by)
     if known_at_most(0, rest) and known_less(rest, by):
         return rest

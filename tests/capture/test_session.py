@@ -330,7 +330,7 @@ def test_recompile_limit_warns_once_and_names_the_guard():
     def fn(x, k):
         return x + k
 
-    run = compiled(fn, recompile_limit=3)
+    run = compiled(fn, recompile_limit=3, dynamic=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for k in range(8):
@@ -340,7 +340,7 @@ def test_recompile_limit_warns_once_and_names_the_guard():
 
 
 def test_recompile_limit_is_an_error_with_fullgraph():
-    run = compiled(lambda x, k: x + k, recompile_limit=2, fullgraph=True)
+    run = compiled(lambda x, k: x + k, recompile_limit=2, fullgraph=True, dynamic=False)
     run(X, 1), run(X, 2)
     with pytest.raises(Unsupported, match="compiled 2 times"):
         run(X, 3)

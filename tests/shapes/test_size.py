@@ -9,7 +9,7 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smelt.base.errors import Unsupported
+from smelt.base.errors import SpecializationError
 from smelt.shapes.assumptions import Assumptions
 from smelt.shapes.size import Size, evaluate, hint, known_at_most, known_less, lowest, same, symbols, text
 
@@ -108,7 +108,7 @@ def test_a_marked_size_is_not_pinned():
     owner = Assumptions(lambda: "model.py:7")
     a = owner.symbol(6, kept=True)
     assert a % 2 == 0 and a > 3
-    with pytest.raises(Unsupported, match="marked dynamic") as caught:
+    with pytest.raises(SpecializationError, match="marked dynamic") as caught:
         int(a + 1)
     assert "model.py:7" in str(caught.value)
 

@@ -1,0 +1,266 @@
+"""Which sizes and numbers of a frame's inputs become symbols, and what guards and residual code make of them.
+
+`dynamic=None` begins static. Where a later call of the same place shows another size (or another number), that size is
+a symbol in the next version, which then serves every size. `True` begins with symbols, `False` never has any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from smelt.base.errors import OptionError
+from smelt.capture import _native as native
+from smelt.capture import sources
+from smelt.capture.guards import GuardList
+from smelt.capture.sources import Source
+from smelt.graph.meta import TensorMeta, channels_last_stride, contiguous_stride
+from smelt.shapes.assumptions import Assumptions
+from smelt.shapes.size import IntLike, Size, Symbol, as_symbol, hint, substitute_names, symbols, text
+
+LEAST = 2
+"""Sizes of 0 and 1 follow rules of their own (empty tensors, broadcasting): they stay static."""
+
+
+@dataclass
+class Changes:
+    """What the versions of one place saw.
+
+    Attributes:
+        shapes: source -> shape of its tensor in the first version that read it.
+        numbers: source -> number.
+        changing: (source, dim), or (source, None) for a number, that was not always the same.
+        static: symbols did not work out here.
+    """
+
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    changing: set[tuple[str, int | None]] = field(default_factory=set)
+    static: bool = False
+
+    def look(self, source: Source, shape: tuple[int, ...]) -> None:
+        """Compare a tensor's shape with what was seen before."""
+        before = self.shapes.setdefault(source.text, shape)
+        if len(before) == len(shape) and before != shape:
+            self.changing |= {(source.text, d) for d, (a, b) in enumerate(zip(before, shape, strict=True)) if a != b}
+
+    def look_at_number(self, source: Source, number: int) -> None:
+        """Compare a number with what was seen before."""
+        if self.numbers.setdefault(source.text, number) != number:
+            self.changing.add((source.text, None))
+
+
+@dataclass(frozen=True)
+class Sized:
+    """The operand of a tensor guard for more than one size: an example, and the pattern that `TensorSpec` takes."""
+
+    tensor: torch.Tensor
+    shape: tuple[int | None, ...]
+    stride: tuple[int | None, ...] | str
+    meta: TensorMeta
+
+
+class Sizes:
+    """The symbols of one capture.
+
+    Args:
+        changes: of the place.
+        dynamic: the option.
+        where: the user's line that is being interpreted, as text.
+    """
+
+    def __init__(self, changes: Changes, dynamic: bool | None, where: Callable[[], str]) -> None:
+        self.changes, self.dynamic = changes, dynamic
+        self.owner = Assumptions(where)
+        self.occurrences: list[tuple[Source, Source, Size]] = []  # tensor (or number), its size, the symbol
+        self._by_hint: dict[int, Size] = {}
+        self._ordered: list[tuple[Source, torch.Tensor]] = []
+
+    # -- reading inputs -------------------------------------------------------------------------------------------
+
+    def of_tensor(self, tensor: torch.Tensor, source: Source) -> Sized | None:
+        """The guard operand of a tensor with symbolic sizes; None when all of them are static."""
+        shape = tuple(tensor.shape)
+        marked: dict[int, tuple[int, int | None]] = getattr(tensor, _DYNAMIC, {})
+        if not self._may_change(tensor, source, bool(marked)):
+            return None
+        self.changes.look(source, shape)
+        fixed: set[int] = getattr(tensor, _STATIC, set())
+        sizes: list[IntLike] = list(shape)
+        for dim, size in enumerate(shape):
+            if size < LEAST or dim in fixed:
+                continue
+            if dim in marked:
+                low, high = marked[dim]
+                sizes[dim] = self._symbol(size, max(low, LEAST), high, True)
+            elif self.dynamic or (source.text, dim) in self.changes.changing:
+                sizes[dim] = self._symbol(size)
+            if isinstance(sizes[dim], Size):
+                self.occurrences.append((source, sources.size(source, dim), sizes[dim]))  # type: ignore[arg-type]
+        if not any(isinstance(n, Size) for n in sizes):
+            return None
+        return self._sized(tensor, source, tuple(sizes))
+
+    def _may_change(self, tensor: torch.Tensor, source: Source, marked: bool) -> bool:
+        if self.changes.static or (self.dynamic is False and not marked):
+            return False
+        parameter = isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer))
+        return marked or (source.local and not parameter and source.kind != native.MODULE_MEMBER)
+
+    def _symbol(self, value: int, low: int = LEAST, high: int | None = None, kept: bool = False) -> Size:
+        """The symbol of a value: equal values in the example share one, which a guard checks."""
+        known = self._by_hint.get(value)
+        if known is None:
+            known = self._by_hint[value] = self.owner.symbol(value, low, high, kept)
+            return known
+        symbol = as_symbol(known)
+        assert symbol is not None
+        symbol.low = max(symbol.low, low)
+        if high is not None:
+            symbol.high = high if symbol.high is None else min(symbol.high, high)
+        if kept:
+            self.owner.kept.add(symbol)
+        return known
+
+    def _sized(self, tensor: torch.Tensor, source: Source, shape: tuple[Any, ...]) -> Sized:
+        stride: Any = tuple(tensor.stride())
+        pattern = tuple(None if isinstance(n, Size) else n for n in shape)
+        if tensor.is_contiguous():
+            made, wanted = contiguous_stride(shape), "contiguous"
+        else:
+            last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+            made = channels_last_stride(shape) if last else _stride_in_order(tensor, shape)
+            wanted = tuple(None if isinstance(s, Size) else s for s in made)  # type: ignore[assignment]
+            self._ordered.append((source, tensor))
+        assert tuple(map(hint, made)) == stride or wanted == "contiguous"
+        meta = TensorMeta(shape, tensor.dtype, made, tensor.device, bool(tensor.requires_grad))
+        return Sized(tensor, pattern, wanted, meta)
+
+    def of_number(self, value: int, source: Source) -> Size | None:
+        """The symbol of an integer that was another one before; None when it is static."""
+        if self.changes.static or self.dynamic is False or not source.local:
+            return None
+        self.changes.look_at_number(source, value)
+        if (source.text, None) not in self.changes.changing or value < LEAST:
+            return None
+        size = self.owner.symbol(value, LEAST)  # a number and a size that are equal now have little in common
+        self.occurrences.append((source, source, size))
+        return size
+
+    # -- what comes of it -----------------------------------------------------------------------------------------
+
+    def guard(self, guards: GuardList) -> None:
+        """Add the checks that the symbols need."""
+        for source, tensor in self._ordered:
+            guards.python(_InOrder(tensor), [source])
+        if not self.occurrences:
+            return
+        first: dict[Symbol, Source] = {}
+        equal: list[tuple[Source, Source]] = []
+        for _, source, size in self.occurrences:
+            symbol = as_symbol(size)
+            assert symbol is not None
+            if symbol in first:
+                equal.append((source, first[symbol]))
+            else:
+                first[symbol] = source
+        conditions = [_range(symbol) for symbol in first]
+        conditions += [str(fact) for fact in self.owner.assumed]
+        guards.sizes({symbol.name: source for symbol, source in first.items()}, equal, conditions)
+
+    def origin(self, symbol: Symbol) -> tuple[Source, Source]:
+        """The input that shows a symbol, and the source of the number itself."""
+        for whole, source, size in self.occurrences:
+            if as_symbol(size) is symbol:
+                return whole, source
+        raise AssertionError(f"{symbol} has no origin")
+
+    def expression(self, size: IntLike, fetched: Callable[[Source], str]) -> str:
+        """Python source of a size in residual code."""
+        names = {s.name: self._read(s, fetched) for s in symbols(size)}
+        return substitute_names(text(size), names)
+
+    def _read(self, symbol: Symbol, fetched: Callable[[Source], str]) -> str:
+        whole, source = self.origin(symbol)
+        return fetched(whole) if whole is source else f"{fetched(whole)}.shape[{source.key}]"
+
+
+def _range(symbol: Symbol) -> str:
+    upper = "" if symbol.high is None else f" <= {symbol.high}"
+    return f"{symbol.low} <= {symbol.name}{upper}"
+
+
+def _order(tensor: torch.Tensor) -> list[int]:
+    """Dimensions from the outermost in memory to the innermost."""
+    return sorted(range(tensor.ndim), key=lambda d: (-tensor.stride()[d], d))
+
+
+def _stride_in_order(tensor: torch.Tensor, shape: Sequence[Any]) -> Any:
+    """Symbolic strides of a tensor without gaps in some order of dimensions; its own numbers where it has gaps."""
+    order = _order(tensor)
+    inner = contiguous_stride([shape[d] for d in order])
+    made = [inner[order.index(d)] for d in range(tensor.ndim)]
+    return tuple(made) if tuple(map(hint, made)) == tuple(tensor.stride()) else tuple(tensor.stride())
+
+
+class _InOrder:
+    """Checks that a tensor lies in memory as the example did: dense in the same order of dimensions."""
+
+    def __init__(self, example: torch.Tensor) -> None:
+        self.order = _order(example)
+        self.dense = self._dense(example)
+        self.__name__ = f"dimensions lie in the order {self.order}"
+
+    def _dense(self, tensor: torch.Tensor) -> bool:
+        step = 1
+        for dim in reversed(self.order):
+            if tensor.shape[dim] != 1 and tensor.stride(dim) != step:
+                return False
+            step *= tensor.shape[dim]
+        return True
+
+    def __call__(self, tensor: torch.Tensor) -> bool:
+        return not self.dense or self._dense(tensor)
+
+
+# -- marks ---------------------------------------------------------------------------------------------------------
+
+_DYNAMIC, _STATIC = "_smelt_dynamic_sizes", "_smelt_static_sizes"
+
+
+def mark_dynamic(tensor: torch.Tensor, dim: int, *, min: int | None = None, max: int | None = None) -> None:
+    """Compile for every size of this dimension from the first call on.
+
+    Args:
+        tensor: an argument of a compiled function.
+        dim: which dimension.
+        min, max: the sizes that will come. Sizes of 0 and 1 always get versions of their own.
+
+    Raises:
+        OptionError: no such dimension, or a range that the tensor itself is not in.
+        SpecializationError: later, at the call, when the program works for one size only; it names the line.
+    """
+    dim = _checked(tensor, dim)
+    size, low = tensor.shape[dim], LEAST if min is None else min
+    if size < low or (max is not None and size > max):
+        raise OptionError(f"mark_dynamic: dimension {dim} has {size} elements, outside of {low} to {max}")
+    vars(tensor).setdefault(_DYNAMIC, {})[dim] = (low, max)
+    vars(tensor).get(_STATIC, set()).discard(dim)
+
+
+def mark_static(tensor: torch.Tensor, dim: int | None = None) -> None:
+    """Compile for this very size of a dimension (of every dimension without `dim`), also under `dynamic=True`."""
+    for each in range(tensor.ndim) if dim is None else [_checked(tensor, dim)]:
+        vars(tensor).setdefault(_STATIC, set()).add(each)
+        vars(tensor).get(_DYNAMIC, {}).pop(each, None)
+
+
+def _checked(tensor: torch.Tensor, dim: int) -> int:
+    if not isinstance(tensor, torch.Tensor):
+        raise OptionError(f"sizes of tensors are marked, not of a {type(tensor).__name__}")
+    if not -tensor.ndim <= dim < tensor.ndim:
+        raise OptionError(f"dimension {dim} of a tensor with {tensor.ndim}")
+    return dim % tensor.ndim
