@@ -29,6 +29,14 @@ class Break(BaseException):
         self.at: At | None = None
 
 
+class Restart(BaseException):
+    """A break that came too late to stand there: capture begins again and stops before root instruction `step`."""
+
+    def __init__(self, step: int, stop: Break) -> None:
+        super().__init__(step)
+        self.step, self.stop = step, stop
+
+
 class UserError(BaseException):
     """An exception that the user's program raised while it was interpreted."""
 

@@ -26,6 +26,7 @@ from smelt.capture.generators import TracedGenerator
 from smelt.capture.opcodes import read_variable
 from smelt.capture.registry import ATTR, special
 from smelt.capture.stores import delete_attr, is_external, store_attr, store_generic
+from smelt.capture.unknown_text import UnknownText
 from smelt.graph.known import known_value
 from smelt.graph.symint import SYMBOLIC
 from smelt.graph.trace import TraceTensor
@@ -271,7 +272,10 @@ def outside(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
     """str(value), repr(value) or format(value, spec)"""
     if type(value) is TraceTensor:
-        raise containers.tensor_value("a tensor is turned into text")
+        known = known_value(value)
+        return UnknownText.of(vm) if known is None else fn(known, *rest)
+    if type(value) is UnknownText:
+        return value
     names = {str: ("__str__", "__repr__"), repr: ("__repr__",), format: ("__format__",)}[fn]
     for name in names:
         method = python_method(vm, value, name)
@@ -307,7 +311,7 @@ def _register_numbers() -> None:
 
         def convert(vm: Any, args: Args, kwargs: Kwargs, kind: Any = kind, name: str = name) -> Any:
             if args and type(args[0]) is TraceTensor:
-                known = known_value(args[0])
+                known = vm.tensors.speculation.value(args[0])
                 if known is None:
                     raise containers.tensor_value(f"{kind.__name__}() of a tensor")
                 return user(kind, known)

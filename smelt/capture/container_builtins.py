@@ -12,6 +12,7 @@ from smelt.capture.breaks import user
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.operators import binary
 from smelt.capture.registry import special
+from smelt.capture.unknown_text import refuse_unknown
 from smelt.capture.values import LEAVES
 from smelt.graph.trace import TraceTensor
 
@@ -174,7 +175,10 @@ def list_extend(vm: Any, args: Args, kwargs: Kwargs) -> None:
 @special(str.join)
 def join(vm: Any, args: Args, kwargs: Kwargs) -> str:
     """str.join(iterable)"""
-    return vm.native(str.join, args[0], _iterable(vm, args[1]))
+    parts = _iterable(vm, args[1])
+    parts = parts if isinstance(parts, (list, tuple)) else vm.native(list, parts)
+    refuse_unknown((args[0], parts))
+    return vm.native(str.join, args[0], parts)
 
 
 @special(str.format)

@@ -17,7 +17,6 @@ from smelt.capture.generators import TracedGenerator
 from smelt.capture.operators import compare
 from smelt.capture.sources import sequence_item
 from smelt.capture.values import LEAVES
-from smelt.graph.known import known_value
 from smelt.graph.trace import TraceTensor
 
 _ITERATORS = collections.abc.Iterator
@@ -29,7 +28,7 @@ def truth(vm: Any, value: Any) -> bool:
     if kind in LEAVES:
         return bool(value)
     if kind is TraceTensor:
-        known = known_value(value)
+        known = vm.tensors.speculation.value(value)
         if known is None:
             raise tensor_value("a branch on a tensor's value")
         return user(bool, known)

@@ -16,6 +16,7 @@ from smelt.capture import _native as native
 from smelt.capture import sources
 from smelt.capture.breaks import Break
 from smelt.capture.sources import Source
+from smelt.capture.unknown_text import refuse_unknown
 from smelt.capture.values import LEAVES
 from smelt.graph.trace import TraceTensor
 
@@ -88,6 +89,7 @@ class Effects:
 
     def defer(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Make a call after the graph has run."""
+        refuse_unknown((*args, *kwargs.values()))
         self.vm.work += 1
         self.deferred.append(Deferred(fn, args, kwargs))
 
@@ -177,6 +179,7 @@ class Effects:
         Raises:
             Break: one of the values is such an object.
         """
+        refuse_unknown(values)
         for value in values:
             if id(value) in self.vm.sources and type(value) not in _SEEN:
                 if not isinstance(value, (*CONTAINERS, *_HELD)):

@@ -16,7 +16,7 @@ from smelt.base.errors import Unsupported
 from smelt.capture import sources
 from smelt.capture._native import NULL
 from smelt.capture.ambient import Ambient
-from smelt.capture.breaks import At, Break, UserError
+from smelt.capture.breaks import At, Break, Restart, UserError
 from smelt.capture.bytecode import Decoded
 from smelt.capture.dynamic import Changes, Sizes
 from smelt.capture.effects import Effects
@@ -33,26 +33,22 @@ _MISS = object()
 _DEPTH = 150  # inlined calls; each costs some ten frames of Python's own stack
 
 
-class Restart(BaseException):
-    """A break inside an inlined call: capture must begin again and stop before root instruction number `step`."""
-
-    def __init__(self, step: int, stop: Break) -> None:
-        super().__init__(step)
-        self.step, self.stop = step, stop
-
-
 class Interpreter:
     """One capture of one frame.
 
     Attributes:
         sources: identity of an external object -> its source; the objects are kept alive.
         tensors: trace tensors, the fx graph and its inputs.
+        speculates: values of masks and lengths may be taken for granted, see `speculation`.
+        step: number of the captured frame's instruction that runs.
         work: counts what cannot be undone; a break before any work of its instruction needs no restart.
         created: identities of functions and cells made during the capture.
     """
 
-    def __init__(self, decode: Callable[[CodeType], Decoded], changes: Changes, dynamic: bool | None) -> None:
-        self.decode = decode
+    def __init__(
+        self, decode: Callable[[CodeType], Decoded], changes: Changes, dynamic: bool | None, speculates: bool = True
+    ) -> None:
+        self.decode, self.speculates = decode, speculates
         self.guards = GuardList(self.where)
         self.sizes = Sizes(changes, dynamic, lambda: str(self.where() or ""))
         self.ambient = Ambient()
@@ -61,6 +57,7 @@ class Interpreter:
         self.sources: dict[int, Source] = {}
         self.frames: list[Frame] = []
         self.work = 0
+        self.step = 0
         self.created: set[int] = set()
         self.reads: dict[tuple[int, str], Any] = {}
         self.lookups: dict[tuple[type, str], Any] = {}
@@ -123,6 +120,7 @@ class Interpreter:
                     return Break("")
                 pc, stack, names, work = frame.pc, frame.stack[:], frame.kw_names, self.work
                 frame.pc += 1
+                self.step = steps
                 steps += 1
                 try:
                     handler, arg = instructions[pc]

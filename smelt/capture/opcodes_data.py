@@ -13,6 +13,8 @@ from smelt.capture.opcodes import name, opcode, take
 from smelt.capture.operators import binary, compare
 from smelt.capture.operators import unary as apply_unary
 from smelt.capture.stores import delete_attr, store_attr
+from smelt.capture.unknown_text import UnknownText
+from smelt.graph.known import known_value
 from smelt.graph.trace import TraceTensor
 
 # -- operators ----------------------------------------------------------------
@@ -154,7 +156,9 @@ def build_slice(vm: Any, f: Frame, arg: int) -> None:
 
 @opcode("BUILD_STRING")
 def build_string(vm: Any, f: Frame, arg: int) -> None:
-    f.stack.append("".join(take(f, arg)))
+    parts = take(f, arg)
+    unknown = next((part for part in parts if type(part) is UnknownText), None)
+    f.stack.append("".join(parts) if unknown is None else unknown)
 
 
 @opcode("LIST_TO_TUPLE")
@@ -243,11 +247,18 @@ def unpack_ex(vm: Any, f: Frame, arg: int) -> None:
     f.stack.extend(reversed([*items[:before], items[before:end], *items[end:]]))
 
 
+def _text(known: Any, convert: int, spec: str) -> str:
+    """A tensor's text, when its values are known."""
+    return format((str, str, repr, ascii)[convert](known) if convert else known, spec)
+
+
 def format_with(vm: Any, f: Frame, convert: int, spec: str) -> None:
     """Replace the top by its text; `convert`: 0 none, 1 str, 2 repr, 3 ascii."""
     value = f.stack[-1]
-    if type(value) is TraceTensor:
-        raise containers.tensor_value("a tensor is turned into text")
+    if type(value) is TraceTensor or type(value) is UnknownText:
+        known = known_value(value) if isinstance(value, TraceTensor) else None
+        f.stack[-1] = UnknownText.of(vm) if known is None else _text(known, convert, spec)
+        return
     if convert:
         value = vm.call((str, repr, ascii)[convert - 1], (value,), {})
     f.stack[-1] = value if type(value) is str and not spec else vm.call(format, (value, spec), {})

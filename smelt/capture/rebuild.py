@@ -16,6 +16,7 @@ from smelt.capture.frames import Unread
 from smelt.capture.generators import TracedGenerator
 from smelt.capture.modules import ModuleSlice
 from smelt.capture.registry import TypeTable
+from smelt.capture.unknown_text import UnknownText
 from smelt.capture.values import CONSTANT_TYPES, LEAVES
 from smelt.graph.symint import from_torch, has_symint
 from smelt.graph.trace import TraceTensor
@@ -124,6 +125,13 @@ class Rebuild:
             return self._made.get(id(value)) or self.assign(value, expression)
         finally:
             self._running.discard(id(value))
+
+
+@REBUILD(UnknownText)
+def rebuild_unknown_text(r: Rebuild, value: UnknownText) -> str:
+    """Text that is not known yet cannot leave the frame: capture begins again."""
+    value.read()
+    raise AssertionError
 
 
 @REBUILD(tuple)

@@ -29,6 +29,7 @@ from smelt.capture import _native as native
 from smelt.capture import (
     builtins,
     calls,
+    checks,
     container_builtins,
     custom_ops,
     decoding,
@@ -39,13 +40,14 @@ from smelt.capture import (
     policy,
     sources,
 )
-from smelt.capture.breaks import Break, BreakReason, CannotRebuild, UserError
+from smelt.capture.breaks import Break, BreakReason, CannotRebuild, Restart, UserError
 from smelt.capture.dynamic import Changes
 from smelt.capture.frames import Frame, Unread, slot_names
 from smelt.capture.guards import GuardList
-from smelt.capture.interpreter import Interpreter, Restart
+from smelt.capture.interpreter import Interpreter
 from smelt.capture.opcodes import store_unread
 from smelt.capture.residual import Residual, Writer
+from smelt.capture.speculation import PATIENCE
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor], Report, Options], Callable[..., Any]]
 Slots = tuple[Any, ...]
@@ -54,6 +56,7 @@ Begin = Callable[[Interpreter], Frame]
 _REGISTERED = (
     builtins,
     calls,
+    checks,
     container_builtins,
     custom_ops,
     exceptions,
@@ -195,8 +198,17 @@ class Session:
 
     def _capture(self, key: Any, place: Place, begin: Begin) -> None:
         self._compiling = 0.0
+        again: Restart | None = None
+        while True:
+            try:
+                self._capture_once(key, place, begin, again)
+                return
+            except Restart as restart:  # the residual would have to show what is not known yet
+                again = restart
+
+    def _capture_once(self, key: Any, place: Place, begin: Begin, again: Restart | None) -> None:
         try:
-            vm, frame, stop = self._interpret(place, begin)
+            vm, frame, stop = self._interpret(place, begin, again)
         except UserError:
             # eager raises it as well, with the user's own traceback; one that keeps raising is not tried forever
             place.failed += 1
@@ -218,16 +230,18 @@ class Session:
             title = refused.title if isinstance(refused, Break) else f"{refused} leaves the frame"
             self._refuse(place, Break(title, "residual code cannot make it", "return tensors and plain objects"))
 
-    def _interpret(self, place: Place, begin: Begin) -> tuple[Interpreter, Frame, Break | None]:
-        stop_at, cause = -1, None
+    def _interpret(self, place: Place, begin: Begin, again: Restart | None) -> tuple[Interpreter, Frame, Break | None]:
+        patience = self.options.recompile_limit - 1 if self.options.fullgraph else PATIENCE
+        stop_at, cause = (-1, None) if again is None else (again.step, again.stop)
         while True:
-            vm = Interpreter(decoding.decode, place.changes, self.options.dynamic)
+            speculates = len(place.versions) < patience
+            vm = Interpreter(decoding.decode, place.changes, self.options.dynamic, speculates)
             try:
                 frame = begin(vm)
                 stop = vm.run_root(frame, stop_at)
                 return vm, frame, cause if stop is not None and cause is not None else stop
-            except Restart as again:
-                stop_at, cause = again.step, again.stop
+            except Restart as late:
+                stop_at, cause = late.step, late.stop
             except (UserError, Break, Exception) as error:
                 if not self._without_symbols(place, vm, error):
                     raise

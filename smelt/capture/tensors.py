@@ -19,7 +19,10 @@ from smelt.capture import _native as native
 from smelt.capture.breaks import Break, UserError
 from smelt.capture.graph_module import CapturedGraph
 from smelt.capture.registry import READ
+from smelt.capture.settle import settle
 from smelt.capture.sources import Source
+from smelt.capture.speculation import Speculation
+from smelt.graph.answers import DataDependent
 from smelt.graph.meta import extent, meta_of
 from smelt.graph.modes import MODE_CHANGES
 from smelt.graph.symint import from_torch, to_torch
@@ -57,12 +60,14 @@ class Tensors:
         self.watch = Watch(self)
         self.traced: dict[int, TraceTensor] = {}
         self.nodes: dict[int, fx.Node] = {}
+        self.made: dict[fx.Node, TraceTensor] = {}
         self.real: dict[int, torch.Tensor] = {}
         self._alive: list[Any] = []
         self._written: set[int] = set()
         self._first: fx.Node | None = None
         self._factories = TraceMode()
         self._sizes: dict[str, fx.Node] = {}
+        self.speculation = Speculation(self, vm.speculates)
 
     # -- identity -------------------------------------------------------------------------------------------------
 
@@ -168,6 +173,7 @@ class Tensors:
 
     def _own(self, tensor: TraceTensor, node: fx.Node) -> None:
         self.nodes[id(tensor)] = node
+        self.made[node] = tensor
         self._alive.append(tensor)
 
     # -- recording ------------------------------------------------------------------------------------------------
@@ -187,7 +193,14 @@ class Tensors:
         if kwargs:
             _collect(kwargs, found)
         versions = [_version(t) for t in found]
-        out = self._run(target, args, kwargs)
+        try:
+            out = self._run(target, args, kwargs)
+        except _ValuesNeededError as needed:
+            out = settle(self.vm, target, args, kwargs, method)
+            if out is None:
+                error = needed.error
+                raise Break(error.what, error.why or "", error.hint or "") from None
+            return out
         changed = any(_version(t) != v for t, v in zip(found, versions, strict=True))
         if not changed and not self._fresh(out):
             if isinstance(out, torch.Tensor) and type(out) is not TraceTensor:
@@ -206,11 +219,18 @@ class Tensors:
             with self._factories:  # also for tensors that composite operators make on the way
                 return target(*args, **kwargs)
         except Unsupported as error:
+            if isinstance(error, DataDependent):
+                raise _ValuesNeededError(error) from None
             raise Break(error.what, error.why or "", error.hint or "") from None
         except NotImplementedError as error:
             raise Break(f"{_name(target)} cannot be traced", str(error).splitlines()[0] if str(error) else "") from None
         except Exception as error:
             raise UserError(error) from None
+
+    def is_written(self, node: fx.Node) -> bool:
+        """Whether anything wrote to the memory of the node's tensor after it was made."""
+        tensor = self.made.get(node)
+        return node in self.mutated or tensor is not None and id(tensor.place.storage) in self._written
 
     def _fresh(self, out: Any) -> bool:
         if type(out) is TraceTensor:
@@ -251,6 +271,7 @@ class Tensors:
 
     def finish(self, outputs: Sequence[TraceTensor], ambient: Any) -> tuple[fx.GraphModule | None, list[Input], int]:
         """Close the graph: (module, inputs that it uses, number of operations); no module when nothing is computed."""
+        self.speculation.finish()
         ambient.close(self.graph)
         result = self.graph.output(tuple(self.nodes[id(t)] for t in outputs))
         result.meta["val"] = tuple(meta_of(t) for t in outputs)
@@ -328,6 +349,14 @@ class Tensors:
 def _version(tensor: TraceTensor) -> tuple[int, int]:
     """Changes with every write, whoever counts it."""
     return tensor._version, tensor.place.storage.version
+
+
+class _ValuesNeededError(Exception):
+    """A call of torch needs the values of a tensor."""
+
+    def __init__(self, error: DataDependent) -> None:
+        super().__init__(error.what)
+        self.error = error
 
 
 def share_no_memory(*tensors: torch.Tensor) -> bool:

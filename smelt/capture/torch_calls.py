@@ -8,11 +8,10 @@ from typing import Any
 import torch
 import torch.overrides
 from torch._ops import OpOverload, OpOverloadPacket
-from torch.distributions import Distribution, distribution
 
 from smelt.base import torch_c
 from smelt.capture import _native as native
-from smelt.capture.breaks import Break, UserError, user
+from smelt.capture.breaks import Break, user
 from smelt.capture.registry import ATTR, CALL, constant, special
 from smelt.graph.trace import TraceTensor
 
@@ -206,35 +205,6 @@ def is_tensor(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def annotate(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.jit.annotate(type, value)`: the value; the type is for another compiler."""
     return [*args, *kwargs.values()][1]
-
-
-@special(torch._assert)
-def assert_that(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """`torch._assert(condition, message)`: a condition on tensors is not checked in a graph."""
-    if type(args[0]) is not TraceTensor and not args[0]:
-        raise UserError(AssertionError(*args[1:]))
-
-
-@special(torch._is_all_true)
-def is_all_true(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The check of a distribution's parameters or sample: a condition on tensors is not checked in a graph.
-
-    Like `assert`, it only raises, and torch lets a program switch it off. Elsewhere the answer needs values.
-    """
-    if vm.where().code in _VALIDATION and type(args[0]) is TraceTensor:
-        return True
-    return call_torch(vm, torch._is_all_true, args, kwargs)
-
-
-_VALIDATION = {
-    function.__code__
-    for function in (
-        Distribution.__init__,
-        Distribution._validate_sample,
-        getattr(distribution, "_all_true_or_runtime_assert", None),  # asks on behalf of both from torch 2.15 on
-    )
-    if function is not None
-}
 
 
 @special(torch.autograd.grad, torch.autograd.backward)

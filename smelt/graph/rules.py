@@ -399,6 +399,10 @@ def _statistics(x: TensorMeta, *parameters: Any) -> torch.dtype:
     return next((val_of(p).dtype for p in parameters if p is not None), x.dtype)
 
 
+def _repeat_interleave(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    return _fresh(val_of(args[0]), (kwargs["output_size"],))
+
+
 def _layer_norm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     x, shape, weight, bias, _ = args
     val = val_of(x)
@@ -455,6 +459,7 @@ def _group_norm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 _RULES: dict[OpOverload, Rule] = {
+    aten.repeat_interleave.Tensor: _repeat_interleave,
     aten.mm.default: _mm,
     aten.bmm.default: _mm,
     aten.addmm.default: _addmm,

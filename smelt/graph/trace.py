@@ -391,6 +391,13 @@ def _unknown_shape(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
     raise depends_on_values(f"{func}")
 
 
+def _repeats(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """As many indices as `output_size` says, or as nobody knows."""
+    if kwargs.get("output_size") is None:
+        raise depends_on_values(f"{func}")
+    return _ordinary(func, op_info(func), args, kwargs, recorder)
+
+
 def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     """`x.t_()` and its kind: the tensor object moves to a view of the place where it was."""
     view = op_info(func).functional
@@ -459,7 +466,7 @@ _SPECIAL: dict[OpOverload, Rule] = {
     aten._unique2.default: _unknown_shape,
     aten.unique_consecutive.default: _unknown_shape,
     aten.unique_dim.default: _unknown_shape,
-    aten.repeat_interleave.Tensor: _unknown_shape,
+    aten.repeat_interleave.Tensor: _repeats,
     aten.equal.default: _unknown_shape,
 }
 

@@ -14,6 +14,26 @@ transformers = pytest.importorskip("transformers")
 timm = pytest.importorskip("timm")
 
 
+class Hidden(torch.nn.Module):
+    """The result of its norm is not used, its statistics are."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        self.norm(x)
+        return x * 2
+
+
+def test_statistics_of_an_unused_norm_are_kept():
+    model, expected = Hidden(), Hidden()
+    x = torch.randn(3, 4)
+    assert same(compiled(model)(x), expected(x))
+    assert same(dict(model.named_buffers()), dict(expected.named_buffers()))
+    assert not torch.equal(model.norm.running_mean, torch.zeros(4))
+
+
 def bert():
     config = transformers.BertConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=100

@@ -231,8 +231,8 @@ def comprehension(x):
 @case(1)
 def print_tensor(x):
     y = x + 1
-    str(y)
-    return y * 2
+    shown = str(y)
+    return y * len(shown)
 
 
 @case(1)

@@ -1,0 +1,171 @@
+"""Operators whose answer, or whose number of elements, depends on values: the same in a form with known shapes.
+
+The values come from `speculation`; where they stay unknown, the graph ends at the operator.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from smelt.graph.trace import TraceTensor
+
+
+def settle(vm: Any, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str | None = None) -> Any:
+    """The call again, in a form whose shapes are known, or its answer; None when values stay unknown.
+
+    Raises:
+        Break, UserError: as any call of torch.
+    """
+    name = getattr(target, "__name__", "")
+    form = FORMS.get(name)
+    if form is not None and args and type(args[0]) is TraceTensor:
+        found = form(vm, *args, **kwargs)
+        if found is not None:
+            return found
+    first = 1 if method is not None else 0
+    numbers = (*args[:first], *_numbers(vm, args[first:]))
+    named = dict(zip(kwargs, _numbers(vm, tuple(kwargs.values())), strict=True))
+    if _leaves((args, dict(kwargs))) == _leaves((numbers, named)):
+        return None
+    return vm.tensors.run(target, numbers, named, method)
+
+
+def _leaves(value: Any) -> list[int]:
+    return [id(leaf) for leaf in pytree.tree_leaves(value)]
+
+
+def _numbers(vm: Any, value: Any) -> Any:
+    """Sizes and indices with the numbers that their tensors without dimensions stand for."""
+    kind = type(value)
+    if kind is TraceTensor:
+        if value.dim() or value.dtype.is_floating_point:
+            return value
+        found = vm.tensors.speculation.value(value)
+        return value if found is None else found.item()
+    if kind is tuple or kind is list:
+        return kind(_numbers(vm, each) for each in value)
+    if kind is slice:
+        parts = value.start, value.stop, value.step
+        found = _numbers(vm, parts)
+        return value if all(a is b for a, b in zip(parts, found, strict=True)) else slice(*found)
+    return value
+
+
+def _places(vm: Any, mask: TraceTensor) -> tuple[Any, ...] | None:
+    """The indices of a mask's true elements, one tensor a dimension."""
+    count = vm.tensors.speculation.count(mask)
+    if count is None:
+        return None
+    found = vm.tensors.run(torch.nonzero_static, (mask,), {"size": count})
+    return tuple(vm.tensors.run(torch.unbind, (found, 1), {}))
+
+
+def _getitem(vm: Any, tensor: TraceTensor, key: Any) -> Any:
+    """`tensor[mask]`, `tensor[mask, ...]`"""
+    key = _numbers(vm, key) if isinstance(key, (slice, tuple)) else key
+    whole: list[Any] = []
+    for part in key if isinstance(key, tuple) else (key,):
+        if type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8):
+            places = _places(vm, part)
+            if places is None:
+                return None
+            whole.extend(places)
+        else:
+            whole.append(part)
+    if len(whole) == 1 and whole[0] is key:
+        return None
+    return vm.tensors.run(operator.getitem, (tensor, tuple(whole)), {})
+
+
+def _nonzero(vm: Any, tensor: TraceTensor, *, as_tuple: bool = False) -> Any:
+    """`torch.nonzero(tensor)`"""
+    if as_tuple:
+        return _places(vm, tensor)
+    count = vm.tensors.speculation.count(tensor)
+    return None if count is None else vm.tensors.run(torch.nonzero_static, (tensor,), {"size": count})
+
+
+def _where(vm: Any, condition: TraceTensor, *rest: Any) -> Any:
+    """`torch.where(condition)`"""
+    return None if rest else _places(vm, condition)
+
+
+def _masked_select(vm: Any, tensor: TraceTensor, mask: TraceTensor) -> Any:
+    """`torch.masked_select(tensor, mask)`"""
+    if tensor.shape != mask.shape:
+        tensor, mask = vm.tensors.run(torch.broadcast_tensors, (tensor, mask), {})
+    return _getitem(vm, tensor, mask)
+
+
+def _repeat_interleave(vm: Any, tensor: TraceTensor, *args: Any, **kwargs: Any) -> Any:
+    """`torch.repeat_interleave(tensor, repeats)`"""
+    repeats = args[0] if args else kwargs.get("repeats", tensor)
+    if type(repeats) is not TraceTensor or kwargs.get("output_size") is not None:
+        return None
+    values = vm.tensors.speculation.value(repeats)
+    if values is None:
+        return None
+    size = int(values.sum())
+    if repeats.numel() == 1 and type(tensor) is TraceTensor and repeats is not tensor and tensor.dim():
+        dim = args[1] if len(args) > 1 else kwargs.get("dim")
+        size *= tensor.numel() if dim is None else tensor.shape[dim]
+    return vm.tensors.run(torch.repeat_interleave, (tensor, *args), {**kwargs, "output_size": size})
+
+
+def _one_hot(vm: Any, tensor: TraceTensor, num_classes: int = -1) -> Any:
+    """`F.one_hot(tensor)`"""
+    values = vm.tensors.speculation.value(tensor) if num_classes == -1 else None
+    if values is None:
+        return None
+    return vm.tensors.run(torch.nn.functional.one_hot, (tensor, int(values.max()) + 1), {})
+
+
+def _item(vm: Any, tensor: TraceTensor) -> Any:
+    """`tensor.item()` and the conversions of Python."""
+    values = vm.tensors.speculation.value(tensor)
+    return None if values is None else values.item()
+
+
+def _tolist(vm: Any, tensor: TraceTensor) -> Any:
+    """`tensor.tolist()`"""
+    values = vm.tensors.speculation.value(tensor)
+    return None if values is None else values.tolist()
+
+
+def _is_nonzero(vm: Any, tensor: TraceTensor) -> Any:
+    """`torch.is_nonzero(tensor)`"""
+    values = vm.tensors.speculation.value(tensor)
+    return None if values is None else bool(values)
+
+
+def _equal(vm: Any, tensor: TraceTensor, other: TraceTensor) -> Any:
+    """`torch.equal(tensor, other)`"""
+    if tensor.shape != other.shape:
+        return False
+    same = vm.tensors.run(torch.all, (vm.tensors.run(torch.eq, (tensor, other), {}),), {})
+    return _is_nonzero(vm, same)
+
+
+FORMS: dict[str, Callable[..., Any]] = {
+    "getitem": _getitem,
+    "__getitem__": _getitem,
+    "nonzero": _nonzero,
+    "argwhere": _nonzero,
+    "where": _where,
+    "masked_select": _masked_select,
+    "repeat_interleave": _repeat_interleave,
+    "one_hot": _one_hot,
+    "item": _item,
+    "__int__": _item,
+    "__index__": _item,
+    "tolist": _tolist,
+    "__bool__": _is_nonzero,
+    "is_nonzero": _is_nonzero,
+    "equal": _equal,
+}
+"""What to do instead, by the name of a torch function or method."""

@@ -1,0 +1,237 @@
+"""Values that steer a program and come from masks, ids and lengths: read now, checked before every later call.
+
+`if mask.all()`, `lengths.tolist()` or `x[mask]` ask for values. When these follow from whole numbers and booleans among
+the arguments (or from the module's own tensors), they are computed from the real tensors of this call, the capture goes
+on with them, and a guard computes them again: like sizes, such values seldom change. A place that was captured
+`PATIENCE` times ends its graph there instead, and so does everything that follows from floating point arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from smelt.capture import _native as native
+from smelt.capture.graph_module import CapturedGraph
+from smelt.graph.known import known_value
+from smelt.graph.trace import TraceTensor
+
+PATIENCE = 3
+"""Versions of one place, from which on values are not taken for granted any more."""
+
+ASKED = 1024
+"""Elements of the largest tensor whose values are asked for."""
+
+NODES = 64
+"""The longest computation that a guard repeats."""
+
+ELEMENTS = 1 << 24
+"""The largest tensor on the way."""
+
+ONLY_SHAPE = frozenset(
+    {"expand_as", "view_as", "reshape_as", "type_as", "new_zeros", "new_ones", "new_full", "new_tensor"}
+)
+"""Methods of whose last tensor argument only the shape, dtype or device counts."""
+
+
+class Refused(Exception):
+    """These values cannot be taken for granted."""
+
+
+class Speculation:
+    """What one capture takes for granted about values.
+
+    Args:
+        tensors: the capture's tensors.
+        allowed: False: every question for values ends the graph.
+    """
+
+    def __init__(self, tensors: Any, allowed: bool) -> None:
+        self.tensors, self.allowed = tensors, allowed
+        self._computed: dict[fx.Node, Any] = {}
+        self._asked: dict[tuple[fx.Node, Callable[..., Any]], torch.Tensor] = {}
+
+    def value(self, tensor: TraceTensor) -> torch.Tensor | None:
+        """A real tensor with the values of `tensor`, known or taken for granted; None: they stay unknown."""
+        known = known_value(tensor)
+        if known is not None:
+            return known
+        if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.numel() > ASKED:
+            return None
+        return self._ask(tensor, _itself)
+
+    def count(self, mask: TraceTensor) -> int | None:
+        """How many elements of `mask` are not zero."""
+        found = self._ask(mask, torch.count_nonzero)
+        return None if found is None else int(found)
+
+    def _ask(self, tensor: TraceTensor, question: Callable[..., Any]) -> torch.Tensor | None:
+        node = self.tensors.nodes.get(id(tensor))
+        if node is None or not self.allowed:
+            return None
+        key = (node, question)
+        if key not in self._asked:
+            try:
+                with torch.no_grad(), _Plain():
+                    self._asked[key] = question(self._run(node)).clone()
+            except (Refused, RuntimeError):
+                return None
+            self.tensors.vm.work += 1
+        return self._asked[key]
+
+    # -- computing ----------------------------------------------------------------------------------------------------
+
+    def _run(self, node: fx.Node) -> Any:
+        """The real value of a node."""
+        if node in self._computed:
+            return self._computed[node]
+        program = self._program(node)
+        for each in program:
+            if each in self._computed:
+                continue
+            if each.op == "placeholder":
+                value = self._input(each).tensor
+            else:
+                args, kwargs = fx.node.map_arg((_only_shape(each, blank), each.kwargs), self._computed.__getitem__)
+                value = _call(each, args, kwargs)
+                self._verify(each, value)
+            self._computed[each] = value
+        return self._computed[node]
+
+    def _program(self, node: fx.Node) -> list[fx.Node]:
+        """What `node` needs, in order.
+
+        Raises:
+            Refused: it is too long, or not a function of values that may be taken for granted.
+        """
+        needed: set[fx.Node] = set()
+        waiting = [node]
+        while waiting:
+            each = waiting.pop()
+            if each in needed:
+                continue
+            needed.add(each)
+            if len(needed) > NODES or self.tensors.is_written(each):
+                raise Refused
+            if each.op == "placeholder":
+                self._check_input(each)
+            elif each.op not in ("call_function", "call_method"):
+                raise Refused
+            else:
+                fx.node.map_arg((_only_shape(each, _nothing), each.kwargs), waiting.append)
+        return [each for each in self.tensors.graph.nodes if each in needed]
+
+    def _check_input(self, node: fx.Node) -> None:
+        given = self._input(node)
+        tensor = given.tensor
+        if given.source.kind != native.MODULE_MEMBER and (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+            raise Refused
+        if type(tensor) is not torch.Tensor and not isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer)):
+            raise Refused
+
+    def _input(self, node: fx.Node) -> Any:
+        found = next((i for i in self.tensors.inputs if i.node is node), None)
+        if found is None:  # a size
+            raise Refused
+        return found
+
+    @staticmethod
+    def _verify(node: fx.Node, value: Any) -> None:
+        """The modes of the moment may differ from those that the node was recorded under."""
+        seen: Any = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            if tuple(value.shape) != tuple(seen.shape) or value.dtype is not seen.dtype or value.numel() > ELEMENTS:
+                raise Refused
+
+    # -- the guard ---------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Add the guard for everything that was taken for granted."""
+        if not self._asked:
+            return
+        needed: dict[fx.Node, None] = {}
+        for node, _ in self._asked:
+            needed |= dict.fromkeys(self._program(node))
+        fetch = self.tensors.vm.guards.fetch
+        inputs = sorted((self._input(n) for n in needed if n.op == "placeholder"), key=lambda i: fetch(i.source))
+        if not inputs:
+            return  # it follows from the program's text alone
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {}
+
+        def blanks(*of: Any) -> fx.Node:
+            return graph.call_function(blank, of)
+
+        for given in inputs:
+            copies[given.node] = graph.placeholder(given.node.name)
+        for node in self.tensors.graph.nodes:
+            if node in needed and node not in copies:
+                args = tuple(fx.node.map_arg(each, lambda n: copies.get(n, n)) for each in _only_shape(node, blanks))
+                kwargs = fx.node.map_arg(node.kwargs, copies.__getitem__)
+                copies[node] = graph.create_node(node.op, node.target, args, kwargs)
+        asked = [(copies[node], question) for node, question in self._asked]
+        graph.output(tuple(n if q is _itself else graph.call_function(q, (n,)) for n, q in asked))
+        check = ValuesHold(CapturedGraph({}, graph), tuple(self._asked.values()))
+        self.tensors.vm.guards.python(check, [given.source for given in inputs])
+
+
+class ValuesHold:
+    """A guard: the values that a capture took for granted are those of these inputs."""
+
+    def __init__(self, program: fx.GraphModule, expected: tuple[torch.Tensor, ...]) -> None:
+        self.program, self.expected = program, expected
+        shown = ", ".join(str(each.tolist())[:60] for each in expected[:4])
+        self.__name__ = f"values_are[{shown}{', ...' if len(expected) > 4 else ''}]"
+
+    def __call__(self, *inputs: torch.Tensor) -> bool:
+        try:
+            with torch.no_grad():
+                found = self.program(*inputs)
+        except (RuntimeError, IndexError):  # not even the shapes fit
+            return False
+        return all(map(torch.equal, found, self.expected))
+
+
+class _Plain(TorchDispatchMode):
+    """Lets operators pass that are functions of their arguments: no random numbers, nothing written."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise Refused
+        return func(*args, **(kwargs or {}))
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _call(node: fx.Node, args: Any, kwargs: Any) -> Any:
+    target: Any = node.target
+    return getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
+
+
+def _only_shape(node: fx.Node, stand_in: Callable[..., Any]) -> tuple[Any, ...]:
+    """The node's arguments, with `stand_in(shape, dtype, device)` for a tensor whose values do not matter."""
+    if node.op != "call_method" or node.target not in ONLY_SHAPE:
+        return node.args
+    at = 1 if str(node.target).endswith("_as") else 0
+    like = node.args[at] if len(node.args) > at else None
+    if not isinstance(like, fx.Node) or like.meta["val"].symbolic:
+        return node.args
+    seen = like.meta["val"]
+    return (*node.args[:at], stand_in(tuple(seen.shape), seen.dtype, seen.device), *node.args[at + 1 :])
+
+
+def blank(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor of that shape that takes no memory."""
+    return torch.zeros((), dtype=dtype, device=device).expand(shape)
+
+
+def _nothing(*of: Any) -> None:
+    return None

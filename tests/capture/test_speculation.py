@@ -1,0 +1,157 @@
+"""smelt/capture/speculation.py: values of masks and lengths are read while capturing, and guarded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import smelt
+from smelt.capture.speculation import PATIENCE
+from tests.capture.harness import check, compiled, same
+
+X = torch.arange(12.0).reshape(3, 4)
+MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]])
+
+
+def branch(x: Any, mask: Any) -> Any:
+    return x * 2 if mask.bool().all() else x * mask
+
+
+def lengths(x: Any, mask: Any) -> Any:
+    return torch.cat([x[i, :n] for i, n in enumerate(mask.sum(1).tolist())])
+
+
+def item(x: Any, mask: Any) -> Any:
+    return x[:, : mask.sum(1).max().item()] * int(mask[0, 0])
+
+
+def index_of_slice(x: Any, mask: Any) -> Any:
+    return x[:, : mask.sum(1).max()]
+
+
+def factory(x: Any, mask: Any) -> Any:
+    return torch.arange(mask.sum()) + x.sum()
+
+
+def selected(x: Any, mask: Any) -> Any:
+    return x[mask.bool()].sum() + x[mask > 0, None].mean() + torch.masked_select(x, mask.bool()).sum()
+
+
+def places(x: Any, mask: Any) -> Any:
+    rows, columns = torch.where(mask > 0)
+    return (
+        x[rows, columns]
+        + torch.nonzero(mask).sum()
+        + torch.nonzero(mask, as_tuple=True)[0]
+        + torch.argwhere(mask).sum()
+    )
+
+
+def repeated(x: Any, mask: Any) -> Any:
+    return torch.repeat_interleave(x, mask.sum(1), dim=0), torch.repeat_interleave(mask.sum(1))
+
+
+def classes(x: Any, mask: Any) -> Any:
+    return nn.functional.one_hot(mask) * x.sum()
+
+
+def equal(x: Any, mask: Any) -> Any:
+    return x + 1 if torch.equal(mask, mask * mask) else x - 1
+
+
+def expanded(x: Any, mask: Any) -> Any:
+    return x.exp()[mask.bool().unsqueeze(0).expand_as(x[None])[0]].sum()
+
+
+FUNCTIONS = [expanded, branch, lengths, item, index_of_slice, factory, selected, places, repeated, classes, equal]
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)
+def test_one_graph_and_never_stale(fn: Any) -> None:
+    check(fn, X, MASK, graphs=1)
+    run = compiled(fn)
+    for mask in (MASK, torch.ones_like(MASK), MASK, MASK.flip(0), MASK.flip(1), 2 * MASK, MASK):
+        assert same(run(X, mask), fn(X, mask))
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)
+def test_values_that_keep_changing_end_the_graph(fn: Any) -> None:
+    run = compiled(fn)
+    for seed in range(12):
+        mask = (torch.rand(3, 4, generator=torch.Generator().manual_seed(seed)) > 0.4).long()
+        mask[:, 0] = 1
+        assert same(run(X, mask), fn(X, mask))
+    session = run._smelt_session
+    assert not any(place.given_up for place in session.places.values())
+    first = next(iter(session.places.values()))
+    assert len(first.versions) <= PATIENCE + 1
+
+
+def test_fullgraph_takes_values_for_granted_up_to_its_limit() -> None:
+    run = compiled(lengths, fullgraph=True)
+    for end in range(1, 5):
+        mask = torch.zeros_like(MASK)
+        mask[:, :end] = 1
+        assert same(run(X, mask), lengths(X, mask))
+    assert not run._smelt_session.breaks
+
+
+def test_floating_point_arguments_are_data() -> None:
+    def fn(x: Any) -> Any:
+        return x * 2 if (x > 3).any() else x
+
+    check(fn, X, breaks=1)
+
+
+def test_module_tensors_may_steer() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("chance", torch.tensor(0.5))
+
+        def forward(self, x: Any) -> Any:
+            return x * 2 if self.chance > 0 else x
+
+    model = Model()
+    run = smelt.compile(model, backend="eager", fullgraph=True)
+    assert same(run(X), X * 2)
+    model.chance.zero_()
+    assert same(run(X), X)
+
+
+def test_random_and_written_values_are_not_taken_for_granted() -> None:
+    def draws(x: Any, mask: Any) -> Any:
+        return x * 2 if torch.randint(0, 2, (1,)) > 0 else x
+
+    def writes(x: Any, mask: Any) -> Any:
+        mask.add_(1)
+        return x * 2 if mask.sum() > 10 else x
+
+    check(draws, X, MASK, breaks=1)
+    check(writes, X, MASK, breaks=1)
+
+
+def test_long_computations_are_not_repeated_by_guards() -> None:
+    def fn(x: Any, mask: Any) -> Any:
+        for _ in range(100):
+            mask = mask + 1
+        return x * 2 if mask.sum() > 10 else x
+
+    check(fn, X, MASK, breaks=1)
+
+
+def test_gradients_pass_through_selections() -> None:
+    found = []
+    for run in (selected, smelt.compile(selected, fullgraph=True)):
+        x = X.clone().requires_grad_()
+        run(x, MASK).backward()
+        found.append(x.grad)
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_the_guard_is_printed() -> None:
+    lines = check(branch, X, MASK).guards[0]
+    assert any("values_are[False](mask)" in line for line in lines)
