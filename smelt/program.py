@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.arena import place_buffers
 from smelt.base.options import Options
 from smelt.codegen.host import Rendered
 from smelt.prims.table import PRIMS
@@ -14,11 +15,15 @@ from smelt.runtime.build import build
 from smelt.runtime.externs import EXTERNS, Candidate, ExternKernel, extern, spec_of
 from smelt.runtime.fallback import Slot
 from smelt.runtime.launch import launch, launch_short
-from smelt.runtime.memory import empty_strided
+from smelt.runtime.memory import empty_strided, fresh
+from smelt.runtime.sizes import Sized, Version
 from smelt.runtime.workspace import Workspaces
 
-Program = Callable[[list[torch.Tensor]], list[torch.Tensor]]
-"""Boxed: it may clear the list of inputs, which frees what it no longer needs. Results have the graph's strides."""
+Program = Callable[[list[Any]], list[Any]]
+"""Boxed: it may clear the list of inputs, which frees what it no longer needs. Results have the graph's strides.
+
+Of a graph with symbolic sizes the last inputs are the values of its symbols.
+"""
 
 
 def load(rendered: Rendered, options: Options) -> Program:
@@ -41,6 +46,10 @@ def load(rendered: Rendered, options: Options) -> Program:
         "launch": launch,
         "launch_short": launch_short,
         "empty_strided": empty_strided,
+        "fresh": fresh,
+        "place_buffers": place_buffers,
+        "Sized": Sized,
+        "Version": Version,
         "torch": torch,
         "address": addresses.__getitem__,
         "constants": rendered.constants,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 import torch
 
@@ -14,6 +15,7 @@ from smelt.loops.ir import BOOLEAN, Condition, Index, Pointwise
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Runtime, flat_index
+from smelt.shapes.size import Division, Factor, IntLike, Modulo, Size, Symbol, known_at_most, same, terms_of
 
 CALLS = re.compile(r"\bm_(\w+)\(")
 
@@ -23,10 +25,11 @@ FAULT = "!fault"
 
 
 class Arguments:
-    """Pointer parameters of a kernel, in order of first use."""
+    """Parameters of a kernel, in order of first use: pointers, and behind them the symbols of its sizes."""
 
     def __init__(self) -> None:
         self.buffers: list[str] = []
+        self.symbols: list[Symbol] = []
         self.written: set[str] = set()
 
     def pointer(self, buffer: str) -> str:
@@ -34,6 +37,12 @@ class Arguments:
         if buffer not in self.buffers:
             self.buffers.append(buffer)
         return f"a{self.buffers.index(buffer)}"
+
+    def symbol(self, symbol: Symbol) -> str:
+        """The parameter that holds the value of a symbol."""
+        if symbol not in self.symbols:
+            self.symbols.append(symbol)
+        return f"z{self.symbols.index(symbol)}"
 
 
 class BodyRenderer:
@@ -46,6 +55,41 @@ class BodyRenderer:
         self.masks: list[V] = []
         self.scalar_depth = 0
         self.range_flag: str | None = None
+
+    # sizes
+
+    def size(self, value: IntLike) -> str:
+        """C text of a size: a number, or what is computed from symbols once, at the start of the kernel."""
+        if not isinstance(value, Size):
+            return str(value)
+        text = self.polynomial(value)
+        return text if text.isalnum() else self.scopes.define("int64_t", text, torch.int64, 0, "d").text
+
+    def int_size(self, value: IntLike) -> str:
+        """A size below 2^31 as the bound of an `int`, which vector loops count with."""
+        text = self.size(value)
+        return self.scopes.define("int", f"(int){text}", torch.int32, 0, "e").text if isinstance(value, Size) else text
+
+    def polynomial(self, value: IntLike) -> str:
+        """C text of a size over the kernel's parameters."""
+        parts = []
+        for monomial, c in terms_of(value):
+            factors = [self.factor(f) for f in monomial]
+            parts.append(" * ".join(factors if c == 1 and factors else [str(c), *factors]))
+        return " + ".join(parts).replace("+ -", "- ") or "0"
+
+    def factor(self, factor: Factor) -> str:
+        match factor:
+            case Symbol():
+                return self.arguments.symbol(factor)
+            case Division(of=of, by=by):
+                above, below = self.size(of), self.size(by)
+                if isinstance(factor, Modulo):
+                    rest = f"({above} % {below})"
+                    return rest if known_at_most(0, of) else f"(({rest} + {below}) % {below})"
+                down = "" if known_at_most(0, of) else f" - ({above} % {below} < 0)"  # C rounds towards zero
+                return f"({above} / {below}{down})"
+        raise AssertionError(factor)
 
     # index expressions
 
@@ -65,10 +109,13 @@ class BodyRenderer:
         """C text of an index expression, in int64 except over the innermost variable alone."""
         parts = []
         # by generated name: the text of equal kernels must not depend on how variables were called before
-        for name, c in sorted((self.atom_text(atom), c) for atom, c in expr.terms):
-            parts.append(name if c == 1 else f"{c} * {name}" if abs(c) < 2**31 else f"(int64_t){c} * {name}")
-        if expr.const or not parts:
-            parts.append(str(expr.const))
+        for name, c in sorted(((self.atom_text(atom), c) for atom, c in expr.terms), key=itemgetter(0)):
+            if isinstance(c, Size):
+                parts.append(f"{self.size(c)} * {name}")
+            else:
+                parts.append(name if c == 1 else f"{c} * {name}" if abs(c) < 2**31 else f"(int64_t){c} * {name}")
+        if not same(expr.const, 0) or not parts:
+            parts.append(self.size(expr.const))
         return " + ".join(parts).replace("+ -", "- ")
 
     def atom_text(self, atom: Atom) -> str:
@@ -81,12 +128,21 @@ class BodyRenderer:
                 return text
         return self.names[atom]
 
-    def division(self, of: Expr, by: int, sign: str) -> str:
+    def division(self, of: Expr, by: IntLike, sign: str) -> str:
         """Floor division or remainder; operands that may be negative are shifted by a multiple of the divisor."""
         low, _ = of.range()
+        if isinstance(by, Size) or isinstance(low, Size):
+            return self.symbolic_division(of, by, sign)
         shift = -(low // by) if low < 0 else 0
         inner = f"({self.text_of(of + shift * by)}) {sign} {by}"
         return f"({inner} - {shift})" if shift and sign == "/" else f"({inner})"
+
+    def symbolic_division(self, of: Expr, by: IntLike, sign: str) -> str:
+        above, below = f"({self.text_of(of)})", self.size(by)
+        if known_at_most(0, of.range()[0]):
+            return f"({above} {sign} {below})"
+        rest = f"{above} % {below}"  # C rounds towards zero
+        return f"({above} / {below} - ({rest} < 0))" if sign == "/" else f"(({rest} + {below}) % {below})"
 
     # Ops
 
@@ -150,7 +206,9 @@ class BodyRenderer:
         self.used.add(function)
         return f"{function}({argument})"
 
-    def constant(self, value: bool | int | float, dtype: torch.dtype) -> V:
+    def constant(self, value: bool | int | float | Size, dtype: torch.dtype) -> V:
+        if isinstance(value, Size):
+            return self.convert(V(self.size(value), torch.int64, 0), torch.int64, dtype)
         return V(self.target.literal(value, dtype), dtype, 0)
 
     def integer(self, expr: Expr, dtype: torch.dtype) -> V:
@@ -205,44 +263,43 @@ class BodyRenderer:
     def mask(self, conditions: Sequence[Condition]) -> V:
         tests, depth = [], 0
         for c in conditions:
-            low, high = c.expr.range()
             text = self.text_of(c.expr)
             depth = max(depth, self.depth_of(c.expr))
-            if c.low is not None and low < c.low:
-                tests.append(f"({text} >= {c.low})")
-            if c.high is not None and high >= c.high:
-                tests.append(f"({text} < {c.high})")
-            if c.step != 1:
-                tests.append(f"(({text} - {c.low or 0}) % {c.step} == 0)")
+            if c.low is not None and c.open_low():
+                tests.append(f"({text} >= {self.size(c.low)})")
+            if c.high is not None and c.open_high():
+                tests.append(f"({text} < {self.size(c.high)})")
+            if not same(c.step, 1):
+                tests.append(f"(({text} - {self.size(0 if c.low is None else c.low)}) % {self.size(c.step)} == 0)")
         return self.scopes.define("bool", " & ".join(tests), torch.bool, depth, "m")
 
-    def indirect(self, value: V, size: int, wrap: bool) -> Expr:
+    def indirect(self, value: V, size: IntLike, wrap: bool) -> Expr:
         """A loaded index: negative ones wrap, what is out of range reads element 0 (and never outside the tensor)."""
         text = f"(int64_t){value.text}"
-        place = self.scopes.define("int64_t", text, torch.int64, value.depth, "j")
+        place, count = self.scopes.define("int64_t", text, torch.int64, value.depth, "j"), self.size(size)
         if wrap:
-            wrapped = f"{place.text} + ({place.text} < 0 ? {size} : 0)"
+            wrapped = f"{place.text} + ({place.text} < 0 ? {count} : 0)"
             place = self.scopes.define("int64_t", wrapped, torch.int64, value.depth, "j")
         self.check_range(place, size)
-        inside = f"(uint64_t){place.text} < {size} ? {place.text} : 0"
+        inside = f"(uint64_t){place.text} < {unsigned(count)} ? {place.text} : 0"
         place = self.scopes.define("int64_t", inside, torch.int64, value.depth, "j")
         return Expr(((Runtime(place.text, size, place), 1),), 0)
 
-    def check_range(self, place: V, size: int) -> None:
+    def check_range(self, place: V, size: IntLike) -> None:
         """Set the program's fault word when an index is out of range; the host then raises IndexError."""
         key = ("checked", place.text, size, tuple(m.text for m in self.masks))
         if self.scopes.find(key) is not None:
             return
         depth = max(place.depth, *(m.depth for m in self.masks)) if self.masks else place.depth
         self.scopes.remember(key, V("", torch.bool, depth))
-        test = " & ".join([f"((uint64_t){place.text} >= {size})", *(m.text for m in self.masks)])
+        test = " & ".join([f"((uint64_t){place.text} >= {unsigned(self.size(size))})", *(m.text for m in self.masks)])
         if depth > self.scalar_depth:
             self.range_flag = self.range_flag or self.scopes.name("bad")
             self.scopes.line(f"{self.range_flag} |= {test};", depth)
         else:
             self.scopes.line(f"if ({test}) *{self.arguments.pointer(FAULT)} = 1;", depth)
 
-    def random(self, seed: V, stream: int, index: Expr, count: int) -> V:
+    def random(self, seed: V, stream: int, index: Expr, count: IntLike) -> V:
         self.used.add("random")
         key = self.scopes.define("uint64_t", f"random_key({seed.text}, {stream})", torch.int64, seed.depth, "key")
         low = self.scopes.define("uint32_t", f"(uint32_t){key.text}", torch.int64, key.depth, "key")
@@ -260,6 +317,11 @@ class BodyRenderer:
             place = f"{start.text} + {place}"
         text = f"random_uniform({low.text}, {high.text}, {place})"
         return self.scopes.define("float", text, torch.float32, max(depth, key.depth))
+
+
+def unsigned(size: str) -> str:
+    """A size to compare an unsigned number with."""
+    return size if size.isdigit() else f"(uint64_t){size}"
 
 
 EXACT = frozenset("neg abs sign floor ceil trunc round where maximum minimum copysign".split())

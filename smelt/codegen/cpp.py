@@ -15,6 +15,7 @@ from smelt.codegen.scatter import render_scatter
 from smelt.codegen.target import Renderer
 from smelt.codegen.vector_math import header
 from smelt.schedule.plan import Schedule
+from smelt.shapes.size import Symbol, same
 
 KERNELS_PER_UNIT = 10
 
@@ -27,10 +28,11 @@ class CppRenderer(Renderer):
 
 @dataclass(frozen=True)
 class Launch:
-    """A call of kernel `kernel` (an index) with buffers as arguments."""
+    """A call of kernel `kernel` (an index) with buffers and symbols as arguments."""
 
     kernel: int
     buffers: tuple[str, ...]
+    symbols: tuple[Symbol, ...] = ()
 
 
 @dataclass
@@ -49,14 +51,14 @@ def render_kernels(plan: Schedule, target: Renderer) -> Kernels:
     launches: dict[int, Launch] = {}
     for number in plan.steps:
         group = plan.groups.get(number)
-        if group is None or any(v.size == 0 for v in group.order):
+        if group is None or any(same(v.size, 0) for v in group.order):
             continue
         kernel = render_scatter(group, plan, target) if group.scatter else render_kernel(group, plan, target)
-        key = (kernel.lines, kernel.types)
+        key = (kernel.lines, kernel.types, len(kernel.symbols))
         if key not in known:
             known[key] = len(kernels)
             kernels.append(kernel)
-        launches[number] = Launch(known[key], kernel.buffers)
+        launches[number] = Launch(known[key], kernel.buffers, kernel.symbols)
     return Kernels(kernels, launches, _units(kernels))
 
 

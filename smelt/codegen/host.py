@@ -2,6 +2,10 @@
 
 What it needs by name is handed in by whoever executes it: `extern`, `Slot`, `Workspaces`, `launch`, `launch_short`,
 `empty_strided`, `torch`, `address(name)` (of kernels and segments) and `constants`.
+
+With symbolic sizes the text defines `at(s0, ...)`, which makes the program for given values of the symbols, and `call`
+makes and keeps these versions (`Sized`; it needs `Version`, `fresh` and `place_buffers` as well). Kernels then find
+their sizes in the table, next to their pointers.
 """
 
 from __future__ import annotations
@@ -13,12 +17,14 @@ from typing import Any
 
 import torch
 
+from smelt.base.errors import CompileError
 from smelt.base.text import Writer
 from smelt.codegen.body import FAULT
 from smelt.codegen.cpp import CppRenderer, Kernels, kernel_name, render_kernels, segment_source
 from smelt.loops.ir import Constant, Extern, Input, Item, Ref
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import StridedView, metas_of, references
+from smelt.shapes.size import IntLike, Size, Symbol, same
 
 SHORT_BYTES = 1 << 16
 """A segment that touches less than this keeps the interpreter lock: releasing it would cost more than it gives."""
@@ -69,7 +75,8 @@ class _Host:
         self.plan, self.kernels, self.nodes = plan, kernels, plan.program.nodes
         self.constants: list[torch.Tensor] = []
         self.segments: list[list[str]] = []
-        self.views: dict[tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]], int] = {}
+        self.symbols = plan.program.symbols
+        self.views: dict[tuple[int | str, torch.dtype, tuple[IntLike, ...], tuple[IntLike, ...]], int] = {}
         self.view_names: dict[StridedView, str] = {}
         self.inputs = plan.program.inputs
         self.variable: dict[str, str] = {name: f"x{i}" for i, name in enumerate(self.inputs)}
@@ -89,6 +96,11 @@ class _Host:
         self.outputs = {o.name for o in plan.program.outputs if o.name is not None}
         self.extern_lines: list[tuple[str, str]] = []
         self.kernel_slots: dict[int, int] = {}
+        self.symbol_slots: dict[Symbol, int] = {}
+        self.place_slots: dict[str, int] = {}
+        self.makers: dict[tuple[tuple[IntLike, ...], tuple[IntLike, ...], torch.dtype], str] = {}
+        self.launchers: list[str] = []
+        self.arena_numbers = {name: i for i, name in enumerate(plan.memory.offsets)}
         self.fault = 0
         self.steps = self.make_steps()
         self.drops = self.plan_drops()
@@ -169,9 +181,29 @@ class _Host:
                     call('raise IndexError("index out of range in a compiled graph")')
             if self.uses_workspace():
                 call("give(workspace)")
-            results = [self.variable[o.name] if o.name is not None else "None" for o in self.plan.program.outputs]
+            results = [self.variable[o.name] if o.name else str(o.number) for o in self.plan.program.outputs]
             call(f"return [{', '.join(results)}]")
-        return head + "\n" + call.text()
+        return head + "\n" + call.text() if not self.symbols else self.sized(head, call.text())
+
+    def sized(self, head: str, call: str) -> str:
+        """The program as a function of its symbols."""
+        names = ", ".join(map(str, self.symbols))
+        w = Writer()
+        docstring, _, rest = head.partition("\n")
+        w(docstring, "")
+        if self.arena_numbers:
+            w(f"LIVES = {self.plan.memory.lives}", "")
+        with w.block(f"def at({names}):"):
+            w('"""The program for these sizes."""')
+            if self.arena_numbers:
+                w(f"offsets, room = place_buffers(LIVES, [{', '.join(map(str, self.plan.memory.sizes))}])")
+            for (shape, stride, dtype), name in self.makers.items():
+                w(f"{name} = fresh({shape}, {stride}, {dtype})")
+            w(*self.launchers, *rest.strip().splitlines(), "", *call.splitlines())
+            externs = ", ".join(name for name, _ in self.extern_lines)
+            w(f"return Version(call, [{externs}], {'workspaces' if self.uses_workspace() else None})")
+        w("", f"call = Sized(at, {len(self.symbols)})")
+        return w.text()
 
     def uses_workspace(self) -> bool:
         return bool(self.segments or self.views)
@@ -185,14 +217,19 @@ class _Host:
             w(f'segment{i} = address("segment{i}")')
         if self.uses_workspace():
             addresses = ", ".join(
-                f'{self.kernel_slots[i]}: address("{kernel_name(i)}")' for i in sorted(self.kernel_slots)
+                [f'{self.kernel_slots[i]}: address("{kernel_name(i)}")' for i in sorted(self.kernel_slots)]
+                + [f"{slot}: {symbol}" for symbol, slot in self.symbol_slots.items()]
             )
+            room = "room" if self.symbols and self.arena_numbers else self.plan.memory.size
             constants = ", ".join(f"{slot}: constants[{i}]" for i, slot in self.constant_slots.items())
             with w.block("workspaces = Workspaces(", ")"):
-                w(f"{self.next_slot}, {self.plan.memory.size},", f"{{{addresses}}},", f"{{{constants}}},")
+                w(f"{self.next_slot}, {room},", f"{{{addresses}}},", f"{{{constants}}},")
                 with w.block("[", "],"):
                     for offset, dtype, shape, stride in self.views:
                         w(f"({offset}, {dtype}, {shape}, {stride}),")
+                if self.place_slots:
+                    places = (f"{s}: offsets[{self.arena_numbers[name]}]" for name, s in self.place_slots.items())
+                    w(f"places={{{', '.join(places)}}},")
                 if self.fault:
                     w(f"fault={self.fault},")
             w("take, give = workspaces.take, workspaces.give")
@@ -201,7 +238,8 @@ class _Host:
     # kernels
 
     def kernel_step(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
-        calls, touched = [], 0
+        calls: list[str] = []
+        touched: IntLike = 0
         fresh: list[str] = []
         for number in groups:
             for name in self.plan.groups[number].members:
@@ -226,19 +264,38 @@ class _Host:
                     continue
                 arguments.append(f"({memory} *){self.pointer(body, name, bound)}")
                 touched += self.nbytes(name)
-            types = ", ".join(f"{t} *" for t in kernel.types)
+            arguments += [f"(int64_t)P[{self.symbol_slot(s)}]" for s in launch.symbols]
+            types = ", ".join([*(f"{t} *" for t in kernel.types), *("int64_t" for _ in launch.symbols)])
             calls.append(f"((void (*)({types}))P[{slot}])({', '.join(arguments)});")
         if calls:
-            function = "launch_short" if touched < SHORT_BYTES else "launch"
-            body(f"{function}(segment{len(self.segments)}, table)")
+            body(f"{self.launcher(touched)}(segment{len(self.segments)}, table)")
             self.segments.append(calls)
 
-    def nbytes(self, name: str) -> int:
-        meta = metas_of(self.nodes[name])
-        return meta.numel * meta.dtype.itemsize
+    def launcher(self, touched: IntLike) -> str:
+        """What launches kernels that touch so many bytes."""
+        if not isinstance(touched, Size):
+            return "launch_short" if touched < SHORT_BYTES else "launch"
+        name = f"launch{len(self.launchers)}"
+        self.launchers.append(f"{name} = launch_short if {touched} < {SHORT_BYTES} else launch")
+        return name
+
+    def nbytes(self, name: str) -> IntLike:
+        return metas_of(self.nodes[name]).nbytes
+
+    def symbol_slot(self, symbol: Symbol) -> int:
+        slot = self.symbol_slots.get(symbol)
+        if slot is None:
+            if symbol not in self.symbols:
+                raise CompileError(f"codegen: a kernel needs the size {symbol}, which is no input")
+            slot = self.symbol_slots[symbol] = self.new_slot()
+        return slot
 
     def pointer(self, body: Writer, name: str, bound: set[str]) -> str:
         if self.in_arena(name):
+            if self.symbols:
+                if name not in self.place_slots:
+                    self.place_slots[name] = self.new_slot()
+                return f"P[{self.place_slots[name]}]"
             return f"(P[0] + {self.plan.memory.offsets[name]})"
         self.bind(body, name, bound)
         return f"P[{self.slots[name]}]"
@@ -253,6 +310,10 @@ class _Host:
     def allocate(self, body: Writer, name: str) -> None:
         meta = metas_of(self.nodes[name])
         stride = self.plan.strides[name]
+        if self.symbols:
+            maker = self.makers.setdefault((meta.shape, stride, meta.dtype), f"make{len(self.makers)}")
+            body(f"{self.variable[name]} = {maker}()")
+            return
         body(f"{self.variable[name]} = empty_strided({meta.shape}, {stride}, dtype={meta.dtype})")
 
     # externs
@@ -290,14 +351,19 @@ class _Host:
         if self.in_arena(view.base):
             return self.arena_view(view)
         base = self.variable[view.base]
-        offset = f"{base}.storage_offset() + {view.offset}" if view.offset else f"{base}.storage_offset()"
+        offset = f"{base}.storage_offset()" + ("" if same(view.offset, 0) else f" + {view.offset}")
         return f"{base}.as_strided({view.shape}, {view.stride}, {offset})"
 
     def arena_view(self, view: StridedView) -> str:
         known = self.view_names.get(view)
         if known is None:
             dtype = metas_of(self.nodes[view.base]).dtype
-            offset = self.plan.memory.offsets[view.base] + view.offset * dtype.itemsize
+            inside = view.offset * dtype.itemsize
+            offset: int | str
+            if self.symbols:
+                offset = f"offsets[{self.arena_numbers[view.base]}]" + ("" if same(inside, 0) else f" + {inside}")
+            else:
+                offset = self.plan.memory.offsets[view.base] + int(inside)
             entry = (offset, dtype, view.shape, view.stride)
             known = self.view_names[view] = f"v[{self.views.setdefault(entry, len(self.views))}]"
         return known

@@ -8,41 +8,58 @@ again when that is cheap, and else kept in a row buffer on the stack.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
+from smelt.base.errors import CompileError
 from smelt.codegen.body import FAULT, Arguments, BodyRenderer, store_text
 from smelt.codegen.folds import fold
-from smelt.codegen.nest import Nest, make_nest
+from smelt.codegen.nest import PARALLEL_WORK, UNROLL, Nest, make_nest
 from smelt.codegen.phases import Phases
 from smelt.codegen.scope import Scopes, V, close_parallel
 from smelt.codegen.target import ROUNDING, Renderer
 from smelt.loops.ir import Index, Reduction
 from smelt.schedule.dependencies import row_major
-from smelt.schedule.group import Group, Member, Place
+from smelt.schedule.group import MAX_COLUMN_WIDTH, Group, Member, Place
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Expr, Var, constant, flat_index, variable
+from smelt.shapes.size import Size, Symbol, hint, same
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """Text of a kernel's body, its parameters (buffers in order, C types), and the inline functions it calls."""
+    """Text of a kernel's body, its parameters (buffers in order, C types; symbols), the inline functions it calls."""
 
     lines: tuple[str, ...]
     buffers: tuple[str, ...]
     types: tuple[str, ...]
     used: frozenset[str]
+    symbols: tuple[Symbol, ...] = ()
 
     def signature(self) -> str:
         """Parameter list."""
-        return ", ".join(f"{t} *a{i}" for i, t in enumerate(self.types))
+        pointers = [f"{t} *a{i}" for i, t in enumerate(self.types)]
+        return ", ".join([*pointers, *(f"int64_t z{i}" for i in range(len(self.symbols)))])
 
 
 def render_kernel(group: Group, plan: Schedule, target: Renderer) -> Kernel:
-    """The kernel of a group."""
-    return KernelRenderer(make_nest(group, plan), plan, target).render()
+    """The kernel of a group. Rows of symbolic width that keep values have a second form, for wide ones."""
+    nest, arguments = make_nest(group, plan), Arguments()
+    one = KernelRenderer(nest, plan, target, arguments)
+    kernel, width = one.render(), one.phases.width
+    if not one.phases.temporaries or not isinstance(width, Size):
+        return kernel
+    wide = KernelRenderer(nest, plan, target, arguments, keep=False).render()
+    test = f"if ({one.polynomial(width)} <= {one.phases.room}) {{"
+    lines = [test, *indented(kernel.lines), "} else {", *indented(wide.lines), "}"]
+    return replace(wide, lines=tuple(lines), used=kernel.used | wide.used)
+
+
+def indented(lines: Sequence[str]) -> list[str]:
+    """The lines of a block."""
+    return ["    " + line for line in lines]
 
 
 def finish(body: BodyRenderer) -> Kernel:
@@ -55,7 +72,8 @@ def finish(body: BodyRenderer) -> Kernel:
         memory = body.target.memory_types[metas_of(body.plan.program.nodes[name]).dtype]
         types.append(memory if name in body.arguments.written else f"const {memory}")
     lines = tuple(body.scopes.stack[0].lines + body.scopes.stack[0].late)
-    return Kernel(lines, tuple(body.arguments.buffers), tuple(types), frozenset(body.used))
+    arguments = body.arguments
+    return Kernel(lines, tuple(arguments.buffers), tuple(types), frozenset(body.used), tuple(arguments.symbols))
 
 
 @dataclass
@@ -69,10 +87,10 @@ class _Loop:
 class KernelRenderer(BodyRenderer):
     """Renders a nest. Overrides where values of its own members come from."""
 
-    def __init__(self, nest: Nest, plan: Schedule, target: Renderer) -> None:
-        super().__init__(plan, target, Scopes(), Arguments(), set())
+    def __init__(self, nest: Nest, plan: Schedule, target: Renderer, arguments: Arguments, keep: bool = True) -> None:
+        super().__init__(plan, target, Scopes(), arguments, set())
         self.nest = nest
-        self.phases = Phases(nest, plan)
+        self.phases = Phases(nest, plan, keep)
         self.results: dict[str, V] = {}
         self.phase = 0
         self.written: dict[str, int] = {}
@@ -95,8 +113,8 @@ class KernelRenderer(BodyRenderer):
             self.render_phase(phase)
         self.outer_stores(self.phases.count)
         for var in reversed(self.nest.folded):
-            self.scopes.close([f"for (int64_t {self.names[var]} = 0; {self.names[var]} < {var.size}; "
-                               f"{self.names[var]}++) {{"], ["}"])  # fmt: skip
+            name = self.names[var]
+            self.scopes.close([f"for (int64_t {name} = 0; {name} < {self.size(var.size)}; {name}++) {{"], ["}"])
         self.store_columns()
         if self.nest.kept:
             self.close_kept()
@@ -114,7 +132,10 @@ class KernelRenderer(BodyRenderer):
                 self.depths[var] = depth
 
     def close_kept(self) -> None:
-        close_parallel(self.scopes, [(self.names[v], v.size) for v in self.nest.kept], self.nest.parallel)
+        pragma = ["#pragma omp parallel for schedule(static)"] if self.nest.parallel else []
+        if pragma and self.nest.work is not None:
+            pragma[0] += f" if(parallel: {self.size(self.nest.work)} >= {PARALLEL_WORK})"
+        close_parallel(self.scopes, [(self.names[v], v.size) for v in self.nest.kept], pragma, self.size)
 
     def open_inner(self) -> None:
         for _ in self.nest.inner:
@@ -124,7 +145,8 @@ class KernelRenderer(BodyRenderer):
         """`before` and `after` go around the innermost loop."""
         for place, var in reversed(list(enumerate(self.nest.inner))):
             innermost = place == len(self.nest.inner) - 1
-            name, bound = self.names[var], str(var.size)
+            short = innermost and var.size < 2**31
+            name, bound = self.names[var], self.int_size(var.size) if short else self.size(var.size)
             head: list[str] = []
             if var in self.nest.limits:
                 bound = self.scopes.name("n")
@@ -133,9 +155,9 @@ class KernelRenderer(BodyRenderer):
                 head += before
                 # However short, a loop that sums a part names it: GCC 12 unrolls it otherwise, vectorises the loop
                 # around it as a sum in order, and mixes up the lanes of a masked summand (-O3, AVX-512).
-                if loop.vector and (var.size >= 4 or before):
+                if loop.vector and (hint(var.size) >= 4 or before):
                     head.append(" ".join(["#pragma omp simd", *loop.clauses]))
-            counter = "int" if innermost and var.size < 2**31 else "int64_t"
+            counter = "int" if short else "int64_t"
             head.append(f"for ({counter} {name} = 0; {name} < {bound}; {name}++) {{")
             self.scopes.close(head, ["}", *(after if innermost else ())])
 
@@ -150,7 +172,7 @@ class KernelRenderer(BodyRenderer):
         if self.nest.tiled and not self.masks and name not in self.arguments.written:
             rows, columns = self.nest.inner
             place = flat_index(index, self.plan.strides[name])
-            if place.coefficient(rows) == 1 and place.coefficient(columns) > 1 and place.is_linear():
+            if same(place.coefficient(rows), 1) and hint(place.coefficient(columns)) > 1 and place.is_linear():
                 return self.staged(name, place)
         return super().from_memory(name, index)
 
@@ -166,7 +188,8 @@ class KernelRenderer(BodyRenderer):
         array = self.scopes.find(key)
         if array is None:
             array = self.scopes.remember(key, V(self.scopes.name("w"), dtype, self.row_depth))
-            element = f"{self.arguments.pointer(name)}[{self.text_of(outside)} + {place.coefficient(columns)} * y + x]"
+            step = self.size(place.coefficient(columns))
+            element = f"{self.arguments.pointer(name)}[{self.text_of(outside)} + {step} * y + x]"
             element = self.call(f"{ROUNDING[dtype]}_load", element) if dtype in ROUNDING else element
             for line in (
                 f"alignas(64) {ctype} {array.text}[{columns.size * pitch}];",
@@ -182,9 +205,9 @@ class KernelRenderer(BodyRenderer):
     def bound(self, var: Var) -> str:
         """Where a loop ends."""
         if var not in self.nest.limits:
-            return str(var.size)
+            return self.size(var.size)
         base, limit = self.nest.limits[var]
-        rest = f"{limit} - {self.names[base]} * {var.size}"
+        rest = f"{self.size(limit)} - {self.names[base]} * {var.size}"
         return f"({rest} < {var.size} ? {rest} : {var.size})"
 
     # phases
@@ -290,7 +313,7 @@ class KernelRenderer(BodyRenderer):
         self.scopes.line(f"{array}[{self.text_of(self.inner_place())}] = {value.text};")
 
     def declare_temporaries(self) -> None:
-        width = self.nest.size(self.nest.inner)
+        width = self.phases.room
         for name, array in self.phases.temporaries.items():
             ctype = self.target.value_types[metas_of(self.plan.program.nodes[name]).dtype]
             self.scopes.line(f"alignas(64) {ctype} {array}[{width}];", self.row_depth)
@@ -298,15 +321,20 @@ class KernelRenderer(BodyRenderer):
     # column reductions
 
     def declare_columns(self) -> None:
-        width = self.nest.size(self.nest.inner)
+        columns = sum(m.place is Place.COLUMN for m in self.nest.members.values())
+        width = room = self.nest.size(self.nest.inner)
+        if columns and isinstance(width, Size):
+            room = 4 * MAX_COLUMN_WIDTH // columns
+            if not width <= room:  # next to row values no column can wait for another pass
+                raise CompileError(f"codegen: {columns} column accumulators of {width} elements")
         for member in self.nest.members.values():
             if member.place is Place.COLUMN:
                 assert isinstance(member.node, Reduction)
                 name = self.scopes.name("b")
                 self.columns[member.name] = name
                 one = fold(member.node.kind, member.node.dtype, name, False)
-                self.scopes.line(f"alignas(64) {one.ctype} {name}[{width}];")
-                self.scopes.line(f"for (int i = 0; i < {width}; i++) {name}[i] = {one.start};")
+                self.scopes.line(f"alignas(64) {one.ctype} {name}[{room}];")
+                self.scopes.line(f"for (int i = 0; i < {self.size(width)}; i++) {name}[i] = {one.start};")
 
     def accumulate_column(self, member: Member) -> None:
         assert isinstance(member.node, Reduction)
@@ -323,7 +351,7 @@ class KernelRenderer(BodyRenderer):
         var = self.nest.unrolled
         if var is None:
             return [member]
-        return [member.substituted({var: constant(i)}) for i in range(var.size)]
+        return [member.substituted({var: constant(i)}) for i in range(UNROLL)]
 
     def store_columns(self) -> None:
         members = [m for m in self.nest.members.values() if m.place is Place.COLUMN]

@@ -15,6 +15,17 @@ from smelt.schedule.group import Group, Member, Place, Role
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Var, flat_index, variable
+from smelt.shapes.size import (
+    IntLike,
+    Size,
+    content,
+    exact_quotient,
+    hint,
+    is_symbolic,
+    known_divides,
+    known_less,
+    same,
+)
 
 PARALLEL_WORK = 32768
 """Element operations below which a kernel stays on one thread."""
@@ -24,6 +35,9 @@ BLOCK = 512
 """Elements whose sum is taken before it is added to the row's: rounding errors stay near those of pairwise sums."""
 
 COLUMNS = 2048
+SYMBOLIC_COLUMNS = 512
+"""Columns at a time where their number is symbolic: few, because all accumulators are cleared."""
+
 UNROLL = 4
 WRITE_WEIGHT = 8
 TILE = 32
@@ -33,6 +47,7 @@ TILE = 32
 class Nest:
     """Loops of one kernel.
 
+    `work`: element operations of all loops, where that depends on symbolic sizes: what `parallel` is decided by then.
     `limits`: variables that stop early, `limit` being the first value of `base * size + variable` that is out.
     `unrolled`: a short variable that is no loop: column reductions take its values at once and add their sum.
     `tiled`: the inner loops are a tile over two variables, each contiguous in some tensor.
@@ -44,13 +59,20 @@ class Nest:
     inner: list[Var]
     parallel: bool
     flat: bool
-    limits: dict[Var, tuple[Var, int]] = field(default_factory=dict)
+    limits: dict[Var, tuple[Var, IntLike]] = field(default_factory=dict)
     tiled: bool = False
     unrolled: Var | None = None
+    work: IntLike | None = None
 
-    def size(self, loops: Sequence[Var]) -> int:
+    def size(self, loops: Sequence[Var]) -> IntLike:
         """Iterations of some of the loops."""
         return math.prod(v.size for v in loops)
+
+
+def chunk_size(size: IntLike, wanted: int) -> int:
+    """The largest divisor up to `wanted`, unless it is much smaller."""
+    whole = content(size)
+    return next((s for s in range(wanted, wanted // 4, -1) if whole % s == 0), wanted)
 
 
 def make_nest(group: Group, plan: Schedule) -> Nest:
@@ -66,7 +88,7 @@ class _Builder:
         self.roles = dict(group.roles)
         self.order = list(group.order)
         self.names = Names(count=1_000_000)
-        self.limits: dict[Var, tuple[Var, int]] = {}
+        self.limits: dict[Var, tuple[Var, IntLike]] = {}
         self.tiled = False
         self.unrolled: Var | None = None
 
@@ -83,10 +105,12 @@ class _Builder:
         self.unroll_columns()
         kept, folded, inner = (self.of(role) for role in (Role.KEPT, Role.FOLDED, Role.INNER))
         work = math.prod(v.size for v in self.order) * max(1, min(8, self.ops()))
-        parallel = work >= PARALLEL_WORK and math.prod(v.size for v in kept) > 1
+        outside = math.prod(v.size for v in kept)
+        parallel = not same(outside, 1) and (isinstance(work, Size) or (work >= PARALLEL_WORK and outside > 1))
         return Nest(
-            self.members, kept, folded, inner, parallel, self.group.flat, self.limits, self.tiled, self.unrolled
-        )
+            self.members, kept, folded, inner, parallel, self.group.flat, self.limits, self.tiled, self.unrolled,
+            work if isinstance(work, Size) else None,
+        )  # fmt: skip
 
     def ops(self) -> int:
         return sum(m.cost + len(m.reads) for m in self.members.values())
@@ -132,16 +156,18 @@ class _Builder:
             high, low = self.names.fresh(var.size // by), self.names.fresh(by)
             self.replace(var, (high, low), variable(high) * by + variable(low))
 
-    def find_cut(self) -> tuple[Var, int] | None:
+    def find_cut(self) -> tuple[Var, IntLike] | None:
         known = set(self.order)
         for expr, _ in self.places():
             for atom in expr.divisions():
                 assert isinstance(atom, (Quotient, Remainder))
                 for inner, c in atom.of.terms:
-                    if not (isinstance(inner, Var) and inner in known and c > 0):
+                    if not (isinstance(inner, Var) and inner in known and known_less(0, c)):
                         continue
-                    by = atom.by // c if atom.by % c == 0 else 0
-                    if 1 < by < inner.size and inner.size % by == 0:
+                    by = exact_quotient(atom.by, c)
+                    if by is None or same(by, 1) or same(by, inner.size):
+                        continue
+                    if known_less(0, by) and known_divides(by, inner.size):
                         return inner, by
         return None
 
@@ -151,9 +177,9 @@ class _Builder:
         weights: dict[Var, float] = {}
         for expr, size in self.places():
             used = [(a, c) for a, c in expr.terms if isinstance(a, Var)]
-            weight = size * math.prod(a.size for a, _ in used)
+            weight = size * math.prod(hint(a.size) for a, _ in used)
             for var, c in used:
-                total[var] = total.get(var, 0.0) + weight * math.log2(abs(c) + 1)
+                total[var] = total.get(var, 0.0) + weight * math.log2(abs(hint(c)) + 1)
                 weights[var] = weights.get(var, 0.0) + weight
         return {v: total[v] / weights[v] if weights[v] else 0.0 for v in total}
 
@@ -177,10 +203,10 @@ class _Builder:
                     break
 
     def mergeable(self, u: Var, v: Var, forms: Sequence[Expr], own: Sequence[Member]) -> bool:
-        if u.size == 0 or v.size == 0:
+        if same(u.size, 0) or same(v.size, 0):
             return False
         for expr in forms:
-            if expr.coefficient(u) != expr.coefficient(v) * v.size:
+            if not same(expr.coefficient(u), expr.coefficient(v) * v.size):
                 return False
             for atom, _ in expr.terms:
                 if isinstance(atom, (Quotient, Remainder)) and any(a in (u, v) for a in atom.of.atoms()):
@@ -190,20 +216,23 @@ class _Builder:
     def block_sums(self) -> None:
         """Long row sums run in blocks, whose sums are added up: fewer roundings follow one another."""
         inner = self.of(Role.INNER)
-        if inner and inner[-1].size >= 2 * BLOCK and self.group.has(Place.ROW):
+        if inner and hint(inner[-1].size) >= 2 * BLOCK and self.group.has(Place.ROW):
             self.chunk(inner[-1], BLOCK, Role.INNER)
 
     def narrow_columns(self) -> None:
         """Without row values, a wide column kernel takes a few cache lines of columns at a time, in parallel."""
         inner = self.of(Role.INNER)
-        width = math.prod(v.size for v in inner)
+        width = math.prod(hint(v.size) for v in inner)
+        symbolic = is_symbolic(v.size for v in inner)  # accumulators have a fixed size
         if not self.group.has(Place.COLUMN) or self.group.has(Place.ROW) or self.group.has(Place.OUTER):
             return
-        if not inner or width < 2 * COLUMNS:
+        if not inner or (width < 2 * COLUMNS and not symbolic):
             return
         for var in inner[:-1]:
             self.roles[var] = Role.KEPT
-        if inner[-1].size >= 2 * COLUMNS:
+        if isinstance(inner[-1].size, Size):
+            self.chunk(inner[-1], SYMBOLIC_COLUMNS, Role.KEPT)
+        elif inner[-1].size >= 2 * COLUMNS:
             self.chunk(inner[-1], COLUMNS, Role.KEPT)
         rank = {Role.KEPT: 0, Role.FOLDED: 1, Role.INNER: 2}
         self.order.sort(key=lambda v: rank[self.roles[v]])
@@ -211,7 +240,9 @@ class _Builder:
     def unroll_columns(self) -> None:
         """Take four rows at a time: a quarter of the accumulator traffic, and of the roundings in a row."""
         folded = self.of(Role.FOLDED)
-        if not folded or self.group.has(Place.ROW) or self.group.has(Place.OUTER) or folded[-1].size % UNROLL:
+        if not folded or self.group.has(Place.ROW) or self.group.has(Place.OUTER):
+            return
+        if not known_divides(UNROLL, folded[-1].size):
             return
         if sum(m.ops for m in self.members.values()) > 40:
             return
@@ -229,45 +260,45 @@ class _Builder:
         self.roles[last] = Role.INNER
         if self.tile():
             return
-        outside = math.prod(v.size for v in self.order[:-1])
-        if last.size >= 2 * CHUNK and outside < 64:
+        outside = math.prod(hint(v.size) for v in self.order[:-1])
+        if (isinstance(last.size, Size) or last.size >= 2 * CHUNK) and outside < 64:
             self.chunk(last, CHUNK, Role.KEPT)
 
     def chunk(self, var: Var, wanted: int, role: Role) -> None:
         """Cut a long inner loop into chunks of about `wanted`; the last may be short."""
-        size = next((s for s in range(wanted, wanted // 4, -1) if var.size % s == 0), wanted)
+        high, _ = self.cut(var, chunk_size(var.size, wanted))
+        self.roles[high] = role
+
+    def cut(self, var: Var, size: int) -> tuple[Var, Var]:
+        """(which piece, the place in it): pieces of `size`, of which the last may be short."""
         count = -(-var.size // size)
         high, low = self.names.fresh(count), self.names.fresh(size)
-        if count * size != var.size:
+        if not same(count * size, var.size):
             self.limits[low] = (high, var.size)
         self.replace(var, (high, low), variable(high) * size + variable(low))
-        self.roles[high] = role
+        return high, low
 
     def tile(self) -> bool:
         """Where some access is contiguous along another loop than the innermost, walk both in small tiles."""
         last = self.order[-1]
         rivals: dict[Var, int] = {}
         for expr, size in self.places():
-            if size and abs(expr.coefficient(last)) > 1:
+            if size and abs(hint(expr.coefficient(last))) > 1:
                 for atom, c in expr.terms:
-                    if isinstance(atom, Var) and c == 1 and atom in self.order:
+                    if isinstance(atom, Var) and same(c, 1) and atom in self.order:
                         rivals[atom] = rivals.get(atom, 0) + size
         if not rivals:
             return False
         other = max(rivals, key=lambda v: rivals[v])
-        if other.size < TILE // 2 or last.size < TILE // 2:
+        if hint(other.size) < TILE // 2 or hint(last.size) < TILE // 2:
             return False
         pieces: list[Var] = []
         for var in (other, last):
-            size = next((s for s in range(TILE, TILE // 4, -1) if var.size % s == 0), TILE)
-            count = -(-var.size // size)
-            if count == 1:
+            size = chunk_size(var.size, TILE)
+            if not isinstance(var.size, Size) and size >= var.size:
                 pieces.append(var)
                 continue
-            high, low = self.names.fresh(count), self.names.fresh(size)
-            if count * size != var.size:
-                self.limits[low] = (high, var.size)
-            self.replace(var, (high, low), variable(high) * size + variable(low))
+            high, low = self.cut(var, size)
             self.roles[high] = Role.KEPT
             pieces.append(low)
         self.order = [v for v in self.order if v not in pieces] + pieces

@@ -8,6 +8,7 @@ from smelt.schedule.dependencies import RANDOM_WEIGHT, weight
 from smelt.schedule.group import Member, Place
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
+from smelt.shapes.size import Size, hint, known_equal
 
 KEEP_COST = 8
 """Recomputing a value costlier than this many additions loses to writing it to the row buffer and reading it back."""
@@ -17,10 +18,16 @@ MAX_TOTAL_BYTES = 256 * 1024
 
 
 class Phases:
-    """Phases of a nest: phase p runs after the row reductions of phases below p."""
+    """Phases of a nest: phase p runs after the row reductions of phases below p.
 
-    def __init__(self, nest: Nest, plan: Schedule) -> None:
-        self.nest, self.plan, self.nodes = nest, plan, plan.program.nodes
+    `keep`: whether rows may keep values. Where the width of a row is symbolic they reserve room for the widest.
+    """
+
+    def __init__(self, nest: Nest, plan: Schedule, keep: bool = True) -> None:
+        self.nest, self.plan, self.nodes, self.keep = nest, plan, plan.program.nodes, keep
+        self.whole = nest.size([*nest.kept, *nest.folded, *nest.inner])
+        self.width = nest.size(nest.inner)
+        self.room = MAX_ROW_BYTES // 8 if isinstance(self.width, Size) else self.width
         self._depth: dict[str, int] = {}
         self._cost: dict[str, int] = {}
         self.temporaries: dict[str, str] = {}
@@ -77,18 +84,18 @@ class Phases:
     def choose_temporaries(self) -> None:
         """Walk from users to operands; where a costly value is needed in a later phase too, keep it."""
         needed = self.needed_in()
-        size = self.nest.size([*self.nest.kept, *self.nest.folded, *self.nest.inner])
-        width = self.nest.size(self.nest.inner)
+        if not self.keep:
+            return
         total = 0
         for name in needed:
             node = self.nodes[name]
-            row = width * 8
+            row = self.room * 8
             keeps = (
                 len(needed[name]) > 1
                 and isinstance(node, Pointwise)
                 and not node.view
                 and not self.is_stored(name)
-                and node.meta.numel == size
+                and known_equal(node.meta.numel, self.whole)
                 and row <= MAX_ROW_BYTES
                 and total + row <= MAX_TOTAL_BYTES
                 and self.cost(name) > KEEP_COST
@@ -144,7 +151,7 @@ class Phases:
         node = self.nodes[name]
         if not isinstance(node, Pointwise) or name in self.plan.stored:
             return 1
-        if metas_of(node).numel * 4 < self.nest.size([*self.nest.kept, *self.nest.folded, *self.nest.inner]):
+        if hint(metas_of(node).numel) * 4 < hint(self.whole):
             return 0
         own = 0 if node.view else RANDOM_WEIGHT if node.op == "random" else weight(node.op)
         return own + sum(self.cost(source) for source in node.inputs)

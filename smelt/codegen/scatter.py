@@ -7,6 +7,7 @@ order. Results do not depend on the number of threads, and no atomics are needed
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from smelt.codegen.body import FAULT, Arguments, BodyRenderer, store_text
 from smelt.codegen.kernel import Kernel, finish
@@ -18,6 +19,7 @@ from smelt.schedule.dependencies import Names
 from smelt.schedule.group import Group, fresh_index
 from smelt.schedule.plan import Schedule
 from smelt.shapes.expr import Expr, Var, variable
+from smelt.shapes.size import IntLike, Size, content, same
 
 WIDTH = 64
 """Columns that one thread takes at a time: four cache lines of float32."""
@@ -48,8 +50,15 @@ class _ScatterRenderer(BodyRenderer):
         self.depths[var] = self.scopes.depth
 
     def close(self, var: Var, *pragmas: str) -> None:
-        name = self.names[var]
-        self.scopes.close([*pragmas, f"for (int64_t {name} = 0; {name} < {var.size}; {name}++) {{"], ["}"])
+        name, bound = self.names[var], self.size(var.size)
+        self.scopes.close([*pragmas, f"for (int64_t {name} = 0; {name} < {bound}; {name}++) {{"], ["}"])
+
+    def parallel(self, loops: Sequence[IntLike]) -> str | None:
+        """The clause of a loop that is worth several threads, None for one that is not."""
+        work = math.prod(loops)
+        if isinstance(work, Size):
+            return f"if(parallel: {self.size(work)} >= {PARALLEL_WORK})"
+        return "" if work >= PARALLEL_WORK else None
 
     def copy(self) -> None:
         index, order = fresh_index(self.node.meta.shape, self.fresh)
@@ -58,14 +67,15 @@ class _ScatterRenderer(BodyRenderer):
         self.scalar_depth = self.scopes.depth
         value = self.node.base(self, index)
         self.assign(index, value.text)
-        parallel = math.prod(v.size for v in order) >= PARALLEL_WORK
+        clause = self.parallel([v.size for v in order])
         for var in reversed(order):
             pragmas = []
             if var is order[-1]:
                 pragmas.append("simd")
-            if var is order[0] and parallel:
+            if var is order[0] and clause is not None:
                 pragmas.insert(0, "parallel for")
-            text = [f"#pragma omp {' '.join(pragmas)}"] if pragmas else []
+                pragmas.append(clause)
+            text = [f"#pragma omp {' '.join(filter(None, pragmas))}"] if pragmas else []
             self.close(var, *text)
 
     def assign(self, index: Index, text: str) -> None:
@@ -75,21 +85,21 @@ class _ScatterRenderer(BodyRenderer):
     def update(self) -> None:
         node = self.node
         index: list[Expr] = [variable(v) for v in (Var(f"u{d}", n) for d, n in enumerate(node.ranges))]
-        free = [(d, Var(f"u{d}", node.ranges[d])) for d in node.parallel if node.ranges[d] > 1]
-        serial = [Var(f"u{d}", n) for d, n in enumerate(node.ranges) if n > 1 and d not in node.parallel]
+        free = [(d, Var(f"u{d}", node.ranges[d])) for d in node.parallel if not same(node.ranges[d], 1)]
+        serial = [Var(f"u{d}", n) for d, n in enumerate(node.ranges) if not same(n, 1) and d not in node.parallel]
         inner: Var | None = None
         outer = [v for _, v in free]
         if free and free[-1][0] == len(node.ranges) - 1:
             d, last = free[-1]
             outer.pop()
-            width = next((w for w in range(WIDTH, WIDTH // 4, -1) if last.size % w == 0), 0)
-            if width and width < last.size:
+            width = next((w for w in range(WIDTH, WIDTH // 4, -1) if content(last.size) % w == 0), 0)
+            if width and not same(width, last.size):
                 high, inner = Var("uh", last.size // width), Var("ul", width)
                 index[d] = variable(high) * width + variable(inner)
                 outer.append(high)
             else:
                 inner = last
-        parallel = math.prod(node.ranges) >= PARALLEL_WORK
+        clause = self.parallel(node.ranges)
         if outer:
             self.scopes.open()
             for number, var in enumerate(outer):
@@ -105,7 +115,8 @@ class _ScatterRenderer(BodyRenderer):
         for var in reversed(serial):
             self.close(var)
         if outer:
-            close_parallel(self.scopes, [(self.names[v], v.size) for v in outer], parallel)
+            pragma = [] if clause is None else [f"#pragma omp parallel for schedule(static) {clause}".rstrip()]
+            close_parallel(self.scopes, [(self.names[v], v.size) for v in outer], pragma, self.size)
 
     def close_inner(self, inner: Var) -> None:
         flag = self.range_flag

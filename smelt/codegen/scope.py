@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+
+from smelt.shapes.size import IntLike, same
 
 
 @dataclass(slots=True, frozen=True)
@@ -27,20 +29,26 @@ class Scope:
     late: list[str] = field(default_factory=list)
 
 
-def close_parallel(scopes: Scopes, loops: Sequence[tuple[str, int]], parallel: bool) -> None:
-    """End a scope that stands for several (name, size) loops at once: one counter, taken apart in each iteration."""
+def close_parallel(
+    scopes: Scopes, loops: Sequence[tuple[str, IntLike]], pragma: Sequence[str], text_of: Callable[[IntLike], str]
+) -> None:
+    """End a scope that stands for several (name, size) loops at once: one counter, taken apart in each iteration.
+
+    `text_of`: the C text of a size.
+    """
     count = math.prod(size for _, size in loops)
-    pragma = ["#pragma omp parallel for schedule(static)"] if parallel else []
+    bound = text_of(count)
     if len(loops) == 1:
         name = loops[0][0]
-        scopes.close([*pragma, f"for (int64_t {name} = 0; {name} < {count}; {name}++) {{"], ["}"])
+        scopes.close([*pragma, f"for (int64_t {name} = 0; {name} < {bound}; {name}++) {{"], ["}"])
         return
-    decode, step = [], 1
+    decode: list[str] = []
+    step: IntLike = 1
     for name, size in reversed(loops):
-        text = "k" if step == 1 else f"k / {step}"
-        decode.append(f"    const int64_t {name} = {text if step * size == count else f'({text}) % {size}'};")
+        text = "k" if same(step, 1) else f"k / {text_of(step)}"
         step *= size
-    scopes.close([*pragma, f"for (int64_t k = 0; k < {count}; k++) {{", *decode[::-1]], ["}"])
+        decode.append(f"    const int64_t {name} = {text if same(step, count) else f'({text}) % {text_of(size)}'};")
+    scopes.close([*pragma, f"for (int64_t k = 0; k < {bound}; k++) {{", *decode[::-1]], ["}"])
 
 
 class Scopes:

@@ -22,12 +22,15 @@ from smelt.loops.ir import (
     Scatter,
 )
 from smelt.shapes.expr import Expr, Runtime, Var, variable
+from smelt.shapes.size import IntLike, Size, same
 
 
 def describe(program: LoopProgram) -> str:
     """Every node with its body and the outputs."""
     lines = [line for node in program.nodes.values() for line in describe_node(node)]
-    lines.append("return " + ", ".join(o.name or "None" for o in program.outputs))
+    if program.symbols:
+        lines.insert(0, "sizes " + ", ".join(f"{s} (here {s.hint})" for s in program.symbols))
+    lines.append("return " + ", ".join(o.name or str(o.number) for o in program.outputs))
     return "\n".join(lines) + "\n"
 
 
@@ -72,7 +75,7 @@ def _body(body: Callable[[Any, Index], str], index: Index) -> list[str]:
     return [*printer.lines, f"    return {result}"]
 
 
-def _index(stem: str, shape: Sequence[int]) -> Index:
+def _index(stem: str, shape: Sequence[IntLike]) -> Index:
     return tuple(variable(Var(f"{stem}{d}", n)) for d, n in enumerate(shape))
 
 
@@ -93,6 +96,10 @@ def _argument(value: Any) -> str:
     return str(value)
 
 
+def _test(c: Condition) -> str:
+    return f"{c.low} <= {c.expr} < {c.high}" + ("" if same(c.step, 1) else f" step {c.step}")
+
+
 class Printer:
     """An `Ops` handler whose values are names of printed lines."""
 
@@ -108,7 +115,7 @@ class Printer:
     def load(self, name: str, index: Index) -> str:
         return self.line(f"{name}{_tuple(index)}".replace("()", "[]"))
 
-    def constant(self, value: bool | int | float, dtype: torch.dtype) -> str:
+    def constant(self, value: bool | int | float | Size, dtype: torch.dtype) -> str:
         return str(value)
 
     def integer(self, expr: Expr, dtype: torch.dtype) -> str:
@@ -121,11 +128,11 @@ class Printer:
         return self.line(f"{str(target).removeprefix('torch.')}({value})")
 
     def masked(self, conditions: Sequence[Condition], body: Callable[[], str], other: str) -> str:
-        tests = " and ".join(f"{c.low} <= {c.expr} < {c.high}" + f" step {c.step}" * (c.step > 1) for c in conditions)
+        tests = " and ".join(map(_test, conditions))
         return self.line(f"{body()} if {tests or True} else {other}")
 
-    def indirect(self, value: str, size: int, wrap: bool) -> Expr:
+    def indirect(self, value: str, size: IntLike, wrap: bool) -> Expr:
         return Expr(((Runtime(f"[{value}]", size), 1),), 0)
 
-    def random(self, seed: str, stream: int, index: Expr, count: int) -> str:
+    def random(self, seed: str, stream: int, index: Expr, count: IntLike) -> str:
         return self.line(f"random({seed}, stream {stream}, {index})")

@@ -8,6 +8,7 @@ from smelt.graph.meta import TensorMeta
 from smelt.loops.ir import Index, Node, Ops, Scatter, Value
 from smelt.loops.registry import Operand, lowering, pointwise, view
 from smelt.shapes.expr import Expr
+from smelt.shapes.size import IntLike, same
 
 
 @lowering("gather")
@@ -35,7 +36,7 @@ def index_select(name: str, meta: TensorMeta, x: Operand, dim: int, index: Opera
 class Picked:
     """How x[indices] maps places: the rule of numpy's advanced indexing, shared by index and index_put."""
 
-    def __init__(self, shape: tuple[int, ...], indices: Sequence[Operand | None]) -> None:
+    def __init__(self, shape: tuple[IntLike, ...], indices: Sequence[Operand | None]) -> None:
         self.shape, self.indices = shape, indices
         dims = [d for d, i in enumerate(indices) if i is not None]
         self.rank = next(len(i.shape) for i in indices if i is not None)
@@ -70,7 +71,7 @@ def index(name: str, meta: TensorMeta, x: Operand, indices: Sequence[Operand | N
 def index_put(
     name: str, meta: TensorMeta, x: Operand, indices: Sequence[Operand | None], values: Operand, accumulate: bool
 ) -> Node:
-    if values.meta.numel == 0:
+    if same(values.meta.numel, 0):
         return view(name, meta, x, lambda place: place, "index_put")
     picked = Picked(x.shape, indices)
     names = [x.name, values.name, *(i.name for i in indices if i is not None)]
@@ -88,7 +89,7 @@ def index_put(
 
 
 def _scatter(name: str, meta: TensorMeta, x: Operand, dim: int, index: Operand, src: Operand, add: bool) -> Node:
-    if index.meta.numel == 0:
+    if same(index.meta.numel, 0):
         return view(name, meta, x, lambda place: place, "scatter")
     size = x.shape[dim]
 

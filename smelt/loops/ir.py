@@ -22,6 +22,7 @@ import torch
 
 from smelt.graph.meta import TensorMeta
 from smelt.shapes.expr import Expr
+from smelt.shapes.size import IntLike, Size, Symbol, known_at_most, known_less, same
 
 Value = Any
 Index = tuple[Expr, ...]
@@ -32,19 +33,28 @@ class Condition:
     """low <= expr < high, of index arithmetic; None leaves a side open. With `step`, also (expr - low) % step == 0."""
 
     expr: Expr
-    low: int | None
-    high: int | None
-    step: int = 1
+    low: IntLike | None
+    high: IntLike | None
+    step: IntLike = 1
 
     def holds_always(self) -> bool:
         """Whether the ranges of the variables already prove it."""
-        low, high = self.expr.range()
-        return (self.low is None or low >= self.low) and (self.high is None or high < self.high) and self.step == 1
+        return not self.open_low() and not self.open_high() and same(self.step, 1)
+
+    def open_low(self) -> bool:
+        """Whether the lower bound has to be tested."""
+        return self.low is not None and not known_at_most(self.low, self.expr.range()[0])
+
+    def open_high(self) -> bool:
+        """Whether the upper bound has to be tested."""
+        return self.high is not None and not known_less(self.expr.range()[1], self.high)
 
     def holds_never(self) -> bool:
         """Whether the ranges of the variables already refute it."""
         low, high = self.expr.range()
-        return (self.low is not None and high < self.low) or (self.high is not None and low >= self.high)
+        return (self.low is not None and known_less(high, self.low)) or (
+            self.high is not None and known_at_most(self.high, low)
+        )
 
 
 class Ops(Protocol):
@@ -53,8 +63,8 @@ class Ops(Protocol):
     def load(self, name: str, index: Index) -> Value:
         """Element `index` of the value `name`."""
 
-    def constant(self, value: bool | int | float, dtype: torch.dtype) -> Value:
-        """A number."""
+    def constant(self, value: bool | int | float | Size, dtype: torch.dtype) -> Value:
+        """A number; a symbolic size is one that is known when the program runs."""
 
     def integer(self, expr: Expr, dtype: torch.dtype) -> Value:
         """An index expression as a number."""
@@ -68,10 +78,10 @@ class Ops(Protocol):
     def masked(self, conditions: Sequence[Condition], body: Callable[[], Value], other: Value) -> Value:
         """`body()` where all conditions hold, `other` elsewhere; loads of the body happen only where they hold."""
 
-    def indirect(self, value: Value, size: int, wrap: bool) -> Expr:
+    def indirect(self, value: Value, size: IntLike, wrap: bool) -> Expr:
         """A loaded integer as an index into a dimension of `size`; negative ones count from the end when `wrap`."""
 
-    def random(self, seed: Value, stream: int, index: Expr, count: int) -> Value:
+    def random(self, seed: Value, stream: int, index: Expr, count: IntLike) -> Value:
         """The float32 in [0, 1) that counter `index` (below `count`) of `stream` gives for the int64 seed."""
 
 
@@ -127,7 +137,7 @@ class Reduction:
     inputs: tuple[str, ...]
     body: Body
     kind: str
-    source_shape: tuple[int, ...]
+    source_shape: tuple[IntLike, ...]
     dims: tuple[int, ...]
     dtype: torch.dtype
 
@@ -143,7 +153,7 @@ class Scatter:
     meta: TensorMeta
     inputs: tuple[str, ...]
     base: Body
-    ranges: tuple[int, ...]
+    ranges: tuple[IntLike, ...]
     body: Body
     target: Callable[[Ops, Index], Index]
     accumulate: bool
@@ -188,19 +198,27 @@ Node = Input | Constant | Pointwise | Reduction | Scatter | Extern | Item
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A result of the program: the value of node `name` with exactly the strides of `meta`; None is passed through."""
+    """A result of the program: the value of node `name` with exactly the strides of `meta`.
+
+    Without a name it is `number`: None or a size.
+    """
 
     name: str | None
     meta: TensorMeta | None
+    number: IntLike | None = None
 
 
 @dataclass(slots=True)
 class LoopProgram:
-    """Nodes by name in an order in which operands come first, and the outputs."""
+    """Nodes by name in an order in which operands come first, and the outputs.
+
+    `symbols`: what the caller passes as integers, after the tensors. Sizes of nodes are made of these.
+    """
 
     nodes: dict[str, Node]
     outputs: list[Output]
     inputs: list[str]
+    symbols: list[Symbol] = field(default_factory=list)
 
     def users(self) -> dict[str, list[str]]:
         """For each node, the nodes that read it (once each, in program order)."""

@@ -16,6 +16,7 @@ from smelt.loops import indexing, movement, pointwise, reductions
 from smelt.loops.ir import Constant, Extern, Input, Item, LoopProgram, Node, Output, Pointwise, Ref, Scatter
 from smelt.loops.registry import LOWERINGS, Operand
 from smelt.prims.table import Prim
+from smelt.shapes.size import Size, Symbol, is_symbolic
 
 FAMILIES = (pointwise, movement, reductions, indexing)
 """The modules whose import fills LOWERINGS."""
@@ -33,11 +34,16 @@ def lower(gm: fx.GraphModule) -> LoopProgram:
     nodes: dict[str, Node] = {}
     inputs: list[str] = []
     outputs: list[Output] = []
+    symbols: list[Symbol] = []
     drawn: str | None = None
     for node in gm.graph.nodes:
         match node.op:
+            case "placeholder" if isinstance(node.meta["val"], Size):
+                symbols.append(_symbol(node))
+            case "placeholder" if symbols:
+                raise CompileError(f"loops: the tensor {node.name} comes after the symbols")
             case "placeholder":
-                nodes[node.name] = Input(node.name, node.meta["val"])
+                nodes[node.name] = Input(node.name, settled(node.meta["val"]))
                 inputs.append(node.name)
             case "get_attr":
                 nodes[node.name] = _constant(gm, node)
@@ -50,7 +56,37 @@ def lower(gm: fx.GraphModule) -> LoopProgram:
                 outputs = [_output(value) for value in node.args[0]]
             case other:
                 raise CompileError(f"loops: fx node {node.name} has op {other!r}")
-    return LoopProgram(nodes, outputs, inputs)
+    return LoopProgram(nodes, outputs, inputs, symbols)
+
+
+def _symbol(node: fx.Node) -> Symbol:
+    """The symbol that a placeholder stands for."""
+    terms = node.meta["val"].terms
+    if len(terms) == 1 and len(terms[0][0]) == 1 and terms[0][1] == 1 and isinstance(symbol := terms[0][0][0], Symbol):
+        return symbol
+    raise CompileError(f"loops: the placeholder {node.name} is {node.meta['val']}, not one symbol")
+
+
+def settled(value: Any) -> Any:
+    """A meta or an argument with what is known about its symbols put in, so that equal sizes have equal forms."""
+    match value:
+        case TensorMeta(shape=shape, stride=stride):
+            if not is_symbolic((*shape, *stride)):
+                return value
+            return replace(value, shape=settled(shape), stride=settled(stride))
+        case Size():
+            return value.owner.simplify(value)
+        case fx.Node() if isinstance(value.meta.get("val"), Size):
+            return settled(value.meta["val"])
+        case tuple():
+            return tuple(map(settled, value))
+        case list():
+            return list(map(settled, value))
+        case dict():
+            return {key: settled(item) for key, item in value.items()}
+        case slice():
+            return slice(settled(value.start), settled(value.stop), settled(value.step))
+    return value
 
 
 def _is_random(target: Any) -> bool:
@@ -65,7 +101,10 @@ def _after(node: Extern, earlier: str | None) -> Extern:
 
 
 def _output(value: Any) -> Output:
-    return Output(value.name, value.meta["val"]) if isinstance(value, fx.Node) else Output(None, None)
+    value = settled(value)
+    if isinstance(value, fx.Node):
+        return Output(value.name, settled(value.meta["val"]))
+    return Output(None, None, value if isinstance(value, (int, Size)) else None)
 
 
 def _constant(gm: fx.GraphModule, node: fx.Node) -> Constant:
@@ -78,7 +117,7 @@ def _constant(gm: fx.GraphModule, node: fx.Node) -> Constant:
 
 
 def _lower_call(node: fx.Node) -> Node:
-    target, meta = node.target, node.meta["val"]
+    target, meta = node.target, settled(node.meta["val"])
     if target is operator.getitem:
         source, position = node.args
         assert isinstance(source, fx.Node) and isinstance(position, int)
@@ -128,16 +167,16 @@ SUPPORTED = frozenset(
 
 
 def _operands(value: Any) -> Any:
-    if isinstance(value, fx.Node):
-        return Operand(value.name, value.meta["val"])
+    if isinstance(value, fx.Node) and not isinstance(value.meta["val"], Size):
+        return Operand(value.name, settled(value.meta["val"]))
     if isinstance(value, (tuple, list)):
         return tuple(_operands(item) for item in value)
-    return value
+    return settled(value)
 
 
 def _extern(node: fx.Node, meta: Any) -> Extern:
     args, kwargs = _references(node.args), _references(node.kwargs)
-    inputs = tuple(dict.fromkeys(n.name for n in node.all_input_nodes))
+    inputs = tuple(dict.fromkeys(n.name for n in node.all_input_nodes if not isinstance(n.meta["val"], Size)))
     parameters = node.target.parameters if isinstance(node.target, Prim) else ()
     return Extern(node.name, meta, inputs, node.target, args, kwargs, parameters)
 
@@ -145,7 +184,9 @@ def _extern(node: fx.Node, meta: Any) -> Extern:
 def _references(value: Any) -> Any:
     match value:
         case fx.Node():
-            return Ref(value.name)
+            return settled(value) if isinstance(value.meta["val"], Size) else Ref(value.name)
+        case Size():
+            return settled(value)
         case tuple():
             return tuple(map(_references, value))
         case list():

@@ -10,12 +10,13 @@ from smelt.graph.meta import TensorMeta
 from smelt.loops.ir import Condition, Index, Ops, Pointwise, Value
 from smelt.loops.registry import Operand, lowering, pointwise, view
 from smelt.shapes.expr import ZERO, reshape_index
+from smelt.shapes.size import IntLike, same
 
 
 @lowering("reshape")
 def reshape(name: str, meta: TensorMeta, x: Operand, shape: Any) -> Pointwise:
     old, new = x.shape, meta.shape
-    if meta.numel == 0:
+    if same(meta.numel, 0):
         return view(name, meta, x, lambda index: (ZERO,) * len(old), "reshape")
     return view(name, meta, x, lambda index: reshape_index(index, new, old), "reshape")
 
@@ -33,7 +34,7 @@ def broadcast_in_dim(name: str, meta: TensorMeta, x: Operand, shape: Any, dims: 
         name,
         meta,
         x,
-        lambda index: tuple(ZERO if n == 1 else index[d] for n, d in zip(sizes, dims, strict=True)),
+        lambda index: tuple(ZERO if same(n, 1) else index[d] for n, d in zip(sizes, dims, strict=True)),
         "broadcast_in_dim",
     )
 
@@ -75,11 +76,11 @@ def pad(name: str, meta: TensorMeta, x: Operand, low: Sequence[int], high: Any, 
 
 @lowering("cat")
 def cat(name: str, meta: TensorMeta, tensors: Sequence[Operand], dim: int) -> Pointwise:
-    parts: list[tuple[Operand, int, int]] = []
-    end = 0
+    parts: list[tuple[Operand, IntLike, IntLike]] = []
+    end: IntLike = 0
     for x in tensors:
         begin, end = end, end + x.shape[dim]
-        if begin != end:
+        if not same(x.shape[dim], 0):
             parts.append((x, begin, end))
 
     def body(ops: Ops, index: Index) -> Value:
@@ -104,7 +105,7 @@ def slice_scatter(
         inside = [
             Condition(i, a, b, s)
             for i, a, b, s, n in zip(index, starts, stops, steps, sizes, strict=True)
-            if (a, b, s) != (0, n, 1)
+            if not (same(a, 0) and same(b, n) and same(s, 1))
         ]
         moved = tuple((i - a) // s for i, a, s in zip(index, starts, steps, strict=True))
         return ops.masked(inside, lambda: ops.load(src.name, moved), ops.load(x.name, index))

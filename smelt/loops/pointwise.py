@@ -10,6 +10,7 @@ from smelt.graph.meta import TensorMeta, contiguous_stride
 from smelt.loops.ir import Index, Ops, Pointwise, Value
 from smelt.loops.registry import LOWERINGS, Operand, lowering, pointwise, view
 from smelt.shapes.expr import flat_index
+from smelt.shapes.size import IntLike, Size
 
 PLAIN = """
 abs neg sign exp expm1 exp2 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh
@@ -67,13 +68,17 @@ def full(name: str, meta: TensorMeta, shape: Any, value: Any, dtype: torch.dtype
     return pointwise(name, meta, [], lambda ops, index: ops.constant(value, meta.dtype), "full")
 
 
+def _whole(value: Any) -> IntLike:
+    return value if isinstance(value, Size) else int(value)
+
+
 @lowering("iota")
 def iota(name: str, meta: TensorMeta, length: int, start: Any, step: Any, dtype: torch.dtype, device: Any) -> Pointwise:
     wide = torch.float64 if dtype.is_floating_point else torch.int64
 
     def body(ops: Ops, index: Index) -> Value:
         if wide is torch.int64:
-            return ops.convert(ops.integer(index[0] * int(step) + int(start), wide), wide, dtype)
+            return ops.convert(ops.integer(index[0] * _whole(step) + _whole(start), wide), wide, dtype)
         place = ops.convert(ops.integer(index[0], torch.int64), torch.int64, wide)
         scaled = ops.apply("mul", wide, place, ops.constant(step, wide))
         return ops.convert(ops.apply("add", wide, scaled, ops.constant(start, wide)), wide, dtype)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from smelt.graph.meta import TensorMeta
 from smelt.loops.ir import Node, Reduction
 from smelt.loops.registry import LOWERINGS, Lowering, Operand, pointwise, view
+from smelt.shapes.size import same
 
 FOLDS = ("sum", "prod", "amax", "amin", "any", "all")
 NEUTRAL: dict[str, bool | int] = {"sum": 0, "prod": 1, "any": False, "all": True}
@@ -19,7 +20,7 @@ def _fold(kind: str) -> Lowering:
     def lower(name: str, meta: TensorMeta, x: Operand, dims: Sequence[int]) -> Node:
         if not dims:
             return view(name, meta, x, lambda index: index, kind)
-        if x.meta.numel == 0 and kind in NEUTRAL:
+        if same(x.meta.numel, 0) and kind in NEUTRAL:
             return pointwise(name, meta, [], lambda ops, index: ops.constant(NEUTRAL[kind], meta.dtype), "full")
         return _reduction(name, meta, x, kind, tuple(dims))
 

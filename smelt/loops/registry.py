@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from smelt.graph.meta import TensorMeta
 from smelt.loops.ir import Body, Index, Node, Ops, Pointwise, Value
+from smelt.shapes.size import IntLike
 
 Lowering = Callable[..., Node]
 
@@ -22,7 +23,7 @@ class Operand:
         self.name, self.meta = name, meta
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[IntLike, ...]:
         return self.meta.shape
 
 

@@ -33,9 +33,10 @@ class Workspaces:
     Args:
         slots: size of the table.
         arena: bytes of the arena.
-        addresses: slot -> raw address (kernels).
+        addresses: slot -> raw address (kernels), or a number that kernels take.
         constants: slot -> tensor that lives as long as the program.
         views: (byte offset, dtype, shape, stride in elements) of arena tensors.
+        places: slot -> byte offset in the arena, of pointers into it.
         fault: slot of the word that kernels set when an index is out of range, 0 for none. A workspace whose word is
             set is not given back.
     """
@@ -47,9 +48,10 @@ class Workspaces:
         addresses: Mapping[int, int],
         constants: Mapping[int, torch.Tensor],
         views: Sequence[tuple[int, torch.dtype, Sequence[int], Sequence[int]]],
+        places: Mapping[int, int] | None = None,
         fault: int = 0,
     ) -> None:
-        self.fault = fault
+        self.fault, self.places = fault, dict(places or {})
         self.slots, self.bytes = slots, arena
         self.addresses, self.constants, self.views = dict(addresses), dict(constants), list(views)
         self.free: list[Workspace] = []
@@ -70,6 +72,8 @@ class Workspaces:
             start = -block.data_ptr() % ALIGN
             arena = block[start : start + self.bytes]
             table.bind(0, arena)
+            for slot, offset in self.places.items():
+                table.set(slot, arena.data_ptr() + offset)
         for slot, address in self.addresses.items():
             table.set(slot, address)
         for slot, tensor in self.constants.items():

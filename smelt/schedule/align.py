@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from smelt.schedule.dependencies import Names
 from smelt.shapes.expr import ZERO, Atom, Expr, Var, variable
+from smelt.shapes.size import IntLike, hint, known_divides, same
 
-Digits = Sequence[tuple[int, Var]]
+Digits = Sequence[tuple[IntLike, Var]]
 
 
 @dataclass
@@ -31,7 +32,8 @@ class Alignment:
         for var, pieces in side.items():
             if pieces == [var]:
                 continue
-            step, total = 1, ZERO
+            total = ZERO
+            step: IntLike = 1
             for piece in pieces:
                 total = total + variable(piece) * step
                 step *= piece.size
@@ -47,18 +49,18 @@ def align(left: Digits, right: Digits, names: Names, into: Alignment | None = No
         (ca, va), na = a[-1], _rest(a[-1], result.left)
         (cb, vb), nb = b[-1], _rest(b[-1], result.right)
         done_a, done_b = va.size // na, vb.size // nb
-        if ca * done_a != cb * done_b:
+        if not same(ca * done_a, cb * done_b):
             return f"strides differ: {ca * done_a} of {va} and {cb * done_b} of {vb}"
-        n = min(na, nb)
-        if n == 0 or na % n or nb % n:
+        n = na if hint(na) <= hint(nb) else nb
+        if same(n, 0) or not known_divides(n, na) or not known_divides(n, nb):
             return f"sizes {na} and {nb} do not divide"
-        piece = va if n == va.size else names.fresh(n)
+        piece = va if same(n, va.size) else names.fresh(n)
         result.left.setdefault(va, []).append(piece)
         result.right.setdefault(vb, []).append(piece)
         result.pairs.append((va, vb, piece))
-        if n == na:
+        if same(n, na):
             a.pop()
-        if n == nb:
+        if same(n, nb):
             b.pop()
     if a or b:
         return "one covers more elements than the other"
@@ -71,14 +73,15 @@ def align_sequences(left: Sequence[Var], right: Sequence[Var], names: Names, int
 
 
 def _as_digits(order: Sequence[Var]) -> Digits:
-    digits, step = [], 1
+    digits: list[tuple[IntLike, Var]] = []
+    step: IntLike = 1
     for var in reversed(order):
         digits.append((step, var))
         step *= var.size
     return digits
 
 
-def _rest(digit: tuple[int, Var], pieces: dict[Var, list[Var]]) -> int:
+def _rest(digit: tuple[IntLike, Var], pieces: dict[Var, list[Var]]) -> IntLike:
     """How much of a variable is not split off yet."""
     rest = digit[1].size
     for piece in pieces.get(digit[1], ()):

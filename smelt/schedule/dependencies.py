@@ -14,6 +14,7 @@ import torch
 
 from smelt.loops.ir import Body, Condition, Index, LoopProgram, Pointwise
 from smelt.shapes.expr import Atom, Expr, Runtime, Var, flat_index
+from smelt.shapes.size import IntLike, Size, hint
 
 WEIGHTS = {
     **dict.fromkeys("exp exp2 expm1 log log2 log10 log1p sigmoid tanh erf sin cos".split(), 12),
@@ -38,23 +39,24 @@ class Access:
     name: str
     index: Index
 
-    def digits(self, shape: Sequence[int]) -> tuple[tuple[tuple[int, Var], ...], int] | None:
+    def digits(self, shape: Sequence[IntLike]) -> tuple[tuple[tuple[IntLike, Var], ...], IntLike] | None:
         """((coefficient, variable), ...) by rising coefficient and the constant, of the row-major place in `shape`.
 
-        None when the place is not linear in loop variables.
+        None when the place is not linear in loop variables. Symbolic coefficients rise in the example.
         """
         flat = flat_index(self.index, row_major(shape))
         if not flat.is_linear():
             return None
-        return tuple(sorted(((c, v) for v, c in flat.terms), key=lambda t: (t[0], t[1].name))), flat.const  # type: ignore[misc]
+        return tuple(sorted(((c, v) for v, c in flat.terms), key=lambda t: (hint(t[0]), t[1].name))), flat.const  # type: ignore[misc]
 
 
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+def row_major(shape: Sequence[IntLike]) -> tuple[IntLike, ...]:
     """Row-major strides."""
-    strides, step = [], 1
+    strides: list[IntLike] = []
+    step: IntLike = 1
     for size in reversed(shape):
         strides.append(step)
-        step *= max(size, 1)
+        step *= size if isinstance(size, Size) else max(size, 1)
     return tuple(reversed(strides))
 
 
@@ -81,7 +83,7 @@ class Tracer:
             node.body(self, index)
         return None
 
-    def constant(self, value: bool | int | float, dtype: torch.dtype) -> Any:
+    def constant(self, value: bool | int | float | Size, dtype: torch.dtype) -> Any:
         return None
 
     def integer(self, expr: Expr, dtype: torch.dtype) -> Any:
@@ -101,11 +103,11 @@ class Tracer:
                 self.places[condition.expr] = None
         body()
 
-    def indirect(self, value: Any, size: int, wrap: bool) -> Expr:
+    def indirect(self, value: Any, size: IntLike, wrap: bool) -> Expr:
         self.cost += 2
         return Expr(((Runtime(f"?{len(self.reads)}.{self.cost}", size), 1),), 0)
 
-    def random(self, seed: Any, stream: int, index: Expr, count: int) -> Any:
+    def random(self, seed: Any, stream: int, index: Expr, count: IntLike) -> Any:
         self.cost += RANDOM_WEIGHT
         self.places[index] = None
 
@@ -134,7 +136,7 @@ class Names:
     count: int = 0
     made: list[Var] = field(default_factory=list)
 
-    def fresh(self, size: int) -> Var:
+    def fresh(self, size: IntLike) -> Var:
         """A variable that no other part of the schedule uses."""
         self.count += 1
         var = Var(f"v{self.count}", size)

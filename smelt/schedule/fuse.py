@@ -15,6 +15,7 @@ from smelt.schedule.dependencies import Names
 from smelt.schedule.group import Group, group_of
 from smelt.schedule.merge import merge
 from smelt.schedule.realize import Realized, metas_of
+from smelt.shapes.size import hint
 
 SMALL = 2048
 """Shared bytes below which two groups that only read the same buffer are left apart."""
@@ -224,5 +225,4 @@ def bits(mask: int) -> Iterable[int]:
 def _bytes(node: Node) -> int:
     if isinstance(node, Extern) and isinstance(node.meta, tuple):
         return 0
-    meta = metas_of(node)
-    return meta.numel * meta.dtype.itemsize
+    return hint(metas_of(node).nbytes)

@@ -23,6 +23,7 @@ from smelt.loops.ir import Index, LoopProgram, Pointwise, Reduction, Scatter
 from smelt.schedule.dependencies import Access, Names, trace
 from smelt.schedule.realize import Realized, metas_of
 from smelt.shapes.expr import Atom, Expr, Var, flat_index, variable
+from smelt.shapes.size import IntLike, hint, same
 
 MAX_COLUMN_WIDTH = 4096
 """Elements of one column accumulator: what stays in the first-level cache next to a few input streams."""
@@ -85,7 +86,6 @@ class Group:
     scatter: bool = False
     position: int = 0
     accesses: dict[str, list[Index]] = field(default_factory=dict)
-    cuts: list[tuple[Var, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.accesses:
@@ -115,19 +115,19 @@ class Group:
         return "+".join(names[:4]) + (f"+{len(names) - 4} more" if len(names) > 4 else "")
 
     def size(self, *roles: Role) -> int:
-        """Number of iterations over the variables of these roles (all when none is given)."""
+        """Number of iterations over the variables of these roles (all when none is given), in the example."""
         count = 1
         for v in self.order:
             if not roles or self.roles[v] in roles:
-                count *= v.size
+                count *= hint(v.size)
         return count
 
 
-def fresh_index(shape: Sequence[int], names: Names) -> tuple[Index, list[Var]]:
+def fresh_index(shape: Sequence[IntLike], names: Names) -> tuple[Index, list[Var]]:
     """One fresh variable per dimension that is not 1, and the index they make."""
     index, order = [], []
     for size in shape:
-        if size == 1:
+        if same(size, 1):
             index.append(Expr((), 0))
             continue
         var = names.fresh(size)
@@ -151,7 +151,7 @@ def group_of(
     kept = [e for d, e in enumerate(source) if d not in node.dims]
     # a variable of size 0 drops out of expressions, so roles are taken by position
     sized = iter(order)
-    by_dim = [next(sized) if n != 1 else None for n in shape]
+    by_dim = [None if same(n, 1) else next(sized) for n in shape]
     reduced = [v for d, v in enumerate(by_dim) if v is not None and d in node.dims]
     others = [v for d, v in enumerate(by_dim) if v is not None and d not in node.dims]
     roles, place = reduction_roles(node, reads.accesses, reduced, others, program, real)
@@ -172,7 +172,7 @@ def reduction_roles(
     width = inner.size
     at = kept.index(inner)
     for var in reversed(kept[:at]):
-        if width * var.size > MAX_COLUMN_WIDTH // 2 or main.coefficient(var) != width:
+        if hint(width * var.size) > MAX_COLUMN_WIDTH // 2 or not same(main.coefficient(var), width):
             break
         roles[var] = Role.INNER
         width *= var.size
@@ -191,8 +191,8 @@ def innermost(
         best = None
         for atom, c in flat.terms:
             if isinstance(atom, Var):
-                size *= atom.size
-                if c == 1:
+                size *= hint(atom.size)
+                if same(c, 1):
                     best = atom
         if best is not None:
             votes[best] = votes.get(best, 0) + size

@@ -14,6 +14,7 @@ from smelt.schedule.dependencies import Access, Names, variables_in
 from smelt.schedule.group import MAX_COLUMN_WIDTH, Group, Member, Place, Role
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Var
+from smelt.shapes.size import IntLike, same
 
 MAX_BUFFERS = 28
 MAX_OPS = 400
@@ -43,11 +44,11 @@ def merge(a: Group, b: Group, shared: Iterable[str], program: LoopProgram, names
     return reason
 
 
-def _through(a: Group, b: Group, left: Access, right: Access, shape: tuple[int, ...], names: Names) -> Group | str:
+def _through(a: Group, b: Group, left: Access, right: Access, shape: tuple[IntLike, ...], names: Names) -> Group | str:
     one, other = left.digits(shape), right.digits(shape)
     if one is None or other is None:
         return f"{left.name} is not read along loop variables"
-    if one[1] != other[1]:
+    if not same(one[1], other[1]):
         return f"{left.name} is read at an offset"
     aligned = align(one[0], other[0], names)
     if isinstance(aligned, str):

@@ -18,6 +18,7 @@ from smelt.schedule.order import Unit, order_units
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
 from smelt.schedule.split import split_reductions
 from smelt.shapes.expr import flat_index
+from smelt.shapes.size import IntLike, hint
 
 WRITE_INTO = frozenset({"mm", "bmm"})
 """Externs that write into a given tensor without a copy of their own."""
@@ -44,7 +45,7 @@ class Schedule:
     groups: dict[int, Group]
     externs: dict[int, Extern]
     stored: set[str]
-    strides: dict[str, tuple[int, ...]]
+    strides: dict[str, tuple[IntLike, ...]]
     views: dict[str, StridedView]
     memory: MemoryPlan
     last_use: dict[str, int]
@@ -118,13 +119,12 @@ class _Planner:
         """The buffer a read waits for."""
         return name
 
-    def nbytes(self, name: str) -> int:
-        meta = metas_of(self.program.nodes[name])
-        return meta.numel * meta.dtype.itemsize
+    def nbytes(self, name: str) -> IntLike:
+        return metas_of(self.program.nodes[name]).nbytes
 
     def occupied(self, name: str) -> int:
         node = self.program.nodes[name]
-        return 0 if isinstance(node, (Input, Constant)) or isinstance(node.meta, tuple) else self.nbytes(name)
+        return 0 if isinstance(node, (Input, Constant)) or isinstance(node.meta, tuple) else hint(self.nbytes(name))
 
     def in_arena(self, name: str) -> bool:
         """Intermediates of kernels, and of externs that can write into them."""

@@ -16,6 +16,7 @@ from smelt.graph.meta import TensorMeta, is_dense
 from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, Ref
 from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, weight
 from smelt.shapes.expr import Var, flat_index, variable
+from smelt.shapes.size import IntLike, hint, is_symbolic, known_at_most, known_equal, same
 
 CHEAP = 4
 MAX_LEAVES = 20
@@ -28,9 +29,9 @@ class StridedView:
     """A tensor argument as strides over a buffer: shape, stride and offset in elements from the buffer's start."""
 
     base: str
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
+    shape: tuple[IntLike, ...]
+    stride: tuple[IntLike, ...]
+    offset: IntLike
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Realized:
     """Which values have buffers, with which strides, and how extern arguments view them."""
 
     stored: set[str]
-    strides: dict[str, tuple[int, ...]]
+    strides: dict[str, tuple[IntLike, ...]]
     views: dict[str, StridedView] = field(default_factory=dict)
 
 
@@ -75,7 +76,7 @@ class _Choice:
         self.users = program.users()
         self.outputs = {o.name: o.meta for o in program.outputs if o.name is not None and o.meta is not None}
         self.stored: set[str] = set()
-        self.strides: dict[str, tuple[int, ...]] = {}
+        self.strides: dict[str, tuple[IntLike, ...]] = {}
         self.views: dict[str, StridedView] = {}
         self.cost: dict[str, int] = {}
         self.leaves: dict[str, frozenset[str]] = {}
@@ -87,12 +88,13 @@ class _Choice:
         node = self.nodes[name]
         self.stored.add(name)
         meta = metas_of(node)
+        wanted: tuple[IntLike, ...]
         if not isinstance(node, Pointwise):
             wanted = meta.stride
         elif name in self.outputs:
             wanted = self.outputs[name].stride
         else:
-            wanted = meta.stride if is_dense(meta.shape, meta.stride) else row_major(meta.shape)
+            wanted = self.prospective(name)
         self.strides[name] = wanted
 
     def store_what_must(self) -> None:
@@ -114,7 +116,7 @@ class _Choice:
         if base != name:
             was_stored = base in self.stored
             shape = metas_of(self.nodes[name]).shape
-            if was_stored or metas_of(self.nodes[base]).numel == metas_of(self.nodes[name]).numel:
+            if was_stored or known_equal(metas_of(self.nodes[base]).numel, metas_of(self.nodes[name]).numel):
                 strides = self.strides.get(base) or self.prospective(base)
                 view = strided(base, shape, index, index_vars, strides)
                 if view is not None and _acceptable(node, view):
@@ -123,9 +125,9 @@ class _Choice:
                     return
         self.store(name)
 
-    def prospective(self, name: str) -> tuple[int, ...]:
+    def prospective(self, name: str) -> tuple[IntLike, ...]:
         meta = metas_of(self.nodes[name])
-        return meta.stride if is_dense(meta.shape, meta.stride) else row_major(meta.shape)
+        return meta.stride if _is_dense(meta) else row_major(meta.shape)
 
     def behind_views(self, name: str) -> tuple[str, Index, list[Var]]:
         """Follow views to the value they remap: (its name, the index into it, the variables of the index)."""
@@ -164,7 +166,7 @@ class _Choice:
         base, _, _ = self.behind_views(node.name)
         if base in self.stored or not isinstance(self.nodes[base], Pointwise):
             return
-        small, big = metas_of(self.nodes[base]).numel, node.meta.numel
+        small, big = hint(metas_of(self.nodes[base]).numel), hint(node.meta.numel)
         if big >= EXPANSION * small and self.cost[base] > 1:
             self.store(base)
 
@@ -202,16 +204,29 @@ class _Choice:
         for source in node.inputs:
             cost += self.cost[source]
             leaves |= self.leaves[source]
-        size = node.meta.numel * node.meta.dtype.itemsize
+        size = hint(node.meta.nbytes)
         read = sum(min(_bytes(self.nodes[leaf]), 4 * size) for leaf in leaves)
         if not any(_bytes(self.nodes[leaf]) * 8 >= size for leaf in leaves):
             return cost <= 2 * RANDOM_WEIGHT
         return cost <= CHEAP and read <= size * 1.3
 
 
+def _is_dense(meta: TensorMeta) -> bool:
+    """Whether the elements are known to lie without gaps, for every size."""
+    if not is_symbolic((*meta.shape, *meta.stride)):
+        return is_dense(meta.shape, meta.stride)
+    step: IntLike = 1
+    sized = ((n, s) for n, s in zip(meta.shape, meta.stride, strict=True) if not same(n, 1))
+    for size, stride in sorted(sized, key=lambda p: (hint(p[1]), hint(p[0]))):
+        if not known_equal(stride, step):
+            return False
+        step *= size
+    return True
+
+
 def _bytes(node: Node) -> int:
     meta = node.meta
-    return meta.numel * meta.dtype.itemsize if isinstance(meta, TensorMeta) else 0
+    return hint(meta.nbytes) if isinstance(meta, TensorMeta) else 0
 
 
 class _Follow:
@@ -225,29 +240,29 @@ class _Follow:
 
 
 def strided(
-    base: str, shape: Sequence[int], index: Index, index_vars: Sequence[Var], strides: Sequence[int]
+    base: str, shape: Sequence[IntLike], index: Index, index_vars: Sequence[Var], strides: Sequence[IntLike]
 ) -> StridedView | None:
     """The view of `base` whose element `index_vars` is base[index], if it is one with non-negative strides."""
     place = flat_index(index, strides)
-    if not place.is_linear() or place.const < 0:
+    if not place.is_linear() or not known_at_most(0, place.const):
         return None
-    stride = []
+    stride: list[IntLike] = []
     for var, size in zip(index_vars, shape, strict=True):
-        stride.append(place.coefficient(var) if size > 1 else 1)
-    if any(s < 0 for s in stride):
+        stride.append(1 if same(size, 1) or same(size, 0) else place.coefficient(var))
+    if not all(known_at_most(0, s) for s in stride):
         return None
     # a dimension of size 1 may have any stride: what a row-major tensor would have keeps externs on fast paths
     for d in range(len(shape) - 2, -1, -1):
-        if shape[d] == 1:
+        if same(shape[d], 1):
             stride[d] = stride[d + 1] * shape[d + 1]
     return StridedView(base, tuple(shape), tuple(stride), place.const)
 
 
 def _acceptable(node: Extern, view: StridedView) -> bool:
     """Whether the extern takes the strides without copying."""
-    if any(s == 0 and n > 1 for n, s in zip(view.shape, view.stride, strict=True)):
+    if any(same(s, 0) and not same(n, 1) and not same(n, 0) for n, s in zip(view.shape, view.stride, strict=True)):
         return False
     if getattr(node.target, "name", "") not in ("mm", "bmm"):
         return True
     (rows, columns), (a, b) = view.shape[-2:], view.stride[-2:]
-    return (b == 1 and a >= columns) or (a == 1 and b >= rows)
+    return (same(b, 1) and known_at_most(columns, a)) or (same(a, 1) and known_at_most(rows, b))

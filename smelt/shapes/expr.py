@@ -3,13 +3,35 @@
 Used by loops (index remaps of views), schedule (are two accesses equal, do they cover the same elements) and codegen
 (strides, hoisting). Every variable has a range 0 .. size-1, so most divisions that reshapes bring in fold away.
 Division and remainder round towards minus infinity, as in Python.
+
+Coefficients, constants, sizes and divisors are plain numbers or symbolic sizes (`smelt.shapes.size`). Two of these are
+told apart here by their form: what is not known to be equal is kept apart, and nothing is assumed.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+
+from smelt.shapes.size import (
+    IntLike,
+    Size,
+    Symbol,
+    common,
+    exact_quotient,
+    floordiv,
+    hint,
+    key,
+    known_at_most,
+    known_equal,
+    known_less,
+    same,
+    split,
+    value_in,
+)
+
+FAR = 2**62
+"""Stands for a bound that is not known."""
 
 
 class Atom:
@@ -22,7 +44,7 @@ class Atom:
 
     __slots__ = ("key", "text", "low", "high", "_hash")
 
-    def __init__(self, key: str, text: str, low: int, high: int) -> None:
+    def __init__(self, key: str, text: str, low: IntLike, high: IntLike) -> None:
         self.key, self.text, self.low, self.high = key, text, low, high
         self._hash = hash(key)
 
@@ -41,8 +63,8 @@ class Var(Atom):
 
     __slots__ = ("name", "size")
 
-    def __init__(self, name: str, size: int) -> None:
-        super().__init__(f"{name}:{size}", name, 0, max(size - 1, 0))
+    def __init__(self, name: str, size: IntLike) -> None:
+        super().__init__(f"{name}:{_identity(size)}", name, 0, _last(size))
         self.name, self.size = name, size
 
 
@@ -51,8 +73,8 @@ class Runtime(Atom):
 
     __slots__ = ("value",)
 
-    def __init__(self, name: str, size: int, value: object = None) -> None:
-        super().__init__(f"{name}:{size}", name, 0, max(size - 1, 0))
+    def __init__(self, name: str, size: IntLike, value: object = None) -> None:
+        super().__init__(f"{name}:{_identity(size)}", name, 0, _last(size))
         self.value = value
 
 
@@ -61,9 +83,9 @@ class Quotient(Atom):
 
     __slots__ = ("of", "by")
 
-    def __init__(self, of: Expr, by: int) -> None:
-        low, high = of.range()
-        super().__init__(f"({of.key()} // {by})", f"({of} // {by})", low // by, high // by)
+    def __init__(self, of: Expr, by: IntLike) -> None:
+        low, high = _quotient_range(of, by)
+        super().__init__(f"({of.key()} // {_identity(by)})", f"({of} // {_factor(by)})", low, high)
         self.of, self.by = of, by
 
 
@@ -72,8 +94,8 @@ class Remainder(Atom):
 
     __slots__ = ("of", "by")
 
-    def __init__(self, of: Expr, by: int) -> None:
-        super().__init__(f"({of.key()} % {by})", f"({of} % {by})", 0, by - 1)
+    def __init__(self, of: Expr, by: IntLike) -> None:
+        super().__init__(f"({of.key()} % {_identity(by)})", f"({of} % {_factor(by)})", 0, by - 1)
         self.of, self.by = of, by
 
 
@@ -82,10 +104,10 @@ class Expr:
 
     __slots__ = ("terms", "const", "_hash", "_range")
 
-    def __init__(self, terms: tuple[tuple[Atom, int], ...], const: int) -> None:
+    def __init__(self, terms: tuple[tuple[Atom, IntLike], ...], const: IntLike) -> None:
         self.terms, self.const = terms, const
         self._hash = hash((terms, const))
-        self._range: tuple[int, int] | None = None
+        self._range: tuple[IntLike, IntLike] | None = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -95,15 +117,15 @@ class Expr:
             return True
         if isinstance(other, Expr):
             return self._hash == other._hash and self.const == other.const and self.terms == other.terms
-        return not self.terms and self.const == other
+        return not self.terms and isinstance(other, (int, Size)) and same(self.const, other)
 
-    def __add__(self, other: Expr | int) -> Expr:
-        if isinstance(other, int):
-            return self if other == 0 else Expr(self.terms, self.const + other)
+    def __add__(self, other: Expr | IntLike) -> Expr:
+        if not isinstance(other, Expr):
+            return self if _is_zero(other) else Expr(self.terms, self.const + other)
         if not other.terms:
-            return self if other.const == 0 else Expr(self.terms, self.const + other.const)
+            return self if _is_zero(other.const) else Expr(self.terms, self.const + other.const)
         if not self.terms:
-            return other if self.const == 0 else Expr(other.terms, self.const + other.const)
+            return other if _is_zero(self.const) else Expr(other.terms, self.const + other.const)
         sums = dict(self.terms)
         for atom, coefficient in other.terms:
             sums[atom] = sums.get(atom, 0) + coefficient
@@ -114,30 +136,31 @@ class Expr:
     def __neg__(self) -> Expr:
         return self * -1
 
-    def __sub__(self, other: Expr | int) -> Expr:
+    def __sub__(self, other: Expr | IntLike) -> Expr:
         return self + (-other)
 
-    def __rsub__(self, other: Expr | int) -> Expr:
+    def __rsub__(self, other: Expr | IntLike) -> Expr:
         return -self + other
 
-    def __mul__(self, by: int) -> Expr:
-        if by == 1:
-            return self
-        if by == 0:
-            return ZERO
+    def __mul__(self, by: IntLike) -> Expr:
+        if by.__class__ is not Size:
+            if by == 1:
+                return self
+            if by == 0:
+                return ZERO
         return Expr(tuple((atom, c * by) for atom, c in self.terms), self.const * by)
 
     __rmul__ = __mul__
 
-    def __floordiv__(self, by: int) -> Expr:
+    def __floordiv__(self, by: IntLike) -> Expr:
         return _floordiv(self, by)
 
-    def __mod__(self, by: int) -> Expr:
+    def __mod__(self, by: IntLike) -> Expr:
         return _mod(self, by)
 
     def __str__(self) -> str:
-        parts = [atom.text if c == 1 else f"{c}*{atom.text}" for atom, c in self.terms]
-        if self.const or not parts:
+        parts = [atom.text if same(c, 1) else f"{_factor(c)}*{atom.text}" for atom, c in self.terms]
+        if not _is_zero(self.const) or not parts:
             parts.append(str(self.const))
         return " + ".join(parts).replace("+ -", "- ")
 
@@ -145,14 +168,20 @@ class Expr:
 
     def key(self) -> str:
         """Text that is equal exactly for equal expressions."""
-        return "+".join([f"{c}*{atom.key}" for atom, c in self.terms] + [str(self.const)])
+        return "+".join([f"{_identity(c)}*{atom.key}" for atom, c in self.terms] + [_identity(self.const)])
 
-    def range(self) -> tuple[int, int]:
+    def range(self) -> tuple[IntLike, IntLike]:
         """The lowest and highest value (bounds that hold; exact for sums of different variables)."""
         if self._range is None:
             low = high = self.const
             for atom, c in self.terms:
-                if c > 0:
+                if c.__class__ is Size and not known_less(0, c):
+                    if not known_less(c, 0):
+                        low, high = -FAR, FAR
+                        break
+                    low += c * atom.high
+                    high += c * atom.low
+                elif c.__class__ is Size or c > 0:
                     low += c * atom.low
                     high += c * atom.high
                 else:
@@ -161,7 +190,7 @@ class Expr:
             self._range = (low, high)
         return self._range
 
-    def coefficient(self, atom: Atom) -> int:
+    def coefficient(self, atom: Atom) -> IntLike:
         """The factor of `atom` in the linear form, 0 when absent. Occurrences inside other atoms do not count."""
         for other, c in self.terms:
             if other == atom:
@@ -202,17 +231,17 @@ class Expr:
                 result = result + (value * c if value is not None else Expr(((atom, c),), 0))
         return result
 
-    def evaluate(self, values: Mapping[Atom, int]) -> int:
-        """The value for given variables (any type with + * // % works, such as integer arrays)."""
-        result = self.const
+    def evaluate(self, values: Mapping[Atom, int], sizes: Mapping[Symbol, int] | None = None) -> int:
+        """The value for given variables (any type with + * // % works, such as integer arrays) and symbols."""
+        result = value_in(self.const, sizes)
         for atom, c in self.terms:
             if isinstance(atom, Quotient):
-                x = atom.of.evaluate(values) // atom.by
+                x = atom.of.evaluate(values, sizes) // value_in(atom.by, sizes)
             elif isinstance(atom, Remainder):
-                x = atom.of.evaluate(values) % atom.by
+                x = atom.of.evaluate(values, sizes) % value_in(atom.by, sizes)
             else:
                 x = values[atom]
-            result = result + x * c
+            result = result + x * value_in(c, sizes)
         return result
 
 
@@ -220,20 +249,20 @@ ZERO = Expr((), 0)
 ONE = Expr((), 1)
 
 
-def constant(value: int) -> Expr:
+def constant(value: IntLike) -> Expr:
     """The expression of one number."""
-    return ZERO if value == 0 else Expr((), value)
+    return ZERO if _is_zero(value) else Expr((), value)
 
 
 def variable(atom: Atom) -> Expr:
     """The expression of one atom; a variable with a single value is 0."""
-    return ZERO if atom.low == atom.high == 0 else Expr(((atom, 1),), 0)
+    return ZERO if _is_zero(atom.low) and _is_zero(atom.high) else Expr(((atom, 1),), 0)
 
 
-def flat_index(index: Sequence[Expr], strides: Sequence[int]) -> Expr:
+def flat_index(index: Sequence[Expr], strides: Sequence[IntLike]) -> Expr:
     """sum(index * stride)."""
-    sums: dict[Atom, int] = {}
-    const = 0
+    sums: dict[Atom, IntLike] = {}
+    const: IntLike = 0
     for part, stride in zip(index, strides, strict=True):
         const += part.const * stride
         for atom, c in part.terms:
@@ -241,22 +270,24 @@ def flat_index(index: Sequence[Expr], strides: Sequence[int]) -> Expr:
     return _normal(sums, const)
 
 
-def reshape_index(index: Sequence[Expr], new: Sequence[int], old: Sequence[int]) -> tuple[Expr, ...]:
+def reshape_index(index: Sequence[Expr], new: Sequence[IntLike], old: Sequence[IntLike]) -> tuple[Expr, ...]:
     """Where element `index` of a tensor of shape `new` lies in the row-major tensor of shape `old`.
 
-    Sizes are matched in groups of equal product, so that divisions appear only inside a group that needs them.
+    Sizes are matched in groups of equal product, so that divisions appear only inside a group that needs them. Symbolic
+    products are matched by form; which side to extend is told by the example, and at worst everything is one group.
     """
     result: list[Expr] = []
     i = j = 0
     while i < len(new) or j < len(old):
         first, begin = i, j
-        have, want = 1, 1
+        have: IntLike = 1
+        want: IntLike = 1
         if i < len(new):
             have, i = new[i], i + 1
         if j < len(old):
             want, j = old[j], j + 1
-        while have != want:
-            if have < want:
+        while not known_equal(have, want) and (i < len(new) or j < len(old)):
+            if i < len(new) and (j == len(old) or hint(have) <= hint(want)):
                 have, i = have * new[i], i + 1
             else:
                 want, j = want * old[j], j + 1
@@ -264,115 +295,154 @@ def reshape_index(index: Sequence[Expr], new: Sequence[int], old: Sequence[int])
     return tuple(result)
 
 
-def _regroup(index: Sequence[Expr], new: Sequence[int], old: Sequence[int]) -> list[Expr]:
+def _regroup(index: Sequence[Expr], new: Sequence[IntLike], old: Sequence[IntLike]) -> list[Expr]:
     if len(new) == len(old) == 1:
         return [index[0]]
-    if all(n == 1 for n in old):
+    if all(same(n, 1) for n in old):
         return [ZERO] * len(old)
     flat = ZERO
     for part, size in zip(index, new, strict=True):
         flat = flat * size + part
     result = []
-    step = 1
+    step: IntLike = 1
     for place, size in reversed(list(enumerate(old))):
-        if size == 1:
+        if same(size, 1):
             result.append(ZERO)
             continue
-        rest = flat // step if step > 1 else flat
-        result.append(rest % size if any(n != 1 for n in old[:place]) else rest)
+        rest = flat // step
+        result.append(rest % size if not all(same(n, 1) for n in old[:place]) else rest)
         step *= size
     return result[::-1]
 
 
-def _key(term: tuple[Atom, int]) -> str:
+def _is_zero(value: IntLike) -> bool:
+    return value.__class__ is not Size and value == 0  # a Size is never the form 0
+
+
+def _last(size: IntLike) -> IntLike:
+    """The highest value of a variable."""
+    return size - 1 if isinstance(size, Size) else max(size - 1, 0)
+
+
+def _identity(value: IntLike) -> str:
+    """Text that tells sizes apart, those of different graphs too."""
+    return key(value) if isinstance(value, Size) else str(value)
+
+
+def _factor(value: IntLike) -> str:
+    """Text of a number inside a product."""
+    return f"({value})" if isinstance(value, Size) and len(value.terms) > 1 else str(value)
+
+
+def _key(term: tuple[Atom, IntLike]) -> str:
     return term[0].key
 
 
-def _normal(sums: dict[Atom, int], const: int) -> Expr:
+def _normal(sums: dict[Atom, IntLike], const: IntLike) -> Expr:
     """Sort, drop zeros, and join c*(y % n) + c*n*(y // n) into c*y."""
-    remainders = [a for a, c in sums.items() if c and type(a) is Remainder]
+    remainders = [a for a, c in sums.items() if type(a) is Remainder and not _is_zero(c)]
     for atom in remainders:
         c = sums.get(atom, 0)
-        if not c:
+        if _is_zero(c):
             continue
         whole = _floordiv(atom.of, atom.by)
-        if len(whole.terms) == 1 and whole.const == 0 and whole.terms[0][1] == 1:
+        if len(whole.terms) == 1 and _is_zero(whole.const) and same(whole.terms[0][1], 1):
             quotient = whole.terms[0][0]
-            if sums.get(quotient, 0) == c * atom.by:
+            if same(sums.get(quotient, 0), c * atom.by):
                 rest = {a: k for a, k in sums.items() if a is not atom and a != quotient}
                 rest.pop(atom, None)
                 for a, k in atom.of.terms:
                     rest[a] = rest.get(a, 0) + k * c
                 return _normal(rest, const + atom.of.const * c)
-    terms = [term for term in sums.items() if term[1]]
+    terms = [term for term in sums.items() if term[1].__class__ is Size or term[1]]
     if len(terms) > 1:
         terms.sort(key=_key)
     return Expr(tuple(terms), const)
 
 
-def _split(e: Expr, by: int) -> tuple[Expr, Expr]:
-    """e as by * quotient + rest, term by term; the rest keeps a constant in 0 .. by-1."""
+def _quotient_range(of: Expr, by: IntLike) -> tuple[IntLike, IntLike]:
+    low, high = of.range()
+    if not isinstance(low, Size) and not isinstance(high, Size) and not isinstance(by, Size):
+        return low // by, high // by
+    if not known_less(0, by):
+        return -FAR, FAR
+    return 0 if known_at_most(0, low) else -FAR, floordiv(high, by) if known_at_most(0, high) else FAR
+
+
+def _split(e: Expr, by: IntLike) -> tuple[Expr, Expr]:
+    """e as by * quotient + rest, term by term; the rest keeps a constant in 0 .. by-1 (where all are numbers)."""
     whole, rest = [], []
     for atom, c in e.terms:
-        if c % by == 0:
-            whole.append((atom, c // by))
+        quotient = exact_quotient(c, by)
+        if quotient is not None:
+            whole.append((atom, quotient))
         else:
             rest.append((atom, c))
-    return Expr(tuple(whole), e.const // by), Expr(tuple(rest), e.const % by)
+    above, below = split(e.const, by)
+    return Expr(tuple(whole), above), Expr(tuple(rest), below)
 
 
-def _digits(rest: Expr, by: int) -> tuple[int, Expr, Expr] | None:
+def _digits(rest: Expr, by: IntLike) -> tuple[IntLike, Expr, Expr] | None:
     """rest = unit * high + low with 0 <= low < unit and unit dividing `by`: the mixed-radix cut of a reshape."""
-    for unit in sorted({math.gcd(c, by) for _, c in rest.terms}, reverse=True):
-        if unit == 1:
+    for unit in sorted({common(c, by) for _, c in rest.terms}, key=hint, reverse=True):
+        if same(unit, 1):
             return None
         high, low = _split(rest, unit)
         bottom, top = low.range()
-        if high.terms and bottom >= 0 and top < unit:
+        if high.terms and known_at_most(0, bottom) and known_less(top, unit):
             return unit, high, low
     return None
 
 
+def _one_quotient(low: IntLike, high: IntLike, by: IntLike) -> IntLike | None:
+    """`low // by` where that is known to equal `high // by`, else None."""
+    if not isinstance(low, Size) and not isinstance(high, Size) and not isinstance(by, Size):
+        return low // by if low // by == high // by else None
+    if known_at_most(0, low) and known_less(high, by):
+        return 0
+    return -1 if known_less(high, 0) and known_at_most(0, low + by) else None
+
+
 @lru_cache(maxsize=65536)
-def _floordiv(e: Expr, by: int) -> Expr:
-    if by == 1:
+def _floordiv(e: Expr, by: IntLike) -> Expr:
+    if same(by, 1):
         return e
-    if by <= 0:
+    if not isinstance(by, Size) and by <= 0:
         raise ZeroDivisionError(f"{e} // {by}")
     whole, rest = _split(e, by)
-    low, high = rest.range()
-    if low // by == high // by:
-        return whole + low // by
+    once = _one_quotient(*rest.range(), by)
+    if once is not None:
+        return whole + once
     cut = _digits(rest, by)
     if cut is not None:
         unit, upper, _ = cut
         return whole + _floordiv(upper, by // unit)
-    if len(rest.terms) == 1 and rest.const == 0:
+    if len(rest.terms) == 1 and _is_zero(rest.const):
         atom, c = rest.terms[0]
-        if c == 1 and type(atom) is Quotient:
+        if same(c, 1) and type(atom) is Quotient:
             return whole + _floordiv(atom.of, atom.by * by)
-        if c == 1 and type(atom) is Remainder and atom.by % by == 0:
+        if same(c, 1) and type(atom) is Remainder and exact_quotient(atom.by, by) is not None:
             # (y % (a*b)) // b == (y // b) % a
             return whole + _mod(_floordiv(atom.of, by), atom.by // by)
     return whole + Expr(((Quotient(rest, by), 1),), 0)
 
 
 @lru_cache(maxsize=65536)
-def _mod(e: Expr, by: int) -> Expr:
-    if by == 1:
+def _mod(e: Expr, by: IntLike) -> Expr:
+    if same(by, 1):
         return ZERO
-    if by <= 0:
+    if not isinstance(by, Size) and by <= 0:
         raise ZeroDivisionError(f"{e} % {by}")
     _, rest = _split(e, by)
-    low, high = rest.range()
-    if low // by == high // by:
-        return rest - (low // by) * by
+    once = _one_quotient(*rest.range(), by)
+    if once is not None:
+        return rest - by * once
     cut = _digits(rest, by)
     if cut is not None:
         unit, upper, lower = cut
         return _mod(upper, by // unit) * unit + lower
-    if len(rest.terms) == 1 and rest.const == 0:
+    if len(rest.terms) == 1 and _is_zero(rest.const):
         atom, c = rest.terms[0]
-        if c == 1 and type(atom) is Remainder and atom.by % by == 0:
+        if same(c, 1) and type(atom) is Remainder and exact_quotient(atom.by, by) is not None:
             return _mod(atom.of, by)
     return Expr(((Remainder(rest, by), 1),), 0)

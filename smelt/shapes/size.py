@@ -10,6 +10,7 @@ Results that are plain numbers are `int`: code that never meets a symbol never m
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import re
@@ -362,6 +363,14 @@ def simplified(values: Any) -> Any:
     return tuple(v.owner.simplify(v) if isinstance(v, Size) else v for v in values)
 
 
+def value_in(value: IntLike, values: Mapping[Symbol, int] | None) -> int:
+    """The number: a plain one as it is, a Size for given values of the symbols."""
+    if not isinstance(value, Size):
+        return value
+    assert values is not None, f"no values for the symbols of {value}"
+    return evaluate(value, values)
+
+
 def symbols(*values: IntLike) -> Iterator[Symbol]:
     """The symbols in these values, inner ones too; repeats are possible."""
     for value in values:
@@ -516,9 +525,49 @@ def exact_quotient(value: IntLike, by: IntLike) -> IntLike | None:
     return quotient if rest == 0 else None
 
 
+def common(a: IntLike, b: IntLike) -> IntLike:
+    """A divisor of both: the greatest of two numbers; of polynomials one of them, or what all terms share."""
+    if not isinstance(a, Size) and not isinstance(b, Size):
+        return math.gcd(a, b)
+    for one, other in ((a, b), (b, a)):
+        if not same(one, 0) and exact_quotient(other, one) is not None:
+            return -one if not isinstance(one, Size) and one < 0 else one
+    unit = math.gcd(*(c for _, c in (*terms_of(a), *terms_of(b))))
+    shared: list[Factor] = []
+    (first, _), *others = (*terms_of(a), *terms_of(b))
+    rest = [list(m) for m, _ in others]
+    for factor in first:
+        if all(factor in m for m in rest):
+            shared.append(factor)
+            for m in rest:
+                m.remove(factor)
+    return make({tuple(shared): unit})
+
+
+def content(value: IntLike) -> int:
+    """The greatest number that divides the value whatever its symbols are."""
+    return math.gcd(*(c for _, c in value.terms)) if isinstance(value, Size) else value
+
+
+def divisors(value: IntLike) -> Iterator[IntLike]:
+    """Numbers and products of symbols that divide the value, 1 and a whole monomial among them. `value` is positive."""
+    if not isinstance(value, Size):
+        yield from (d for d in range(1, value + 1) if value % d == 0)
+        return
+    unit = content(value)
+    shared = [f for f in dict.fromkeys(value.terms[0][0]) if all(f in m for m, _ in value.terms)]
+    for count in range(len(shared) + 1):
+        for chosen in itertools.combinations(shared, count):
+            for d in range(1, unit + 1):
+                if unit % d == 0:
+                    yield make({tuple(sorted(chosen)): d})
+
+
 def split(value: IntLike, by: IntLike) -> tuple[IntLike, IntLike]:
     """value = by * whole + rest, with every term that `by` divides in `whole`."""
     if not isinstance(by, Size):
+        if not isinstance(value, Size):
+            return divmod(value, by)
         whole, rest = {}, {}
         for m, c in terms_of(value):
             whole[m] = c // by if (c % by == 0 or not m) else 0

@@ -12,6 +12,7 @@ from torch import fx
 
 from smelt.graph.meta import TensorMeta, contiguous_stride
 from smelt.prims.ops import PRIMS
+from smelt.shapes.size import IntLike, Size
 
 
 def as_meta(value: Any) -> Any:
@@ -68,13 +69,18 @@ def shape_of(x: fx.Node) -> tuple[int, ...]:
     return x.meta["val"].shape
 
 
+def number(n: IntLike) -> Any:
+    """A count as an operand."""
+    return n if isinstance(n, Size) else float(n)
+
+
 def layer_norm(g: GraphBuilder, x: fx.Node, weight: fx.Node, bias: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node]:
     """(out, mean, rstd) over the last dimension."""
     shape = shape_of(x)
     last = len(shape) - 1
-    mean = g.div(g.sum(x, (last,)), float(shape[-1]))
+    mean = g.div(g.sum(x, (last,)), number(shape[-1]))
     centred = g.sub(x, repeated(g, mean, shape, (last,)))
-    var = g.div(g.sum(g.mul(centred, centred), (last,)), float(shape[-1]))
+    var = g.div(g.sum(g.mul(centred, centred), (last,)), number(shape[-1]))
     rstd = g.rsqrt(g.add(var, 1e-5))
     normal = g.mul(centred, repeated(g, rstd, shape, (last,)))
     scaled = g.mul(normal, g.broadcast_in_dim(weight, shape, (last,)))
@@ -87,7 +93,7 @@ def layer_norm_backward(
     """(grad x, grad weight, grad bias)."""
     shape = shape_of(x)
     last = len(shape) - 1
-    n = float(shape[-1])
+    n = number(shape[-1])
     lead = tuple(range(last))
     normal = g.mul(g.sub(x, repeated(g, mean, shape, (last,))), repeated(g, rstd, shape, (last,)))
     scaled = g.mul(grad, g.broadcast_in_dim(weight, shape, (last,)))
@@ -129,7 +135,7 @@ def batch_norm(g: GraphBuilder, x: fx.Node, weight: fx.Node, bias: fx.Node) -> t
     """(out, mean, rstd) of (batch, channels, height, width) in training."""
     shape = shape_of(x)
     dims = (0, 2, 3)
-    n = float(shape[0] * shape[2] * shape[3])
+    n = number(shape[0] * shape[2] * shape[3])
     mean = g.div(g.sum(x, dims), n)
     centred = g.sub(x, repeated(g, mean, shape, dims))
     var = g.div(g.sum(g.mul(centred, centred), dims), n)
@@ -143,11 +149,11 @@ def batch_norm_backward(
 ) -> tuple[fx.Node, fx.Node, fx.Node]:
     shape = shape_of(x)
     dims = (0, 2, 3)
-    n = float(shape[0] * shape[2] * shape[3])
+    n = number(shape[0] * shape[2] * shape[3])
     centred = g.sub(x, repeated(g, mean, shape, dims))
     total = g.sum(grad, dims)
     dot = g.sum(g.mul(grad, centred), dims)
-    slope = g.mul(g.mul(dot, g.mul(rstd, rstd)), 1 / n)
+    slope = g.div(g.mul(dot, g.mul(rstd, rstd)), n)
     inner = g.sub(
         g.sub(grad, g.mul(centred, repeated(g, slope, shape, dims))), repeated(g, g.div(total, n), shape, dims)
     )

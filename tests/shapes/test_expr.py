@@ -3,11 +3,15 @@
 import itertools
 import math
 
+import pytest
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smelt.graph.meta import contiguous_stride
+from smelt.shapes.assumptions import Assumptions
 from smelt.shapes.expr import ZERO, Expr, Var, constant, flat_index, reshape_index, variable
+from smelt.shapes.size import Size, evaluate
 
 A, B, C = Var("a", 6), Var("b", 4), Var("c", 10)
 VARS = (A, B, C)
@@ -114,3 +118,54 @@ def test_mixed_radix_cuts():
     assert (flat // 32) % 2 == d // 32
     assert (flat % 128) == (h % 2) * 64 + d
     assert (flat // 128) * 128 + flat % 128 == flat
+
+
+def symbolic(*hints: int) -> tuple[Assumptions, list[Size]]:
+    known = Assumptions()
+    return known, [known.symbol(n) for n in hints]
+
+
+@pytest.mark.parametrize(
+    "reshape",
+    [
+        lambda b, t: ((b, t, 12, 8), (b * t, 96)),
+        lambda b, t: ((b * t, 96), (b, t, 12, 8)),
+        lambda b, t: ((b * 12, t, 8), (b, 12, t * 8)),
+        lambda b, t: ((b * t * 96,), (b, t, 96)),
+        lambda b, t: ((b, t), (t, b)),
+        lambda b, t: ((b, t - 1, 6), (6 * b, t - 1)),
+        lambda b, t: ((t // 2 * 2, b), (t // 2, 2 * b)),
+    ],
+)
+def test_symbolic_reshapes_hold_for_every_size(reshape):
+    known, (b, t) = symbolic(4, 6)
+    new, old = reshape(b, t)
+    variables = [Var(f"i{d}", n) for d, n in enumerate(new)]
+    where = reshape_index([variable(v) for v in variables], new, old)
+    assert known.assumed == []
+    for values in ({s: n for s, n in zip(known.symbols, ns, strict=True)} for ns in ((4, 6), (2, 2), (3, 5), (7, 4))):
+        strides = contiguous_stride([evaluate(n, values) for n in old])
+        for flat, point in enumerate(itertools.product(*(range(evaluate(n, values)) for n in new))):
+            env = dict(zip(variables, point, strict=True))
+            assert sum(w.evaluate(env, values) * s for w, s in zip(where, strides, strict=True)) == flat
+
+
+def test_symbolic_reshapes_leave_no_more_divisions_than_static_ones():
+    known, (b, t) = symbolic(4, 6)
+    shape, merged = (b, t, 64), (b * t, 64)
+    index = [variable(Var(f"i{d}", n)) for d, n in enumerate(merged)]
+    there = reshape_index(index, merged, shape)
+    assert any(list(part.divisions()) for part in there)
+    assert reshape_index(there, shape, merged) == tuple(index)
+    assert flat_index(there, (64 * t, 64, 1)) == index[0] * 64 + index[1]
+    h, d = variable(Var("h", t)), variable(Var("d", b * 8))
+    flat = h * (b * 8) + d
+    assert (flat // (b * 8), flat % (b * 8)) == (h, d)
+    assert flat // 8 == h * b + d // 8
+    assert known.assumed == []
+
+
+def test_variables_of_two_graphs_with_symbols_of_one_name_differ():
+    (_, (one,)), (_, (other,)) = symbolic(4), symbolic(4)
+    assert Var("i0", one) != Var("i0", other)
+    assert str(variable(Var("i0", one)) * (one + 1) + one) == "(s0 + 1)*i0 + s0"

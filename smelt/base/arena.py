@@ -1,0 +1,76 @@
+"""Places buffers in one block of memory by their lifetimes: offsets are used again as soon as they are free.
+
+Best fit: each buffer, in order of creation, takes the smallest free gap that holds it, else the block grows. Offsets
+and sizes are multiples of 64 bytes (a cache line, the widest vector). Used by the schedule, and by programs with
+symbolic sizes when they meet new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+ALIGN = 64
+
+Life = tuple[int, int, int]
+"""First and last step of a buffer, and the index of the buffer whose place it takes over, or -1."""
+
+
+def aligned(size: int) -> int:
+    """Rounded up to whole cache lines."""
+    return -(-max(size, 1) // ALIGN) * ALIGN
+
+
+def place_buffers(lives: Sequence[Life], sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Offsets of the buffers and the size of the block, in bytes.
+
+    Args:
+        lives: in order of creation.
+        sizes: bytes of each buffer; one that takes over another's place is no larger than that.
+    """
+    arena = _Arena()
+    offsets: list[int] = []
+    kept = {donor for _, _, donor in lives}
+    ending: dict[int, list[int]] = {}
+    step = 0
+    for index, (first, last, donor) in enumerate(lives):
+        for done in range(step, first):
+            for other in ending.pop(done, ()):
+                arena.release(offsets[other], aligned(sizes[other]))
+        step = first
+        offsets.append(offsets[donor] if donor >= 0 else arena.allocate(aligned(sizes[index])))
+        if index not in kept:
+            ending.setdefault(last, []).append(index)
+    return offsets, arena.size
+
+
+class _Arena:
+    def __init__(self) -> None:
+        self.size = 0
+        self.free: list[tuple[int, int]] = []
+
+    def allocate(self, size: int) -> int:
+        fitting = [(length, offset) for offset, length in self.free if length >= size]
+        if fitting:
+            length, offset = min(fitting)
+            self.free.remove((offset, length))
+            if length > size:
+                self.free.append((offset + size, length - size))
+            return offset
+        for offset, length in self.free:
+            if offset + length == self.size:  # a free tail is grown instead of left behind
+                self.free.remove((offset, length))
+                self.size = offset + size
+                return offset
+        offset = self.size
+        self.size += size
+        return offset
+
+    def release(self, offset: int, size: int) -> None:
+        for other in list(self.free):
+            if other[0] + other[1] == offset:
+                self.free.remove(other)
+                offset, size = other[0], size + other[1]
+            elif offset + size == other[0]:
+                self.free.remove(other)
+                size += other[1]
+        self.free.append((offset, size))

@@ -1,0 +1,71 @@
+"""Programs with symbolic sizes: one set of kernels, and a version of the host program for each tuple of sizes in use.
+
+A version is what plain numbers allow to prepare: the places of intermediates, ready-made views, bound operators. Making
+one compiles nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from smelt.runtime.externs import ExternKernel
+from smelt.runtime.workspace import Workspaces
+
+MOST_VERSIONS = 128
+"""Tuples of sizes that stay prepared."""
+
+IDLE_BYTES = 256 << 20
+"""Intermediates' memory that versions may keep while they wait, besides that of the last one used."""
+
+NEAR = 4
+"""Versions whose sizes differ less than this many times share the choice of kernels, which is made by timing."""
+
+
+class Version(NamedTuple):
+    """The program for one tuple of sizes, its operators in order, and its memory."""
+
+    call: Callable[[list[Any]], list[Any]]
+    externs: list[ExternKernel]
+    workspaces: Workspaces | None
+
+
+class Sized:
+    """`call(inputs)` of a program whose last `count` inputs are integers, the values of its symbols.
+
+    Args:
+        at: makes the version for given values.
+    """
+
+    def __init__(self, at: Callable[..., Version], count: int) -> None:
+        self.at, self.count = at, count
+        self.versions: dict[tuple[int, ...], Version] = {}
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        """Boxed, as every program."""
+        sizes = tuple(inputs[-self.count :])
+        del inputs[-self.count :]
+        version = self.versions.get(sizes)
+        return (version or self._new(sizes)).call(inputs)
+
+    def _new(self, sizes: tuple[int, ...]) -> Version:
+        version = self.at(*sizes)
+        for others, known in reversed(list(self.versions.items())):
+            if all(a < NEAR * b and b < NEAR * a for a, b in zip(sizes, others, strict=True)):
+                for mine, other in zip(version.externs, known.externs, strict=True):
+                    mine.follow(other)
+                break
+        self._make_room()
+        self.versions[sizes] = version
+        return version
+
+    def _make_room(self) -> None:
+        """Forget the oldest versions, and the memory of those that wait."""
+        while len(self.versions) >= MOST_VERSIONS:
+            del self.versions[next(iter(self.versions))]
+        idle = 0
+        for version in reversed(self.versions.values()):
+            if version.workspaces is not None:
+                idle += version.workspaces.bytes * len(version.workspaces.free)
+                if idle > IDLE_BYTES:
+                    version.workspaces.free.clear()
