@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from smelt.loops import indexing, movement, pointwise, reductions
 from smelt.loops.ir import Constant, Extern, Input, Item, LoopProgram, Node, Output, Pointwise, Ref, Scatter
 from smelt.loops.registry import LOWERINGS, Operand
 from smelt.prims.table import Prim
-from smelt.shapes.size import Size, Symbol, is_symbolic
+from smelt.shapes.size import Size, Symbol, as_symbol
 
 FAMILIES = (pointwise, movement, reductions, indexing)
 """The modules whose import fills LOWERINGS."""
@@ -39,7 +40,7 @@ def lower(gm: fx.GraphModule) -> LoopProgram:
     for node in gm.graph.nodes:
         match node.op:
             case "placeholder" if isinstance(node.meta["val"], Size):
-                symbols.append(_symbol(node))
+                symbols.append(_symbol(node, symbols))
             case "placeholder" if symbols:
                 raise CompileError(f"loops: the tensor {node.name} comes after the symbols")
             case "placeholder":
@@ -59,21 +60,20 @@ def lower(gm: fx.GraphModule) -> LoopProgram:
     return LoopProgram(nodes, outputs, inputs, symbols)
 
 
-def _symbol(node: fx.Node) -> Symbol:
-    """The symbol that a placeholder stands for."""
-    terms = node.meta["val"].terms
-    if len(terms) == 1 and len(terms[0][0]) == 1 and terms[0][1] == 1 and isinstance(symbol := terms[0][0][0], Symbol):
-        return symbol
-    raise CompileError(f"loops: the placeholder {node.name} is {node.meta['val']}, not one symbol")
+def _symbol(node: fx.Node, known: Sequence[Symbol]) -> Symbol:
+    """The symbol that a placeholder stands for: of two that were found to be equal, the one that sizes are made of."""
+    symbol = as_symbol(node.meta["val"])
+    if symbol is None:
+        raise CompileError(f"loops: the placeholder {node.name} is {node.meta['val']}, not one symbol")
+    other = as_symbol(settled(node.meta["val"]))
+    return symbol if other is None or other in known else other
 
 
 def settled(value: Any) -> Any:
     """A meta or an argument with what is known about its symbols put in, so that equal sizes have equal forms."""
     match value:
         case TensorMeta(shape=shape, stride=stride):
-            if not is_symbolic((*shape, *stride)):
-                return value
-            return replace(value, shape=settled(shape), stride=settled(stride))
+            return replace(value, shape=settled(shape), stride=settled(stride)) if value.symbolic else value
         case Size():
             return value.owner.simplify(value)
         case fx.Node() if isinstance(value.meta.get("val"), Size):

@@ -16,7 +16,7 @@ from smelt.graph.meta import TensorMeta, is_dense
 from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, Ref
 from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, weight
 from smelt.shapes.expr import Var, flat_index, variable
-from smelt.shapes.size import IntLike, hint, is_symbolic, known_at_most, known_equal, same
+from smelt.shapes.size import IntLike, hint, known_at_most, known_equal, same
 
 CHEAP = 4
 MAX_LEAVES = 20
@@ -127,7 +127,7 @@ class _Choice:
 
     def prospective(self, name: str) -> tuple[IntLike, ...]:
         meta = metas_of(self.nodes[name])
-        return meta.stride if _is_dense(meta) else row_major(meta.shape)
+        return meta.stride if is_dense(meta.shape, meta.stride) else row_major(meta.shape)
 
     def behind_views(self, name: str) -> tuple[str, Index, list[Var]]:
         """Follow views to the value they remap: (its name, the index into it, the variables of the index)."""
@@ -209,19 +209,6 @@ class _Choice:
         if not any(_bytes(self.nodes[leaf]) * 8 >= size for leaf in leaves):
             return cost <= 2 * RANDOM_WEIGHT
         return cost <= CHEAP and read <= size * 1.3
-
-
-def _is_dense(meta: TensorMeta) -> bool:
-    """Whether the elements are known to lie without gaps, for every size."""
-    if not is_symbolic((*meta.shape, *meta.stride)):
-        return is_dense(meta.shape, meta.stride)
-    step: IntLike = 1
-    sized = ((n, s) for n, s in zip(meta.shape, meta.stride, strict=True) if not same(n, 1))
-    for size, stride in sorted(sized, key=lambda p: (hint(p[1]), hint(p[0]))):
-        if not known_equal(stride, step):
-            return False
-        step *= size
-    return True
 
 
 def _bytes(node: Node) -> int:

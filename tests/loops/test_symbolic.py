@@ -1,6 +1,7 @@
 """Loop programs with symbolic sizes: interpreted at many sizes, against the prims' eager references."""
 
 import pytest
+import torch
 
 from smelt.loops.describe import describe
 from smelt.loops.interpret import interpret
@@ -25,3 +26,17 @@ def test_programs(name: str):
         inputs = real_inputs(static, high)
         assert_close(interpret(program, [*inputs, *sizes]), run_eager(static, inputs))
     assert g.known.assumed == assumed
+
+
+def test_of_two_equal_symbols_one_is_used():
+    g = SymbolicBuilder(6, 6)
+    b, t = g.symbols
+    x, y = g.input(b, 4), g.input(t, 4)
+    assert b == t
+    program = lower(g.build(g.add(x, g.reshape(y, (t, 4)))))
+    assert [str(s) for s in program.symbols] == ["s0", "s1"]
+    values = torch.randn(3, 4), torch.randn(3, 4)
+    assert_close(interpret(program, [*values, 3, 3]), [values[0] + values[1]])
+    g = SymbolicBuilder()
+    g.symbols = [t]
+    assert [str(s) for s in lower(g.build(g.neg(g.input(t, 4)))).symbols] == ["s0"]
