@@ -76,7 +76,7 @@ class Sizes:
         self.changes, self.dynamic = changes, dynamic
         self.owner = Assumptions(where)
         self.occurrences: list[tuple[Source, Source, Size]] = []  # tensor (or number), its size, the symbol
-        self._by_hint: dict[int, Size] = {}
+        self._by_hint: dict[int, list[Size]] = {}
         self._ordered: list[tuple[Source, torch.Tensor]] = []
 
     # -- reading inputs -------------------------------------------------------------------------------------------
@@ -90,14 +90,15 @@ class Sizes:
         self.changes.look(source, shape)
         fixed: set[int] = getattr(tensor, _STATIC, set())
         sizes: list[IntLike] = list(shape)
+        taken: list[Size] = []
         for dim, size in enumerate(shape):
             if size < LEAST or dim in fixed:
                 continue
             if dim in marked:
                 low, high = marked[dim]
-                sizes[dim] = self._symbol(size, max(low, LEAST), high, True)
+                sizes[dim] = self._symbol(size, taken, max(low, LEAST), high, True)
             elif self.dynamic or (source.text, dim) in self.changes.changing:
-                sizes[dim] = self._symbol(size)
+                sizes[dim] = self._symbol(size, taken)
             if isinstance(sizes[dim], Size):
                 self.occurrences.append((source, sources.size(source, dim), sizes[dim]))  # type: ignore[arg-type]
         if not any(isinstance(n, Size) for n in sizes):
@@ -110,12 +111,22 @@ class Sizes:
         parameter = isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer))
         return marked or (source.local and not parameter and source.kind != native.MODULE_MEMBER)
 
-    def _symbol(self, value: int, low: int = LEAST, high: int | None = None, kept: bool = False) -> Size:
-        """The symbol of a value: equal values in the example share one, which a guard checks."""
-        known = self._by_hint.get(value)
+    def _symbol(
+        self, value: int, taken: list[Size], low: int = LEAST, high: int | None = None, kept: bool = False
+    ) -> Size:
+        """The symbol of a value.
+
+        Equal sizes of different tensors share one, which a guard checks: ids and masks have one batch and one length.
+        Within a tensor (`taken`: its symbols so far) they are equal by chance, as height and width, unless the program
+        needs it; then the comparison says so.
+        """
+        known = next((s for s in self._by_hint.get(value, ()) if not any(s is t for t in taken)), None)
         if known is None:
-            known = self._by_hint[value] = self.owner.symbol(value, low, high, kept)
+            known = self.owner.symbol(value, low, high, kept)
+            self._by_hint.setdefault(value, []).append(known)
+            taken.append(known)
             return known
+        taken.append(known)
         symbol = as_symbol(known)
         assert symbol is not None
         symbol.low = max(symbol.low, low)

@@ -89,7 +89,7 @@ class Division(Factor):
         return bottom, None if high is None else high // max(smallest, 1)
 
     def __repr__(self) -> str:
-        return f"({self.of} {self.sign} {self.by})"
+        return f"({_operand(self.of)} {self.sign} {_operand(self.by)})"
 
 
 class Modulo(Division):
@@ -237,6 +237,12 @@ class Size:
 
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)
+
+
+def _operand(value: IntLike) -> str:
+    """Text that may stand beside an operator."""
+    source = text(value)
+    return source if source.isidentifier() or source.isdecimal() else f"({source})"
 
 
 # -- forms ---------------------------------------------------------------------------------------------------------
