@@ -189,6 +189,8 @@ CELL: Final[int]  # key: None. Content of a cell object. Empty: NULL
 MODULE_MEMBER: Final[int]  # key: ("_parameters" | "_buffers" | "_modules", name). parent.__dict__[which][name]
 SIZE: Final[int]  # key: dim. parent.shape[dim] as an int; parent passed a TENSOR check
 CALL: Final[int]  # key: callable. callable(parent): may run Python code
+PART: Final[int]  # key: name ("__code__", "__defaults__", ...). What the function `parent` keeps in its own structure
+SLOT: Final[int]  # key: member descriptor. The slot's content, NULL when it is empty; fails for other classes
 
 # Check kinds: (fetch, KIND, operand). Those of one fetch run in their given order right after it, before any later
 # fetch. `fetch` is -1 for STATE.
@@ -210,6 +212,7 @@ NOT_ALIASED: Final[int]  # operand: index of an earlier fetch. Different objects
 NONE_ALIASED: Final[int]  # operand: tuple of indices up to this fetch. All different objects
 STATE: Final[int]  # operand: what state() returned. fetch is -1
 MODULE: Final[int]  # operand: (training | None, names). parent.__dict__["training"] is so, parent.__dict__[names] empty
+FUNCTION: Final[int]  # operand: (__code__, __defaults__, __kwdefaults__). A function with these very objects
 PYTHON: Final[int]  # operand: callable(value) -> truthy, or (callable, (i, j, ...)): callable(*values of these fetches)
 
 FETCH_NAMES: Final[tuple[str, ...]]

@@ -101,7 +101,7 @@ int ask_python(PyObject *operand, PyObject *value, PyObject **values) {
             PyTuple_SET_ITEM(args, i, Py_NewRef(values[PyLong_AsSsize_t(PyTuple_GET_ITEM(indices, i))]));
         answer = PyObject_CallObject(PyTuple_GET_ITEM(operand, 0), args);
         Py_DECREF(args);
-    } else answer = PyObject_CallOneArg(operand, value);
+    } else answer = value ? PyObject_CallOneArg(operand, value) : PyObject_CallNoArgs(operand);
     int truth = answer ? PyObject_IsTrue(answer) : -1;
     Py_XDECREF(answer);
     return truth;

@@ -42,6 +42,16 @@ static inline int module_is(PyObject *dict, Py_ssize_t training, PyObject *names
     return 1;
 }
 
+/* parts: (code, defaults or None, keyword defaults or None) */
+static inline int function_is(PyObject *value, PyObject *parts) {
+    if (!PyFunction_Check(value)) return 0;
+    const PyFunctionObject *function = (PyFunctionObject *)value;
+    PyObject *defaults = function->func_defaults, *named = function->func_kwdefaults;
+    return function->func_code == PyTuple_GET_ITEM(parts, 0) &&
+           (defaults ? defaults : Py_None) == PyTuple_GET_ITEM(parts, 1) &&
+           (named ? named : Py_None) == PyTuple_GET_ITEM(parts, 2);
+}
+
 /* 1 holds, 0 or -1 (with an exception) not, DEAD never again. */
 static inline int holds(const CheckStep *step, PyObject *value, PyObject **values) {
     switch (step->kind) {
@@ -66,6 +76,7 @@ static inline int holds(const CheckStep *step, PyObject *value, PyObject **value
     case C_STATE: return state_matches(step->operand);
     case C_MODULE: return module_is(values[step->high], step->number, step->operand, step->numbers);
     case C_PYTHON: return ask_python(step->operand, value, values);
+    case C_FUNCTION: return function_is(value, step->operand);
     }
     Py_UNREACHABLE();
 }

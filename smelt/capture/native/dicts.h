@@ -22,6 +22,34 @@ static inline uint64_t dict_version(PyObject *dict) {
 }
 #pragma GCC diagnostic pop
 
+#if PY_VERSION_HEX >= 0x030d0000
+/* The values of an object whose dict has `shape`; NULL when it has another. */
+static inline PyObject *const *shaped_values(const Shape *shape, PyObject *dict) {
+    const PyDictObject *table = (PyDictObject *)dict;
+    if (!shape->keys || !PyDict_Check(dict) || table->ma_keys != shape->keys || !table->ma_values) return NULL;
+    return table->ma_keys->dk_nentries == shape->count ? table->ma_values->values : NULL;
+}
+
+/* Where `key` stands in a shape; -1: it has no such key. */
+static inline int32_t place_in(const Shape *shape, PyObject *key) {
+    PyDictUnicodeEntry *entries = DK_UNICODE_ENTRIES((PyDictKeysObject *)shape->keys);
+    for (Py_ssize_t i = 0; i < shape->count; i++)
+        if (entries[i].me_key == key || (entries[i].me_key && !PyUnicode_Compare(entries[i].me_key, key))) return (int32_t)i;
+    return -1;
+}
+
+/* The shape of `object`, whose dict is `dict`; without keys when they are not those of its class. */
+static inline void take_shape(Shape *shape, PyObject *object, PyObject *dict) {
+    PyTypeObject *type = Py_TYPE(object);
+    PyDictKeysObject *keys = ((PyDictObject *)dict)->ma_keys;
+    int shared = type->tp_flags & Py_TPFLAGS_HEAPTYPE && ((PyHeapTypeObject *)type)->ht_cached_keys == keys;
+    if (!((PyDictObject *)dict)->ma_values) shared = 0;
+    Py_XSETREF(shape->type, shared ? (PyTypeObject *)Py_NewRef((PyObject *)type) : NULL);
+    shape->keys = shared ? keys : NULL;
+    shape->count = shared ? keys->dk_nentries : 0;
+}
+#endif
+
 enum { LONG_SCAN = 64 };
 
 /* Changes with every attribute of the class and of its bases; 0: it has none, or none yet. */

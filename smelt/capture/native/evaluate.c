@@ -67,34 +67,59 @@ static inline uint64_t version_now(const Memo *memo, PyObject *object) {
     return memo->is_class ? class_version((PyTypeObject *)object) : dict_version(object);
 }
 
-static int items_hold(const Program *program, const Memo *memo, PyObject *object) {
+static inline int item_holds(const Program *program, const Item *item, PyObject *value) {
+    if (!value && item->required) return 0;
+    if (item->hollow && !PyDict_Check(value)) return 0;
+    if (!value) value = smelt_null;
+    for (int32_t k = item->first; k < item->first + item->count; k++)
+        if (holds(&program->checks[k], value, NULL) != 1) return 0;
+    return 1;
+}
+
+/* Reads what the memo is about again; runs no Python code. `object` is what `owner` has as its dict, or a class. */
+static Py_NO_INLINE int renew(const Program *program, Memo *memo, PyObject *owner, PyObject *object) {
+    memo->version = 0;
+    if (!memo->is_class && !PyDict_Check(object)) return 0;
     for (int32_t i = memo->first_item; i < memo->first_item + memo->item_count; i++) {
         Item *item = &program->items[i];
         if (memo->is_class) item->value = _PyType_Lookup((PyTypeObject *)object, item->key);
         else item->value = hinted_item(object, item->key, item->hash, &item->hint);
-        if (!item->value && (item->required || PyErr_Occurred())) return 0;
-        if (item->hollow && !PyDict_Check(item->value)) return 0;
-        PyObject *value = item->value ? item->value : smelt_null;
-        for (int32_t k = item->first; k < item->first + item->count; k++)
-            if (holds(&program->checks[k], value, NULL) != 1) return 0;
+        if ((!item->value && PyErr_Occurred()) || !item_holds(program, item, item->value)) return 0;
+    }
+    memo->version = version_now(memo, object); /* of a class: looking names up gave it one */
+#if PY_VERSION_HEX >= 0x030d0000
+    if (!memo->version && !memo->is_class && owner) {
+        take_shape(&memo->shape, owner, object);
+        for (int32_t i = 0; memo->shape.keys && i < memo->item_count; i++) {
+            Item *item = &program->items[memo->first_item + i];
+            item->place = place_in(&memo->shape, item->key);
+        }
+    }
+#endif
+    return 1;
+}
+
+/* The values of an object are read each time, but for their names. */
+static inline int shape_holds(const Program *program, Memo *memo, PyObject *dict) {
+#if PY_VERSION_HEX >= 0x030d0000
+    PyObject *const *values = shaped_values(&memo->shape, dict);
+    if (!values) return 0;
+    memo->version = 0; /* the items are no longer those of the dict that had it */
+    Item *item = program->items + memo->first_item;
+    for (int32_t i = 0; i < memo->item_count; i++, item++) {
+        item->value = item->place >= 0 ? values[item->place] : NULL;
+        if (!item_holds(program, item, item->value)) return 0; /* said so again by `renew` */
     }
     return 1;
+#else
+    return 0;
+#endif
 }
 
-/* Reads what the memo is about again; runs no Python code. 1: all of it holds. */
-static Py_NO_INLINE int renew(const Program *program, Memo *memo, PyObject *object) {
-    memo->version = 0;
-    if (!memo->is_class && !PyDict_Check(object)) return 0;
-    if (!items_hold(program, memo, object)) return 0;
-    for (int32_t k = memo->first; k < memo->first + memo->count; k++)
-        if (holds(&program->checks[k], object, NULL) != 1) return 0;
-    memo->version = version_now(memo, object); /* of a class: looking names up gave it one */
-    return 1;
-}
-
-static inline int memo_holds(const Program *program, Memo *memo, PyObject *object) {
+static inline int memo_holds(const Program *program, Memo *memo, PyObject *owner, PyObject *object) {
     uint64_t version = memo->version;
-    if ((!version || version_now(memo, object) != version) && !renew(program, memo, object)) return 0;
+    if (!version || version_now(memo, object) != version)
+        if (!shape_holds(program, memo, object) && !renew(program, memo, owner, object)) return 0;
     const Item *item = program->items + memo->first_item + memo->item_count - memo->hollow_count;
     for (int32_t i = 0; i < memo->hollow_count; i++, item++)
         if (PyDict_GET_SIZE(item->value)) return 0;
@@ -104,9 +129,17 @@ static inline int memo_holds(const Program *program, Memo *memo, PyObject *objec
 /* What the parent's memo knows; NULL with `*known` set: there is nothing. */
 static inline PyObject *recall(const Program *program, const Node *node, PyObject *parent, int *known) {
     const Memo *memo = &program->memos[node->of];
+    const Item *item = &program->items[node->item];
+    PyObject *value = item->value;
     *known = memo->version && version_now(memo, parent) == memo->version;
+#if PY_VERSION_HEX >= 0x030d0000
+    PyObject *const *values = *known ? NULL : shaped_values(&memo->shape, parent);
+    if (values) {
+        *known = 1;
+        value = item->place >= 0 ? values[item->place] : NULL;
+    }
+#endif
     if (!*known) return NULL;
-    PyObject *value = program->items[node->item].value;
     return value || node->step.kind == F_DICT_ITEM ? value : smelt_null;
 }
 
@@ -129,7 +162,8 @@ static enum Outcome run_program(const Guards *guards, const Scope *scope, PyObje
         check = program->checks + node->first;
         for (end = check + node->count; check < end; check++)
             if ((answer = holds(check, value, values)) != 1) return fail(NULL, 1, 0, NULL, answer);
-        if (node->memo >= 0 && !memo_holds(program, &program->memos[node->memo], value)) return fail(NULL, 1, 0, NULL, 0);
+        if (node->memo >= 0 && !memo_holds(program, &program->memos[node->memo], parent, value))
+            return fail(NULL, 1, 0, NULL, 0);
     }
     return HIT;
 }

@@ -11,10 +11,10 @@
 #define FETCH_KINDS(X)                                                                                                 \
     X(LOCAL) X(GLOBALS) X(GLOBAL) X(BUILTINS) X(FUNC) X(CLOSURE) X(CLOSURE_CELL) X(CONST) X(WEAK) X(ATTR) X(TYPE_ATTR) \
     X(CLASS_ATTR) X(INSTANCE_DICT) X(DICT_ITEM) X(DICT_ITEM_OR_MISSING) X(LIST_ITEM) X(TUPLE_ITEM) X(TYPE) X(CELL)     \
-    X(MODULE_MEMBER) X(SIZE) X(CALL)
+    X(MODULE_MEMBER) X(SIZE) X(CALL) X(PART) X(SLOT)
 #define CHECK_KINDS(X)                                                                                                 \
     X(IS) X(IS_NOT) X(TYPE_IS) X(EQ) X(LEN) X(RANGE) X(DICT_KEYS) X(HAS_KEY) X(NOT_KEY) X(MISSING) X(WEAK_IS)          \
-    X(TENSOR) X(ALIASED) X(NOT_ALIASED) X(NONE_ALIASED) X(STATE) X(MODULE) X(PYTHON)
+    X(TENSOR) X(ALIASED) X(NOT_ALIASED) X(NONE_ALIASED) X(STATE) X(MODULE) X(PYTHON) X(FUNCTION)
 
 #define AS_FETCH(name) F_##name,
 #define AS_CHECK(name) C_##name,
@@ -31,7 +31,8 @@ typedef struct {
     PyObject *key;             /* borrowed from Guards.fetches */
     PyObject *second; /* MODULE_MEMBER: the member's name; SIZE: set when the parent's metadata may be read raw */
     Py_hash_t hash;   /* of key, where it is looked up in a dict (MODULE_MEMBER: of second) */
-    Py_ssize_t index; /* of LOCAL, CLOSURE, LIST_ITEM, TUPLE_ITEM, SIZE; MODULE_MEMBER: the parent's dict_at */
+    /* of LOCAL, CLOSURE, LIST_ITEM, TUPLE_ITEM, SIZE; PART, SLOT: offset; MODULE_MEMBER: the parent's dict_at */
+    Py_ssize_t index;
 } FetchStep;
 
 typedef struct {
@@ -43,12 +44,20 @@ typedef struct {
     int32_t *numbers;  /* owned. NONE_ALIASED: the fetches; MODULE: hints for "training" and each name */
 } CheckStep;
 
+/* Which keys a dict that shares them with all instances of a class has; they only ever get more. */
+typedef struct {
+    PyTypeObject *type; /* strong: keeps the keys */
+    const void *keys;
+    Py_ssize_t count;
+} Shape;
+
 /* A name in a dict or class. */
 typedef struct {
     PyObject *key; /* borrowed */
     Py_hash_t hash;
     int32_t hint;
     int32_t first, count; /* checks that hold as long as the same object is there */
+    int32_t place;        /* among the values of an object with the memo's shape; -1: none */
     uint8_t required;     /* that there is none fails the guards */
     uint8_t hollow;       /* it must be a dict without items, which is looked at every time */
     PyObject *value;      /* what was there at the memo's version; borrowed, NULL: nothing */
@@ -58,8 +67,8 @@ typedef struct {
 typedef struct {
     uint64_t version; /* 0: not known */
     int32_t first_item, item_count, hollow_count; /* the hollow ones come last */
-    int32_t first, count;                         /* checks of the dict itself that its version covers */
     uint8_t is_class;
+    Shape shape; /* of a dict without a version */
 } Memo;
 
 /* One fetch of the program: those that a memo covers whole are none. */
@@ -75,8 +84,8 @@ typedef struct {
     Node *nodes;
     Memo *memos;
     Item *items;
-    CheckStep *checks; /* grouped by node, item and memo; `numbers` borrowed from Guards.check_steps */
-    int32_t node_count, value_count;
+    CheckStep *checks; /* grouped by node and item; `numbers` borrowed from Guards.check_steps */
+    int32_t node_count, memo_count, value_count;
 } Program;
 
 typedef struct {

@@ -30,10 +30,10 @@ typedef struct {
     int32_t last, filled; /* its last item; how many are laid out */
 } DraftMemo;
 
-/* A check and whose it is: one of draft, item and memo; of none, when it has no fetch. */
+/* A check and whose it is: a draft's, an item's, or nobody's, when it has no fetch. */
 typedef struct {
     CheckStep step;
-    int32_t draft, item, memo;
+    int32_t draft, item;
 } Placed;
 
 typedef struct {
@@ -156,11 +156,18 @@ static int is_lasting(const CheckStep *step) {
     }
 }
 
-static void place(Builder *b, CheckStep step, int32_t draft, int32_t item, int32_t memo) {
-    b->placed[b->placed_count++] = (Placed){step, draft, item, memo};
+static void place(Builder *b, CheckStep step, int32_t draft, int32_t item) {
+    b->placed[b->placed_count++] = (Placed){step, draft, item};
     if (draft != NONE) b->drafts[draft].checks++;
     if (item != NONE) b->items[item].item.count++;
-    if (memo != NONE) b->memos[memo].memo.count++;
+}
+
+/* HAS_KEY and NOT_KEY: an item of the dict itself. */
+static void place_key(Builder *b, const CheckStep *step, int32_t draft) {
+    int32_t item = item_of(b, memo_of(b, draft), step->operand, (Py_hash_t)step->high);
+    CheckStep missing = {.kind = C_MISSING, .given = step->given, .operand = Py_None};
+    if (step->kind == C_HAS_KEY) b->items[item].item.required = 1;
+    else place(b, missing, NONE, item);
 }
 
 /* MODULE: items of the instance's dict. */
@@ -170,7 +177,7 @@ static void place_module(Builder *b, const CheckStep *step, int32_t draft) {
         CheckStep same = {.kind = C_IS, .given = step->given, .operand = step->number ? Py_True : Py_False};
         int32_t item = item_of(b, memo, name_training, PyObject_Hash(name_training));
         b->items[item].item.required = 1;
-        place(b, same, NONE, item, NONE);
+        place(b, same, NONE, item);
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(step->operand); i++) {
         PyObject *name = PyTuple_GET_ITEM(step->operand, i);
@@ -199,14 +206,14 @@ static void place_check(Builder *b, const CheckStep *step, int32_t draft) {
     int32_t item = b->drafts[draft].item;
     int of_keys = (step->kind == C_HAS_KEY || step->kind == C_NOT_KEY) && PyUnicode_CheckExact(step->operand);
     if (step->kind == C_MODULE) place_module(b, step, draft);
-    else if (item != NONE && is_lasting(step)) place(b, *step, NONE, item, NONE);
-    else if (of_keys && !is_class(&b->drafts[draft].step)) place(b, *step, NONE, NONE, memo_of(b, draft));
-    else place(b, *step, draft, NONE, NONE);
+    else if (item != NONE && is_lasting(step)) place(b, *step, NONE, item);
+    else if (of_keys && !is_class(&b->drafts[draft].step)) place_key(b, step, draft);
+    else place(b, *step, draft, NONE);
 }
 
 static void place_checks(Builder *b) {
     const CheckStep *step = b->guards->check_steps;
-    for (Py_ssize_t i = 0; i < b->guards->rootless; i++) place(b, *step++, NONE, NONE, NONE);
+    for (Py_ssize_t i = 0; i < b->guards->rootless; i++) place(b, *step++, NONE, NONE);
     for (int32_t i = 0; i < b->given; i++)
         for (int32_t k = 0; k < b->guards->fetch_steps[i].checks; k++) place_check(b, step++, i);
     for (Py_ssize_t i = 0; i < b->guards->output_count; i++) b->drafts[b->guards->output_steps[i]].wanted = 1;
@@ -262,6 +269,7 @@ static void lay_out_items(Builder *b, Program *p) {
 
 static void lay_out_nodes(Builder *b, Program *p) {
     p->node_count = b->node_count;
+    p->memo_count = b->memo_count;
     p->value_count = b->count;
     for (int32_t i = 0; i < b->node_count; i++) {
         const Draft *draft = &b->drafts[b->order[i]];
@@ -285,7 +293,6 @@ static void lay_out_checks(Builder *b, Program *p) {
     int32_t at = (int32_t)b->guards->rootless;
     for (int32_t i = 0; i < p->node_count; i++) at = reserve(&p->nodes[i].first, &p->nodes[i].count, at);
     for (int32_t i = 0; i < b->item_count; i++) at = reserve(&p->items[i].first, &p->items[i].count, at);
-    for (int32_t i = 0; i < b->memo_count; i++) at = reserve(&p->memos[i].first, &p->memos[i].count, at);
     for (int32_t i = 0; i < b->placed_count; i++) {
         const Placed *placed = &b->placed[i];
         int32_t to = i;
@@ -295,9 +302,6 @@ static void lay_out_checks(Builder *b, Program *p) {
         } else if (placed->item != NONE) {
             Item *item = &p->items[b->items[placed->item].at];
             to = item->first + item->count++;
-        } else if (placed->memo != NONE) {
-            Memo *memo = &p->memos[placed->memo];
-            to = memo->first + memo->count++;
         }
         p->checks[to] = placed->step;
     }
@@ -312,6 +316,7 @@ static int allocate_program(const Builder *b, Program *p) {
 }
 
 void free_program(Program *program) {
+    for (int32_t i = 0; i < program->memo_count; i++) Py_XDECREF(program->memos[i].shape.type);
     PyMem_Free(program->nodes);
     PyMem_Free(program->memos);
     PyMem_Free(program->items);
@@ -320,7 +325,7 @@ void free_program(Program *program) {
 
 /* Room for what the steps can become at most. */
 static int allocate_drafts(Builder *b) {
-    size_t checks = (size_t)b->guards->check_count, drafts = 3 * (size_t)b->given + checks, items = drafts;
+    size_t checks = (size_t)b->guards->check_count, drafts = 3 * (size_t)b->given + checks, items = drafts + checks;
     for (size_t i = 0; i < checks; i++) {
         const CheckStep *step = &b->guards->check_steps[i];
         if (step->kind == C_MODULE) items += (size_t)PyTuple_GET_SIZE(step->operand) + 1;

@@ -95,6 +95,14 @@ static inline PyObject *fetch(FetchStep *step, PyObject *parent, PyObject **valu
     case F_MODULE_MEMBER:
         found = dict_item(values[step->index], step->key, name_hash(step->key), &step->hint);
         return found ? dict_item(found, step->second, step->hash, &step->second_hint) : NULL;
+    case F_PART:
+        if (!PyFunction_Check(parent)) return NULL;
+        found = *(PyObject **)((char *)parent + step->index);
+        return found ? found : Py_None;
+    case F_SLOT:
+        if (!PyObject_TypeCheck(parent, PyDescr_TYPE(step->key))) return NULL;
+        found = *(PyObject **)((char *)parent + step->index);
+        return found ? found : smelt_null;
     case F_ATTR: *made = 1; return PyObject_GetAttr(parent, step->key);
     case F_SIZE: *made = 1; return tensor_size(parent, step->index, step->second != NULL);
     case F_CALL: *made = 1; return PyObject_CallOneArg(step->key, parent);

@@ -1,5 +1,6 @@
 /* From the fetches and checks of Guards to the steps that evaluate.c runs; refuses what is malformed. */
 #include "guards.h"
+#include <structmember.h>
 
 static int bad(const char *what, Py_ssize_t index, const char *kind, const char *wants) {
     PyErr_Format(PyExc_TypeError, "%s %zd (%s) wants %s", what, index, kind, wants);
@@ -32,6 +33,36 @@ static int read_index(FetchStep *step, PyObject *key, int may_be_negative) {
     step->index = PyLong_AsSsize_t(key);
     if (step->index == -1 && PyErr_Occurred()) PyErr_Clear();
     return may_be_negative || step->index >= 0;
+}
+
+/* What functions keep in their own structure, unlike their other attributes. */
+static int read_part(FetchStep *step, PyObject *key) {
+    static const struct {
+        const char *name;
+        size_t offset;
+    } parts[] = {
+        {"__code__", offsetof(PyFunctionObject, func_code)},
+        {"__defaults__", offsetof(PyFunctionObject, func_defaults)},
+        {"__kwdefaults__", offsetof(PyFunctionObject, func_kwdefaults)},
+        {"__closure__", offsetof(PyFunctionObject, func_closure)},
+        {"__name__", offsetof(PyFunctionObject, func_name)},
+        {"__qualname__", offsetof(PyFunctionObject, func_qualname)},
+        {"__module__", offsetof(PyFunctionObject, func_module)},
+        {"__doc__", offsetof(PyFunctionObject, func_doc)},
+    };
+    for (size_t i = 0; PyUnicode_Check(key) && i < sizeof parts / sizeof *parts; i++)
+        if (PyUnicode_CompareWithASCIIString(key, parts[i].name) == 0) {
+            step->index = (Py_ssize_t)parts[i].offset;
+            return 1;
+        }
+    return 0;
+}
+
+static int read_slot(FetchStep *step, PyObject *key) {
+    if (Py_TYPE(key) != &PyMemberDescr_Type) return 0;
+    const PyMemberDef *member = ((PyMemberDescrObject *)key)->d_member;
+    step->index = member->offset;
+    return member->type == T_OBJECT_EX || member->type == T_OBJECT;
 }
 
 /* Fills the step; -1 with an exception. */
@@ -68,6 +99,8 @@ static int read_key(Guards *guards, FetchStep *step, Py_ssize_t index, PyObject 
     case F_WEAK:
         guards->owning = 1; /* the referent may have no other owner than us */
         return PyWeakref_CheckRefExact(key) ? 0 : bad("fetch", index, kind, "a weakref.ref");
+    case F_PART: return read_part(step, key) ? 0 : bad("fetch", index, kind, "the name of a part of functions");
+    case F_SLOT: return read_slot(step, key) ? 0 : bad("fetch", index, kind, "the descriptor of a slot");
     case F_CALL:
         guards->owning = 1;
         return PyCallable_Check(key) ? 0 : bad("fetch", index, kind, "a callable");
@@ -186,8 +219,12 @@ static int read_operand(Guards *guards, CheckStep *step, Py_ssize_t index, Py_ss
         if (!read_module(step, operand)) return bad("check", index, kind, "(bool or None, tuple of names)");
         step->high = dict_place(guards, fetch);
         return set_numbers(step, NULL, PyTuple_GET_SIZE(step->operand) + 1);
+    case C_FUNCTION:
+        if (PyTuple_Check(operand) && PyTuple_GET_SIZE(operand) == 3) return 0;
+        return bad("check", index, kind, "(code, defaults, keyword defaults)");
     case C_PYTHON:
-        guards->owning = 1;
+        if (fetch < 0) return PyCallable_Check(operand) ? 0 : bad("check", index, kind, "a callable");
+        guards->owning = 1; /* without a fetch it runs before there is anything to hold */
         return read_python(operand, fetch) ? 0 : bad("check", index, kind, "a callable or (callable, fetch indices)");
     default: return 0;
     }
@@ -201,7 +238,8 @@ static int parse_check(Guards *guards, Py_ssize_t index, Py_ssize_t *fetch, int 
     }
     if (*kind < 0 || *kind >= CHECK_COUNT)
         return PyErr_Format(PyExc_ValueError, "check %zd: unknown kind %d", index, *kind), -1;
-    if (*kind == C_STATE ? *fetch != -1 : *fetch < 0 || *fetch >= guards->fetch_count)
+    int rootless = *kind == C_STATE || (*kind == C_PYTHON && *fetch == -1);
+    if (rootless ? *fetch != -1 : *fetch < 0 || *fetch >= guards->fetch_count)
         return PyErr_Format(PyExc_ValueError, "check %zd (%s): fetch %zd", index, check_names[*kind], *fetch), -1;
     return 0;
 }
