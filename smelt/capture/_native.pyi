@@ -147,17 +147,28 @@ def argument_slots(code: CodeType) -> int:
     """How many argument slots a frame of `code` has."""
 
 def resume(
-    point: ResumePoint, globals: dict[str, Any], func: FunctionType | None, slots: list[Any], stack: list[Any]
+    point: ResumePoint,
+    globals: dict[str, Any],
+    func: FunctionType | None,
+    slots: list[Any],
+    stack: list[Any],
+    handled: BaseException = ...,
+    /,
 ) -> Any:
     """Continue `point.code` at `point.offset` and return what the function returns.
 
     `slots` has `co_nlocalsplus` elements: values of plain variables, cell objects for cell and free variables, NULL
     for what is unset. `stack` has `point.depth` elements. Entries are tried (as long as the thread is active), then
-    the resume callback, then the entries again; then the original code runs by frame injection.
+    the resume callback, then the entries again; then the original code runs by frame injection. `handled` is the
+    exception that the code there is handling, if it is.
 
     Raises:
         ValueError: lengths that do not fit the code or the point.
     """
+
+def handle(error: BaseException | None, /) -> BaseException | None:
+    """Set the exception that this thread is handling (`sys.exception()`); returns the one before. To be undone in the
+    same function."""
 
 def snapshot(frame: FrameType, depth: int) -> tuple[list[Any], list[Any]]:
     """Raw slots and the lowest `depth` stack elements of a running frame. For tests and debugging: `depth` is not

@@ -240,7 +240,8 @@ def warn(vm: Any, args: Args, kwargs: Kwargs) -> None:
 @special(sys.exception)
 def exception(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """sys.exception()"""
-    return next((frame.handled[-1] for frame in reversed(vm.frames) if frame.handled), None)
+    inside = vm.handled()
+    return vm.outer_exception() if inside is None else inside
 
 
 @special(sys.exc_info)

@@ -8,16 +8,17 @@ from typing import Any
 from smelt.capture import containers
 from smelt.capture.attributes import find_in_class
 from smelt.capture.breaks import Break, UserError, user_raise
-from smelt.capture.frames import Frame
+from smelt.capture.frames import OUTER, Frame
 from smelt.capture.opcodes import opcode, take
 
 
 @opcode("PUSH_EXC_INFO")
 def push_exc_info(vm: Any, f: Frame, arg: Any) -> None:
     error = f.stack.pop()
-    f.stack.append(f.handled[-1] if f.handled else None)
+    f.stack.append(f.handled[-1] if f.handled else OUTER)
     f.stack.append(error)
     f.handled.append(error)
+    f.handled_at.append(len(f.stack) - 2)
 
 
 @opcode("POP_EXCEPT")
@@ -25,6 +26,7 @@ def pop_except(vm: Any, f: Frame, arg: Any) -> None:
     f.stack.pop()
     if f.handled:
         f.handled.pop()
+        f.handled_at.pop()
 
 
 @opcode("CHECK_EXC_MATCH")
@@ -48,7 +50,7 @@ def reraise(vm: Any, f: Frame, arg: int) -> None:
 def raise_varargs(vm: Any, f: Frame, arg: int) -> None:
     items = take(f, arg)
     if not items:
-        error = next((frame.handled[-1] for frame in reversed(vm.frames) if frame.handled), None)
+        error = vm.handled() or vm.outer_exception()
         raise UserError(error if error is not None else RuntimeError("No active exception to reraise"))
     error = vm.call(items[0], (), {}) if isinstance(items[0], type) else items[0]
     if not isinstance(error, BaseException):
@@ -56,8 +58,6 @@ def raise_varargs(vm: Any, f: Frame, arg: int) -> None:
     if arg == 2:
         cause = vm.call(items[1], (), {}) if isinstance(items[1], type) else items[1]
         error.__cause__ = cause
-    elif error.__context__ is None and f.handled and f.handled[-1] is not error:
-        error.__context__ = f.handled[-1]
     raise UserError(error)
 
 

@@ -11,9 +11,14 @@ from smelt.capture.breaks import At, user_raise
 from smelt.capture.bytecode import Decoded
 from smelt.capture.sources import Source
 
+Callers = tuple[Any, At] | None
 RETURN = object()
 YIELD = object()
 """What a handler gives when the frame stops."""
+
+
+OUTER = object()
+"""On the stack below an exception that is handled: what the frame's caller was handling, if anything."""
 
 
 class Unread:
@@ -32,12 +37,15 @@ class Frame:
         locals: CPython's localsplus: variables, cells, free variables; NULL where unset.
         pc: index of the next instruction.
         handled: the exceptions being handled, innermost last.
+        handled_at: for each of them, where on the stack that lies which was handled before.
         kw_names: names for the next CALL (3.11, 3.12).
+        callers: where the frames above it stood when it was called, innermost first.
         value: what the frame returned or yielded last.
     """
 
     __slots__ = (
-        "decoded", "code", "locals", "stack", "pc", "globals", "function", "handled", "kw_names", "value", "generator",
+        "decoded", "code", "locals", "stack", "pc", "globals", "function", "handled", "handled_at",
+        "kw_names", "value", "generator", "callers",
         "closure",
     )  # fmt: skip
 
@@ -52,8 +60,10 @@ class Frame:
         self.globals = globals
         self.function = function
         self.closure: tuple[CellType, ...] = ()
-        self.handled: list[BaseException | None] = []
+        self.handled: list[BaseException] = []
+        self.handled_at: list[int] = []
         self.kw_names: tuple[str, ...] = ()
+        self.callers: Callers = None
         self.value: Any = None
         self.generator: Any = None
 

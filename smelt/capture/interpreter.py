@@ -6,6 +6,7 @@ guards, writing to them is put off (`effects`). Objects made during the frame ar
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -43,6 +44,7 @@ class Interpreter:
         step: number of the captured frame's instruction that runs.
         work: counts what cannot be undone; a break before any work of its instruction needs no restart.
         created: identities of functions and cells made during the capture.
+        outer_error: what the caller of the captured frame is handling.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Interpreter:
         self.created: set[int] = set()
         self.reads: dict[tuple[int, str], Any] = {}
         self.lookups: dict[tuple[type, str], Any] = {}
+        self.outer_error = sys.exception()
         self._globals: dict[int, Source] = {}
         self._kept: list[Any] = []
 
@@ -83,6 +86,8 @@ class Interpreter:
         """
         instructions = frame.decoded.instructions
         frames = self.frames
+        if frames:
+            frame.callers = (frames[-1].callers, frames[-1].at)
         frames.append(frame)
         if len(frames) > _DEPTH:
             raise Break("recursion that is too deep to inline", f"more than {_DEPTH} nested calls")
@@ -113,6 +118,7 @@ class Interpreter:
             UserError: the frame raises.
         """
         instructions, steps = frame.decoded.instructions, 0
+        raised: dict[int, int] = {}
         self.frames.append(frame)
         try:
             while True:
@@ -127,9 +133,14 @@ class Interpreter:
                     if handler(self, frame, arg) is not None:
                         return None
                 except UserError as error:
+                    raised.setdefault(id(error.error), steps - 1)
+                    self.keep(error.error)
                     self.unwind(frame, error)
                 except Break as stop:
                     stop.at = stop.at or frame.at
+                    made = [raised[id(e)] for e in frame.handled if id(e) in raised and id(e) not in self.sources]
+                    if made:  # let it be raised in earnest: it needs its traceback
+                        raise Restart(min(made), stop) from None
                     if self.work != work:
                         raise Restart(steps - 1, stop) from None
                     frame.pc, frame.stack, frame.kw_names = pc, stack, names
@@ -139,6 +150,9 @@ class Interpreter:
 
     def unwind(self, frame: Frame, error: UserError) -> None:
         """Continue at the handler that covers the present instruction, or raise out of the frame."""
+        handled = self.handled()
+        if handled is not None and error.error.__context__ is None and error.error is not handled:
+            error.error.__context__ = handled
         row = frame.decoded.handler_at(frame.pc - 1)
         if row is None:
             raise error
@@ -147,6 +161,17 @@ class Interpreter:
             frame.stack.append(frame.decoded.units(frame.pc - 1))
         frame.stack.append(error.error)
         frame.pc = row.target
+
+    def handled(self) -> BaseException | None:
+        """The exception that the program is handling, None outside of except clauses and for that of its caller."""
+        return next((frame.handled[-1] for frame in reversed(self.frames) if frame.handled), None)
+
+    def outer_exception(self) -> Any:
+        """What the caller of the captured frame is handling, with its guard."""
+        key = (0, "sys.exception")
+        if key not in self.reads:
+            self.reads[key] = self.external(self.outer_error, sources.HANDLED)
+        return self.reads[key]
 
     # -- reading what existed before --------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from smelt.capture._native import NULL
 from smelt.capture.breaks import CannotRebuild
 from smelt.capture.effects import items_of
-from smelt.capture.frames import Unread
+from smelt.capture.frames import OUTER, Unread
 from smelt.capture.generators import TracedGenerator
 from smelt.capture.modules import ModuleSlice
 from smelt.capture.registry import TypeTable
@@ -85,6 +86,8 @@ class Rebuild:
             return made
         if value is NULL:
             return self.constant(NULL, "NULL")
+        if value is OUTER:
+            return f"{self.constant(sys.exception, 'exception')}()"
         if kind is TraceTensor:
             return self._tensor(value)
         if kind is Unread:

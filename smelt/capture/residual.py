@@ -1,7 +1,10 @@
 """Residual code: the Python source that takes the frame's place. Runs the graph, repeats effects, returns or resumes.
 
     def residual(x, _c, _f):
-        _out = _c.graph(*_f[:3])
+        try:
+            _out = _c.graph(*_f[:3])
+        except _c.Error as _e:
+            _c.explain_error(_e, _f[:3])
         _f[3].calls = 4
         return {'logits': _out[0]}
 
@@ -10,6 +13,7 @@
 
 from __future__ import annotations
 
+import functools
 import keyword
 import re
 import textwrap
@@ -22,10 +26,11 @@ import torch
 from torch import fx, nn
 
 from smelt.capture import _native as native
-from smelt.capture.breaks import Break
+from smelt.capture.breaks import At, Break
 from smelt.capture.effects import DELETED, Mirror, Store, items_of
 from smelt.capture.frames import Frame
 from smelt.capture.liveness import live_slots
+from smelt.capture.located import explain_error, with_place
 from smelt.capture.rebuild import Rebuild
 from smelt.capture.resumption import RESUMPTIONS, Resumption
 from smelt.capture.sources import Source, frame_function
@@ -41,6 +46,7 @@ class Residual:
         gm: the graph, None when nothing is computed.
         inputs: in the order in which the graph takes them.
         outputs: fetch indices that become `_f`.
+        at: the user's place that it is taken for.
     """
 
     source: str
@@ -49,20 +55,25 @@ class Residual:
     outputs: list[int]
     constants: dict[str, Any]
     ops: int = 0
-    filename: str = "<smelt residual>"
+    at: At | None = None
     points: list[native.ResumePoint] = field(default_factory=list)
 
     def code(self) -> CodeType:
         """The compiled source of the function."""
-        module = compile(self.source, self.filename, "exec")
-        return next(c for c in module.co_consts if isinstance(c, CodeType))
+        module = compile(self.source, "<smelt residual>", "exec")
+        code = next(c for c in module.co_consts if isinstance(c, CodeType))
+        return code if self.at is None else with_place(code, self.at)
 
     def namespace(self, graph: Callable[..., Any] | None) -> SimpleNamespace:
         """`_c`"""
         held = dict(self.constants)
-        if graph is not None:
+        if graph is not None and self.gm is not None:
             held["graph"] = native.Quiet(graph)
+            held["Error"], held["explain_error"] = Exception, functools.partial(explain_error, self.gm)
         return SimpleNamespace(**held)
+
+
+MakePoint = Callable[[CodeType, int, int, tuple[int, ...]], native.ResumePoint]
 
 
 class Writer:
@@ -70,10 +81,10 @@ class Writer:
 
     Args:
         slots: names of the replacement's parameters.
-        point: makes (or finds) the resume point of (code, offset, depth).
+        point: makes (or finds) the resume point of (code, offset, stack depth, places of handled exceptions on it).
     """
 
-    def __init__(self, vm: Any, slots: list[str], point: Callable[[CodeType, int, int], native.ResumePoint]) -> None:
+    def __init__(self, vm: Any, slots: list[str], point: MakePoint) -> None:
         self.vm, self.slots, self.point = vm, parameter_names(slots), point
         self.lines: list[str] = []
         self.constants: dict[str, Any] = {}
@@ -108,18 +119,13 @@ class Writer:
             CannotRebuild: a live value has no expression, or the instruction has no plain form.
         """
         how = RESUMPTIONS.get(frame.decoded.names[frame.pc])
-        if how is None or any(error is not None for error in frame.handled):
-            what = f"a break at {frame.decoded.names[frame.pc]}" if how is None else "a break in an except clause"
-            raise Break(what, "the frame cannot be continued after it")
+        if how is None:
+            raise Break(f"a break at {frame.decoded.names[frame.pc]}", "the frame cannot be continued after it")
         stack = [self.value(item) for item in frame.stack]
         slots = self._slots(frame)
         self.effects()
         step = Resumption(self, frame, stack, slots)
-        row = frame.decoded.handler_at(frame.pc)
-        if row is None:
-            how(step)
-        else:
-            step.guarded(how, row)
+        step.run(how, frame.decoded.handler_at(frame.pc))
         return self.finish()
 
     def _slots(self, frame: Frame) -> list[str]:
@@ -135,13 +141,15 @@ class Writer:
 
     def resume(self, frame: Frame, index: int, stack: list[str], slots: list[str]) -> str:
         """The expression that continues the original code at an instruction."""
-        point = self.point(frame.code, frame.decoded.offsets[index], len(stack))
+        handled = tuple(at for at in frame.handled_at if at < len(stack))
+        point = self.point(frame.code, frame.decoded.offsets[index], len(stack), handled)
         self.points.append(point)
         name = self.value.constant(point, f"resume_{frame.decoded.offsets[index]}")
         call = self.value.constant(native.resume, "resume")
         scope = self.fetched(self.vm.globals_source(frame.globals))
         function = self.fetched(frame_function())
-        return f"{call}({name}, {scope}, {function}, [{', '.join(slots)}], [{', '.join(stack)}])"
+        error = f", {self.value(frame.handled[len(handled) - 1])}" if handled else ""
+        return f"{call}({name}, {scope}, {function}, [{', '.join(slots)}], [{', '.join(stack)}]{error})"
 
     # -- side effects ------------------------------------------------------------------------------------------------
 
@@ -222,7 +230,8 @@ class Writer:
             self._renumber(renamed)
             args = "*_f" if len(order) == len(indices) else f"*_f[:{len(indices)}]"
             target = "" if not self.value.outputs else "_out = "
-            head.append(f"{target}_c.graph({args})")
+            head += ["try:", f"    {target}_c.graph({args})"]
+            head += ["except _c.Error as _e:", f"    _c.explain_error(_e, {args[1:]})"]
         else:
             order = list(self.fetches)
         body = textwrap.indent("\n".join([*head, *self.lines]), "    ")

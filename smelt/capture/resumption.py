@@ -81,9 +81,17 @@ class Resumption:
         self.stack.append("_r")
         self.go()
 
-    def guarded(self, how: How, row: Covered) -> None:
-        """Do the instruction under the frame's own exception handler, which covers it."""
-        kept = self.stack[: row.depth]
+    def run(self, how: How, row: Covered | None) -> None:
+        """Do the instruction, as the frame would where it stands: under its exception handler, if one covers it, and
+        with the exception that it is handling, if it is in an except clause."""
+        handled = self.frame.handled
+        if row is None and not handled:
+            how(self)
+            return
+        kept = self.stack[: row.depth] if row is not None else []
+        handle = self.const(native.handle, "handle")
+        if handled:
+            self.line(f"_outer = {handle}({self.writer.value(handled[-1])})")
         self.after = []
         self.writer.lines += ["_error = None", "try:"]
         self.prefix = "    "
@@ -92,14 +100,16 @@ class Resumption:
         if len(self.writer.lines) == before:
             self.line("pass")
         self.prefix = ""
-        lasti = [str(self.frame.decoded.units(self.index))] if row.lasti else []
-        self.writer.lines += [
-            f"except {self.const(BaseException, 'BaseException')} as _e:",
-            "    _error = _e",
-            "if _error is not None:",
-            "    return " + self.writer.resume(self.frame, row.target, [*kept, *lasti, "_error"], self.slots),
-            *self.after,
-        ]
+        if row is not None:
+            self.line(f"except {self.const(BaseException, 'BaseException')} as _e:")
+            self.line("    _error = _e")
+        if handled:
+            self.writer.lines += ["finally:", f"    {handle}(_outer)"]
+        if row is not None:
+            self.line("if _error is not None:")
+            lasti = [str(self.frame.decoded.units(self.index))] if row.lasti else []
+            self.line("    return " + self.writer.resume(self.frame, row.target, [*kept, *lasti, "_error"], self.slots))
+        self.writer.lines += self.after
 
 
 # -- operators ----------------------------------------------------------------
@@ -408,3 +418,20 @@ def before_with(r: Resumption) -> None:
 def with_except_start(r: Resumption) -> None:
     error = r.stack[-1]
     r.push(f"{r.stack[-4]}({r.const(type, 'type')}({error}), {error}, {error}.__traceback__)")
+
+
+@plain("RAISE_VARARGS")
+def raise_varargs(r: Resumption) -> None:
+    items = r.take(r.raw)
+    r.line("raise " + " from ".join(items))
+
+
+@plain("RERAISE")
+def reraise(r: Resumption) -> None:
+    r.line(f"raise {r.pop()}")
+
+
+@plain("CHECK_EXC_MATCH")
+def check_exc_match(r: Resumption) -> None:
+    kinds = r.pop()
+    r.push(f"{r.const(isinstance, 'isinstance')}({r.stack[-1]}, {kinds})")

@@ -40,7 +40,7 @@ from smelt.capture import (
     policy,
     sources,
 )
-from smelt.capture.breaks import Break, BreakReason, CannotRebuild, Restart, UserError
+from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError
 from smelt.capture.dynamic import Changes
 from smelt.capture.frames import Frame, Unread, slot_names
 from smelt.capture.guards import GuardList
@@ -125,7 +125,8 @@ class Session:
         self.compile_graph, self.options = compile_graph, options
         self.places: dict[int, Place] = {}
         self.breaks: list[BreakReason] = []
-        self.points: dict[tuple[int, int, int], native.ResumePoint] = {}
+        self.points: dict[tuple[int, int, int, tuple[int, ...]], native.ResumePoint] = {}
+        self.handling: dict[int, tuple[int, ...]] = {}
         self._kept: list[Any] = []
         self._lock = threading.RLock()
 
@@ -275,6 +276,7 @@ class Session:
             names = names[: native.argument_slots(frame.code)]
         writer = Writer(vm, names, self.point)
         residual = writer.write_return(frame.value) if reason is None else writer.write_break(frame)
+        residual.at = At(frame.code, frame.decoded.offsets[0 if reason is None else frame.pc])
         if stop is not None and reason is not None and not stop.silent:
             self._add_break(reason)
         elif reason is None and residual.gm is None and self._is_idle(key, place):
@@ -366,11 +368,16 @@ class Session:
 
     # -- beginnings --------------------------------------------------------------------------------------------------
 
-    def point(self, code: CodeType, offset: int, depth: int) -> native.ResumePoint:
-        """The resume point of a place, made once."""
-        key = (id(code), offset, depth)
+    def point(self, code: CodeType, offset: int, depth: int, handled: tuple[int, ...]) -> native.ResumePoint:
+        """The resume point of a place, made once.
+
+        Args:
+            handled: where on the stack that lies which was handled before each except clause around the place.
+        """
+        key = (id(code), offset, depth, handled)
         if key not in self.points:
-            self.points[key] = native.ResumePoint(code, offset, depth)
+            point = self.points[key] = native.ResumePoint(code, offset, depth)
+            self.handling[id(point)] = handled
         return self.points[key]
 
     def _start(
@@ -405,7 +412,16 @@ class Session:
         frame.stack = held[width:]
         frame.pc = frame.decoded.index_of[point.offset]
         store_unread(vm, frame)
+        self._handle(vm, frame, self.handling.get(id(point), ()))
         return frame
+
+    def _handle(self, vm: Interpreter, frame: Frame, places: tuple[int, ...]) -> None:
+        """Tell a frame that continues in an except clause which exceptions it handles."""
+        if places:
+            frame.handled_at = [*places]
+            frame.handled = [frame.stack[at] for at in places[1:]]
+            frame.handled.append(vm.outer_exception())
+            vm.reads[0, "sys.exception"] = frame.stack[places[0]]
 
     def _held(self, vm: Interpreter, value: Any, source: sources.Source) -> Any:
         """A slot or stack element of a frame that continues; it is read when the program reads it."""

@@ -6,6 +6,7 @@ name the value. `text` uses the names of the captured function.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from smelt.capture import _native as native
@@ -125,3 +126,7 @@ def size(base: Source, dim: int) -> Source:
 def called(base: Source, fn: Any, name: str) -> Source:
     """What a function without side effects gives for `base`: a weak reference's referent, a context variable."""
     return Source(base, native.CALL, fn, f"{name}({base.text})")
+
+
+HANDLED = called(const(None, ""), lambda _: sys.exception(), "sys.exception")
+"""The exception that is being handled where a frame starts or continues."""

@@ -250,6 +250,7 @@ class Tensors:
         if self._first is None:
             self._first = next(n for n in self.graph.nodes if n.op != "placeholder")
         node.meta["at"] = self.vm.where()
+        node.meta["callers"] = self.vm.frames[-1].callers if self.vm.frames else None
         return node
 
     def _assign(self, out: Any, node: fx.Node) -> None:

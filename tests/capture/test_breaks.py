@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import copy
+import sys
+import traceback
 from typing import Any
 
 import pytest
@@ -181,6 +183,128 @@ def in_no_grad(x):
 @case(3, item=2)
 def in_a_comprehension(x):
     return [work(v).sum().item() for v in x], work(x)
+
+
+@case(4)
+def in_an_except_clause(x):
+    x = work(x)
+    try:
+        raise ValueError("a")
+    except ValueError as error:
+        x = work(x)
+        graph_break()
+        x = work(x)
+        seen = str(error), sys.exc_info()[1] is error, traceback.format_exc().count("in_an_except_clause")
+    return work(x), seen, sys.exc_info()
+
+
+@case(3)
+def in_a_finally_clause_that_an_exception_entered(x):
+    try:
+        try:
+            x = work(x)
+            raise KeyError
+        finally:
+            x = work(x)
+            graph_break()
+            x = work(x)
+    except KeyError:
+        x = x + 1
+    return work(x)
+
+
+@case(3)
+def in_except_clauses_inside_each_other(x):
+    log = []
+    try:
+        raise KeyError("k")
+    except KeyError as outer:
+        x = work(x)
+        try:
+            raise ValueError("v")
+        except ValueError as inner:
+            graph_break()
+            x = work(x)
+            log.append((str(outer), str(inner), repr(inner.__context__)))
+        graph_break()
+        log.append(repr(sys.exc_info()[1]))
+        x = work(x)
+    return x, log, sys.exc_info()
+
+
+@case(2)
+def before_a_bare_raise(x):
+    try:
+        try:
+            raise KeyError("k")
+        except KeyError:
+            x = work(x)
+            graph_break()
+            x = work(x)
+            raise
+    except KeyError as error:
+        return work(x), str(error)
+
+
+@case(2)
+def before_raise_from(x):
+    try:
+        try:
+            raise KeyError("k")
+        except KeyError as error:
+            x = work(x)
+            graph_break()
+            x = work(x)
+            raise ValueError("v") from error
+    except ValueError as error:
+        return work(x), str(error), repr(error.__cause__), repr(error.__context__)
+
+
+class Swallow:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        graph_break()
+        return True
+
+
+@case(2)
+def leaving_a_with_block_by_an_exception(x):
+    with Swallow():
+        x = work(x)
+        raise KeyError
+    return work(x)
+
+
+@case(4)
+def loop_with_an_except_clause(x):
+    for _ in range(ROUNDS):
+        try:
+            x = work(x)
+            raise KeyError
+        except KeyError:
+            graph_break()
+            x = work(x)
+    return x
+
+
+def handles(x):
+    try:
+        raise ValueError
+    except ValueError:
+        x = work(x)
+        graph_break()
+        x = work(x)
+    return x, repr(sys.exc_info()[1])
+
+
+@case(2)
+def in_a_callee_of_an_except_clause(x):
+    try:
+        raise KeyError("outer")
+    except KeyError:
+        return handles(x), repr(sys.exc_info()[1])
 
 
 @pytest.mark.parametrize("name", CASES)

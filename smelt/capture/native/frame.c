@@ -278,12 +278,43 @@ static PyObject *resume_active(ResumePoint *point, PyObject *globals, PyObject *
     return outcome == MISS ? run_at(point, globals, func, slots, stack) : result;
 }
 
+static PyObject *resume_anywhere(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots,
+                                 PyObject *stack) {
+    if (!thread.active || point->place.skipped) return run_at(point, globals, func, slots, stack);
+    return resume_active(point, globals, func, slots, stack);
+}
+
+/* From now on `error` is what sys.exception() gives and a bare `raise` raises; steals it, returns what was before. */
+static PyObject *swap_handled(PyObject *error) {
+    _PyErr_StackItem *top = PyThreadState_Get()->exc_info;
+    PyObject *before = top->exc_value;
+    top->exc_value = error;
+    return before;
+}
+
+static PyObject *handle(PyObject *module, PyObject *error) {
+    if (error != Py_None && !PyExceptionInstance_Check(error))
+        return PyErr_Format(PyExc_TypeError, "handle() wants an exception or None, not %s", Py_TYPE(error)->tp_name);
+    PyObject *before = swap_handled(Py_NewRef(error));
+    return before ? before : Py_NewRef(Py_None);
+}
+
+/* The same inside of an except clause. */
+static PyObject *resume_handling(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots,
+                                 PyObject *stack, PyObject *error) {
+    PyObject *outer = swap_handled(Py_NewRef(error));
+    PyObject *result = resume_anywhere(point, globals, func, slots, stack);
+    Py_XDECREF(swap_handled(outer));
+    return result;
+}
+
 static PyObject *resume(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    const char *wants = "resume(point: ResumePoint, globals: dict, func: function or None, slots: list, stack: list)";
-    if (count != 5) return PyErr_Format(PyExc_TypeError, "%s", wants);
+    const char *wants = "resume(point: ResumePoint, globals: dict, func: function or None, slots: list, stack: list"
+                        "[, handled: exception])";
+    if (count != 5 && count != 6) return PyErr_Format(PyExc_TypeError, "%s", wants);
     PyObject *globals = args[1], *func = args[2] == Py_None ? NULL : args[2], *slots = args[3], *stack = args[4];
     if (!PyObject_TypeCheck(args[0], &ResumePointType) || !PyDict_Check(globals) || (func && !PyFunction_Check(func)) ||
-        !PyList_Check(slots) || !PyList_Check(stack))
+        !PyList_Check(slots) || !PyList_Check(stack) || (count == 6 && !PyExceptionInstance_Check(args[5])))
         return PyErr_Format(PyExc_TypeError, "%s", wants);
     ResumePoint *point = (ResumePoint *)args[0];
     if (PyList_GET_SIZE(slots) != point->injected->co_nlocalsplus || PyList_GET_SIZE(stack) != point->depth)
@@ -291,8 +322,8 @@ static PyObject *resume(PyObject *module, PyObject *const *args, Py_ssize_t coun
                             point->injected->co_nlocalsplus, point->depth, PyList_GET_SIZE(slots),
                             PyList_GET_SIZE(stack));
     if (!slots_are_cells(point->injected, slots)) return NULL;
-    if (!thread.active || point->place.skipped) return run_at(point, globals, func, slots, stack);
-    return resume_active(point, globals, func, slots, stack);
+    if (count == 6) return resume_handling(point, globals, func, slots, stack, args[5]);
+    return resume_anywhere(point, globals, func, slots, stack);
 }
 
 /* -- the rest of the module's functions -------------------------------------------------------- */
@@ -355,6 +386,7 @@ PyMethodDef frame_methods[] = {
     {"set_resume_callback", set_resume_callback, METH_O, "set_resume_callback(cb or None): the same for resume"},
     {"skip_prefixes", skip_prefixes, METH_O, "skip_prefixes(file name prefixes): never look at code from there"},
     {"resume", METHOD(resume), METH_FASTCALL, "resume(point, globals, func, slots, stack): go on after a graph break"},
+    {"handle", handle, METH_O, "handle(exception or None) -> what was handled before: set what is being handled"},
     {"snapshot", snapshot, METH_VARARGS, "snapshot(frame, depth) -> (slots, stack) of a running frame, for tests"},
     {NULL, NULL, 0, NULL},
 };
