@@ -25,6 +25,7 @@ from smelt.graph.meta import TensorMeta, contiguous_stride, may_overlap
 from smelt.graph.place import Storage
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.trace import Layout, Place, TraceTensor, answer_for, argument, trace_like
+from smelt.shapes.size import same, same_all
 
 aten = torch.ops.aten
 
@@ -99,9 +100,9 @@ class GraphRecorder:
 
     def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
         """Append an operator that no user's call made; its metadata comes from the operator's rule."""
-        same = identity(op, args)
-        if same is not None:
-            return same
+        unchanged = identity(op, args)
+        if unchanged is not None:
+            return unchanged
         vals = None
         first: Any = args[0] if args else None
         if op is aten.view.default and first.target is op:  # a view of a view is one view
@@ -110,7 +111,7 @@ class GraphRecorder:
             if first.target is op:
                 return self.emit(op, first.args[0], [first.args[1][d] for d in args[1]])
             shape = first.meta["val"].shape
-            if sorted(moved := [d for d in args[1] if shape[d] != 1]) == moved:  # only sizes of 1 change places
+            if sorted(moved := [d for d in args[1] if not same(shape[d], 1)]) == moved:  # only sizes of 1 change places
                 return self.emit(aten.view.default, first, [shape[d] for d in args[1]])
         if op is aten.view.default:  # values have no strides that could forbid a reshape
             val = args[0].meta["val"]
@@ -274,7 +275,7 @@ class GraphRecorder:
             node = self.emit(aten._to_copy.default, node, dtype=want.dtype, device=want.device)
         elif val.dtype != want.dtype:
             node = self.emit(aten._to_copy.default, node, dtype=want.dtype)
-        if val.shape != want.shape:
+        if not same_all(val.shape, want.shape):
             node = self.emit(aten.expand.default, node, list(want.shape))
         return node
 

@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 
 from smelt.graph.meta import TensorMeta
 from smelt.graph.place import Place
+from smelt.shapes.size import known_at_most, same, same_all
 
 aten = torch.ops.aten
 
@@ -35,12 +36,13 @@ def identity(op: OpOverload, args: Sequence[Any]) -> fx.Node | None:
         return None
     val = node.meta["val"]
     if op is aten.view.default or op is aten.expand.default:
-        return node if tuple(args[1]) == val.shape else None
+        return node if same_all(args[1], val.shape) else None
     if op is aten.permute.default:
         return node if list(args[1]) == list(range(val.ndim)) else None
     if op is aten.slice.Tensor:
         _, dim, start, end, step = args
-        return node if start == 0 and step == 1 and end >= val.shape[dim] else None
+        whole = same(start, 0) and same(step, 1) and known_at_most(val.shape[dim], end)
+        return node if whole else None
     return None
 
 

@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from smelt.base.errors import Unsupported
 from smelt.graph.meta import TensorMeta, extent, is_dense
 from smelt.graph.place import Place, Step
+from smelt.shapes.size import Size, hint, known_at_most, same
 
 aten = torch.ops.aten
 
@@ -174,14 +175,25 @@ def _slice(place: Place) -> tuple[int, int, int, int]:
         dim, start, end, by = arguments
         dim = _dim(place, dim)
         size = _val(place.parent).shape[dim]
-        start = min(max((start + size if start < 0 else start) if start is not None else 0, 0), size)
+        start = _within(start, size)
         length = _val(place).shape[dim]
-        return dim, start, min(start + length * by, size), by
+        end = start + length * by
+        return dim, start, end if same(by, 1) or known_at_most(end, size) else min(end, size), by
     sizes, dim = arguments
     dim = _dim(place, dim)
     assert step.index is not None
-    start = step.index * sizes if isinstance(sizes, int) else sum(sizes[: step.index])
-    return dim, start, start + _val(place).shape[dim], 1
+    start = step.index * sizes if isinstance(sizes, (int, Size)) else sum(sizes[: step.index])
+    return dim, start, start + _val(place).shape[dim], 1  # type: ignore[return-value]
+
+
+def _within(start: int | None, size: int) -> int:
+    """Where a slice begins in a dimension, as Python says it."""
+    if start is None or same(start, 0):
+        return 0
+    if start < 0:
+        start = start + size
+        return start if start > 0 else 0
+    return start if start <= size else size
 
 
 def _read_slice(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
@@ -216,7 +228,7 @@ def memory_order(val: TensorMeta) -> list[int] | None:
     """The permutation that makes a dense tensor row-major, or None when it has gaps or overlap."""
     if not is_dense(val.shape, val.stride):
         return None
-    return sorted(range(val.ndim), key=lambda d: (-val.stride[d], val.shape[d] == 1, d))
+    return sorted(range(val.ndim), key=lambda d: (-hint(val.stride[d]), same(val.shape[d], 1), d))
 
 
 def _target(place: Place, base: Place) -> tuple[tuple[int, ...], tuple[int, ...], int]:
@@ -263,7 +275,7 @@ def read_strided(
     for dim, (start, length) in enumerate(windows):
         out = emit(aten.slice.Tensor, out, dim, start, start + length, 1)
     # dimensions that no stride names (sizes 1, stride 0 and the block's rest) are put back by view and expand
-    moving = [d for d in range(len(shape)) if shape[d] != 1 and stride[d] != 0]
+    moving = [d for d in range(len(shape)) if not same(shape[d], 1) and not same(stride[d], 0)]
     out = emit(aten.view.default, out, [length for _, length in windows[: len(order)]])
     out = emit(aten.permute.default, out, [order.index(d) for d in moving])
     out = emit(aten.view.default, out, [n if d in moving else 1 for d, n in enumerate(shape)])
@@ -278,8 +290,9 @@ def _blocks(
     Works where each stride divides the next larger one, no dimension crosses into its neighbour's block, and the
     largest block divides `count`.
     """
-    order = sorted((d for d in range(len(shape)) if shape[d] != 1 and stride[d] != 0), key=lambda d: -stride[d])
-    if 0 in shape or any(s < 0 for s in stride):
+    moving = [d for d in range(len(shape)) if not same(shape[d], 1) and not same(stride[d], 0)]
+    order = sorted(moving, key=lambda d: -hint(stride[d]))
+    if any(same(n, 0) for n in shape) or any(s < 0 for s in stride):
         return None
     sizes, windows = [], []
     above = count

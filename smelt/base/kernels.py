@@ -49,8 +49,27 @@ def lstm_layer_backward(*args: Any) -> tuple[torch.Tensor, ...]:
     return aten.mkldnn_rnn_layer_backward.default(*_contiguous(tuple(given)), whole)
 
 
+def group_norm(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
+    """`aten.native_group_norm` of any strides: the kernel wants a dense image batch, row-major or channels last."""
+    return aten.native_group_norm.default(_image_batch(x), *args)
+
+
+def group_norm_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
+    """`aten.native_group_norm_backward`, likewise; both arguments in one format."""
+    x = _image_batch(x)
+    last = not x.is_contiguous()
+    grad = grad.contiguous(memory_format=torch.channels_last) if last else grad.contiguous()
+    return aten.native_group_norm_backward.default(grad, x, *args)
+
+
+def _image_batch(x: torch.Tensor) -> torch.Tensor:
+    return x if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) else x.contiguous()
+
+
 KERNELS: dict[Any, Callable[..., Any]] = {
     aten.mkldnn_rnn_layer.default: lstm_layer,
     aten.mkldnn_rnn_layer_backward.default: lstm_layer_backward,
+    aten.native_group_norm.default: group_norm,
+    aten.native_group_norm_backward.default: group_norm_backward,
 }
 """What runs in place of an operator."""

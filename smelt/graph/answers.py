@@ -15,7 +15,7 @@ from smelt.graph.meta import channels_last_stride, is_channels_last
 from smelt.graph.place import LIMIT, META, Layout, Place, PlacedTensor, layout_for
 from smelt.graph.rules import rule_for
 from smelt.graph.schema import Kind, OpInfo, op_info
-from smelt.graph.symbolic_rules import SYMBOLIC_RULES
+from smelt.graph.symbolic_rules import SYMBOLIC_RULES, written
 from smelt.graph.symint import has_size
 from smelt.shapes.size import Size
 
@@ -56,11 +56,8 @@ def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
         Unsupported: there is no rule.
     """
     info = op_info(func)
-    try:
-        key = (func, torch.get_default_dtype(), *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
-        known = _answers.get(key)
-    except TypeError:  # symbolic sizes have no hash
-        return _ask(func, info, args, kwargs)
+    key = (func, torch.get_default_dtype(), *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
+    known = _answers.get(key)
     if known is None:
         if len(_answers) > LIMIT:
             _answers.clear()
@@ -76,10 +73,15 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
             return answer
     if _is_symbolic(args, kwargs):
         symbolic = SYMBOLIC_RULES.get(func)
+        if symbolic is None and info.kind is Kind.WRITE and info.written == ("self",) and info.returned == ("self",):
+            symbolic = written
         answer = None if symbolic is None else symbolic(func, args, kwargs)
         if answer is not None:
             return answer
         args, kwargs = _pinned(func, args, kwargs)
+        answer = own and own(func, args, kwargs)
+        if answer is not None:
+            return answer
     device = _device(args, kwargs)
     writes = info.kind is Kind.WRITE
 
@@ -160,10 +162,8 @@ class _Pinned(PlacedTensor):
         pass
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        raise NotImplementedError(f"{func} on a tensor that only stands for a layout")
+    def __torch_dispatch__(cls, func: OpOverload, *_: Any, **__: Any) -> Any:  # type: ignore[override]
+        raise AssertionError(f"{func} on a tensor that stands for its layout")
 
 
 def _factories(func: OpOverload) -> tuple[OpOverload, ...]:

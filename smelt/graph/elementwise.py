@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch._ops import OpOverload
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense, may_overlap
 from smelt.graph.place import PlacedTensor, layout_for
 from smelt.graph.schema import Kind, OpInfo
-from smelt.shapes.size import Size, hint
+from smelt.shapes.size import Size, hint, known_at_most, known_equal, same, same_all
 
 aten = torch.ops.aten
 
@@ -71,7 +72,7 @@ def elementwise_in_place(func: OpOverload, args: Sequence[Any], kwargs: Any) -> 
     operands = [val_of(a) for a in args if isinstance(a, PlacedTensor)]
     val = val_of(args[0])
     shape = broadcast(operands)
-    if kwargs or shape is None or len(shape) != val.ndim or shape != val.shape or may_overlap(val.shape, val.stride):
+    if kwargs or shape is None or not same_all(shape, val.shape) or may_overlap(val.shape, val.stride):
         return None
     if any(isinstance(a, (list, tuple)) for a in args):
         return None
@@ -99,15 +100,17 @@ def broadcast(operands: Sequence[TensorMeta]) -> tuple[int, ...] | None:
     if not operands:
         return None
     first = operands[0].shape
-    if all(len(o.shape) == len(first) and o.shape == first for o in operands):
+    if all(map(same_all, [o.shape for o in operands], repeat(first))):
         return first
     ndim = max(o.ndim for o in operands)
     shape = [1] * ndim
     for operand in operands:
         for i, size in enumerate(operand.shape, ndim - operand.ndim):
-            if size != 1 and shape[i] not in (1, size):
-                return None
-            if size != 1:
+            if same(shape[i], 1):
+                shape[i] = size
+            elif not same(size, 1) and size != shape[i] and size != 1:
+                if shape[i] != 1:
+                    return None
                 shape[i] = size
     return tuple(shape)
 
@@ -127,7 +130,7 @@ def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], number
     Operands of one dense layout hand it on. Otherwise the dimensions are sorted, innermost first, by the first operand
     that tells two of them apart. (PyTorch: aten/src/ATen/TensorIterator.cpp, `reorder_dimensions`.)
     """
-    if all(len(o.shape) == len(shape) and o.shape == shape for o in operands) and not (numbers and shape):
+    if all(same_all(o.shape, shape) for o in operands) and not (numbers and shape):
         if all(is_row_major(o) for o in operands):
             return contiguous_stride(shape)
         if len({o.stride for o in operands}) == 1 and is_dense(shape, operands[0].stride):
@@ -153,13 +156,15 @@ def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], number
 
 def is_row_major(val: TensorMeta) -> bool:
     wanted = contiguous_stride(val.shape)
-    return all(n == 1 or a == b for n, a, b in zip(val.shape, val.stride, wanted, strict=True)) or 0 in val.shape
+    if all(same(n, 1) or known_equal(a, b) for n, a, b in zip(val.shape, val.stride, wanted, strict=True)):
+        return True
+    return any(same(n, 0) for n in val.shape)
 
 
 def _broadcast_stride(val: TensorMeta, shape: Sequence[int]) -> list[int]:
     before = len(shape) - val.ndim
     own = [
-        0 if n == 1 and shape[before + i] != 1 else s
+        0 if same(n, 1) and not same(shape[before + i], 1) else s
         for i, (n, s) in enumerate(zip(val.shape, val.stride, strict=True))
     ]
     return [0] * before + own
@@ -168,10 +173,11 @@ def _broadcast_stride(val: TensorMeta, shape: Sequence[int]) -> list[int]:
 def _compare(a: int, b: int, rows: Sequence[Sequence[int]], shape: Sequence[int]) -> int:
     """Positive when dimension `b` belongs further in than `a`, negative when it is right so, 0 when nothing tells."""
     for row in rows:
-        if row[a] == 0 or row[b] == 0:
+        outer, inner = row[a], row[b]
+        if same(outer, 0) or same(inner, 0):
             continue
-        if row[a] != row[b]:
-            return 1 if row[a] > row[b] else -1
-        if shape[a] > shape[b]:
+        if not same(outer, inner):
+            return 1 if known_at_most(inner, outer) or (not known_at_most(outer, inner) and outer > inner) else -1
+        if not known_at_most(shape[a], shape[b]) and shape[a] > shape[b]:
             return 1
     return 0

@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 
 from smelt.graph.place import Layout, Place, PlacedTensor
 from smelt.graph.schema import OpInfo
+from smelt.graph.symint import has_size
 
 LIMIT = 64
 """Elements of the largest tensor whose values are followed: sizes and scales are small, computing them costs little."""
@@ -72,6 +73,8 @@ def follow(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[
     try:
         given, named = _real(args), {name: _real(value) for name, value in kwargs.items()}
     except _UnknownError:
+        return
+    if has_size((*given, *named.values())):
         return
     value = func(*given, **named)
     if tuple(value.shape) == layout.val.shape and value.dtype is layout.val.dtype:

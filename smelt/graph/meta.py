@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from smelt.shapes.size import IntLike, hint, is_symbolic, known_equal, known_less, same
+from smelt.shapes.size import IntLike, hint, is_symbolic, known_equal, known_less, same, same_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class TensorMeta:
     def __str__(self) -> str:
         name = str(self.dtype).removeprefix("torch.")
         place = "" if self.device.type == "cpu" else f"@{self.device}"
-        layout = "" if self.stride == contiguous_stride(self.shape) else f" stride {list(self.stride)}"
+        layout = "" if same_all(self.stride, contiguous_stride(self.shape)) else f" stride {list(self.stride)}"
         return f"{name}{list(self.shape)}{layout}{place}"
 
 
@@ -68,7 +68,7 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
     step = 1
     for size in reversed(shape):
         strides.append(step)
-        step *= max(size, 1)
+        step *= size or 1 if type(size) is int else size  # where a symbolic size turns out as 0, no stride matters
     return tuple(reversed(strides))
 
 
@@ -88,7 +88,7 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 def _is_dense_for_all(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
     """The same for symbolic sizes, without asking which dimension is longer: some order must fit whatever they are."""
-    left = [(n, s) for n, s in zip(shape, stride, strict=True) if not same(n, 1)]
+    left = [(n, s) for n, s in zip(shape, stride, strict=True) if not known_equal(n, 1)]
     step: IntLike = 1
     while left:
         at = next((i for i, (_, s) in enumerate(left) if known_equal(s, step)), None)
@@ -135,13 +135,13 @@ def is_channels_last(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
     Where sizes of 1 make both readings possible it prefers row-major, and so does this.
     """
-    if len(shape) not in (4, 5) or 0 in shape or stride[1] == 0:
+    if len(shape) not in (4, 5) or any(same(n, 0) for n in shape) or same(stride[1], 0):
         return False
     least = 0
     for dim in (1, *range(len(shape) - 1, 1, -1), 0):
         if stride[dim] < least or (dim == 0 and least == stride[1]):
             return False
-        least = stride[dim] * (shape[dim] if shape[dim] > 1 else 1)
+        least = stride[dim] * shape[dim]
     return True
 
 

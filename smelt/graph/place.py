@@ -50,10 +50,7 @@ def layout_for(
 ) -> Layout:
     """The one layout with these properties."""
     key = (shape, dtype, stride, device, offset)
-    try:
-        known = _layouts.get(key)
-    except TypeError:  # symbolic sizes have no hash
-        return Layout(TensorMeta(shape, dtype, stride, device), offset)
+    known = _layouts.get(key)
     if known is None:
         if len(_layouts) > LIMIT:
             _layouts.clear()

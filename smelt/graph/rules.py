@@ -23,7 +23,7 @@ from smelt.graph.meta import (
 )
 from smelt.graph.place import Layout, layout_for
 from smelt.graph.schema import OpInfo
-from smelt.shapes.size import Size
+from smelt.shapes.size import Size, same_all
 
 aten = torch.ops.aten
 
@@ -75,8 +75,8 @@ def _cat(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     if kwargs or not first.shape or len({t.ndim for t in tensors}) > 1 or len({t.dtype for t in tensors}) > 1:
         return None
     dim %= first.ndim
-    rest = {t.shape[:dim] + t.shape[dim + 1 :] for t in tensors}
-    if len(rest) > 1 or (first.ndim == 1 and any(t.shape == (0,) for t in tensors)):
+    rest = [t.shape[:dim] + t.shape[dim + 1 :] for t in tensors]
+    if any(r != rest[0] for r in rest) or (first.ndim == 1 and any(same_all(t.shape, (0,)) for t in tensors)):
         return None
     shape = (*first.shape[:dim], sum(t.shape[dim] for t in tensors), *first.shape[dim + 1 :])
     last = all(is_channels_last(t.shape, t.stride) for t in tensors)
@@ -86,11 +86,10 @@ def _cat(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 def _stack(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     tensors, dim = [val_of(t) for t in args[0]], args[1] if len(args) > 1 else 0
     first = tensors[0]
-    if kwargs or len({(t.shape, t.dtype) for t in tensors}) > 1 or not -first.ndim - 1 <= dim <= first.ndim:
+    agree = all(t.dtype is first.dtype and t.shape == first.shape for t in tensors)
+    if kwargs or not agree or not -first.ndim - 1 <= dim <= first.ndim:
         return None
     dim %= first.ndim + 1
-    if first.ndim == 3:  # its parts may look like channels last
-        return None
     return _fresh(first, (*first.shape[:dim], len(tensors), *first.shape[dim:]))
 
 
@@ -187,6 +186,8 @@ def _embedding_bag(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     val, index, offset = val_of(weight), val_of(indices), val_of(offsets)
     if kwargs or val.device.type != "cpu" or val.ndim != 2 or index.ndim != 1 or offset.ndim != 1:
         return None
+    if val.symbolic or index.symbolic or offset.symbolic:
+        return None
     table = torch.empty_strided((1, val.shape[1]), val.stride, dtype=val.dtype).zero_()
     starts = torch.zeros(offset.shape, dtype=offset.dtype)
     if last:
@@ -273,7 +274,8 @@ def _made(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _dtype_of_number(value: Any) -> torch.dtype | None:
     """The dtype of a tensor made from a number."""
-    return {bool: torch.bool, int: torch.int64, float: torch.get_default_dtype()}.get(type(value))
+    kinds: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, Size: torch.int64}
+    return torch.get_default_dtype() if type(value) is float else kinds.get(type(value))
 
 
 def _scalar(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:

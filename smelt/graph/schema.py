@@ -45,7 +45,11 @@ class OpInfo:
     silent: bool = False
 
 
-_infos: dict[OpOverload, OpInfo] = {}
+_aten = torch.ops.aten
+SIZES_IN_NUMBERS = (_aten.size.default, _aten.stride.default)
+"""What C++ code that knows no symbolic sizes asks for. They have no kernel of their own."""
+
+_infos: dict[OpOverload, OpInfo] = {op: OpInfo(Kind.PURE, False, False) for op in SIZES_IN_NUMBERS}
 
 
 def op_info(op: OpOverload) -> OpInfo:

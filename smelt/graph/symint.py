@@ -1,12 +1,14 @@
 """Symbolic sizes inside PyTorch: `torch.SymInt` over our own node class.
 
 C++ code that computes with sizes (composite operators, derivative formulas) calls the node's methods, so everything it
-computes stays a `Size`. Comparisons are decided at once (see `shapes.assumptions`).
+computes stays a `Size`, or a `Ratio` of sizes. A comparison without a proof stays a `Question` until somebody needs the
+answer: some C++ code says which answer is right for every size, and then nothing has to be assumed.
 (The node protocol: c10/core/SymNodeImpl.h in PyTorch.)
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,16 +16,98 @@ from typing import Any
 import torch
 
 from smelt.graph.meta import contiguous_stride, is_channels_last, is_dense
-from smelt.shapes.size import Size, known_equal
+from smelt.shapes.size import IntLike, Size, hint, known_equal
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-class SizeNode:
-    """What a SymInt, or the SymBool or SymFloat of an answered question, holds.
+class Question:
+    """A comparison of sizes without a proof, or a combination of such.
 
     Attributes:
-        value: a Size or number; a bool for SymBool, a float for SymFloat.
+        ask: the answer, for which something may have to be assumed.
+        prove: the answer where it holds for all sizes, else None.
+        example: the answer in the example at hand.
+    """
+
+    __slots__ = ("ask", "prove", "example")
+
+    def __init__(self, ask: Callable[[], bool], prove: Callable[[], bool | None], example: bool) -> None:
+        self.ask, self.prove, self.example = ask, prove, example
+
+
+def _question(sign: str, a: Any, b: Any, negated: bool = False) -> bool | Question:
+    """`a < b` or `a == b`, or the opposite."""
+    if not isinstance(a, Size) and not isinstance(b, Size):
+        return ((a < b) if sign == "<" else (a == b)) != negated
+    owner = (a if isinstance(a, Size) else b).owner
+
+    def prove() -> bool | None:
+        known = owner.prove(sign, a, b)
+        return known if known is None else known != negated
+
+    known = prove()
+    if known is not None:
+        return known
+    left, right = hint(a), hint(b)
+    example = (left < right) if sign == "<" else (left == right)
+    return Question(lambda: owner.decide(sign, a, b) != negated, prove, example != negated)
+
+
+def _both(a: bool | Question, b: bool | Question) -> bool | Question:
+    if isinstance(a, bool):
+        return b if a else False
+    if isinstance(b, bool):
+        return a if b else False
+
+    def prove() -> bool | None:
+        first, second = a.prove(), b.prove()
+        return False if first is False or second is False else True if first and second else None
+
+    return Question(lambda: a.ask() and b.ask(), prove, a.example and b.example)
+
+
+def _opposite(a: bool | Question) -> bool | Question:
+    if isinstance(a, bool):
+        return not a
+
+    def prove() -> bool | None:
+        known = a.prove()
+        return known if known is None else not known
+
+    return Question(lambda: not a.ask(), prove, not a.example)
+
+
+def _either(a: bool | Question, b: bool | Question) -> bool | Question:
+    return _opposite(_both(_opposite(a), _opposite(b)))
+
+
+class Ratio:
+    """`number / size`, at least one of them a Size: what derivative formulas make of counts of elements.
+
+    `float()` pins it.
+    """
+
+    __slots__ = ("number", "size")
+
+    def __init__(self, number: float | Size, size: IntLike) -> None:
+        self.number, self.size = number, size
+
+    def __float__(self) -> float:
+        return float(self.number) / int(self.size)
+
+    def floor(self) -> int | Size:
+        """Rounded down."""
+        if isinstance(self.number, float):
+            return math.floor(float(self))
+        return self.number // self.size
+
+
+class SizeNode:
+    """What a SymInt, SymBool or SymFloat holds.
+
+    Attributes:
+        value: a Size or number; a bool or Question for SymBool; a float, Size or Ratio for SymFloat.
     """
 
     __slots__ = ("value", "kind")
@@ -44,19 +128,19 @@ class SizeNode:
         return False
 
     def is_symbolic(self) -> bool:
-        return isinstance(self.value, Size)
+        return isinstance(self.value, _OPEN)
 
     def is_constant(self) -> bool:
-        return not isinstance(self.value, Size)
+        return self.kind is not float and not isinstance(self.value, _OPEN)
 
     def maybe_as_int(self) -> int | None:
         return self.value if self.kind is int and not isinstance(self.value, Size) else None
 
     def maybe_as_bool(self) -> bool | None:
-        return self.value if self.kind is bool else None
+        return self.value if self.kind is bool and not isinstance(self.value, Question) else None
 
     def maybe_as_float(self) -> float | None:
-        return self.value if self.kind is float else None
+        return self.value if self.kind is float and not isinstance(self.value, _OPEN) else None
 
     constant_int = maybe_as_int
     constant_bool = maybe_as_bool
@@ -93,16 +177,16 @@ class SizeNode:
 
     def number(self) -> Any:
         """The plain number. A size is pinned to it."""
-        return int(self.value) if isinstance(self.value, Size) else self.value
+        return self.bool_() if self.kind is bool else self.kind(self.value)
 
     def int_(self) -> int:
         return int(self.number())
 
     def bool_(self) -> bool:
-        return bool(self.value)
+        return self.value.ask() if isinstance(self.value, Question) else bool(self.value)
 
     def float_(self) -> float:
-        return float(self.number())
+        return float(self.value)
 
     def guard_int(self, file: Any, line: Any) -> int:
         return self.int_()
@@ -113,22 +197,50 @@ class SizeNode:
     def guard_bool(self, file: Any, line: Any) -> bool:
         return self.bool_()
 
-    guard_size_oblivious = guard_or_false = guard_or_true = expect_true = guard_bool
+    expect_true = guard_bool
+
+    def guard_or_false(self, file: Any, line: Any) -> bool:
+        """The caller goes the way of False also for sizes of which True could be said."""
+        return self._unless(False)
+
+    guard_size_oblivious = guard_or_false
+
+    def guard_or_true(self, file: Any, line: Any) -> bool:
+        """The caller goes the way of True also for sizes of which False could be said."""
+        return self._unless(True)
+
+    def _unless(self, usual: bool) -> bool:
+        if not isinstance(self.value, Question):
+            return bool(self.value)
+        known = self.value.prove()
+        if known is None and self.value.example is usual:
+            return usual
+        return self.value.ask()
 
     def expect_size(self, file: Any, line: Any) -> bool:
         return bool(self.value >= 0)
 
     def statically_known_true(self, file: Any, line: Any) -> bool:
-        return self.bool_()
+        return self.value.prove() is True if isinstance(self.value, Question) else bool(self.value)
 
     def sym_float(self) -> SizeNode:
-        return SizeNode(self.float_(), float)
+        """A whole number below 2**53 is the same as a float."""
+        return SizeNode(self.value if isinstance(self.value, _OPEN) else float(self.value), float)
 
     def sym_int(self) -> SizeNode:
         return self if self.kind is int else SizeNode(int(self.value), int)
 
+    def floor(self) -> SizeNode:
+        return SizeNode(_rounded(self.value, math.floor), int)
+
+    def ceil(self) -> SizeNode:
+        return SizeNode(_rounded(self.value, math.ceil), int)
+
+    def trunc(self) -> SizeNode:
+        return SizeNode(_rounded(self.value, math.trunc), int)
+
     def sym_not(self) -> SizeNode:
-        return SizeNode(not self.value, bool)
+        return SizeNode(_opposite(self.value), bool)
 
     def neg(self) -> SizeNode:
         return SizeNode(-self.value, self.kind)
@@ -143,7 +255,7 @@ class SizeNode:
         return SizeNode(sum((n.value for n in nodes), 0), int)
 
     def sym_ite(self, yes: SizeNode, no: SizeNode) -> SizeNode:
-        return yes if self.value else no
+        return yes if self.bool_() else no
 
     # layouts: sizes and strides come as nodes
 
@@ -168,6 +280,10 @@ class SizeNode:
     is_non_overlapping_and_dense_indicator = is_non_overlapping_and_dense
 
 
+_OPEN = (Size, Ratio, Question)
+"""Values that are not known before the compiled code runs."""
+
+
 def _values(nodes: Any) -> Any:
     return tuple(from_torch(n.value if isinstance(n, SizeNode) else n) for n in nodes)
 
@@ -176,12 +292,61 @@ def _same(shape: Any, stride: Any, wanted: Any) -> bool:
     return all(known_equal(n, 1) or known_equal(a, b) for n, a, b in zip(shape, stride, wanted, strict=True))
 
 
-def _binary(name: str, compute: Callable[[Any, Any], Any], kind: type | None = None) -> None:
+def _binary(name: str, compute: Callable[[Any, Any], Any]) -> None:
     def method(self: SizeNode, other: SizeNode) -> SizeNode:
-        out = compute(self.value, other.value)
-        return SizeNode(out, kind or (int if isinstance(out, Size) else type(out)))
+        a, b = self.value, other.value
+        if self.kind is float or other.kind is float:
+            return SizeNode(_on_floats(compute, a, b), float)
+        out = compute(a, b)
+        kind = bool if isinstance(out, Question) else int if isinstance(out, Size) else type(out)
+        return SizeNode(out, float if isinstance(out, Ratio) else kind)
 
     setattr(SizeNode, name, method)
+
+
+def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """Whole floats beside sizes are taken for integers, so that `size - 1.0` stays a size."""
+    if not isinstance(a, _OPEN) and not isinstance(b, _OPEN):
+        return compute(a, b)
+    a, b = (int(n) if isinstance(n, float) and n.is_integer() else n for n in (a, b))
+    if compute is _divided:
+        return _divided(a, b)
+    if compute is operator.mul and Size in (type(a), type(b)) and float in (type(a), type(b)):
+        size, number = (a, b) if isinstance(a, Size) else (b, a)
+        above, below = number.as_integer_ratio() if math.isfinite(number) else (0, _FINE + 1)
+        if below <= _FINE:
+            return Ratio(size * above, below)
+    if compute is operator.mul and isinstance(a, Ratio) and isinstance(b, (int, float)):
+        return Ratio(a.number * b, a.size)
+    if compute is operator.mul and isinstance(b, Ratio) and isinstance(a, (int, float)):
+        return Ratio(b.number * a, b.size)
+    if compute in (operator.add, operator.sub, operator.mul) and all(isinstance(n, (int, Size)) for n in (a, b)):
+        return compute(a, b)
+    return compute(float(a), float(b))
+
+
+def _rounded(value: Any, rounding: Callable[[float], int]) -> Any:
+    if isinstance(value, Size):
+        return value
+    if isinstance(value, Ratio) and isinstance(value.number, (int, Size)) and isinstance(value.size, int):
+        if rounding is math.ceil:
+            return -Ratio(-value.number, value.size).floor()
+        if rounding is math.floor or value.number >= 0:
+            return value.floor()
+    return rounding(float(value))
+
+
+_FINE = 2**10
+"""Largest denominator of a float whose product with a size becomes a quotient of integers: floats are exact there."""
+
+
+def _divided(a: Any, b: Any) -> Any:
+    """True division. A size in the denominator stays one."""
+    if isinstance(b, Size) and isinstance(a, (int, float, Size)):
+        return Ratio(a, b)
+    if isinstance(a, Size) and isinstance(b, int) and 0 < b <= _FINE and b & (b - 1) == 0:
+        return Ratio(a, b)
+    return float(a) / float(b)
 
 
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -191,9 +356,9 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "mod": operator.mod,
     "floordiv": operator.floordiv,
     "int_floordiv": operator.floordiv,
-    "truediv": operator.truediv,
-    "int_truediv": operator.truediv,
-    "float_truediv": operator.truediv,
+    "truediv": _divided,
+    "int_truediv": _divided,
+    "float_truediv": _divided,
     "pow": operator.pow,
     "pow_by_natural": operator.pow,
     "float_pow": operator.pow,
@@ -201,15 +366,39 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "sym_min": min,
     "lshift": lambda a, b: a * 2 ** int(b),
     "rshift": lambda a, b: a // 2 ** int(b),
-    "and_": lambda a, b: a and b if isinstance(a, bool) else int(a) & int(b),
-    "or_": lambda a, b: a or b if isinstance(a, bool) else int(a) | int(b),
-    "sym_and": lambda a, b: a and b,
-    "sym_or": lambda a, b: a or b,
+    "and_": lambda a, b: _both(a, b) if isinstance(a, (bool, Question)) else int(a) & int(b),
+    "or_": lambda a, b: _either(a, b) if isinstance(a, (bool, Question)) else int(a) | int(b),
+    "sym_and": _both,
+    "sym_or": _either,
 }
+_COMPARISONS: dict[str, Callable[[Any, Any], bool | Question]] = {
+    "eq": lambda a, b: _question("==", a, b),
+    "ne": lambda a, b: _question("==", a, b, True),
+    "lt": lambda a, b: _question("<", a, b),
+    "gt": lambda a, b: _question("<", b, a),
+    "ge": lambda a, b: _question("<", a, b, True),
+    "le": lambda a, b: _question("<", b, a, True),
+}
+
+
+def _comparison(name: str, compare: Callable[[Any, Any], bool | Question]) -> None:
+    def method(self: SizeNode, other: SizeNode) -> SizeNode:
+        a, b = (_comparable(n.value) for n in (self, other))
+        return SizeNode(compare(a, b), bool)
+
+    setattr(SizeNode, name, method)
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, (Size, int)) else float(value)
+
+
 for _name, _compute in _OPERATIONS.items():
     _binary(_name, _compute)
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    _binary(_name, getattr(operator, _name), bool)
+for _name, _compare in _COMPARISONS.items():
+    _comparison(_name, _compare)
 
 
 def to_torch(value: Any) -> Any:
@@ -226,9 +415,12 @@ def from_torch(value: Any) -> Any:
     """A SymInt as a Size (or the number it is known to be), also inside lists and tuples."""
     if isinstance(value, SYMBOLIC):
         node = value.node
-        if not isinstance(node, SizeNode):
-            return value
-        return node.value.owner.simplify(node.value) if isinstance(node.value, Size) else node.value
+        if not isinstance(node, SizeNode) or node.kind is bool:
+            return node.bool_() if isinstance(node, SizeNode) else value
+        held = node.value.owner.simplify(node.value) if isinstance(node.value, Size) else node.value
+        if node.kind is float and isinstance(held, (int, Size)):
+            return Ratio(held, 1) if isinstance(held, Size) else float(held)
+        return held
     kind = type(value)
     if kind is list or kind is tuple or kind is torch.Size:
         return (list if kind is list else tuple)(map(from_torch, value))

@@ -22,7 +22,7 @@ from smelt.graph.known import follow, forget, known_value, remember
 from smelt.graph.meta import TensorMeta
 from smelt.graph.place import Layout, Place, PlacedTensor, Step, Storage, layout_for, layout_of
 from smelt.graph.schema import Kind, OpInfo, op_info
-from smelt.graph.symint import from_torch, has_symint, to_torch
+from smelt.graph.symint import Ratio, from_torch, has_symint, to_torch
 from smelt.shapes.size import Size
 
 aten = torch.ops.aten
@@ -198,6 +198,8 @@ def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return func.decompose(*args, **kwargs)
     if has_symint(args) or (kwargs and has_symint(tuple(kwargs.values()))):
         args, kwargs = from_torch(tuple(args)), {k: from_torch(v) for k, v in kwargs.items()}
+        func, args = _without_ratios(func, args, kwargs, recorder)
+        info = op_info(func)
     rule = _SPECIAL.get(func)
     if rule is None and info.moves:
         rule = _view_in_place
@@ -241,6 +243,8 @@ _ABOUT_SIZES: dict[OpOverload, Callable[..., Any]] = {
     aten.sym_stride.int: lambda layout, dim: layout.val.stride[dim],
     aten.sym_numel.default: lambda layout: layout.val.numel,
     aten.sym_storage_offset.default: lambda layout: layout.offset,
+    aten.size.default: lambda layout: list(map(int, layout.val.shape)),  # in numbers: this pins them
+    aten.stride.default: lambda layout: list(map(int, layout.val.stride)),
 }
 """What C++ code asks a tensor with symbolic sizes."""
 
@@ -342,6 +346,44 @@ def _as_traced(
     if kwargs and any(map(foreign, kwargs.values())):
         kwargs = {k: traced(v) for k, v in kwargs.items()}
     return args, kwargs
+
+
+def _without_ratios(
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
+) -> tuple[OpOverload, Sequence[Any]]:
+    """A quotient of sizes beside a tensor is computed as a tensor of no dimensions; elsewhere it is a number."""
+    if not any(isinstance(a, Ratio) for a in args):
+        return func, args
+    tensors = _ON_TENSORS.get(func)
+    if tensors is None or not isinstance(args[0], TraceTensor):
+        return func, tuple(float(a) if isinstance(a, Ratio) else a for a in args)
+    dtype = args[0].place.layout.val.dtype
+    wide = torch.float64 if args[0].ndim and dtype.is_floating_point else torch.get_default_dtype()
+
+    def made(value: Any) -> Any:
+        if not isinstance(value, Ratio):
+            return value
+        number, size = (
+            propagate(aten.full.default, ([], n), {"dtype": wide}, recorder) for n in (value.number, value.size)
+        )
+        return propagate(aten.div.Tensor, (number, size), {}, recorder)
+
+    return tensors, tuple(map(made, args))
+
+
+_ON_TENSORS: dict[OpOverload, OpOverload] = {
+    aten.add.Scalar: aten.add.Tensor,
+    aten.sub.Scalar: aten.sub.Tensor,
+    aten.rsub.Scalar: aten.rsub.Tensor,
+    aten.mul.Scalar: aten.mul.Tensor,
+    aten.div.Scalar: aten.div.Tensor,
+    aten.add.Tensor: aten.add.Tensor,
+    aten.sub.Tensor: aten.sub.Tensor,
+    aten.mul.Tensor: aten.mul.Tensor,
+    aten.div.Tensor: aten.div.Tensor,
+    aten.pow.Tensor_Scalar: aten.pow.Tensor_Tensor,
+}
+"""Operators of a tensor and a number, with those of two tensors."""
 
 
 # -- operators that a meta kernel cannot answer -------------------------------------------------------------------

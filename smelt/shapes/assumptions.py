@@ -106,6 +106,17 @@ class Assumptions:
 
     def decide(self, sign: str, a: IntLike, b: IntLike) -> bool:
         """Whether `a < b` or `a == b`: by proof, by an earlier answer, or by the example and a new assumption."""
+        known = self.prove(sign, a, b)
+        if known is not None:
+            return known
+        difference = _reduced(self.simplify(b - a))
+        answer = hint(difference) > 0 if sign == "<" else hint(difference) == 0
+        self._answers[_question(sign, difference)] = answer
+        self._assume(sign if answer else {"<": ">=", "==": "!="}[sign], a, b)
+        return answer
+
+    def prove(self, sign: str, a: IntLike, b: IntLike) -> bool | None:
+        """Whether `a < b` or `a == b` for all sizes under the assumptions so far; None where that is not known."""
         difference = _reduced(self.simplify(b - a))
         if sign == "<":
             if self._at_least(difference, 1):
@@ -119,19 +130,7 @@ class Assumptions:
                 return False
             if same(self._without_divisions(difference), 0):
                 return True
-            if difference.terms[0][1] < 0:  # a - b and b - a are one question
-                difference = -difference
-        question = (sign, key(difference))
-        known = self._answers.get(question)
-        if known is not None:
-            return known
-        if sign == "<":
-            answer = hint(difference) > 0
-        else:
-            answer = hint(difference) == 0
-        self._answers[question] = answer
-        self._assume(sign if answer else {"<": ">=", "==": "!="}[sign], a, b)
-        return answer
+        return self._answers.get(_question(sign, difference))
 
     def _without_divisions(self, value: IntLike) -> IntLike:
         """A value that is 0 where `value` is, in which divisions known to be exact are gone: 2*(s // 2) is s."""
@@ -154,10 +153,6 @@ class Assumptions:
         """Whether the ranges, or an earlier answer, show that `value >= least`."""
         low = lowest(value)
         if low is not None and low >= least:
-            return True
-        scaled, by = _bounded_divisions(value)
-        low = lowest(scaled)
-        if by > 1 and low is not None and low > (least - 1) * by:
             return True
         for known, bound in self._least:
             low = lowest(value - known)
@@ -256,31 +251,16 @@ def _reduced(difference: IntLike) -> IntLike:
     return difference if found is None else found
 
 
-def _bounded_divisions(value: IntLike) -> tuple[IntLike, int]:
-    """(low, by): `by * value` is at least `low`, which has no division by a number any more."""
-    scale = 1
-    for _ in range(3):
-        found = next((f for f in _top(value) if type(f) is Division and not isinstance(f.by, Size)), None)
-        if found is None or not isinstance(value, Size):
-            break
-        assert isinstance(found, Division) and isinstance(found.by, int)
-        total: IntLike = 0
-        for monomial, c in value.terms:
-            rest = tuple(f for f in monomial if f != found)
-            if len(rest) == len(monomial):
-                total = total + make({rest: c}) * found.by
-            elif len(rest) == len(monomial) - 1 and all(f.low >= 0 for f in rest):
-                # of - (by - 1) <= by * (of // by) <= of
-                total = total + make({rest: c}) * (found.of if c < 0 else found.of - (found.by - 1))
-            else:
-                return value, scale
-        value, scale = total, scale * found.by
-    return value, scale
-
-
 def _top(value: IntLike) -> list[Factor]:
     """The factors of a size's products."""
     return [f for monomial, _ in value.terms for f in monomial] if isinstance(value, Size) else []
+
+
+def _question(sign: str, difference: IntLike) -> tuple[str, str]:
+    """`difference > 0` or `difference == 0` as a key. `a - b` and `b - a` are one question of equality."""
+    if sign == "==" and isinstance(difference, Size) and difference.terms[0][1] < 0:
+        difference = -difference
+    return sign, key(difference)
 
 
 def _factors(value: IntLike) -> set[Factor]:

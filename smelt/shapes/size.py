@@ -14,7 +14,7 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 if TYPE_CHECKING:
@@ -80,13 +80,12 @@ class Division(Factor):
 
     def bounds(self) -> tuple[int, Bound]:
         low, high = bounds(self.of)
-        smallest, largest = bounds(self.by)
-        assert smallest is not None
+        smallest, largest = max(lowest(self.by) or 1, 1), bounds(self.by)[1]  # it was asked whether `by` is positive
         if low is None:
             bottom = -(10**18)
         else:
             bottom = low // smallest if low < 0 else 0 if largest is None else low // largest
-        return bottom, None if high is None else high // max(smallest, 1)
+        return bottom, None if high is None else high // smallest
 
     def __repr__(self) -> str:
         return f"({_operand(self.of)} {self.sign} {_operand(self.by)})"
@@ -177,6 +176,9 @@ class Size:
 
     def __divmod__(self, other: Any) -> tuple[IntLike, IntLike]:
         return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[IntLike, IntLike]:
+        return other // self, other % self
 
     def __pow__(self, exponent: int) -> IntLike:
         if type(exponent) is not int or exponent < 0:
@@ -290,6 +292,11 @@ def same(a: IntLike, b: IntLike) -> bool:
     if isinstance(a, Size):
         return isinstance(b, Size) and a.terms == b.terms
     return not isinstance(b, Size) and a == b
+
+
+def same_all(a: Sequence[IntLike], b: Sequence[IntLike]) -> bool:
+    """True when both have the same forms, one by one. Asks nothing."""
+    return len(a) == len(b) and all(map(same, a, b))
 
 
 def key(value: IntLike) -> str:
@@ -455,16 +462,33 @@ def known_divides(by: IntLike, value: IntLike) -> bool:
     return exact_quotient(value, by) is not None
 
 
-def lowest(value: IntLike) -> Bound:
-    """A number that `value` never falls below. Differences of products are looked at term by term.
+FAR = 2**62
+"""Beyond every size: PyTorch keeps sizes and counts of elements in 64 bits, and `x[1:]` ends at 2**63 - 1."""
 
-    `s0*s1 - s0` has no bound by intervals alone: where a negative term divides a positive one, they are joined.
+
+def lowest(value: IntLike) -> Bound:
+    """A number that `value` never falls below, as high as three ways show it: the ranges of the factors, differences
+    of products joined term by term, and floor divisions bounded by what they divide.
     """
     if not isinstance(value, Size):
         return value
     low = bounds(value)[0]
-    if low is not None:
+    if low is not None and low >= 1:
         return low
+    if value.terms[-1][1] >= FAR and not value.terms[-1][0]:
+        return 1
+    joined = _joined(value)
+    if joined is not None and (low is None or joined > low):
+        low = joined
+    if low is None or low < 1:
+        undivided = _undivided(value)
+        if undivided is not None and (low is None or undivided > low):
+            low = undivided
+    return low
+
+
+def _joined(value: Size) -> Bound:
+    """`s0*s1 - s0` has no bound by intervals alone: where a negative term divides a positive one, they are joined."""
     rest = dict(value.terms)
     total = 0
     for m, c in sorted(((m, c) for m, c in value.terms if c < 0 and m), key=lambda t: -len(t[0])):
@@ -481,15 +505,36 @@ def lowest(value: IntLike) -> Bound:
             need -= used * per
             if need <= 0:
                 break
-        if need > 0:
-            return None
         rest[m] = -need
     for m, c in rest.items():
-        bottom = _product_bounds(m)[0]
+        bottom, top = _product_bounds(m)
+        if c < 0:
+            bottom = top
         if bottom is None:
             return None
         total += c * bottom
     return total
+
+
+def _undivided(value: Size) -> Bound:
+    """By way of a multiple of the value without one floor division: `a // b` lies in [(a - b + 1) / b, a / b]."""
+    for found in dict.fromkeys(f for monomial, _ in value.terms for f in monomial):
+        if type(found) is not Division or isinstance(found.by, Size):
+            continue
+        by: int = found.by
+        total: IntLike = 0
+        for monomial, c in value.terms:
+            rest = tuple(f for f in monomial if f != found)
+            if len(rest) == len(monomial):
+                total = total + make({rest: c}) * by
+            elif len(rest) == len(monomial) - 1 and all(f.low >= 0 for f in rest):
+                total = total + make({rest: c}) * (found.of if c < 0 else found.of - (by - 1))
+            else:
+                break
+        else:
+            low = lowest(total)
+            return None if low is None else -(-low // by)
+    return None
 
 
 def _without(whole: Monomial, part: Monomial) -> Monomial | None:
@@ -623,6 +668,8 @@ def floordiv(value: IntLike, by: IntLike) -> IntLike:
     owner = (value if isinstance(value, Size) else by).owner  # type: ignore[union-attr]
     if same(by, 1):
         return value
+    if not isinstance(by, Size) and by < 0:
+        return floordiv(-value, -by)
     if not by > 0:
         return int(value) // int(by)
     exact = exact_quotient(value, by)
@@ -636,10 +683,11 @@ def floordiv(value: IntLike, by: IntLike) -> IntLike:
         return whole
     if known_less(rest, 0) and known_at_most(0, rest + by):
         return whole - 1
-    if isinstance(rest, Size) and not isinstance(by, Size) and len(rest.terms) == 1:
-        (m, c) = rest.terms[0]
-        if len(m) == 1 and c == 1 and type(m[0]) is Division and not isinstance(m[0].by, Size):
-            return whole + floordiv(m[0].of, m[0].by * by)  # (x // a) // b == x // (a * b)
+    if isinstance(rest, Size) and not isinstance(by, Size) and (len(rest.terms) == 1 or not rest.terms[-1][0]):
+        (m, c), *others = rest.terms
+        if len(others) < 2 and len(m) == 1 and c == 1 and type(m[0]) is Division and not isinstance(m[0].by, Size):
+            more = others[0][1] if others else 0
+            return whole + floordiv(m[0].of + more * m[0].by, m[0].by * by)  # (x // a + c) // b == (x + c*a) // (a*b)
     return whole + owner.value_of(Division(rest, by, owner))
 
 
@@ -654,6 +702,8 @@ def modulo(value: IntLike, by: IntLike) -> IntLike:
     owner = (value if isinstance(value, Size) else by).owner  # type: ignore[union-attr]
     if same(by, 1):
         return 0
+    if not isinstance(by, Size) and by < 0:
+        return -modulo(-value, -by)
     if not by > 0:
         return int(value) % int(by)
     if exact_quotient(value, by) is not None:

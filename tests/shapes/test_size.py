@@ -88,6 +88,17 @@ def test_what_reshapes_need():
     assert not owner.assumed
 
 
+def test_floor_divisions_are_bounded_by_what_they_divide():
+    owner, a, b = pair()
+    half = (a + 1) // 2
+    assert known_less(half, a * 2) and known_at_most(a, half * 2) and known_at_most(half * b, a * b)
+    assert half < a and not owner.assumed  # ceil(a / 2) < a from 2 on
+    assert a <= 64 and known_at_most(a, a * b)  # also where a range alone would give a bound, and a worse one
+    assert 2**63 - 1 > a * b and not a * 3 - b > 2**63 - 1 and len(owner.assumed) == 1
+    assert same((a - 1) // -1, 1 - a) and (a * 2) % -2 == 0
+    assert str((a * 3 + 1) // 4) == "((s0*3 + 1) // 4)"
+
+
 def test_a_question_is_asked_once_and_written_down():
     owner, a, b = pair()
     assert a < b and a < b and not b < a
