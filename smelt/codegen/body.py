@@ -62,28 +62,32 @@ class BodyRenderer:
         """C text of a size: a number, or what is computed from symbols once, at the start of the kernel."""
         if not isinstance(value, Size):
             return str(value)
-        text = self.polynomial(value)
+        text = self.polynomial(value, self.size)
         return text if text.isalnum() else self.scopes.define("int64_t", text, torch.int64, 0, "d").text
 
     def int_size(self, value: IntLike) -> str:
-        """A size below 2^31 as the bound of an `int`, which vector loops count with."""
+        """A size below 2^31 as the bound of an `int`."""
         text = self.size(value)
         return self.scopes.define("int", f"(int){text}", torch.int32, 0, "e").text if isinstance(value, Size) else text
 
-    def polynomial(self, value: IntLike) -> str:
-        """C text of a size over the kernel's parameters."""
+    def whole_size(self, value: IntLike) -> str:
+        """C text of a size over nothing but the kernel's parameters."""
+        return f"({self.polynomial(value, self.whole_size)})"
+
+    def polynomial(self, value: IntLike, operand: Callable[[IntLike], str]) -> str:
+        """C text of a size; `operand` writes those inside of divisions."""
         parts = []
         for monomial, c in terms_of(value):
-            factors = [self.factor(f) for f in monomial]
+            factors = [self.factor(f, operand) for f in monomial]
             parts.append(" * ".join(factors if c == 1 and factors else [str(c), *factors]))
         return " + ".join(parts).replace("+ -", "- ") or "0"
 
-    def factor(self, factor: Factor) -> str:
+    def factor(self, factor: Factor, operand: Callable[[IntLike], str]) -> str:
         match factor:
             case Symbol():
                 return self.arguments.symbol(factor)
             case Division(of=of, by=by):
-                above, below = self.size(of), self.size(by)
+                above, below = operand(of), operand(by)
                 if isinstance(factor, Modulo):
                     rest = f"({above} % {below})"
                     return rest if known_at_most(0, of) else f"(({rest} + {below}) % {below})"

@@ -25,7 +25,7 @@ from smelt.schedule.group import MAX_COLUMN_WIDTH, Group, Member, Place
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Expr, Var, constant, flat_index, variable
-from smelt.shapes.size import Size, Symbol, hint, same
+from smelt.shapes.size import Size, Symbol, hint, known_less, same
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def render_kernel(group: Group, plan: Schedule, target: Renderer) -> Kernel:
     if not one.phases.temporaries or not isinstance(width, Size):
         return kernel
     wide = KernelRenderer(nest, plan, target, arguments, keep=False).render()
-    test = f"if ({one.polynomial(width)} <= {one.phases.room}) {{"
+    test = f"if ({one.whole_size(width)} <= {one.phases.room}) {{"
     lines = [test, *indented(kernel.lines), "} else {", *indented(wide.lines), "}"]
     return replace(wide, lines=tuple(lines), used=kernel.used | wide.used)
 
@@ -145,7 +145,7 @@ class KernelRenderer(BodyRenderer):
         """`before` and `after` go around the innermost loop."""
         for place, var in reversed(list(enumerate(self.nest.inner))):
             innermost = place == len(self.nest.inner) - 1
-            short = innermost and var.size < 2**31
+            short = innermost and known_less(var.size, 2**31)
             name, bound = self.names[var], self.int_size(var.size) if short else self.size(var.size)
             head: list[str] = []
             if var in self.nest.limits:

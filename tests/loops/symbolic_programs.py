@@ -88,6 +88,14 @@ def channels_last(g, b, t):
 
 
 @program
+def convolved(g, b, t):
+    x, w, scale, bias = g.input(b, 3, t, t + 1), g.input(5, 3, 3, 3), g.input(5), g.input(5)
+    y = g.convolution(x, w, None, (2, 2), (1, 1), (1, 1), False, (0, 0), 1)
+    out, mean, _ = graphs.batch_norm(g, y, scale, bias)
+    return g.build(out, g.amax(out, (2, 3)), mean)
+
+
+@program
 def movement(g, b, t):
     x, y = g.input(b, t, 6), g.input(b, t - 1, 6)
     front = g.slice(x, (0, 0, 0), (b, t - 1, 6), (1, 1, 1))
