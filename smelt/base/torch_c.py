@@ -67,6 +67,24 @@ dispatch_modes = torch._C._len_torch_dispatch_stack
 transform_on_top = torch._C._functorch.peek_interpreter_stack
 """The innermost `torch.func` transform that runs in this thread, or None."""
 
+_SETTING_WORDS = (
+    "cudnn", "mkldnn", "cublas", "deterministic", "sdp", "nnpack", "float32", "tf32", "fp32", "onednn", "xnnpack",
+    "blas", "linalg", "miopen", "warn", "math", "flash", "mem_efficient",
+)  # fmt: skip
+
+SETTINGS = tuple(
+    getattr(torch._C, name)
+    for name in dir(torch._C)
+    if name.startswith("_get_") and any(word in name for word in _SETTING_WORDS) and "_getter" not in name
+) + (
+    torch.get_num_threads,
+    torch.get_num_interop_threads,
+    torch.is_anomaly_enabled,
+    torch.is_anomaly_check_nan_enabled,
+    torch.is_autocast_cache_enabled,
+)
+"""C functions that read settings of the process."""
+
 
 def local_dispatch_keys() -> tuple[int, int]:
     """The dispatch keys that this thread includes and excludes, as raw 64-bit representations."""

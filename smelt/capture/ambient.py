@@ -6,7 +6,8 @@ capture ends, becomes regions of the graph, and is repeated by residual code whe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,6 +25,19 @@ def present_modes() -> Modes:
     """(gradients enabled, then for each device: autocast enabled, its dtype)."""
     casts = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in DEVICES)
     return (torch.is_grad_enabled(), *casts)
+
+
+@contextmanager
+def outside_inference_mode() -> Iterator[None]:
+    """Without inference mode, but also without gradients: its tensors have no version counts, which capture reads.
+
+    The graph runs in the mode again, as often as it is called there.
+    """
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 class Ambient:

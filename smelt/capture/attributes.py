@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from smelt.capture import _native as native
-from smelt.capture import policy, sources
+from smelt.capture import flags, policy, sources
 from smelt.capture.breaks import Break, UserError, user
 from smelt.capture.effects import DELETED
 from smelt.capture.registry import ATTR
@@ -35,8 +35,9 @@ def find_in_class(vm: Any, cls: type, name: str) -> Any:
     if found is MISS:
         found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), MISS)
         stable = policy.is_frozen(cls.__module__) and name != "forward" or id(cls) in vm.created
-        if found is not MISS and not stable:
-            vm.guards.check(sources.class_attr(cls, name), native.IS, found)
+        if not stable:
+            kind, operand = (native.MISSING, None) if found is MISS else (native.IS, found)
+            vm.guards.check(sources.class_attr(cls, name), kind, operand)
         vm.lookups[key] = found
     return found
 
@@ -138,10 +139,11 @@ def _bind(vm: Any, raw: Any, obj: Any, cls: type, name: str, source: Source | No
         return types.MethodType(raw, obj)  # unlike C's bound method, this one still knows its descriptor
     if isinstance(raw, functools._lru_cache_wrapper):
         return types.MethodType(raw, obj)
-    getter = getattr(kind, "__get__", None)
+    getter = find_in_class(vm, kind, "__get__")
     if isinstance(getter, types.FunctionType):
-        return vm.call(getter, (raw, obj, cls), {})
-    if getter is not None:
+        own = raw if policy.is_frozen(kind.__module__) else class_value(vm, raw, cls, name)
+        return vm.call(getter, (own, obj, cls), {})
+    if getter is not MISS:
         return user(raw.__get__, obj, cls)
     return class_value(vm, raw, cls, name)
 
@@ -155,10 +157,18 @@ def class_value(vm: Any, raw: Any, cls: type, name: str) -> Any:
 
 def _slot(vm: Any, raw: Any, obj: Any, name: str, source: Source | None) -> Any:
     """`__slots__` members and attributes that C code computes."""
-    value = user(raw.__get__, obj, type(obj))
     if source is None:
-        return value
-    base = sources.instance_dict(source) if name == "__dict__" else sources.attr(source, name)
+        return user(raw.__get__, obj, type(obj))
+    if type(raw) is types.MemberDescriptorType and name not in _NUMERIC:
+        base = sources.slot(source, raw)
+        try:
+            value = raw.__get__(obj, type(obj))
+        except AttributeError as error:
+            vm.external(native.NULL, base)
+            raise UserError(error) from None
+    else:
+        value = user(raw.__get__, obj, type(obj))
+        base = sources.instance_dict(source) if name == "__dict__" else sources.attr(source, name)
     value = vm.external(value, base)
     vm.reads[id(obj), name] = value
     return value
@@ -174,6 +184,10 @@ def _with_fallback(vm: Any, fget: Any, obj: Any, name: str) -> Any:
         return _missing(vm, obj, name)
 
 
+_NUMERIC = frozenset({"__weakrefoffset__", "__basicsize__", "__itemsize__", "__flags__", "__dictoffset__"})
+"""Members of classes that hold plain C numbers, not objects."""
+
+
 def _missing(vm: Any, obj: Any, name: str) -> Any:
     cls = type(obj)
     fallback = find_in_class(vm, cls, "__getattr__")
@@ -186,10 +200,15 @@ def _missing(vm: Any, obj: Any, name: str) -> Any:
 
 def no_attribute(vm: Any, obj: Any, name: str) -> UserError:
     """The error for a missing attribute; that it is missing is guarded."""
+    guard_absence(vm, obj, name)
+    return UserError(AttributeError(f"{type(obj).__name__!r} object has no attribute {name!r}", name=name, obj=obj))
+
+
+def guard_absence(vm: Any, obj: Any, name: str) -> None:
+    """The instance's own dictionary has no such name."""
     source = vm.sources.get(id(obj))
     if source is not None and own_dict(obj) is not None:
         vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
-    return UserError(AttributeError(f"{type(obj).__name__!r} object has no attribute {name!r}", name=name, obj=obj))
 
 
 MEMBERS = ("_parameters", "_buffers", "_modules")
@@ -210,9 +229,12 @@ def load_member(vm: Any, module: torch.nn.Module, name: str) -> Any:
         elif name in members:
             if source is None:
                 return members[name]
+            guard_absence(vm, module, name)
             value = vm.external(members[name], sources.member(source, table, name))
             vm.reads[id(module), name] = value
             return value
+        elif source is not None:
+            vm.guards.check(sources.instance_item(source, table), native.NOT_KEY, name)
     raise no_attribute(vm, module, name)
 
 
@@ -227,6 +249,9 @@ def load_module_attr(vm: Any, module: types.ModuleType, name: str) -> Any:
     if value is not MISS:
         return value
     raw = user(getattr, module, name)
+    if flags.module_setting(module, name):
+        flags.guard_flag(vm, getattr, (module, name), raw)
+        return raw
     if policy.is_frozen(module.__name__) and is_constant(raw):
         value = raw
     else:
@@ -245,16 +270,18 @@ def load_class_attr(vm: Any, cls: type, name: str) -> Any:
         return value
     raw = find_in_class(vm, cls, name)
     metaclass: Any = type(cls)
-    meta = next((vars(base)[name] for base in metaclass.__mro__ if name in vars(base)), MISS)
+    meta = find_in_class(vm, metaclass, name)
     if type(meta) is property:
         return vm.call(meta.fget, (cls,), {})
     if raw is MISS and meta is MISS:
-        fallback = getattr(type(cls), "__getattr__", None)
+        fallback = find_in_class(vm, metaclass, "__getattr__")
         if isinstance(fallback, types.FunctionType):
             return vm.call(fallback, (cls, name), {})
     value = user(getattr, cls, name)
     if raw is value:
         value = class_value(vm, raw, cls, name)
+    elif raw is MISS and meta is value:
+        value = class_value(vm, meta, metaclass, name)
     elif raw is not MISS and not isinstance(value, (*FUNCTIONS, types.MethodType)) and not is_constant(value):
         if name not in ("__dict__", "__doc__", "__annotations__", "__mro__", "__bases__"):
             raise Break(f"attribute {cls.__name__}.{name}", "a descriptor computes it")
@@ -288,11 +315,32 @@ def load_method_attr(vm: Any, method: types.MethodType, name: str) -> Any:
 
 @ATTR(types.FunctionType)
 def load_function_attr(vm: Any, function: types.FunctionType, name: str) -> Any:
-    """An attribute of a function: functions are known by identity, their dictionaries may change."""
+    """An attribute of a function: functions are known by identity, what they hold may change."""
+    key = (id(function), name)
+    if key in vm.reads and vm.reads[key] is not DELETED:
+        return vm.reads[key]
+    if id(function) in vm.created or vm.sources.get(id(function)) is None and policy.is_frozen(function.__module__):
+        return user(getattr, function, name)
+    source = function_source(vm, function)
+    held = function.__dict__
+    if name not in held:
+        vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
     value = user(getattr, function, name)
-    if id(function) in vm.created or is_constant(value) or value is None:
-        return value
-    source = vm.sources.get(id(function)) or sources.const(function, function.__qualname__)
     if type(value) is types.CellType or value is function.__closure__:
         vm.adopt_cells(function, source)
-    return vm.external(value, sources.attr(source, name))
+    if name in held:
+        base = sources.instance_item(source, name)
+    else:
+        base = sources.part(source, name) if name in sources.PARTS else sources.attr(source, name)
+    if isinstance(value, types.MethodWrapperType) or name in ("__globals__", "__builtins__", "__get__"):
+        return value
+    value = vm.external(value, base)
+    vm.reads[key] = value
+    vm.keep(function)
+    return value
+
+
+def function_source(vm: Any, fn: types.FunctionType) -> Source:
+    """Where an external function came from, or the function itself."""
+    found: Source | None = vm.sources.get(id(fn))
+    return found if found is not None else sources.const(fn, fn.__qualname__)

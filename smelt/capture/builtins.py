@@ -334,8 +334,14 @@ def identity(vm: Any, args: Args, kwargs: Kwargs) -> int:
         real = vm.tensors.real.get(id(args[0]))
         if real is None:
             raise Break("id() of a tensor that the graph makes", "the object does not exist yet")
-        return id(real)
-    return id(args[0])
+        return _guarded_id(vm, real, vm.sources[id(args[0])])
+    source = vm.sources.get(id(args[0]))
+    return id(args[0]) if source is None else _guarded_id(vm, args[0], source)
+
+
+def _guarded_id(vm: Any, value: Any, source: sources.Source) -> int:
+    vm.guards.check(sources.called(source, id, "id"), sources.native.EQ, id(value))
+    return id(value)
 
 
 def _register_arithmetic() -> None:

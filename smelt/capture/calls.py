@@ -15,8 +15,9 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 
-from smelt.capture import policy, sources, triton_kernels
-from smelt.capture.attributes import find_in_class
+from smelt.capture import _native as native
+from smelt.capture import flags, policy, sources, triton_kernels
+from smelt.capture.attributes import find_in_class, function_source
 from smelt.capture.breaks import Break, user
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.frames import Frame, bind
@@ -54,7 +55,10 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
         case Policy.LEAF:
             return call_leaf(vm, fn, args, kwargs)
         case Policy.NATIVE:
-            return call_native(vm, fn, args, kwargs)
+            out = call_native(vm, fn, args, kwargs)
+            if not kwargs and flags.is_setting(fn):
+                flags.guard_flag(vm, fn, args, out)
+            return out
         case Policy.DEFER:
             return defer(vm, fn, args, kwargs)
         case Policy.KERNEL:
@@ -69,13 +73,7 @@ def inline(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
     """Interpret the function's bytecode."""
     code = fn.__code__
     vm.work += 1
-    defaults, kwdefaults = fn.__defaults__, fn.__kwdefaults__
-    if defaults and not _all_constant(defaults) and id(fn) not in vm.created:
-        base = sources.attr(function_source(vm, fn), "__defaults__")
-        defaults = tuple(vm.external(v, sources.sequence_item(base, i, tuple)) for i, v in enumerate(defaults))
-    if kwdefaults and not _all_constant(kwdefaults.values()) and id(fn) not in vm.created:
-        base = sources.attr(function_source(vm, fn), "__kwdefaults__")
-        kwdefaults = {k: vm.external(v, sources.dict_item(base, k)) for k, v in kwdefaults.items()}
+    defaults, kwdefaults = defaults_of(vm, fn)
     frame = Frame(vm.decode(code), bind(fn, defaults, kwdefaults, args, kwargs), fn.__globals__, fn)
     if fn.__closure__:
         frame.closure = fn.__closure__
@@ -100,14 +98,38 @@ def start_generator(vm: Any, frame: Frame) -> TracedGenerator:
     return generator
 
 
+def defaults_of(vm: Any, fn: types.FunctionType) -> tuple[Any, Any]:
+    """The defaults of an inlined function, for positional and for keyword arguments, with guards for all it is made of.
+
+    A function known by identity has the very same parts. An argument may be made anew for each call: its code is the
+    same, its defaults are equal.
+    """
+    known = vm.defaults.get(id(fn))
+    if known is not None:
+        return known
+    source = vm.sources.get(id(fn))
+    defaults, named = fn.__defaults__, fn.__kwdefaults__
+    if id(fn) in vm.created or source is None and policy.is_frozen(fn.__module__):
+        return defaults, named
+    vm.keep(fn)
+    if source is None or not source.local:
+        source = function_source(vm, fn)
+        vm.guards.check(source, native.FUNCTION, (fn.__code__, defaults, named))
+        if defaults and not _all_constant(defaults):
+            base = sources.part(source, "__defaults__")
+            defaults = tuple(vm.external(v, sources.sequence_item(base, i, tuple)) for i, v in enumerate(defaults))
+    else:
+        defaults = vm.effects.plain(vm.external(defaults, sources.part(source, "__defaults__")))
+    if named is None:
+        vm.guards.check(sources.part(source, "__kwdefaults__"), native.IS, None)
+    else:
+        named = vm.effects.read_dict(named, sources.part(source, "__kwdefaults__"))
+    vm.defaults[id(fn)] = defaults, named
+    return defaults, named
+
+
 def _all_constant(values: Any) -> bool:
     return all(type(v) in LEAVES or is_constant(v) or type(v) is tuple and not v for v in values)
-
-
-def function_source(vm: Any, fn: types.FunctionType) -> sources.Source:
-    """Where an external function came from, or the function itself."""
-    found: sources.Source | None = vm.sources.get(id(fn))
-    return found if found is not None else sources.const(fn, fn.__qualname__)
 
 
 def call_leaf(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:

@@ -102,7 +102,10 @@ def external_item(vm: Any, obj: Any, source: Any, key: Any) -> Any:
             return vm.call(missing, (obj, key), {})
         return vm.native(operator.getitem, vm.effects.mirror(obj), key)
     if isinstance(obj, (list, tuple)) and type(key) is int:
-        value = user((list if isinstance(obj, list) else tuple).__getitem__, obj, key)
+        base: Any = list if isinstance(obj, list) else tuple
+        if not -base.__len__(obj) <= key < base.__len__(obj):
+            vm.guards.check(source, native.LEN, base.__len__(obj))
+        value = user(base.__getitem__, obj, key)
         return vm.external(value, sequence_item(source, key, type(obj)))
     if isinstance(obj, CONTAINERS):
         return vm.effects.original(vm.native(operator.getitem, vm.effects.mirror(obj), vm.effects.plain(key)))

@@ -144,7 +144,7 @@ class Effects:
             )
         if any(type(item) not in LEAVES and not isinstance(item, type) for item in value):
             raise Break(f"a {kind.__name__} of objects that came from outside", "its items have no place to guard")
-        self.vm.guards.check(source, native.PYTHON, frozenset(value).__eq__)
+        self.vm.guards.check(sources.called(source, tuple, "tuple"), native.EQ, tuple(value))
         return kind(value)
 
     def read_items(self, value: Any, source: Source) -> list[Any]:
@@ -170,6 +170,9 @@ class Effects:
     def has_key(self, value: dict[Any, Any], source: Source, key: Any) -> bool:
         """Whether an external dict has the key, with the guard."""
         present = dict.__contains__(value, key)
+        known = self.vm.sources.get(id(key))
+        if known is not None:
+            self.vm.guards.check(known, native.IS, key)
         self.vm.guards.check(source, native.HAS_KEY if present else native.NOT_KEY, key)
         return present
 

@@ -12,29 +12,10 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture.breaks import At
+from smelt.capture.guard_text import TensorText, guard_text
 from smelt.capture.sources import Source
 from smelt.graph.meta import meta_of
 from smelt.shapes.size import substitute_names
-
-_PRINT = {
-    native.IS: "{0} is {1}",
-    native.IS_NOT: "{0} is not {1}",
-    native.TYPE_IS: "type({0}) is {1}",
-    native.EQ: "{0} == {1}",
-    native.LEN: "len({0}) == {1}",
-    native.DICT_KEYS: "tuple({0}) == {1}",
-    native.HAS_KEY: "{1} in {0}",
-    native.NOT_KEY: "{1} not in {0}",
-    native.MISSING: "{0} is missing",
-    native.TENSOR: "tensor {0}: {1}",
-    native.ALIASED: "{0} is {1}",
-    native.NOT_ALIASED: "{0} is not {1}",
-    native.NONE_ALIASED: "{1} are all different",
-    native.STATE: "modes are {1}",
-    native.MODULE: "{0}: training is {1[0]}, no {1[1]}",
-    native.PYTHON: "{1}({0})",
-}
-_OTHER_FETCH = (native.ALIASED, native.NOT_ALIASED)
 
 
 class GuardList:
@@ -55,6 +36,7 @@ class GuardList:
         self._by_source: dict[Source, int] = {}
         self._by_step: dict[tuple[Any, ...], int] = {}
         self._known: set[tuple[Any, ...]] = set()
+        self._flags: set[tuple[Any, ...]] = set()
 
     def fetch(self, source: Source) -> int:
         """The index of a source among the fetches; equal paths share one."""
@@ -117,9 +99,16 @@ class GuardList:
         scope["sizes"].__name__ = " and ".join(shown)
         self._add(indices[-1], native.PYTHON, (scope["sizes"], indices))
 
-    def state(self) -> None:
-        """The ambient modes (gradients, autocast ...) are as now."""
-        self._add(-1, native.STATE, native.state())
+    def state(self, state: tuple[Any, ...]) -> None:
+        """The ambient modes (gradients, autocast ...) are what `native.state()` gave."""
+        self._add(-1, native.STATE, state)
+
+    def flag(self, fn: Callable[..., Any], args: tuple[Any, ...], value: Any) -> None:
+        """A setting of the process or the thread is as now: `fn(*args)` is asked each time."""
+        asked = (fn, *args)
+        if asked not in self._flags:
+            self._flags.add(asked)
+            self._add(-1, native.PYTHON, Flag(fn, args, value))
 
     def finish(self, outputs: Iterable[int]) -> native.Guards:
         """The guards in evaluable form; `outputs` are the fetches that residual code needs."""
@@ -130,7 +119,7 @@ class GuardList:
         guards = native.Guards(self._fetches, checks, list(outputs))
         # what stays behind for printing must not keep the capture or its tensors alive
         self._where = _nowhere
-        self.checks = [(i, k, _described(o) if k == native.TENSOR else o) for i, k, o in self.checks]
+        self.checks = [(i, k, TensorText(_described(o)) if k == native.TENSOR else o) for i, k, o in self.checks]
         return guards
 
     def lines(self) -> list[str]:
@@ -140,24 +129,26 @@ class GuardList:
     def line(self, number: int) -> str:
         """One check as Python."""
         index, kind, operand = self.checks[number]
+        if kind == native.TENSOR and not isinstance(operand, str):
+            operand = TensorText(_described(operand))
+        text = guard_text(kind, self.sources[index] if index >= 0 else None, operand, self.sources)
         place = self.places[number]
-        subject = self.sources[index].text if index >= 0 else ""
-        text = _PRINT[kind].format(subject, self._operand(kind, operand))
         return f"{text}  # {place}" if place is not None else text
 
-    def _operand(self, kind: int, operand: Any) -> Any:
-        if kind in _OTHER_FETCH:
-            return self.sources[operand].text
-        if kind == native.NONE_ALIASED:
-            return ", ".join(self.sources[i].text for i in operand)
-        if kind == native.PYTHON and isinstance(operand, tuple):
-            return getattr(operand[0], "__name__", operand[0])
-        if kind == native.TENSOR:
-            return operand if isinstance(operand, str) else _described(operand)
-        if kind == native.MODULE:
-            return operand
-        name = getattr(operand, "__qualname__", None)
-        return name if kind in (native.IS, native.TYPE_IS) and name else repr(operand)[:200]
+
+class Flag:
+    """A check without a value: a function still gives what it gave."""
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], value: Any) -> None:
+        self.fn, self.args, self.value = fn, args, value
+        self.__name__ = f"{fn.__name__}({', '.join(map(repr, args))}) == {value!r}"
+
+    def now(self) -> Any:
+        return self.fn(*self.args)
+
+    def __call__(self) -> bool:
+        now = self.fn(*self.args)
+        return type(now) is type(self.value) and bool(now == self.value)
 
 
 def _tensor_spec(operand: Any) -> native.TensorSpec:

@@ -43,6 +43,7 @@ class Interpreter:
         speculates: values of masks and lengths may be taken for granted, see `speculation`.
         step: number of the captured frame's instruction that runs.
         work: counts what cannot be undone; a break before any work of its instruction needs no restart.
+        inference: inference mode is on outside (`outside_inference_mode` switches it off for the capture).
         created: identities of functions and cells made during the capture.
         outer_error: what the caller of the captured frame is handling.
     """
@@ -60,10 +61,12 @@ class Interpreter:
         self.frames: list[Frame] = []
         self.work = 0
         self.step = 0
+        self.inference = False
         self.created: set[int] = set()
         self.reads: dict[tuple[int, str], Any] = {}
         self.lookups: dict[tuple[type, str], Any] = {}
         self.outer_error = sys.exception()
+        self.defaults: dict[int, tuple[Any, Any]] = {}
         self._globals: dict[int, Source] = {}
         self._kept: list[Any] = []
 

@@ -64,7 +64,7 @@ def is_op(vm: Any, f: Frame, arg: int) -> None:
     same = left is right
     if not same:
         a, b = vm.sources.get(id(left)), vm.sources.get(id(right))
-        if a is not None and b is not None and a.local and b.local:
+        if a is not None and b is not None:
             vm.guards.different(a, b)
     f.stack[-1] = same != bool(arg)
 

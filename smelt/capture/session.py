@@ -34,12 +34,14 @@ from smelt.capture import (
     custom_ops,
     decoding,
     exceptions,
+    flags,
     functions,
     modules,
     objects,
     policy,
     sources,
 )
+from smelt.capture.ambient import outside_inference_mode
 from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError
 from smelt.capture.dynamic import Changes
 from smelt.capture.frames import Frame, Unread, slot_names
@@ -60,6 +62,7 @@ _REGISTERED = (
     container_builtins,
     custom_ops,
     exceptions,
+    flags,
     functions,
     modules,
     objects,
@@ -96,6 +99,8 @@ class _Reader:
     slots: Slots
     globals: dict[str, Any]
     function: FunctionType | None
+    state: tuple[Any, ...] = field(default_factory=native.state)
+    inference: bool = field(default_factory=torch.is_inference_mode_enabled)
 
     def failing(self, version: Version) -> str:
         """The guard of a version that does not hold now, and the value it found."""
@@ -139,7 +144,7 @@ class Session:
             native.skip(code)
             return
         read = _Reader(slots, globals, function)
-        self._attempt(code, code.co_qualname, read, lambda vm: self._start(vm, code, function, slots, globals))
+        self._attempt(code, code.co_qualname, read, lambda vm: self._start(vm, code, function, read))
 
     def resumed(
         self, point: native.ResumePoint, function: FunctionType | None, slots: Slots, globals: dict[str, Any]
@@ -147,7 +152,7 @@ class Session:
         """A frame is about to continue after a break and no version fits."""
         name = f"{point.code.co_qualname}+{point.offset}"
         read = _Reader(slots, globals, function)
-        self._attempt(point, name, read, lambda vm: self._continue(vm, point, function, slots, globals))
+        self._attempt(point, name, read, lambda vm: self._continue(vm, point, read))
 
     def _attempt(self, key: Any, name: str, read: _Reader, begin: Begin) -> None:
         place = self.places.get(id(key))
@@ -170,7 +175,7 @@ class Session:
             log("recompiles", lambda: f"{place.name}: " + "; ".join(read.failing(v) for v in place.versions))
         started = time.perf_counter()
         try:
-            with no_collection():
+            with no_collection(), outside_inference_mode():
                 self._capture(key, place, begin)
         finally:
             spend("capture", time.perf_counter() - started - self._compiling)
@@ -380,35 +385,29 @@ class Session:
             self.handling[id(point)] = handled
         return self.points[key]
 
-    def _start(
-        self, vm: Interpreter, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any]
-    ) -> Frame:
+    def _start(self, vm: Interpreter, code: CodeType, function: FunctionType, read: _Reader) -> Frame:
         names = slot_names(code)
-        vm.root_globals(globals)
-        vm.guards.state()
-        held: list[Any] = [Unread(v, sources.local(i, names[i])) for i, v in enumerate(slots)]
+        self._begin(vm, read)
+        held: list[Any] = [Unread(v, sources.local(i, names[i])) for i, v in enumerate(read.slots)]
         held += [native.NULL] * (len(names) - len(held))
-        frame = Frame(decoding.decode(code), held, globals, function)
+        frame = Frame(decoding.decode(code), held, read.globals, function)
         if function.__closure__:
             frame.closure = function.__closure__
             vm.adopt_cells(function, sources.frame_function())
         return frame
 
-    def _continue(
-        self,
-        vm: Interpreter,
-        point: native.ResumePoint,
-        function: FunctionType | None,
-        slots: Slots,
-        globals: dict[str, Any],
-    ) -> Frame:
+    def _begin(self, vm: Interpreter, read: _Reader) -> None:
+        vm.root_globals(read.globals)
+        vm.guards.state(read.state)
+        vm.inference = read.inference
+
+    def _continue(self, vm: Interpreter, point: native.ResumePoint, read: _Reader) -> Frame:
         code = point.code
         names = [*slot_names(code), *(f"stack{i}" for i in range(point.depth))]
-        vm.root_globals(globals)
-        vm.guards.state()
+        self._begin(vm, read)
         width = len(names) - point.depth
-        held = [self._held(vm, v, sources.local(i, names[i])) for i, v in enumerate(slots)]
-        frame = Frame(decoding.decode(code), held[:width], globals, function)
+        held = [self._held(vm, v, sources.local(i, names[i])) for i, v in enumerate(read.slots)]
+        frame = Frame(decoding.decode(code), held[:width], read.globals, read.function)
         frame.stack = held[width:]
         frame.pc = frame.decoded.index_of[point.offset]
         store_unread(vm, frame)

@@ -57,6 +57,20 @@ def attr(base: Source, name: str) -> Source:
     return Source(base, native.ATTR, name, f"{base.text}.{name}")
 
 
+PARTS = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__closure__", "__name__", "__qualname__", "__doc__"})
+"""What functions keep in a structure of their own, read without running anything."""
+
+
+def part(base: Source, name: str) -> Source:
+    """One of PARTS of a function."""
+    return Source(base, native.PART, name, f"{base.text}.{name}")
+
+
+def slot(base: Source, descriptor: Any) -> Source:
+    """What a slot of an object holds; NULL when it is empty."""
+    return Source(base, native.SLOT, descriptor, f"{base.text}.{descriptor.__name__}")
+
+
 def instance_dict(base: Source) -> Source:
     """`base.__dict__`"""
     return Source(base, native.INSTANCE_DICT, None, f"{base.text}.__dict__")
@@ -115,7 +129,7 @@ def cell_content(base: Source, name: str) -> Source:
 
 def closure_cell(function: Source, index: int) -> Source:
     """The i-th cell of a function's closure."""
-    return sequence_item(attr(function, "__closure__"), index, tuple)
+    return sequence_item(part(function, "__closure__"), index, tuple)
 
 
 def size(base: Source, dim: int) -> Source:

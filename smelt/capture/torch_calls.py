@@ -11,6 +11,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from smelt.base import torch_c
 from smelt.capture import _native as native
+from smelt.capture import sources
 from smelt.capture.breaks import Break, user
 from smelt.capture.registry import ATTR, CALL, constant, special
 from smelt.graph.trace import TraceTensor
@@ -128,7 +129,22 @@ def _needs_values(vm: Any, tensor: TraceTensor) -> Any:
     )
 
 
+def _storage_offset(vm: Any, tensor: TraceTensor) -> int:
+    """Where an input begins in its memory; trace tensors know of no more than their own."""
+    real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
+    if real is None or source is None:
+        raise Break("storage_offset() of a tensor that the graph makes", "compiled code lays it out as it likes")
+    return vm.external(real.storage_offset(), sources.called(source, torch.Tensor.storage_offset, "offset"))
+
+
+def _is_inference(vm: Any, tensor: TraceTensor) -> bool:
+    """Of an input, its dispatch keys tell; what the graph makes under inference mode is one."""
+    real = vm.tensors.real.get(id(tensor))
+    return bool(vm.inference) if real is None else real.is_inference()
+
+
 _ON_DATA = {"data_ptr": _needs_values, "untyped_storage": _needs_values, "storage": _needs_values}
+_ON_DATA |= {"storage_offset": _storage_offset, "is_inference": _is_inference}
 _methods: dict[str, Any] = {}
 
 
@@ -179,6 +195,8 @@ def _stored_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
         if name == "grad":
             return None
         return user(getattr, tensor, name)
+    if not hasattr(real, name):
+        vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
     if name == "grad_fn" and real.grad_fn is not None:
         raise Break("tensor.grad_fn", "the autograd graph is outside of what is captured")
     value = user(getattr, real, name)

@@ -106,7 +106,7 @@ def read_function(vm: Any, value: types.FunctionType, source: Source) -> Any:
         vm.guards.check(source, native.IS, value)
         return value
     vm.guards.check(source, native.TYPE_IS, types.FunctionType)
-    vm.guards.check(sources.attr(source, "__code__"), native.IS, value.__code__)
+    vm.guards.check(sources.part(source, "__code__"), native.IS, value.__code__)
     return vm.register(value, source)
 
 
