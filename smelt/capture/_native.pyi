@@ -166,6 +166,9 @@ def resume(
         ValueError: lengths that do not fit the code or the point.
     """
 
+def set_watch_callback(cb: Callable[[], None] | None) -> None:
+    """`cb()`: once, when a frame runs as it is because a debugger or coverage tool follows the lines of this thread."""
+
 def handle(error: BaseException | None, /) -> BaseException | None:
     """Set the exception that this thread is handling (`sys.exception()`); returns the one before. To be undone in the
     same function."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from smelt.capture import _native as native
@@ -13,3 +13,31 @@ def on_behalf(session: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
     """`fn`, captured for `session` whenever it is called: while gradients are computed, in another thread."""
     held = weakref.ref(session)
     return lambda *args, **kwargs: native.call(fn, args, kwargs, held())
+
+
+def in_steps(generator: Generator[Any, Any, Any], session: Any) -> Generator[Any, Any, Any]:
+    """A generator that runs another one step by step, each as a call of `session` (PEP 380, with calls around)."""
+    send, throw, close = generator.send, generator.throw, generator.close
+    step, given = send, None
+    try:
+        while True:
+            value = native.call(step, (given,), None, session)
+            try:
+                step, given = send, (yield value)
+            except GeneratorExit:
+                native.call(close, (), None, session)
+                raise
+            except BaseException as error:
+                step, given = throw, error
+    except StopIteration as stop:
+        return stop.value
+
+
+class Steps:
+    """What a coroutine awaits to run another one step by step."""
+
+    def __init__(self, awaited: Generator[Any, Any, Any], session: Any) -> None:
+        self.awaited, self.session = awaited, session
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return in_steps(self.awaited, self.session)

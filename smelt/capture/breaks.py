@@ -95,8 +95,15 @@ def user(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
     except Unsupported as error:
         raise Break(error.what, error.why or "", error.hint or "") from None
+    except RecursionError:
+        raise too_deep() from None
     except Exception as error:
         raise UserError(error) from None
+
+
+def too_deep() -> Break:
+    """The stack ends: capture needs some ten frames for one of the program, so this says nothing about the program."""
+    return Break("recursion that is too deep to inline", "capture came near to Python's recursion limit")
 
 
 def user_raise(error: BaseException) -> Any:

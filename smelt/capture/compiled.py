@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
+import warnings
 import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType, MethodType
@@ -11,9 +13,11 @@ from typing import Any
 
 import torch
 
+from smelt.base.errors import SmeltWarning
 from smelt.base.options import Options
 from smelt.capture import _native as native
 from smelt.capture import policy
+from smelt.capture.behalf import Steps, in_steps
 from smelt.capture.calibrate import calibrate
 from smelt.capture.session import CompileGraph, Session, Slots
 
@@ -38,13 +42,18 @@ def _on_resume(
         session.resumed(point, function, slots, globals)
 
 
+def _on_watched() -> None:
+    text = "a debugger or a coverage tool follows every line: compiled functions run as they are meanwhile"
+    warnings.warn(SmeltWarning(text), stacklevel=2)
+
+
 def _importing() -> bool:
     """Whether the frame that is about to start belongs to an import that the compiled program caused.
 
     Modules and classes being made are no tensor work, and half of their state is not there yet.
     """
     frame = sys._getframe(2)
-    while frame is not None and frame.f_code is not _REGION:
+    while frame is not None and frame.f_code not in _REGIONS:
         if frame.f_code.co_filename == _IMPORTLIB:
             return True
         frame = frame.f_back  # type: ignore[assignment]
@@ -61,6 +70,7 @@ def start() -> None:
     native.skip_prefixes(policy.skipped_prefixes())
     native.set_callback(_on_frame)
     native.set_resume_callback(_on_resume)
+    native.set_watch_callback(_on_watched)
 
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -80,12 +90,35 @@ def _with_frame(fn: Callable[..., Any]) -> Callable[..., Any]:
     return eval(compile(_ROOT, "<smelt root>", "eval"))(fn)
 
 
+def _region(run: Callable[..., Any], fn: Callable[..., Any], session: Session) -> Callable[..., Any]:
+    """Calls of `run` with the hook active; for a coroutine or generator function, each of their steps."""
+    if inspect.iscoroutinefunction(fn):
+
+        async def compiled_coroutine(*args: Any, **kwargs: Any) -> Any:
+            return await Steps(native.call(run, args, kwargs, session).__await__(), session)
+
+        return compiled_coroutine
+    if inspect.isgeneratorfunction(fn):
+
+        def compiled_generator(*args: Any, **kwargs: Any) -> Any:
+            return in_steps(native.call(run, args, kwargs, session), session)
+
+        return compiled_generator
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        return native.call(run, args, kwargs, session)
+
+    return compiled
+
+
 def compile_callable(fn: Callable[..., Any], compile_graph: CompileGraph, options: Options | None = None) -> Any:
     """A callable that does what `fn` does, with its tensor work compiled by `compile_graph`.
 
     Args:
         fn: a Python function, a bound method or an object with `__call__`.
         compile_graph: (graph module, example inputs, report, options) -> callable(*inputs) -> flat tuple of tensors.
+
+    The body of a generator or coroutine function runs as it is; what it calls between two of its steps is captured.
 
     Raises:
         Unsupported: (when called) with `fullgraph`, something cannot be captured.
@@ -95,9 +128,7 @@ def compile_callable(fn: Callable[..., Any], compile_graph: CompileGraph, option
     session = Session(compile_graph, options or Options())
     _sessions.add(session)
 
-    def compiled(*args: Any, **kwargs: Any) -> Any:
-        return native.call(run, args, kwargs, session)
-
+    compiled = _region(run, fn, session)
     target = fn if isinstance(fn, (FunctionType, MethodType)) else type(fn).__call__
     out: Any = functools.wraps(target)(compiled)
     out._smelt_session = session
@@ -105,8 +136,8 @@ def compile_callable(fn: Callable[..., Any], compile_graph: CompileGraph, option
     return out
 
 
-_REGION = next(c for c in compile_callable.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "compiled")
-"""The code of the frame in which each compiled call begins."""
+_REGIONS = {code for code in _region.__code__.co_consts if isinstance(code, CodeType)} | {in_steps.__code__}
+"""The codes of the frames in which compiled calls begin."""
 
 
 def reset() -> None:

@@ -17,7 +17,7 @@ from smelt.base.errors import Unsupported
 from smelt.capture import sources
 from smelt.capture._native import NULL
 from smelt.capture.ambient import Ambient
-from smelt.capture.breaks import At, Break, Restart, UserError
+from smelt.capture.breaks import At, Break, Restart, UserError, too_deep
 from smelt.capture.bytecode import Decoded
 from smelt.capture.dynamic import Changes, Sizes
 from smelt.capture.effects import Effects
@@ -109,6 +109,10 @@ class Interpreter:
             if stop.at is None:
                 stop.at = frame.at
             raise
+        except RecursionError:
+            end = too_deep()
+            end.at = frame.at
+            raise end from None
         finally:
             frames.pop()
 
@@ -275,6 +279,8 @@ class Interpreter:
             return self.tensors.watch.run(fn, args, kwargs)
         except Unsupported as error:
             raise Break(error.what, error.why or "", error.hint or "") from None
+        except RecursionError:
+            raise too_deep() from None
         except Exception as error:
             raise UserError(error) from None
 

@@ -2,7 +2,7 @@
 
     def residual(x, _c, _f):
         try:
-            _out = _c.graph(*_f[:3])
+            _out = (_c.shown if _c.profiler._is_profiler_enabled else _c.graph)(*_f[:3])
         except _c.Error as _e:
             _c.explain_error(_e, _f[:3])
         _f[3].calls = 4
@@ -64,11 +64,22 @@ class Residual:
         code = next(c for c in module.co_consts if isinstance(c, CodeType))
         return code if self.at is None else with_place(code, self.at)
 
+    def _shown(self, graph: Callable[..., Any]) -> Callable[..., Any]:
+        """The graph as a region of PyTorch's profiler."""
+        name = f"smelt: {self.at.code.co_qualname if self.at is not None else 'graph'}"
+
+        def run(*inputs: Any) -> Any:
+            with torch.autograd.profiler.record_function(name):
+                return graph(*inputs)
+
+        return run
+
     def namespace(self, graph: Callable[..., Any] | None) -> SimpleNamespace:
         """`_c`"""
         held = dict(self.constants)
         if graph is not None and self.gm is not None:
             held["graph"] = native.Quiet(graph)
+            held["profiler"], held["shown"] = torch.autograd.profiler, native.Quiet(self._shown(graph))
             held["Error"], held["explain_error"] = Exception, functools.partial(explain_error, self.gm)
         return SimpleNamespace(**held)
 
@@ -230,7 +241,7 @@ class Writer:
             self._renumber(renamed)
             args = "*_f" if len(order) == len(indices) else f"*_f[:{len(indices)}]"
             target = "" if not self.value.outputs else "_out = "
-            head += ["try:", f"    {target}_c.graph({args})"]
+            head += ["try:", f"    {target}(_c.shown if _c.profiler._is_profiler_enabled else _c.graph)({args})"]
             head += ["except _c.Error as _e:", f"    _c.explain_error(_e, {args[1:]})"]
         else:
             order = list(self.fetches)

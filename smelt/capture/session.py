@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 import threading
 import time
 import warnings
@@ -225,6 +226,10 @@ class Session:
             return
         except SmeltError:
             raise
+        except RecursionError as error:
+            if not _deep():
+                self._broken(place, error)
+            return
         except Exception as error:
             self._broken(place, error)
             return
@@ -335,6 +340,8 @@ class Session:
             count("ops", residual.ops)
             return graph
         except Exception as error:
+            if isinstance(error, RecursionError) and _deep():
+                return None
             loud = environment().strict or self.options.fullgraph
             if (isinstance(error, StaticOnly) or not loud) and self._without_symbols(place, vm, error):
                 raise _Again from error
@@ -431,6 +438,15 @@ class Session:
 
 class _Again(Exception):
     """The graph could not be compiled for symbolic sizes: capture with plain ones."""
+
+
+def _deep() -> bool:
+    """Whether the program has used up much of the stack: what fails for lack of it here may work another time."""
+    frame: Any = sys._getframe(1)
+    depth = 0
+    while frame is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth > sys.getrecursionlimit() // 2
 
 
 _NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

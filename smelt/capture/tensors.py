@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
-from smelt.capture.breaks import Break, UserError
+from smelt.capture.breaks import Break, UserError, too_deep
 from smelt.capture.graph_module import CapturedGraph
 from smelt.capture.registry import READ
 from smelt.capture.settle import settle
@@ -224,6 +224,8 @@ class Tensors:
             raise Break(error.what, error.why or "", error.hint or "") from None
         except NotImplementedError as error:
             raise Break(f"{_name(target)} cannot be traced", str(error).splitlines()[0] if str(error) else "") from None
+        except RecursionError:
+            raise too_deep() from None
         except Exception as error:
             raise UserError(error) from None
 

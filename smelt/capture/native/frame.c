@@ -11,7 +11,8 @@
 #define run_frame _PyEval_EvalFrameDefault
 
 static _PyFrameEvalFunction before; /* put back when we leave */
-static PyObject *frame_callback, *resume_callback; /* strong, NULL when unset */
+static PyObject *frame_callback, *resume_callback, *watch_callback; /* strong, NULL when unset */
+static int watched; /* a frame ran as it is because a debugger or coverage tool follows its lines */
 static PyObject *prefixes;                         /* tuple of str */
 #if PY_VERSION_HEX >= 0x030c0000
 static PyCodeObject *return_none; /* code of `lambda: None` */
@@ -176,6 +177,14 @@ static PyObject *run_injected(PyThreadState *state, Frame *frame, Injection *inj
     return run_frame(state, frame, 0);
 }
 
+static int call_quietly(PyObject *callback) {
+    set_active(0);
+    PyObject *result = PyObject_CallNoArgs(callback);
+    set_active(1);
+    Py_XDECREF(result);
+    return result ? 0 : -1;
+}
+
 /* -- the evaluator ----------------------------------------------------------------------------- */
 static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing) {
     Thread *self = &thread;
@@ -190,6 +199,13 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
     Place *place = place_find((PyObject *)code);
     if ((place && place->skipped) || !self->active || FRAME_NEXT(frame) != _PyCode_CODE(code))
         return run_frame(state, frame, 0);
+    if (lines_are_watched(state)) {
+        if (!watched && watch_callback) {
+            watched = 1;
+            if (call_quietly(watch_callback) < 0) return leave_frame(state, frame, NULL);
+        }
+        return run_frame(state, frame, 0);
+    }
     if (!place) {
         place = meet(code);
         if (!place) return leave_frame(state, frame, NULL);
@@ -280,7 +296,8 @@ static PyObject *resume_active(ResumePoint *point, PyObject *globals, PyObject *
 
 static PyObject *resume_anywhere(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots,
                                  PyObject *stack) {
-    if (!thread.active || point->place.skipped) return run_at(point, globals, func, slots, stack);
+    if (!thread.active || point->place.skipped || lines_are_watched(PyThreadState_Get()))
+        return run_at(point, globals, func, slots, stack);
     return resume_active(point, globals, func, slots, stack);
 }
 
@@ -337,6 +354,8 @@ static PyObject *set_one(PyObject **where, PyObject *callback) {
 static PyObject *set_callback(PyObject *module, PyObject *cb) { return set_one(&frame_callback, cb); }
 static PyObject *set_resume_callback(PyObject *module, PyObject *cb) { return set_one(&resume_callback, cb); }
 
+static PyObject *set_watch_callback(PyObject *module, PyObject *cb) { return set_one(&watch_callback, cb); }
+
 static PyObject *skip_prefixes(PyObject *module, PyObject *sequence) {
     PyObject *tuple = PySequence_Tuple(sequence);
     if (!tuple) return NULL;
@@ -384,6 +403,8 @@ int frame_ready(void) {
 PyMethodDef frame_methods[] = {
     {"set_callback", set_callback, METH_O, "set_callback(cb or None): called for frames without a matching entry"},
     {"set_resume_callback", set_resume_callback, METH_O, "set_resume_callback(cb or None): the same for resume"},
+    {"set_watch_callback", set_watch_callback, METH_O,
+     "set_watch_callback(cb or None): called once, when a frame runs as it is because its lines are watched"},
     {"skip_prefixes", skip_prefixes, METH_O, "skip_prefixes(file name prefixes): never look at code from there"},
     {"resume", METHOD(resume), METH_FASTCALL, "resume(point, globals, func, slots, stack): go on after a graph break"},
     {"handle", handle, METH_O, "handle(exception or None) -> what was handled before: set what is being handled"},

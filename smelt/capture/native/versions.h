@@ -5,6 +5,11 @@
 #define Py_BUILD_CORE 1
 #include <internal/pycore_code.h>
 #include <internal/pycore_frame.h>
+#if PY_VERSION_HEX >= 0x030c0000
+#undef _PyGC_FINALIZED /* a macro for packages, a function inside CPython */
+#include <internal/pycore_interp.h>
+#include <internal/pycore_instruments.h>
+#endif
 #undef Py_BUILD_CORE
 
 typedef struct _PyInterpreterFrame Frame;
@@ -28,6 +33,18 @@ typedef struct _PyInterpreterFrame Frame;
 #define FRAME_NEXT(f) ((f)->prev_instr + 1)
 #define FRAME_SET_NEXT(f, i) ((f)->prev_instr = (i) - 1)
 #endif
+
+/* A debugger or a coverage tool follows the lines that this thread runs: sys.settrace, or sys.monitoring's tools for
+   these two. Profilers are content with calls. */
+static inline int lines_are_watched(PyThreadState *state) {
+    if (state->c_tracefunc) return 1;
+#if PY_VERSION_HEX >= 0x030c0000
+    const uint8_t *tools = state->interp->monitors.tools;
+    return (tools[PY_MONITORING_EVENT_PY_START] | tools[PY_MONITORING_EVENT_LINE]) & 3; /* DEBUGGER_ID, COVERAGE_ID */
+#else
+    return 0;
+#endif
+}
 
 /* Words of the data stack that a frame of `code` takes. */
 static inline int frame_words(PyCodeObject *code) {
