@@ -282,7 +282,7 @@ class _Trace:
         metas += [by_position.get(k) or node.meta["val"] for k, node in enumerate(grads)]
         output = graph.output((*values, *grads))
         output.meta["val"] = tuple(_dense(m) for m in metas)
-        remove_dead(graph)
+        remove_dead(graph, random=not self.options.eager_rng)  # eager draws also what nobody uses
         has_seed = not self.options.eager_rng and any(n.meta.get("random") for n in graph.nodes)
         if not has_seed:
             graph.erase_node(seed)

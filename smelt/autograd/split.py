@@ -37,7 +37,9 @@ def split(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule | None]:
     )
     saved = _without_views(saved, nodes)
     saved += [g for g in dict.fromkeys(gradients) if g not in late and g not in saved]
-    forward = extract(joint, [*inputs[:count], *sizes], [*values, *saved], metas[: joint.num_forward] + _vals(saved))
+    drawn = [n for n in nodes if n.meta.get("random") and n not in late]
+    results = [*values, *saved]
+    forward = extract(joint, [*inputs[:count], *sizes], results, metas[: joint.num_forward] + _vals(saved), drawn)
     backward = extract(joint, [*saved, *tangents, *sizes], gradients, metas[joint.num_forward :])
     return forward, backward
 
@@ -82,19 +84,23 @@ def _vals(nodes: Sequence[fx.Node]) -> tuple[object, ...]:
 
 
 def extract(
-    joint: Joint, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], metas: Sequence[object]
+    joint: Joint,
+    inputs: Sequence[fx.Node],
+    outputs: Sequence[fx.Node],
+    metas: Sequence[object],
+    drawn: Sequence[fx.Node] = (),
 ) -> fx.GraphModule:
-    """The part of the joint graph that makes `outputs` from `inputs`, as a graph of its own."""
+    """The part of the joint graph that makes `outputs` (and `drawn`) from `inputs`, as a graph of its own."""
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in inputs:
         env[node] = graph.placeholder(node.name)
         env[node].meta = dict(node.meta)
-    for node in _sources(outputs, set(inputs), joint.module.graph.nodes):
+    for node in _sources([*outputs, *drawn], set(inputs), joint.module.graph.nodes):
         env[node] = graph.node_copy(node, env.__getitem__)
     result = graph.output(tuple(env[n] for n in outputs))
     result.meta["val"] = tuple(metas)
-    remove_dead(graph)
+    remove_dead(graph, random=False)
     return GraphModule(joint.module, graph)
 
 

@@ -30,6 +30,10 @@ FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescript
 
 def find_in_class(vm: Any, cls: type, name: str) -> Any:
     """The raw attribute that the method resolution order gives, guarded once per (class, name)."""
+    if name in vm.effects.class_writes:
+        pending = written_class_attr(vm, cls, name)
+        if pending is not None:
+            return MISS if pending[0] is DELETED else pending[0]
     key = (cls, name)
     found = vm.lookups.get(key, MISS)
     if found is MISS:
@@ -40,6 +44,21 @@ def find_in_class(vm: Any, cls: type, name: str) -> Any:
             vm.guards.check(sources.class_attr(cls, name), kind, operand)
         vm.lookups[key] = found
     return found
+
+
+def written_class_attr(vm: Any, cls: type, name: str) -> tuple[Any] | None:
+    """What the program wrote to the class, or to the base that the name comes from; None when it wrote to neither."""
+    if name not in vm.effects.class_writes:
+        return None
+    deleted = False
+    for base in cls.__mro__:
+        store = vm.effects.stores.get(("attr", id(base), name))
+        if store is not None and store.value is not DELETED:
+            return (store.value,)
+        deleted = deleted or store is not None
+        if store is None and name in vars(base):
+            return (vars(base)[name],) if deleted else None
+    return (DELETED,) if deleted else None
 
 
 _BUILT_IN = frozenset({list, tuple, dict, set, frozenset, slice, type, types.FunctionType, TraceTensor})
@@ -150,7 +169,7 @@ def _bind(vm: Any, raw: Any, obj: Any, cls: type, name: str, source: Source | No
 
 def class_value(vm: Any, raw: Any, cls: type, name: str) -> Any:
     """A plain value that a class holds."""
-    if id(cls) in vm.created or is_constant(raw):
+    if id(cls) in vm.created or is_constant(raw) or written_class_attr(vm, cls, name) is not None:
         return raw
     return vm.external(raw, sources.class_attr(cls, name))
 
@@ -264,6 +283,9 @@ def load_module_attr(vm: Any, module: types.ModuleType, name: str) -> Any:
 @ATTR(type)
 def load_class_attr(vm: Any, cls: type, name: str) -> Any:
     """An attribute of a class."""
+    pending = written_class_attr(vm, cls, name)
+    if pending is not None:
+        return _written(cls, name, pending[0])
     key = (id(cls), name)
     value = vm.reads.get(key, MISS)
     if value is not MISS:
@@ -286,6 +308,15 @@ def load_class_attr(vm: Any, cls: type, name: str) -> Any:
         if name not in ("__dict__", "__doc__", "__annotations__", "__mro__", "__bases__"):
             raise Break(f"attribute {cls.__name__}.{name}", "a descriptor computes it")
     vm.keep(cls)
+    return value
+
+
+def _written(cls: type, name: str, value: Any) -> Any:
+    """A class attribute that the program wrote, read on the class."""
+    if value is DELETED:
+        raise UserError(AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}", name=name, obj=cls))
+    if hasattr(type(value), "__get__") and not isinstance(value, types.FunctionType):
+        raise Break(f"attribute {cls.__name__}.{name}", "the function has just put a descriptor there")
     return value
 
 
@@ -317,8 +348,11 @@ def load_method_attr(vm: Any, method: types.MethodType, name: str) -> Any:
 def load_function_attr(vm: Any, function: types.FunctionType, name: str) -> Any:
     """An attribute of a function: functions are known by identity, what they hold may change."""
     key = (id(function), name)
-    if key in vm.reads and vm.reads[key] is not DELETED:
-        return vm.reads[key]
+    written = vm.reads.get(key, MISS)
+    if written is DELETED:
+        raise UserError(AttributeError(f"'function' object has no attribute {name!r}", name=name, obj=function))
+    if written is not MISS:
+        return written
     if id(function) in vm.created or vm.sources.get(id(function)) is None and policy.is_frozen(function.__module__):
         return user(getattr, function, name)
     source = function_source(vm, function)

@@ -27,6 +27,7 @@ from smelt.capture.opcodes import read_variable
 from smelt.capture.registry import ATTR, special
 from smelt.capture.stores import delete_attr, is_external, store_attr, store_generic
 from smelt.capture.unknown_text import UnknownText
+from smelt.capture.values import LEAVES
 from smelt.graph.known import known_value
 from smelt.graph.symint import SYMBOLIC
 from smelt.graph.trace import TraceTensor
@@ -216,12 +217,20 @@ def local_variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @special(print)
 def print_call(vm: Any, args: Args, kwargs: Kwargs) -> None:
-    """print(...): now into an object of the frame, else after the graph"""
+    """print(...): now into an object of the frame, else after the graph; the texts are those of now"""
     target = kwargs.get("file")
+    if target is None and vm.effects.stores.get(("attr", id(sys), "stdout")) is not None:
+        target = vm.load_attr(sys, "stdout")
+        if target is not sys.stdout:
+            kwargs = {**kwargs, "file": target}
+    args = tuple(value if type(value) in _PRINTED_AS_IS else to_text(vm, str, value) for value in args)
     if target is not None and not is_external(vm, target):
         calls.call_native(vm, print, args, kwargs)
         return
     calls.defer(vm, print, args, kwargs)
+
+
+_PRINTED_AS_IS = {*LEAVES, TraceTensor}
 
 
 @special(os.fspath)
@@ -277,6 +286,9 @@ def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
         return UnknownText.of(vm) if known is None else fn(known, *rest)
     if type(value) is UnknownText:
         return value
+    text = container_text(vm, value) if not rest or rest == ("",) else None
+    if text is not None:
+        return text
     names = {str: ("__str__", "__repr__"), repr: ("__repr__",), format: ("__format__",)}[fn]
     for name in names:
         method = python_method(vm, value, name)
@@ -287,6 +299,30 @@ def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
             inner = sources.called(vm.sources[id(value)], fn, fn.__name__)
             return vm.external(user(fn, value), inner)
     return vm.native(fn, vm.effects.plain(value), *rest)
+
+
+_BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}", dict: "{}"}
+
+
+def container_text(vm: Any, value: Any) -> Any:
+    """The text of a builtin container whose items are not all plain data: their own methods are interpreted."""
+    brackets = _BRACKETS.get(type(value))
+    if brackets is None:
+        return None
+    value = vm.effects.mirror(value)
+    items = [*value, *value.values()] if type(value) is dict else list(value)
+    if all(type(item) in LEAVES for item in items):
+        return None
+    if any(item is value for item in items):
+        raise Break("the text of a container that holds itself")
+    texts = [to_text(vm, repr, item) for item in items]
+    if any(type(text) is UnknownText for text in texts):
+        return UnknownText.of(vm)
+    if type(value) is dict:
+        half = len(value)
+        texts = [f"{key}: {item}" for key, item in zip(texts[:half], texts[half:], strict=True)]
+    comma = "," if type(value) is tuple and len(texts) == 1 else ""
+    return f"{brackets[0]}{', '.join(texts)}{comma}{brackets[1]}"
 
 
 @special(str)

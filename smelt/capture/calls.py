@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
+import io
 import itertools
 import logging
 import re
@@ -26,7 +27,8 @@ from smelt.capture.policy import Policy
 from smelt.capture.registry import CALL, CONSTANTS, SPECIAL
 from smelt.capture.stores import is_external
 from smelt.capture.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
-from smelt.capture.values import LEAVES, NUMPY_FUNCTIONS, is_bound, is_constant
+from smelt.capture.unknown_text import refuse_unknown
+from smelt.capture.values import CONSTANT_TYPES, LEAVES, NUMPY_FUNCTIONS, is_bound, is_constant
 from smelt.graph.trace import TraceTensor
 
 Args = tuple[Any, ...]
@@ -140,10 +142,36 @@ def call_leaf(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> An
 
 
 def defer(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> None:
-    """A call whose result nobody needs: made after the graph. With tensors in it, it needs their values: a break."""
-    if any(type(v) is TraceTensor for v in (*args, *kwargs.values())):
-        raise Break(f"{fn.__qualname__} with a tensor", "it shows the tensor's values")
-    vm.effects.defer(fn, args, kwargs)
+    """A call whose result nobody needs: made after the graph, with the arguments as they are now.
+
+    With tensors in it, it needs their values: a break.
+    """
+    name = fn.__qualname__
+    named = {key: _frozen(vm, name, value) for key, value in kwargs.items()}
+    vm.effects.defer(fn, tuple(_frozen(vm, name, value) for value in args), named)
+
+
+_UNCHANGING = (
+    *(type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType, BaseException, io.IOBase),
+    *(logging.Filterer, logging.LogRecord, logging.Formatter),
+)
+"""What logging works with, and what says the same later."""
+
+
+def _frozen(vm: Any, name: str, value: Any) -> Any:
+    """The value, or a copy of a container, for a call that is made later, when the program may have changed it."""
+    kind = type(value)
+    if kind in LEAVES or isinstance(value, (*_UNCHANGING, *CONSTANT_TYPES)):
+        return value
+    if kind is TraceTensor:
+        raise Break(f"{name} with a tensor", "it shows the tensor's values")
+    refuse_unknown((value,))
+    if kind in (list, tuple, set, frozenset, collections.deque):
+        items = [_frozen(vm, name, item) for item in vm.effects.mirror(value)]
+        return kind(items) if kind is not collections.deque else kind(items, value.maxlen)
+    if kind is dict:
+        return {key: _frozen(vm, name, item) for key, item in vm.effects.mirror(value).items()}
+    raise Break(f"{name} with a {kind.__name__}", "it reads the object, which may have changed when the graph has run")
 
 
 @CALL(types.MethodType)

@@ -131,6 +131,8 @@ def store_item(vm: Any, obj: Any, key: Any, value: Any) -> None:
         vm.call(method, (obj, key, value), {})
         return
     target = writable(vm, obj)
+    if type(key) is slice:
+        value = vm.effects.plain(value) if isinstance(value, CONTAINERS) else iterate(vm, value)
     if isinstance(target, dict) and type(key) in LEAVES and target is not obj and _is_globals(obj):
         raise Break("a global variable is written through globals()")
     vm.native(operator.setitem, target, vm.effects.plain(key), value)

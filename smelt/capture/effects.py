@@ -28,12 +28,19 @@ _HELD = (types.FunctionType, types.MethodType, type, types.CellType, types.Built
 
 @dataclass(slots=True)
 class Store:
-    """`target.name = value`, `del target.name`, `target[name] = value` or `target.cell_contents = value`."""
+    """`target.name = value`, `del target.name`, `target[name] = value` or `target.cell_contents = value`.
+
+    Attributes:
+        maybe: what is deleted need not exist.
+        anew: it was deleted before it was set.
+    """
 
     kind: str
     target: Any
     name: str
     value: Any
+    maybe: bool = False
+    anew: bool = False
 
 
 @dataclass(slots=True)
@@ -76,6 +83,7 @@ class Effects:
         self.deferred: list[Deferred] = []
         self.mirrors: dict[int, Mirror] = {}
         self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
+        self.class_writes: set[str] = set()  # names that were written on any class
         self._keys: dict[tuple[int, Any], Any] = {}
 
     # -- single locations -------------------------------------------------------------------------------------------
@@ -83,9 +91,22 @@ class Effects:
     def store(self, kind: str, target: Any, name: str, value: Any) -> None:
         """Remember a write to an external object (DELETED: it is removed)."""
         self.vm.work += 1
-        self.stores[kind, id(target), name] = Store(kind, target, name, value)
+        place = (kind, id(target), name)
+        before = self.stores.get(place)
+        anew = before is not None and (before.value is DELETED or before.anew)
+        if anew and before is not None and before.value is DELETED:
+            del self.stores[place]  # a dictionary puts what was deleted and set again at its end
+        self.stores[place] = Store(kind, target, name, value, anew=anew)
+        if isinstance(target, type):
+            self.class_writes.add(name)
         key = "cell_contents" if kind == "cell" else name
         self.vm.reads[id(target), key] = value
+
+    def delete(self, kind: str, target: Any, name: str) -> None:
+        """Remember that something is removed. What the program put there itself may not exist outside."""
+        before = self.stores.get((kind, id(target), name))
+        self.store(kind, target, name, DELETED)
+        self.stores[kind, id(target), name].maybe = before is not None and (before.maybe or before.value is not DELETED)
 
     def defer(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Make a call after the graph has run."""
@@ -157,18 +178,30 @@ class Effects:
 
     def read_dict(self, value: dict[Any, Any], source: Source) -> dict[Any, Any]:
         """All items of an external dict."""
+        if any(kind == "global" and target == id(value) for kind, target, _ in self.stores):
+            raise Break("globals() as a whole, after a global variable was written")
         self.vm.guards.check(source, native.DICT_KEYS, tuple(dict.__iter__(value)))
         return {k: self.read_key(value, source, k) for k in dict.__iter__(value)}
 
     def read_key(self, value: dict[Any, Any], source: Source, key: Any) -> Any:
         """One item of an external dict that has the key."""
+        written = self._written_global(value, key)
+        if written is not None:
+            return written.value
         if (id(value), key) not in self._keys:
             item = self.vm.external(dict.__getitem__(value, key), sources.dict_item(source, key))
             self._keys[id(value), key] = item
         return self._keys[id(value), key]
 
+    def _written_global(self, value: dict[Any, Any], key: Any) -> Store | None:
+        """What the program did to a variable, when `value` is a dictionary of globals."""
+        return self.stores.get(("global", id(value), key)) if type(key) is str else None
+
     def has_key(self, value: dict[Any, Any], source: Source, key: Any) -> bool:
         """Whether an external dict has the key, with the guard."""
+        written = self._written_global(value, key)
+        if written is not None:
+            return written.value is not DELETED
         present = dict.__contains__(value, key)
         known = self.vm.sources.get(id(key))
         if known is not None:

@@ -5,7 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 from smelt.capture.breaks import UserError
+from smelt.capture.bytecode import Decoded
 from smelt.capture.frames import YIELD
+
+
+def _acts_on_exit(decoded: Decoded, index: int) -> bool:
+    """Whether GeneratorExit at an instruction runs code of the program: `finally`, `with`, or a bare `except`."""
+    row = decoded.handler_at(index)
+    if row is None:
+        return False
+    names, at = decoded.names, row.target
+    if names[at] == "CALL_INTRINSIC_1":  # what 3.12 puts around a generator's whole body
+        return False
+    if names[at : at + 3] == ["COPY", "POP_EXCEPT", "RERAISE"]:
+        return _acts_on_exit(decoded, at + 2)
+    at += 1  # behind PUSH_EXC_INFO: `except SomeError` clauses, which let GeneratorExit pass
+    while True:
+        while names[at] in _NAMING:
+            at += 1
+        if names[at] == "RERAISE":
+            return _acts_on_exit(decoded, at)
+        if names[at] != "CHECK_EXC_MATCH":
+            return True
+        at = decoded.targets[at + 1]
+
+
+_NAMING = frozenset({"LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF", "LOAD_ATTR", "BUILD_TUPLE"})
 
 
 class TracedGenerator:
@@ -14,6 +39,8 @@ class TracedGenerator:
     def __init__(self, vm: Any, frame: Any) -> None:
         self.vm, self.frame = vm, frame
         self.started = self.done = False
+        self.born = vm.step
+        vm.generators.append(self)
 
     def __iter__(self) -> TracedGenerator:
         return self
@@ -57,6 +84,13 @@ class TracedGenerator:
         except (GeneratorExit, StopIteration):
             return
         raise RuntimeError("generator ignored GeneratorExit")
+
+    @property
+    def must_close(self) -> bool:
+        """It stands where a `finally` or `with` would run when the generator is dropped."""
+        if self.done or not self.started:
+            return False
+        return _acts_on_exit(self.frame.decoded, self.frame.pc - 1)
 
     def _resume(self) -> Any:
         self.started = True

@@ -20,7 +20,7 @@ from smelt.capture.ambient import Ambient
 from smelt.capture.breaks import At, Break, Restart, UserError, too_deep
 from smelt.capture.bytecode import Decoded
 from smelt.capture.dynamic import Changes, Sizes
-from smelt.capture.effects import Effects
+from smelt.capture.effects import DELETED, Effects
 from smelt.capture.frames import Frame
 from smelt.capture.guards import GuardList
 from smelt.capture.policy import is_frozen
@@ -44,6 +44,7 @@ class Interpreter:
         step: number of the captured frame's instruction that runs.
         work: counts what cannot be undone; a break before any work of its instruction needs no restart.
         inference: inference mode is on outside (`outside_inference_mode` switches it off for the capture).
+        generators: every generator that the program made.
         created: identities of functions and cells made during the capture.
         outer_error: what the caller of the captured frame is handling.
     """
@@ -63,6 +64,7 @@ class Interpreter:
         self.step = 0
         self.inference = False
         self.created: set[int] = set()
+        self.generators: list[Any] = []
         self.reads: dict[tuple[int, str], Any] = {}
         self.lookups: dict[tuple[type, str], Any] = {}
         self.outer_error = sys.exception()
@@ -138,6 +140,7 @@ class Interpreter:
                 try:
                     handler, arg = instructions[pc]
                     if handler(self, frame, arg) is not None:
+                        self._close_generators()
                         return None
                 except UserError as error:
                     raised.setdefault(id(error.error), steps - 1)
@@ -148,12 +151,26 @@ class Interpreter:
                     made = [raised[id(e)] for e in frame.handled if id(e) in raised and id(e) not in self.sources]
                     if made:  # let it be raised in earnest: it needs its traceback
                         raise Restart(min(made), stop) from None
+                    self._close_generators()
                     if self.work != work:
                         raise Restart(steps - 1, stop) from None
                     frame.pc, frame.stack, frame.kw_names = pc, stack, names
                     return stop
         finally:
             self.frames.pop()
+
+    def _close_generators(self) -> None:
+        """Generators that the frame leaves in the middle of a `try` run its end when Python drops them.
+
+        Raises:
+            Restart: there is one; it has to be a real generator, so capture stops where it is made.
+        """
+        for generator in self.generators:
+            if generator.must_close:
+                why = "Python runs its finally clause when the generator is dropped"
+                stop = Break("a generator is left unfinished", why, "exhaust or close it")
+                stop.at = generator.frame.at
+                raise Restart(generator.born, stop)
 
     def unwind(self, frame: Frame, error: UserError) -> None:
         """Continue at the handler that covers the present instruction, or raise out of the frame."""
@@ -222,11 +239,12 @@ class Interpreter:
         globals = frame.globals
         key = (id(globals), name)
         value = self.reads.get(key, _MISS)
-        if value is not _MISS:
+        deleted = value is DELETED
+        if value is not _MISS and not deleted:
             return value
         source = self.globals_source(globals)
         frozen = is_frozen(globals.get("__name__"))
-        if name in globals:
+        if name in globals and not deleted:
             value = globals[name]
             if not frozen or not is_constant(value):
                 value = self.external(value, sources.global_item(source, name))
@@ -235,7 +253,7 @@ class Interpreter:
             builtins = builtins if isinstance(builtins, dict) else vars(builtins)
             if name not in builtins:
                 raise UserError(NameError(f"name {name!r} is not defined"))
-            if not frozen:
+            if not frozen and not deleted:
                 self.guards.check(sources.global_missing(source, name), _MISSING, None)
             value = builtins[name]
         self.reads[key] = value

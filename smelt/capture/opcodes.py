@@ -229,7 +229,10 @@ def store_global(vm: Any, f: Frame, arg: str) -> None:
 
 @opcode("DELETE_GLOBAL", decode=name)
 def delete_global(vm: Any, f: Frame, arg: str) -> None:
-    raise Break("a global variable is deleted")
+    vm.load_global(f, arg)
+    if arg not in f.globals and vm.effects.stores.get(("global", id(f.globals), arg)) is None:
+        user_raise(NameError(f"name {arg!r} is not defined"))  # there is a builtin of that name
+    vm.effects.delete("global", f.globals, arg)
 
 
 @opcode("LOAD_ASSERTION_ERROR")

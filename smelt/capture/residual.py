@@ -185,11 +185,18 @@ class Writer:
     def _store(self, store: Store) -> None:
         target = store.target
         if store.kind == "global":
-            self.lines.append(
-                f"{self.fetched(self.vm.globals_source(target))}[{store.name!r}] = {self.value(store.value)}"
-            )
+            scope = self.fetched(self.vm.globals_source(target))
+            if store.value is DELETED or store.anew:
+                self.lines.append(f"{scope}.pop({store.name!r}, None)")
+            if store.value is not DELETED:
+                self.lines.append(f"{scope}[{store.name!r}] = {self.value(store.value)}")
             return
         place = self.value(target)
+        if store.value is DELETED and store.maybe or store.anew:
+            self.lines += ["try:", f"    del {place}.{store.name}"]
+            self.lines += [f"except {self.value.constant(AttributeError, 'AttributeError')}:", "    pass"]
+        if store.value is DELETED and store.maybe:
+            return
         if store.value is DELETED:
             self.lines.append(f"del {place}.{store.name}")
         elif isinstance(target, nn.Module) and store.name in target._buffers:

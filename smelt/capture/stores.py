@@ -9,7 +9,6 @@ import torch
 
 from smelt.capture.attributes import MISS, find_in_class, instance_dict, own_dict
 from smelt.capture.breaks import Break, UserError, user
-from smelt.capture.effects import DELETED
 from smelt.graph.trace import TraceTensor
 
 
@@ -134,7 +133,7 @@ def delete_attr(vm: Any, obj: Any, name: str) -> None:
         vm.call(deleter, (obj, name), {})
     elif is_external(vm, obj):
         vm.load_attr(obj, name)
-        vm.effects.store("attr", obj, name, DELETED)
+        vm.effects.delete("attr", obj, name)
     else:
         vm.work += 1
         user(delattr, obj, name)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 
 from smelt.base.errors import Unsupported
@@ -25,6 +26,7 @@ from smelt.capture.speculation import Speculation
 from smelt.graph.answers import DataDependent
 from smelt.graph.meta import extent, meta_of
 from smelt.graph.modes import MODE_CHANGES
+from smelt.graph.schema import op_info
 from smelt.graph.symint import from_torch, to_torch
 from smelt.graph.trace import TraceMode, TraceTensor, trace_like
 from smelt.shapes.size import Division, Factor, IntLike, Modulo, Size, as_symbol, key, of_factor
@@ -65,9 +67,10 @@ class Tensors:
         self._alive: list[Any] = []
         self._written: set[int] = set()
         self._first: fx.Node | None = None
-        self._factories = TraceMode()
+        self._factories = _Operators()
         self._sizes: dict[str, fx.Node] = {}
         self.speculation = Speculation(self, vm.speculates)
+        self._kept: set[fx.Node] = set()
 
     # -- identity -------------------------------------------------------------------------------------------------
 
@@ -193,6 +196,7 @@ class Tensors:
         if kwargs:
             _collect(kwargs, found)
         versions = [_version(t) for t in found]
+        self._factories.drew = False
         try:
             out = self._run(target, args, kwargs)
         except _ValuesNeededError as needed:
@@ -202,12 +206,15 @@ class Tensors:
                 raise Break(error.what, error.why or "", error.hint or "") from None
             return out
         changed = any(_version(t) != v for t, v in zip(found, versions, strict=True))
-        if not changed and not self._fresh(out):
+        drew = self._factories.drew
+        if not changed and not drew and not self._fresh(out):
             if isinstance(out, torch.Tensor) and type(out) is not TraceTensor:
                 raise Break(f"{_name(target)} gives a tensor that capture did not see", "its values are not an input")
             return out
         self.vm.work += 1
         node = self._record(target, args, kwargs, method)
+        if drew:
+            self._kept.add(node)
         if changed:
             self.mutated.add(node)
             self._written |= {id(t.place.storage) for t, v in zip(found, versions, strict=True) if _version(t) != v}
@@ -305,10 +312,12 @@ class Tensors:
         self.vm.guards.python(share_no_memory, [i.source for i in given])
 
     def _prune(self) -> None:
-        """Drop what nobody uses, and mode regions that hold nothing."""
+        """Drop what nobody uses, and mode regions that hold nothing. Random numbers are drawn all the same."""
         gone: set[fx.Node] = set()
         for node in reversed(list(self.graph.nodes)):
             if node in gone or node.op in ("placeholder", "output") or node.users or node in self.mutated:
+                continue
+            if node in self._kept:
                 continue
             doomed = [node]
             if node.target in MODE_CHANGES:
@@ -360,6 +369,22 @@ class _ValuesNeededError(Exception):
     def __init__(self, error: DataDependent) -> None:
         super().__init__(error.what)
         self.error = error
+
+
+class _Operators(TraceMode):
+    """Every operator that a torch function consists of makes trace tensors.
+
+    Attributes:
+        drew: one of them draws random numbers.
+    """
+
+    drew = False
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.drew = self.drew or op_info(func).random
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def share_no_memory(*tensors: torch.Tensor) -> bool:

@@ -108,6 +108,8 @@ def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
             "a graph's tensors keep their history: what asks for gradients inside would not be seen outside",
             "call it before the compiled function, on its arguments",
         )
+    if name in _RESHAPING and id(args[0]) in vm.sources:
+        raise Break(f"tensor.{name}() of an argument", "a graph's inputs keep their shape and storage")
     plain = vm.effects.plain
     args = tuple(map(plain, args))
     if kwargs:
@@ -115,6 +117,23 @@ def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
     if name in _ON_DATA and args[0].device.type != "meta":
         return _ON_DATA[name](vm, args[0])
     return vm.tensors.run(_method(name), args, kwargs, method=name)
+
+
+_RESHAPING = frozenset(
+    {
+        "t_",
+        "transpose_",
+        "swapaxes_",
+        "swapdims_",
+        "unsqueeze_",
+        "squeeze_",
+        "as_strided_",
+        "resize_",
+        "resize_as_",
+        "set_",
+    }
+)
+"""Methods that change the tensor object rather than its elements."""
 
 
 def _wanted(requires_grad: bool = True) -> bool:

@@ -36,8 +36,10 @@ def _compile_and_run(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
     return self.forward(*args, **kwargs)
 
 
-def remove_dead(graph: fx.Graph) -> None:
-    """Erase the nodes whose value nobody reads."""
+def remove_dead(graph: fx.Graph, random: bool = True) -> None:
+    """Erase the nodes whose value nobody reads; without `random`, those that draw random numbers stay."""
     for node in reversed(graph.nodes):
+        if not random and node.meta.get("random"):
+            continue
         if not node.users and node.op in ("call_function", "get_attr"):
             graph.erase_node(node)

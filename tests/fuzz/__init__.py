@@ -1,0 +1,1 @@
+"""A fuzzer of capture: small programs run in eager and compiled, compared in everything a caller can see."""
