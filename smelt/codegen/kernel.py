@@ -104,6 +104,20 @@ class KernelRenderer(BodyRenderer):
         if self.nest.kept:
             self.scopes.open()
         self.declare_columns()
+        self.rows()
+        if self.nest.tail is not None:
+            self.names[self.nest.tail] = self.names[self.nest.folded[-1]]
+            self.depths[self.nest.tail] = self.depths[self.nest.folded[-1]]
+            self.nest = self.nest.rest()
+            self.phases = Phases(self.nest, self.plan)
+            self.rows()
+        self.store_columns()
+        if self.nest.kept:
+            self.close_kept()
+        return finish(self)
+
+    def rows(self) -> None:
+        """The folded loops with everything inside."""
         for _ in self.nest.folded:
             self.scopes.open()
         self.row_depth = self.scopes.depth
@@ -113,14 +127,24 @@ class KernelRenderer(BodyRenderer):
             self.render_phase(phase)
         self.outer_stores(self.phases.count)
         for var in reversed(self.nest.folded):
-            name = self.names[var]
-            self.scopes.close([f"for (int64_t {name} = 0; {name} < {self.size(var.size)}; {name}++) {{"], ["}"])
-        self.store_columns()
-        if self.nest.kept:
-            self.close_kept()
-        return finish(self)
+            name, start, bound = self.names[var], "0", self.row_bound(var)
+            if self.nest.tail is not None and var is self.nest.folded[-1]:
+                text = bound
+                bound = text if self.nest.unrolled is None else f"{text} / {UNROLL}"
+                start = "0" if self.nest.unrolled is not None else f"{text} / {UNROLL} * {UNROLL}"
+            self.scopes.close([f"for (int64_t {name} = {start}; {name} < {bound}; {name}++) {{"], ["}"])
 
     # loops
+
+    def row_bound(self, var: Var) -> str:
+        """Where a folded loop ends; of an unrolled one, where the variable that was cut ends."""
+        tail = self.nest.tail
+        if tail is not None and var is self.nest.folded[-1]:
+            var = tail
+        if var not in self.nest.limits:
+            return self.size(var.size)
+        depth = self.depth_of(self.nest.limits[var][0])
+        return self.scopes.define("int64_t", self.bound(var), torch.int64, depth, "n").text
 
     def name_loops(self) -> None:
         depth = 1 if self.nest.kept else 0
@@ -207,7 +231,7 @@ class KernelRenderer(BodyRenderer):
         if var not in self.nest.limits:
             return self.size(var.size)
         base, limit = self.nest.limits[var]
-        rest = f"{self.size(limit)} - {self.names[base]} * {var.size}"
+        rest = " - ".join([self.size(limit), *(f"{self.atom_text(a)} * {self.size(c)}" for a, c in base.terms)])
         return f"({rest} < {var.size} ? {rest} : {var.size})"
 
     # phases

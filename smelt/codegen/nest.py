@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from smelt.schedule.dependencies import Names
 from smelt.schedule.group import Group, Member, Place, Role
@@ -48,8 +48,9 @@ class Nest:
     """Loops of one kernel.
 
     `work`: element operations of all loops, where that depends on symbolic sizes: what `parallel` is decided by then.
-    `limits`: variables that stop early, `limit` being the first value of `base * size + variable` that is out.
+    `limits`: variables that stop early, `limit` being the first value of `base + variable` that is out.
     `unrolled`: a short variable that is no loop: column reductions take its values at once and add their sum.
+    `tail`: the variable that was cut for that, where a few of its values may be left over.
     `tiled`: the inner loops are a tile over two variables, each contiguous in some tensor.
     """
 
@@ -59,14 +60,25 @@ class Nest:
     inner: list[Var]
     parallel: bool
     flat: bool
-    limits: dict[Var, tuple[Var, IntLike]] = field(default_factory=dict)
+    limits: dict[Var, tuple[Expr, IntLike]] = field(default_factory=dict)
     tiled: bool = False
     unrolled: Var | None = None
+    tail: Var | None = None
     work: IntLike | None = None
 
     def size(self, loops: Sequence[Var]) -> IntLike:
         """Iterations of some of the loops."""
         return math.prod(v.size for v in loops)
+
+    def rest(self) -> Nest:
+        """The loops over what unrolling left over."""
+        assert self.tail is not None
+        whole = variable(self.tail)
+        values: dict[Atom, Expr] = {self.folded[-1]: whole // UNROLL}
+        if self.unrolled is not None:
+            values[self.unrolled] = whole % UNROLL
+        members = {name: m.substituted(values) for name, m in self.members.items()}
+        return replace(self, members=members, folded=[*self.folded[:-1], self.tail], unrolled=None)
 
 
 def chunk_size(size: IntLike, wanted: int) -> int:
@@ -88,9 +100,10 @@ class _Builder:
         self.roles = dict(group.roles)
         self.order = list(group.order)
         self.names = Names(count=1_000_000)
-        self.limits: dict[Var, tuple[Var, IntLike]] = {}
+        self.limits = {low: (variable(high) * low.size, total) for low, (high, total) in group.limits.items()}
         self.tiled = False
         self.unrolled: Var | None = None
+        self.tail: Var | None = None
 
     def build(self) -> Nest:
         self.split_divisions()
@@ -109,7 +122,7 @@ class _Builder:
         parallel = not same(outside, 1) and (isinstance(work, Size) or (work >= PARALLEL_WORK and outside > 1))
         return Nest(
             self.members, kept, folded, inner, parallel, self.group.flat, self.limits, self.tiled, self.unrolled,
-            work if isinstance(work, Size) else None,
+            self.tail, work if isinstance(work, Size) else None,
         )  # fmt: skip
 
     def ops(self) -> int:
@@ -128,6 +141,10 @@ class _Builder:
         role = self.roles.pop(var)
         self.roles |= dict.fromkeys(pieces, role)
         self.substitute({var: value})
+        self.limits = {low: (base.substitute({var: value}), limit) for low, (base, limit) in self.limits.items()}
+        if var in self.limits:
+            base, limit = self.limits.pop(var)
+            self.limits[pieces[-1]] = (base + value - variable(pieces[-1]), limit)
 
     def places(self) -> Iterable[tuple[Expr, int]]:
         """Memory places of all accesses with the bytes of one element, and index numbers."""
@@ -205,6 +222,8 @@ class _Builder:
     def mergeable(self, u: Var, v: Var, forms: Sequence[Expr], own: Sequence[Member]) -> bool:
         if same(u.size, 0) or same(v.size, 0):
             return False
+        if any(x == low or base.coefficient(x) for low, (base, _) in self.limits.items() for x in (u, v)):
+            return False
         for expr in forms:
             if not same(expr.coefficient(u), expr.coefficient(v) * v.size):
                 return False
@@ -242,14 +261,20 @@ class _Builder:
         folded = self.of(Role.FOLDED)
         if not folded or self.group.has(Place.ROW) or self.group.has(Place.OUTER):
             return
-        if not known_divides(UNROLL, folded[-1].size):
+        last = folded[-1]
+        if not known_divides(UNROLL, last.size) and not isinstance(last.size, Size):
             return
         if sum(m.ops for m in self.members.values()) > 40:
             return
-        high, low = self.names.fresh(folded[-1].size // UNROLL), self.names.fresh(UNROLL)
-        self.replace(folded[-1], (high, low), variable(high) * UNROLL + variable(low))
+        limit = self.limits.pop(last, None)
+        high, low = self.names.fresh(last.size // UNROLL), self.names.fresh(UNROLL)
+        self.replace(last, (high, low), variable(high) * UNROLL + variable(low))
         self.order.remove(low)
         self.unrolled = low
+        if limit is not None:
+            self.limits[last] = limit
+        if limit is not None or not known_divides(UNROLL, last.size):
+            self.tail = last
 
     def flat_roles(self) -> None:
         """A pointwise kernel: everything but the contiguous loop is parallel; long loops are cut into chunks."""
@@ -271,11 +296,13 @@ class _Builder:
 
     def cut(self, var: Var, size: int) -> tuple[Var, Var]:
         """(which piece, the place in it): pieces of `size`, of which the last may be short."""
-        count = -(-var.size // size)
+        count = (var.size + size - 1) // size
         high, low = self.names.fresh(count), self.names.fresh(size)
-        if not same(count * size, var.size):
-            self.limits[low] = (high, var.size)
+        short = not same(count * size, var.size)
+        assert not (short and var in self.limits), "parts are cut in equal pieces"
         self.replace(var, (high, low), variable(high) * size + variable(low))
+        if short:
+            self.limits[low] = (variable(high) * size, var.size)
         return high, low
 
     def tile(self) -> bool:

@@ -129,7 +129,8 @@ class Reduction:
     """element(kept) = fold of body(ops, index) over `dims` of `source_shape`; `kind` names the fold.
 
     Kinds: sum prod amax amin any all argmax argmin. The arg kinds reduce one dim and give its first best index.
-    `dtype` is that of the folded values.
+    `dtype` is that of the folded values. `ragged` (high, low, total) leaves out where, with i and j the indices of
+    these dimensions, i * (size of low) + j >= total: the schedule cuts sizes that no number divides.
     """
 
     name: str
@@ -140,6 +141,7 @@ class Reduction:
     source_shape: tuple[IntLike, ...]
     dims: tuple[int, ...]
     dtype: torch.dtype
+    ragged: tuple[int, int, IntLike] | None = None
 
 
 @dataclass(slots=True)

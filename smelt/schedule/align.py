@@ -8,7 +8,7 @@ width / heads) loop over the same memory become one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from smelt.schedule.dependencies import Names
@@ -20,17 +20,24 @@ Digits = Sequence[tuple[IntLike, Var]]
 
 @dataclass
 class Alignment:
-    """Pieces (innermost first) that the variables of either side split into, and which pieces are equal."""
+    """Pieces (innermost first) that the variables of either side split into, and which pieces are equal.
+
+    `joined`: variables that go over the parts of the other side together, as expressions over its variables.
+    """
 
     left: dict[Var, list[Var]] = field(default_factory=dict)
     right: dict[Var, list[Var]] = field(default_factory=dict)
     pairs: list[tuple[Var, Var, Var]] = field(default_factory=list)
+    joined: dict[Var, Expr] = field(default_factory=dict)
 
     def substitution(self, side: dict[Var, list[Var]]) -> dict[Atom, Expr]:
         """Variable -> expression over the common variables."""
         values: dict[Atom, Expr] = {}
         for var, pieces in side.items():
             if pieces == [var]:
+                continue
+            if var in self.joined:
+                values[var] = self.joined[var]
                 continue
             total = ZERO
             step: IntLike = 1
@@ -41,11 +48,27 @@ class Alignment:
         return values
 
 
-def align(left: Digits, right: Digits, names: Names, into: Alignment | None = None) -> Alignment | str:
+Limits = Mapping[Var, tuple[Var, IntLike]]
+"""Variables of parts of which the last is short (see Group)."""
+
+
+def align(
+    left: Digits,
+    right: Digits,
+    names: Names,
+    into: Alignment | None = None,
+    limits: tuple[Limits, Limits] = ({}, {}),
+) -> Alignment | str:
     """Pair the variables of two accesses; the reason when that is impossible."""
     result = into or Alignment()
     a, b = list(left)[::-1], list(right)[::-1]
     while a and b:
+        short = a[-1][1] in limits[0], b[-1][1] in limits[1]
+        if short[0] != short[1]:
+            refusal = _over_parts(b, a, limits[0], result, True) if short[0] else _over_parts(a, b, limits[1], result)
+            if refusal is not None:
+                return refusal
+            continue
         (ca, va), na = a[-1], _rest(a[-1], result.left)
         (cb, vb), nb = b[-1], _rest(b[-1], result.right)
         done_a, done_b = va.size // na, vb.size // nb
@@ -65,6 +88,35 @@ def align(left: Digits, right: Digits, names: Names, into: Alignment | None = No
     if a or b:
         return "one covers more elements than the other"
     return result
+
+
+def _over_parts(
+    whole: list[tuple[IntLike, Var]],
+    parts: list[tuple[IntLike, Var]],
+    limits: Limits,
+    result: Alignment,
+    parts_left: bool = False,
+) -> str | None:
+    """Pair variables that go over all places in order with (part, place in the part), whose last part is short."""
+    side, other = (result.right, result.left) if parts_left else (result.left, result.right)
+    step, low = parts.pop()
+    high, total = limits[low]
+    if low in other or not parts or parts[-1][1] != high or not same(parts.pop()[0], step * low.size):
+        return "parts do not follow each other"
+    row = variable(high) * low.size + variable(low)
+    size: IntLike = 1
+    while whole and not same(size, total):
+        (c, var), rest = whole.pop(), row // size
+        if var in side or not same(c, step * size):
+            return f"the parts of {total} have no partner"
+        size = size * var.size
+        result.joined[var] = rest if same(size, total) else rest % var.size
+        side[var] = [] if not same(size, total) else [low, high]
+        result.pairs += [(v, var, v) if parts_left else (var, v, v) for v in (low, high)]
+    if not same(size, total):
+        return f"the parts of {total} have no partner"
+    other |= {low: [low], high: [high]}
+    return None
 
 
 def align_sequences(left: Sequence[Var], right: Sequence[Var], names: Names, into: Alignment) -> Alignment | str:

@@ -76,7 +76,10 @@ class Member:
 
 @dataclass
 class Group:
-    """Members by name in program order, and the loop variables from outermost to innermost."""
+    """Members by name in program order, and the loop variables from outermost to innermost.
+
+    `limits`: variables that stop early in the last part: low -> (high, total), where high * size + low >= total is out.
+    """
 
     number: int
     members: dict[str, Member]
@@ -86,6 +89,7 @@ class Group:
     scatter: bool = False
     position: int = 0
     accesses: dict[str, list[Index]] = field(default_factory=dict)
+    limits: dict[Var, tuple[Var, IntLike]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.accesses:
@@ -157,7 +161,13 @@ def group_of(
     roles, place = reduction_roles(node, reads.accesses, reduced, others, program, real)
     member = Member(node, tuple(kept), source, reads.accesses, reads.places, reads.cost, reads.ops, place)
     rank = {Role.KEPT: 0, Role.FOLDED: 1, Role.INNER: 2}
-    return Group(number, {node.name: member}, sorted(order, key=lambda v: rank[roles[v]]), roles, flat=False)
+    group = Group(number, {node.name: member}, sorted(order, key=lambda v: rank[roles[v]]), roles, flat=False)
+    if node.ragged is not None:
+        high, low, total = node.ragged
+        part, row = by_dim[high], by_dim[low]
+        assert part is not None and row is not None
+        group.limits[row] = (part, total)
+    return group
 
 
 def reduction_roles(

@@ -50,7 +50,7 @@ def _through(a: Group, b: Group, left: Access, right: Access, shape: tuple[IntLi
         return f"{left.name} is not read along loop variables"
     if not same(one[1], other[1]):
         return f"{left.name} is read at an offset"
-    aligned = align(one[0], other[0], names)
+    aligned = align(one[0], other[0], names, limits=(a.limits, b.limits))
     if isinstance(aligned, str):
         return f"{left.name}: {aligned}"
     return _complete(a, b, aligned, names)
@@ -84,6 +84,9 @@ def _sizes(order: Iterable[Var]) -> str:
 
 
 def _join(a: Group, b: Group, aligned: Alignment) -> Group | str:
+    limits = _limits(a, b, aligned)
+    if isinstance(limits, str):
+        return limits
     roles: dict[Var, Role] = {}
     order: list[Var] = []
     for var in a.order:
@@ -102,7 +105,28 @@ def _join(a: Group, b: Group, aligned: Alignment) -> Group | str:
     members |= {name: m.substituted(aligned.substitution(aligned.right)) for name, m in b.members.items()}
     if not (a.flat and b.flat):
         _place(members, roles)
-    return Group(a.number, members, order, roles, a.flat and b.flat, position=max(a.position, b.position))
+    position = max(a.position, b.position)
+    return Group(a.number, members, order, roles, a.flat and b.flat, position=position, limits=limits)
+
+
+def _limits(a: Group, b: Group, aligned: Alignment) -> dict[Var, tuple[Var, IntLike]] | str:
+    """The limits of both groups in common variables."""
+    found: dict[Var, tuple[Var, IntLike]] = {}
+    for group, pieces in ((a, aligned.left), (b, aligned.right)):
+        if len({group.roles[v] for v in group.order if v in aligned.joined}) > 1:
+            return "loops of different kinds go over the parts"
+        for low, (high, total) in group.limits.items():
+            lows, highs = pieces.get(low, [low]), pieces.get(high, [high])
+            if len(lows) != 1 or len(highs) != 1:
+                return "a short last part is not cut further"
+            known = found.setdefault(lows[0], (highs[0], total))
+            if known[0] != highs[0] or not same(known[1], total):
+                return "parts end at different places"
+    for va, vb, piece in aligned.pairs:
+        whole = va in aligned.joined or vb in aligned.joined
+        if piece in found and not whole and (va in a.limits) != (vb in b.limits):
+            return "a short last part meets a whole one"
+    return found
 
 
 def _common_role(one: Role, other: Role, a: Group, b: Group) -> Role | None:

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from smelt.graph.meta import TensorMeta
-from smelt.loops.ir import Body, Condition, Index, LoopProgram, Node, Ops, Reduction, Value
+from smelt.loops.ir import Body, Index, LoopProgram, Node, Ops, Reduction, Value
 from smelt.schedule.dependencies import Names, row_major, trace
 from smelt.schedule.group import Place, Role, fresh_index, reduction_roles
 from smelt.schedule.realize import Realized
 from smelt.shapes.expr import reshape_index
-from smelt.shapes.size import IntLike, divisors, hint, is_symbolic, known_divides, same
+from smelt.shapes.size import IntLike, content, hint, is_symbolic, same
 
 WORK = 32768
 """Elements below which a reduction is left whole."""
@@ -63,51 +63,50 @@ def _split(node: Reduction, program: LoopProgram, real: Realized, names: Names) 
     if outer >= PARALLEL:
         return None, node
     sizes = [shape[d] for d in node.dims]
-    part = part_size(sizes, place, math.prod(hint(v.size) for v in kept) // max(outer, 1))
-    if is_symbolic(sizes) and (part is None or 8 * hint(part) < _wanted(sizes, place)):
-        part = _wanted(sizes, place)
-        return _masked_halves(node, part) if math.prod(map(hint, sizes)) >= 2 * part else (None, node)
+    if is_symbolic(sizes):
+        return _ragged_halves(node, sizes, place)
+    part = part_size([*map(int, sizes)], place, math.prod(hint(v.size) for v in kept) // max(outer, 1))
     if part is None:
         return None, node
     return _halves(node, part)
 
 
-def _wanted(sizes: Sequence[IntLike], place: Place) -> int:
+def _wanted(total: int, place: Place) -> int:
     """Elements that a part should have."""
     limit, least = (ROWS_PER_PART, 16) if place is Place.COLUMN else (ELEMENTS_PER_PART, 1024)
-    return min(limit, max(least, math.prod(map(hint, sizes)) // PARALLEL))
+    return min(limit, max(least, total // PARALLEL))
 
 
-def part_size(sizes: Sequence[IntLike], place: Place, width: int) -> IntLike | None:
+def part_size(sizes: Sequence[int], place: Place, width: int) -> int | None:
     """How many elements along the reduced dimensions one part sums, or None to leave it whole.
 
-    A part is whole trailing dimensions times a divisor of the next, so that parts need no divisions to find. With
-    symbolic sizes it divides all of them, and the number of parts follows the size.
+    A part is whole trailing dimensions times a divisor of the next, so that parts need no divisions to find.
     """
-    total = math.prod(map(hint, sizes))
-    wanted = _wanted(sizes, place)
-    best: IntLike | None = None
-    suffix: IntLike = 1
-    most = total if is_symbolic(sizes) else MAX_PARTS * (4 if width <= 64 else 1)
+    total = math.prod(sizes)
+    wanted = _wanted(total, place)
+    best: int | None = None
+    suffix = 1
     for size in reversed(sizes):
-        for divisor in divisors(size):
-            part = suffix * divisor
-            parts = total // hint(part)
-            if 2 <= parts <= most and not same(part, 1):
-                if best is None or abs(math.log(hint(part) / wanted)) < abs(math.log(hint(best) / wanted)):
-                    best = part
+        for divisor in range(1, size + 1):
+            if size % divisor == 0:
+                part = suffix * divisor
+                parts = total // part
+                if 2 <= parts <= MAX_PARTS * (4 if width <= 64 else 1) and part > 1:
+                    if best is None or abs(math.log(part / wanted)) < abs(math.log(best / wanted)):
+                        best = part
         suffix *= size
     return best
 
 
-def _halves(node: Reduction, part: IntLike) -> tuple[Reduction, Reduction]:
+def _halves(node: Reduction, part: int) -> tuple[Reduction, Reduction]:
     """(the reduction of parts, the reduction over them)."""
     dims, left = list(node.dims), part
+    reduced = {d: int(node.source_shape[d]) for d in dims}
     whole: list[int] = []
-    while dims and known_divides(node.source_shape[dims[-1]], left):
+    while dims and left % reduced[dims[-1]] == 0 and left >= reduced[dims[-1]]:
         whole.insert(0, dims.pop())
-        left //= node.source_shape[whole[0]]
-    cut = dims.pop() if not same(left, 1) else None
+        left //= reduced[whole[0]]
+    cut = dims.pop() if left > 1 else None
     shape: list[IntLike] = []
     folded: list[int] = []
     chunks: list[int] = []
@@ -136,14 +135,19 @@ def _wide(node: Reduction) -> torch.dtype:
 
 
 def _two(
-    node: Reduction, sizes: tuple[IntLike, ...], made: int, chunks: int, first: Body
+    node: Reduction,
+    sizes: tuple[IntLike, ...],
+    made: int,
+    chunks: int,
+    first: Body,
+    ragged: tuple[int, int, IntLike] | None = None,
 ) -> tuple[Reduction, Reduction]:
     """The reduction of `first` to the leading `made` dimensions of `sizes`, and that of the first `chunks` of them."""
     wide, name = _wide(node), f"{node.name}_part"
     shape: Any = sizes[:made]
     strides: Any = row_major(shape)
     meta = TensorMeta(shape, wide, strides, node.meta.device)
-    partial = Reduction(name, meta, node.inputs, first, node.kind, sizes, tuple(range(made, len(sizes))), wide)
+    partial = Reduction(name, meta, node.inputs, first, node.kind, sizes, tuple(range(made, len(sizes))), wide, ragged)
 
     def body(ops: Ops, index: Index) -> Value:
         return ops.load(name, index)
@@ -152,42 +156,47 @@ def _two(
     return partial, replace(node, inputs=(name,), body=body, source_shape=shape, dims=over, dtype=wide)
 
 
-def _masked_halves(node: Reduction, part: int) -> tuple[Reduction, Reduction]:
-    """As `_halves` for a size that no number divides: the last part is short, which a mask tells."""
-    sizes = [node.source_shape[d] for d in node.dims]
+def _ragged_halves(node: Reduction, sizes: list[IntLike], place: Place) -> tuple[Reduction | None, Reduction]:
+    """As `_halves` where no number divides every size: parts have a fixed size, and the last one may be short.
+
+    Trailing dimensions that fit into a part stay whole; the leading ones are one loop that is cut.
+    """
+    # more than for numbers: the calls to come may have many more parts than the example
+    wanted, dims = max(32, _wanted(math.prod(map(hint, sizes)), place)), list(node.dims)
+    whole: list[int] = []
+    suffix = 1
+    while len(dims) > 1 and suffix * hint(node.source_shape[dims[-1]]) <= wanted:
+        whole.insert(0, dims.pop())
+        suffix *= hint(node.source_shape[whole[0]])
+    old = [node.source_shape[d] for d in dims]
+    total = math.prod(old)
+    part = rows_per_part(total, max(wanted // suffix, 1))
+    if hint(total) < 2 * part:
+        return None, node
     kept = [d for d in range(len(node.source_shape)) if d not in node.dims]
-    total = math.prod(sizes)
-    made = (-(-total // part), *(node.source_shape[d] for d in kept))
+    count = (total + part - 1) // part
+    shape = (count, *(node.source_shape[d] for d in kept), part, *(node.source_shape[d] for d in whole))
+    made = 1 + len(kept)
     dtype, wide = node.dtype, _wide(node)
-    start = neutral(node.kind, dtype)
 
     def body(ops: Ops, index: Index) -> Value:
-        place = index[0] * part + index[-1]
-        straight = dict(zip(kept, index[1:-1], strict=True))
-        straight |= dict(zip(node.dims, reshape_index([place], [total], sizes), strict=True))
-        full = tuple(straight[d] for d in range(len(node.source_shape)))
-        inside = [Condition(place, None, total)]
-        value = ops.masked(inside, lambda: node.body(ops, full), ops.constant(start, dtype))
-        return ops.convert(value, dtype, wide)
+        row = index[0] * part + index[made]
+        straight = dict(zip(kept, index[1:made], strict=True)) | dict(zip(whole, index[made + 1 :], strict=True))
+        straight |= dict(zip(dims, reshape_index([row], [total], old), strict=True))
+        return ops.convert(node.body(ops, tuple(straight[d] for d in range(len(straight)))), dtype, wide)
 
-    return _two(node, (*made, part), len(made), 1, body)
+    exact = same(count * part, total)
+    return _two(node, shape, made, 1, body, None if exact else (0, made, total))
 
 
-def neutral(kind: str, dtype: torch.dtype) -> bool | int | float:
-    """What does not change a fold of this kind."""
-    if kind in ("sum", "any"):
-        return 0
-    if kind in ("prod", "all"):
-        return 1
-    lowest = kind == "amax"
-    if dtype.is_floating_point:
-        return -math.inf if lowest else math.inf
-    if dtype is torch.bool:
-        return not lowest
-    return torch.iinfo(dtype).min if lowest else torch.iinfo(dtype).max
+def rows_per_part(total: IntLike, wanted: int) -> int:
+    """A divisor of every total, else a power of two; not much below `wanted`."""
+    power = 1 << (wanted.bit_length() - 1)
+    unit = content(total)
+    return next((n for n in range(wanted, power // 2, -1) if unit % n == 0), power)
 
 
-def _part(node: Reduction, order: Sequence[int], cut: int | None, size: IntLike, dtype: torch.dtype) -> Body:
+def _part(node: Reduction, order: Sequence[int], cut: int | None, size: int, dtype: torch.dtype) -> Body:
     """The body of `node` for an index whose dimensions are permuted by `order`, with dimension `cut` in two pieces."""
     inverse = sorted(range(len(order)), key=order.__getitem__)
 

@@ -10,7 +10,6 @@ Results that are plain numbers are `int`: code that never meets a symbol never m
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
 import re
@@ -598,20 +597,6 @@ def common(a: IntLike, b: IntLike) -> IntLike:
 def content(value: IntLike) -> int:
     """The greatest number that divides the value whatever its symbols are."""
     return math.gcd(*(c for _, c in value.terms)) if isinstance(value, Size) else value
-
-
-def divisors(value: IntLike) -> Iterator[IntLike]:
-    """Numbers and products of symbols that divide the value, 1 and a whole monomial among them. `value` is positive."""
-    if not isinstance(value, Size):
-        yield from (d for d in range(1, value + 1) if value % d == 0)
-        return
-    unit = content(value)
-    shared = [f for f in dict.fromkeys(value.terms[0][0]) if all(f in m for m, _ in value.terms)]
-    for count in range(len(shared) + 1):
-        for chosen in itertools.combinations(shared, count):
-            for d in range(1, unit + 1):
-                if unit % d == 0:
-                    yield make({tuple(sorted(chosen)): d})
 
 
 def split(value: IntLike, by: IntLike) -> tuple[IntLike, IntLike]:
