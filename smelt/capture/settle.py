@@ -16,7 +16,7 @@ from smelt.graph.trace import TraceTensor
 
 
 def settle(vm: Any, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str | None = None) -> Any:
-    """The call again, in a form whose shapes are known, or its answer; None when values stay unknown.
+    """The call again, in a form whose shapes are known, or its answer; NotImplemented when values stay unknown.
 
     Raises:
         Break, UserError: as any call of torch.
@@ -31,7 +31,7 @@ def settle(vm: Any, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     numbers = (*args[:first], *_numbers(vm, args[first:]))
     named = dict(zip(kwargs, _numbers(vm, tuple(kwargs.values())), strict=True))
     if _leaves((args, dict(kwargs))) == _leaves((numbers, named)):
-        return None
+        return NotImplemented
     return vm.tensors.run(target, numbers, named, method)
 
 

@@ -9,6 +9,7 @@ on with them, and a guard computes them again: like sizes, such values seldom ch
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,6 +43,16 @@ class Refused(Exception):
     """These values cannot be taken for granted."""
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A value that was taken for granted: `question` of a node, when `after` was the last node of the graph."""
+
+    node: fx.Node
+    question: Callable[..., Any]
+    found: torch.Tensor
+    after: fx.Node
+
+
 class Speculation:
     """What one capture takes for granted about values.
 
@@ -53,7 +64,8 @@ class Speculation:
     def __init__(self, tensors: Any, allowed: bool) -> None:
         self.tensors, self.allowed = tensors, allowed
         self._computed: dict[fx.Node, Any] = {}
-        self._asked: dict[tuple[fx.Node, Callable[..., Any]], torch.Tensor] = {}
+        self._asked: dict[tuple[fx.Node, Callable[..., Any], int], Asked] = {}
+        self._needed: set[fx.Node] = set()
 
     def value(self, tensor: TraceTensor) -> torch.Tensor | None:
         """A real tensor with the values of `tensor`, known or taken for granted; None: they stay unknown."""
@@ -73,37 +85,38 @@ class Speculation:
         node = self.tensors.nodes.get(id(tensor))
         if node is None or not self.allowed:
             return None
-        key = (node, question)
+        key = (node, question, tensor.place.storage.version)
         if key not in self._asked:
             try:
+                program = self._program(node)
                 with torch.no_grad(), _Plain():
-                    self._asked[key] = question(self._run(node)).clone()
+                    found = question(self._run(program)[node])
             except (Refused, RuntimeError):
                 return None
+            self._asked[key] = Asked(node, question, found, next(reversed(self.tensors.graph.nodes)))
+            self._needed.update(program)
             self.tensors.vm.work += 1
-        return self._asked[key]
+        return self._asked[key].found
 
     # -- computing ----------------------------------------------------------------------------------------------------
 
-    def _run(self, node: fx.Node) -> Any:
-        """The real value of a node."""
-        if node in self._computed:
-            return self._computed[node]
-        program = self._program(node)
+    def _run(self, program: list[fx.Node]) -> dict[fx.Node, Any]:
+        """The real values of a program's nodes."""
+        writes = not self.tensors.mutated.isdisjoint(program)
+        values = {} if writes else self._computed  # after a write, what was computed before it has changed
         for each in program:
-            if each in self._computed:
+            if each in values:
                 continue
             if each.op == "placeholder":
-                value = self._input(each).tensor
+                values[each] = self._input(each).tensor
             else:
-                args, kwargs = fx.node.map_arg((_only_shape(each, blank), each.kwargs), self._computed.__getitem__)
-                value = _call(each, args, kwargs)
-                self._verify(each, value)
-            self._computed[each] = value
-        return self._computed[node]
+                args, kwargs = fx.node.map_arg((_only_shape(each, blank), each.kwargs), values.__getitem__)
+                values[each] = _call(each, args, kwargs)
+                self._verify(each, values[each])
+        return values
 
     def _program(self, node: fx.Node) -> list[fx.Node]:
-        """What `node` needs, in order.
+        """What `node` needs, in order, with what has written to it so far.
 
         Raises:
             Refused: it is too long, or not a function of values that may be taken for granted.
@@ -115,13 +128,17 @@ class Speculation:
             if each in needed:
                 continue
             needed.add(each)
-            if len(needed) > NODES or self.tensors.is_written(each):
+            if len(needed) > NODES:
                 raise Refused
+            writers = self.tensors.writers_of(each)
             if each.op == "placeholder":
                 self._check_input(each)
+                if writers:
+                    raise Refused
             elif each.op not in ("call_function", "call_method"):
                 raise Refused
             else:
+                waiting.extend(writers)
                 fx.node.map_arg((_only_shape(each, _nothing), each.kwargs), waiting.append)
         return [each for each in self.tensors.graph.nodes if each in needed]
 
@@ -153,9 +170,7 @@ class Speculation:
         """Add the guard for everything that was taken for granted."""
         if not self._asked:
             return
-        needed: dict[fx.Node, None] = {}
-        for node, _ in self._asked:
-            needed |= dict.fromkeys(self._program(node))
+        needed = self._needed
         fetch = self.tensors.vm.guards.fetch
         inputs = sorted((self._input(n) for n in needed if n.op == "placeholder"), key=lambda i: fetch(i.source))
         if not inputs:
@@ -168,14 +183,19 @@ class Speculation:
 
         for given in inputs:
             copies[given.node] = graph.placeholder(given.node.name)
+        asked: dict[fx.Node, list[Asked]] = {}
+        for each in self._asked.values():
+            asked.setdefault(each.after, []).append(each)
+        answers: list[tuple[fx.Node, torch.Tensor]] = []
         for node in self.tensors.graph.nodes:
             if node in needed and node not in copies:
                 args = tuple(fx.node.map_arg(each, lambda n: copies.get(n, n)) for each in _only_shape(node, blanks))
                 kwargs = fx.node.map_arg(node.kwargs, copies.__getitem__)
                 copies[node] = graph.create_node(node.op, node.target, args, kwargs)
-        asked = [(copies[node], question) for node, question in self._asked]
-        graph.output(tuple(n if q is _itself else graph.call_function(q, (n,)) for n, q in asked))
-        check = ValuesHold(CapturedGraph({}, graph), tuple(self._asked.values()))
+            for each in asked.get(node, ()):
+                answers.append((graph.call_function(each.question, (copies[each.node],)), each.found))
+        graph.output(tuple(answer for answer, _ in answers))
+        check = ValuesHold(CapturedGraph({}, graph), tuple(found for _, found in answers))
         self.tensors.vm.guards.python(check, [given.source for given in inputs])
 
 
@@ -207,8 +227,9 @@ class _Plain(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _itself(value: Any) -> Any:
-    return value
+def _itself(value: torch.Tensor) -> torch.Tensor:
+    """What the tensor holds now: it may be written to later."""
+    return value.clone()
 
 
 def _call(node: fx.Node, args: Any, kwargs: Any) -> Any:

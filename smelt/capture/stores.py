@@ -95,7 +95,10 @@ def store_tensor_attr(vm: Any, tensor: Any, name: str, value: Any) -> None:
     if name == "data":
         store_data(vm, tensor, value)
         return
-    if name in ("grad", "requires_grad", "grad_fn", "names"):
+    if name == "requires_grad":
+        vm.call(vm.load_attr(tensor, "requires_grad_"), (value,), {})
+        return
+    if name in ("grad", "grad_fn", "names"):
         raise Break(f"tensor.{name} is assigned", "a graph has no such operation", "do it outside of the function")
     if vm.source_of(tensor) is not None:
         vm.effects.store("attr", tensor, name, value)

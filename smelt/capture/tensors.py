@@ -50,6 +50,7 @@ class Tensors:
     Attributes:
         graph: the graph so far.
         inputs: in the order of the placeholders.
+        made: the tensor that each node made; writers: the nodes that wrote to a storage, by its identity.
         writes: True once a node wrote to a tensor in place.
         ops: nodes that compute.
     """
@@ -65,7 +66,8 @@ class Tensors:
         self.made: dict[fx.Node, TraceTensor] = {}
         self.real: dict[int, torch.Tensor] = {}
         self._alive: list[Any] = []
-        self._written: set[int] = set()
+        self._leaves: set[int] = set()
+        self.writers: dict[int, list[fx.Node]] = {}
         self._first: fx.Node | None = None
         self._factories = _Operators()
         self._sizes: dict[str, fx.Node] = {}
@@ -201,7 +203,7 @@ class Tensors:
             out = self._run(target, args, kwargs)
         except _ValuesNeededError as needed:
             out = settle(self.vm, target, args, kwargs, method)
-            if out is None:
+            if out is NotImplemented:
                 error = needed.error
                 raise Break(error.what, error.why or "", error.hint or "") from None
             return out
@@ -217,7 +219,9 @@ class Tensors:
             self._kept.add(node)
         if changed:
             self.mutated.add(node)
-            self._written |= {id(t.place.storage) for t, v in zip(found, versions, strict=True) if _version(t) != v}
+            for tensor, version in zip(found, versions, strict=True):
+                if _version(tensor) != version:
+                    self.writers.setdefault(id(tensor.place.storage), []).append(node)
         self._assign(out, node)
         return out
 
@@ -236,10 +240,20 @@ class Tensors:
         except Exception as error:
             raise UserError(error) from None
 
-    def is_written(self, node: fx.Node) -> bool:
-        """Whether anything wrote to the memory of the node's tensor after it was made."""
+    def writers_of(self, node: fx.Node) -> list[fx.Node]:
+        """The nodes that wrote to the memory of the node's tensor so far."""
         tensor = self.made.get(node)
-        return node in self.mutated or tensor is not None and id(tensor.place.storage) in self._written
+        return [] if tensor is None else self.writers.get(id(tensor.place.storage), [])
+
+    def ask_gradient(self, tensor: TraceTensor) -> TraceTensor:
+        """`tensor.requires_grad_()` on a tensor that the graph makes and keeps to itself."""
+        self._run(torch.Tensor.requires_grad_, (tensor,), {})
+        self.vm.work += 1
+        node = self._record(None, (tensor,), {}, "requires_grad_")
+        node.meta["val"] = meta_of(tensor)
+        self.mutated.add(node)
+        self._leaves.add(id(tensor))
+        return tensor
 
     def _fresh(self, out: Any) -> bool:
         if type(out) is TraceTensor:
@@ -281,6 +295,8 @@ class Tensors:
 
     def finish(self, outputs: Sequence[TraceTensor], ambient: Any) -> tuple[fx.GraphModule | None, list[Input], int]:
         """Close the graph: (module, inputs that it uses, number of operations); no module when nothing is computed."""
+        if any(id(t) in self._leaves for t in outputs):
+            raise Break("a tensor that asked for gradients leaves the frame", "its gradient would not be seen outside")
         self.speculation.finish()
         ambient.close(self.graph)
         result = self.graph.output(tuple(self.nodes[id(t)] for t in outputs))
@@ -304,7 +320,7 @@ class Tensors:
             Break: they share memory now.
         """
         given = [i for i in inputs if i.source.kind != native.MODULE_MEMBER and isinstance(i.tensor, torch.Tensor)]
-        written = any(id(self.traced[id(i.tensor)].place.storage) in self._written for i in given)
+        written = any(id(self.traced[id(i.tensor)].place.storage) in self.writers for i in given)
         if not written or len(given) < 2:
             return
         if not share_no_memory(*(i.tensor for i in given)):

@@ -103,11 +103,13 @@ def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
     if name in BACKWARD:
         raise Break(f"tensor.{name}()", "the graph holds the forward computation only")
     if name == "requires_grad_" and args[0].requires_grad != _wanted(*args[1:], **kwargs):
-        raise Break(
-            f"tensor.{name}()",
-            "a graph's tensors keep their history: what asks for gradients inside would not be seen outside",
-            "call it before the compiled function, on its arguments",
-        )
+        if vm.source_of(args[0]) is not None or args[0].requires_grad:
+            raise Break(
+                f"tensor.{name}()",
+                "a graph's tensors keep their history: what asks for gradients inside would not be seen outside",
+                "call it before the compiled function, on its arguments",
+            )
+        return vm.tensors.ask_gradient(args[0])
     if name in _RESHAPING and id(args[0]) in vm.sources:
         raise Break(f"tensor.{name}() of an argument", "a graph's inputs keep their shape and storage")
     plain = vm.effects.plain

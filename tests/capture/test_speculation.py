@@ -66,7 +66,15 @@ def expanded(x: Any, mask: Any) -> Any:
     return x.exp()[mask.bool().unsqueeze(0).expand_as(x[None])[0]].sum()
 
 
-FUNCTIONS = [expanded, branch, lengths, item, index_of_slice, factory, selected, places, repeated, classes, equal]
+def filled(x: Any, mask: Any) -> Any:
+    y = x.clone()
+    for i in range(3):
+        y[i, mask.sum(1)[i] :] = 0
+    return y
+
+
+FUNCTIONS = [filled, expanded, branch, lengths, item, index_of_slice, factory, selected, places]
+FUNCTIONS += [repeated, classes, equal]
 
 
 @pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)
@@ -126,12 +134,42 @@ def test_random_and_written_values_are_not_taken_for_granted() -> None:
     def draws(x: Any, mask: Any) -> Any:
         return x * 2 if torch.randint(0, 2, (1,)) > 0 else x
 
+    def writes_own(x: Any, mask: Any) -> Any:
+        own = mask + 0
+        first = own.sum().item()
+        view = own[0]
+        view[:] = 5
+        return x * own.sum().item() + view.max().item() + first
+
+    check(writes_own, X, MASK, graphs=1)
+
     def writes(x: Any, mask: Any) -> Any:
         mask.add_(1)
         return x * 2 if mask.sum() > 10 else x
 
     check(draws, X, MASK, breaks=1)
     check(writes, X, MASK, breaks=1)
+
+
+def test_what_was_read_may_be_written_later() -> None:
+    class Queue(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("at", torch.zeros(1, dtype=torch.long))
+            self.register_buffer("kept", torch.zeros(4, 3))
+
+        def forward(self, x: Any) -> Any:
+            at = int(self.at)
+            self.kept[at : at + 2] = x
+            self.at[0] = (at + 2) % 4
+            return self.kept.sum()
+
+    model, expected = Queue(), Queue()
+    run = smelt.compile(model, backend="eager", fullgraph=True)
+    for step in range(5):
+        x = torch.full((2, 3), float(step))
+        assert same(run(x), expected(x))
+    assert same(dict(model.named_buffers()), dict(expected.named_buffers()))
 
 
 def test_long_computations_are_not_repeated_by_guards() -> None:

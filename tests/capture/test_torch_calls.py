@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import smelt
 from smelt.capture.explain import describe
 from tests.capture.harness import check, compiled, same
 
@@ -125,7 +126,6 @@ def test_answers_while_compiling():
         lambda x: torch.manual_seed(1).initial_seed() + x,
         lambda x: torch.func.vmap(torch.sin)(x),
         lambda x: torch.autograd.grad((y := x.detach().requires_grad_()).square().sum(), y)[0],
-        lambda x: (x.detach() * 2).requires_grad_().is_leaf and x + 1,
         lambda x: x.nonzero(),
         lambda x: torch.tensor(x.sum().item()),
         lambda x: x.data_ptr() and x + 1,
@@ -237,3 +237,24 @@ def test_a_distribution_is_built_without_a_break():
     assert ours.batch_shape == eager.batch_shape and ours._validate_args
     with pytest.raises(ValueError, match="to be within the support"):
         ours.log_prob(X * float("nan"))
+
+
+def test_a_tensor_of_the_graph_may_ask_for_gradients():
+    def fn(x, weight):
+        hidden = x[:, None]
+        hidden.requires_grad = True
+        return (hidden * weight).sum()
+
+    for backend in ("eager", "smelt"):
+        weight = torch.ones(3, requires_grad=True)
+        out = smelt.compile(fn, backend=backend, fullgraph=True)(X, weight)
+        assert out.requires_grad
+        out.backward()
+        assert same(weight.grad, X.sum(0))
+
+    def leaves(x):
+        y = x * 2
+        y.requires_grad_()
+        return y
+
+    check(leaves, X, breaks=1)

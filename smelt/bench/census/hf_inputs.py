@@ -88,6 +88,11 @@ class Guess:
         found = self.setting("num_channels", "in_channels", "in_chans", "image_channels", default=3)
         return found if isinstance(found, int) else 3
 
+    def pixel_mask(self) -> Tensor:
+        """Ones, one for each pixel or (where images come as patches of any arrangement) for each patch."""
+        patches = "spatial_shapes" in inspect.signature(self.model.forward).parameters
+        return torch.ones(BATCH, *((16,) if patches else self.edges())).long()
+
     def frames(self) -> int:
         found = self.setting("num_frames", "frames_per_clip", "num_audio_encoder_frames", default=2)
         return min(found, 16) if isinstance(found, int) else 2
@@ -100,12 +105,15 @@ class Guess:
         """Images, clips and flattened patches in the layouts that models take."""
         height, width = self.edges()
         channels = self.channels()
+        patch, time = self.patch(), self.setting("temporal_patch_size", default=1)
+        flat = functools.partial(self.normal, BATCH * 16, channels * time * patch * patch)
+        if "grid" in " ".join(inspect.signature(self.model.forward).parameters):
+            yield flat
         yield lambda: self.normal(BATCH, channels, height, width)
         yield lambda: self.normal(BATCH, 1, channels, height, width)
         yield lambda: self.normal(BATCH, self.frames(), channels, height, width)
         yield lambda: self.normal(BATCH, channels, self.frames(), height, width)
-        patch, time = self.patch(), self.setting("temporal_patch_size", default=1)
-        yield lambda: self.normal(BATCH * 16, channels * time * patch * patch)
+        yield flat
         yield lambda: self.normal(BATCH, 16, channels * patch * patch)
         for edge in (64, 128, 224, 256):
             if edge not in (height, width):
@@ -139,6 +147,8 @@ class Guess:
         """Hidden states of the model's own width, and maps of features."""
         wide = self.setting("hidden_size", "d_model", "hidden_dim", "decoder_hidden_size", default=32)
         wide = wide if isinstance(wide, int) else 32
+        if "grid_thw" in inspect.signature(self.model.forward).parameters:
+            yield next(self.images())
         yield lambda: self.normal(BATCH, LENGTH, wide)
         yield lambda: self.normal(BATCH, wide, LENGTH)
         yield lambda: self.normal(BATCH, wide, 8, 8)
@@ -146,8 +156,10 @@ class Guess:
         yield lambda: self.normal(BATCH, 16, 16, wide)
 
     def grid(self) -> Iterator[Maker]:
-        yield lambda: torch.tensor([[1, 4, 4]] * BATCH)
-        yield lambda: torch.tensor([[4, 4]] * BATCH)
+        grids = [[1, 4, 4]] * BATCH, [[4, 4]] * BATCH
+        flat = "spatial_shapes" in inspect.signature(self.model.forward).parameters
+        for grid in reversed(grids) if flat else grids:
+            yield functools.partial(torch.tensor, grid)
 
     # -- by name ------------------------------------------------------------------------------------------------------
 
@@ -172,7 +184,7 @@ NAMES: tuple[tuple[str, Callable[[Guess], Maker | Iterator[Maker]]], ...] = (
     (r"pixel_values|flattened_patches|pixel_values_images|image|images|image_pixel_values", lambda g: g.images()),
     (r"pixel_values_videos|video_values|codebook_pixel_values", lambda g: g.images()),
     (r"image_grid_thw|grid_thw|image_grid_hws|spatial_shapes|image_sizes|grid_hw|target_sizes", lambda g: g.grid()),
-    (r"pixel_attention_mask|pixel_mask", lambda g: lambda: torch.ones(BATCH, *g.edges()).long()),
+    (r"pixel_attention_mask|pixel_mask", lambda g: g.pixel_mask),
     (r"pixel_position_ids|image_position_ids", lambda g: lambda: torch.zeros(BATCH, 16, 2).long()),
     (r"input_features|features|spectrogram|audio_features|input_audio_features|mel_spec", lambda g: g.sounds()),
     (
@@ -193,7 +205,7 @@ NAMES: tuple[tuple[str, Callable[[Guess], Maker | Iterator[Maker]]], ...] = (
 
 OPTIONAL = frozenset(
     {"input_ids", "attention_mask", "token_type_ids", "bbox", "decoder_input_ids", "pixel_values", "input_features"}
-    | {"input_values", "image_grid_thw", "pixel_values_videos", "past_values"}
+    | {"input_values", "image_grid_thw", "past_values", "mm_token_type_ids"}
 )
 """Parameters with a default that are given all the same, where a model takes them."""
 
@@ -226,7 +238,7 @@ def choices(model: nn.Module) -> Iterator[tuple[list[str], list[str]]]:
     optional = [name for name in parameters if name in OPTIONAL and name not in needed]
     sets = [
         [*needed, *optional],
-        [*needed, *(name for name in optional if not name.startswith(("pixel_values_v", "past")))],
+        [*needed, *(name for name in optional if name not in ("past_values", "decoder_input_ids"))],
         [*needed, *(name for name in optional if name in ("input_ids", "attention_mask", "decoder_input_ids"))],
         [*needed, *(name for name in (main, "decoder_input_ids") if name in parameters and name not in needed)],
         [*needed, *(name for name in (main,) if name in parameters and name not in needed)],
@@ -246,7 +258,7 @@ def _may_be_none(parameter: inspect.Parameter) -> bool:
 COUNT = re.compile(r"features?:? (\d+)|(\d+) (?:image|audio|video) features|n_features=(\d+)")
 
 
-def find_inputs(model: nn.Module, tries: int = 60) -> dict[str, Any]:
+def find_inputs(model: nn.Module, tries: int = 100) -> dict[str, Any]:
     """Keyword arguments that the model's forward accepts.
 
     Raises:
@@ -263,10 +275,10 @@ def find_inputs(model: nn.Module, tries: int = 60) -> dict[str, Any]:
         known = [name for name in names if makers[name]]
         if "input_ids" not in known:  # a mask is one of tokens
             known = [name for name in known if name != "attention_mask" or name in needed]
-        for picks in itertools.product(*(range(len(makers[name])) for name in known)):
-            if used >= tries:
-                break
+        for picks in itertools.islice(itertools.product(*(range(len(makers[name])) for name in known)), 24):
             used += 1
+            if used > tries:
+                break
             try:
                 return _attempt(model, known, picks)
             except Exception as error:

@@ -17,15 +17,33 @@ VOCABULARY = 128
 
 @dataclass(frozen=True)
 class Sizes:
-    """How small: width of hidden states, attention heads, and whether widths and images shrink at all."""
+    """How small: width of hidden states, attention heads, and whether widths, heads and images shrink at all.
+
+    Args:
+        image: the edge of images; 0: as the configuration has it.
+        head: whether the width of a head shrinks, where a configuration names it.
+        fill: give settings that are None, and that a model cannot do without, their usual values.
+        layers: how many; some kinds of layer come only once in so many.
+    """
 
     width: int = 32
     heads: int = 4
     narrow: bool = True
     image: int = 32
+    head: bool = True
+    fill: bool = False
+    layers: int = 2
 
 
-TRIED = (Sizes(), Sizes(64, 4), Sizes(128, 8, image=64), Sizes(narrow=False, image=64), Sizes(narrow=False, image=0))
+TRIED = (
+    Sizes(),
+    Sizes(64, 2, head=False),
+    Sizes(128, 4, image=64),
+    Sizes(fill=True),
+    Sizes(layers=6),
+    Sizes(narrow=False, image=64),
+    Sizes(narrow=False, image=0, fill=True),
+)
 """Tried in this order until the model runs: some have conditions of their own."""
 
 Rule = Callable[[int, Sizes], int]
@@ -44,7 +62,7 @@ def heads(value: int, sizes: Sizes) -> int:
 
 
 def head_width(value: int, sizes: Sizes) -> int:
-    return sizes.width // sizes.heads if sizes.narrow else value
+    return sizes.width // sizes.heads if sizes.narrow and sizes.head else value
 
 
 def few_heads(value: int, sizes: Sizes) -> int:
@@ -75,6 +93,15 @@ RULES: tuple[tuple[str, Rule], ...] = (
 )
 """Rule by the name of a whole number; the first pattern that is found decides."""
 
+USUAL: dict[str, Callable[[Sizes], Any]] = {
+    "rope_parameters": lambda sizes: {"rope_type": "default", "rope_theta": 10_000.0},
+    "head_dim": lambda sizes: sizes.width // sizes.heads,
+    "num_key_value_heads": lambda sizes: sizes.heads,
+    "vocab_size": lambda sizes: VOCABULARY,
+    "pad_token_id": lambda sizes: 0,
+}
+"""Usual values by the name of a setting."""
+
 _COMPILED = tuple((re.compile(pattern), rule) for pattern, rule in RULES)
 _TOKEN = re.compile(r"(token_id|token_index|_token|_idx|index|_id|token_ids)$")
 _IMAGE = re.compile(r"^image_size$|^img_size$|^input_size$|^crop_size$|^image_resolution$")
@@ -92,10 +119,22 @@ def small_settings(config: Any, sizes: Sizes) -> dict[str, Any]:
     vocabulary = getattr(config, "vocab_size", None)
     special = VOCABULARY
     for name in names:
-        value = getattr(config, name, None)
-        if value is not None and hasattr(value, "to_diff_dict"):
-            settings = small_settings(value, sizes)
+        try:
+            value = getattr(config, name, None)
+        except Exception:  # it differs from layer to layer, and the configuration says so
+            continue
+        if value is None and sizes.fill and name in USUAL:
+            found[name] = USUAL[name](sizes)
+        elif isinstance(value, int) and "num_key_value_heads" == name and value == config.num_attention_heads:
+            found[name] = heads(value, sizes)
+        elif value is not None and hasattr(value, "to_diff_dict"):
+            settings = value.to_diff_dict() | small_settings(value, sizes)
+            for unfit in ("transformers_version", "out_features", "out_indices"):
+                settings.pop(unfit, None)
             found[name] = {"model_type": value.model_type, **settings} if value.model_type else settings
+        elif isinstance(value, dict) and "mrope_section" in value and sizes.narrow and sizes.head:
+            third = sizes.width // sizes.heads // 6
+            found[name] = value | {"mrope_section": [sizes.width // sizes.heads // 2 - 2 * third, third, third]}
         elif isinstance(value, bool) or name.startswith("_"):
             continue
         elif isinstance(value, int):
@@ -111,7 +150,7 @@ def small_settings(config: Any, sizes: Sizes) -> dict[str, Any]:
                 found[name] = type(value)(short)
     if isinstance(vocabulary, int) and vocabulary < VOCABULARY:
         found.pop("vocab_size", None)
-    _fit_layer_lists(config, found)
+    _fit_layer_lists(config, found, sizes)
     return found
 
 
@@ -120,7 +159,7 @@ def small_number(name: str, value: int, sizes: Sizes) -> int:
     if _IMAGE.search(name):
         return sizes.image if sizes.image and value > sizes.image else value
     if LAYERS.search(name):
-        return min(value, 2)
+        return min(value, sizes.layers)
     for pattern, rule in _COMPILED:
         if pattern.search(name):
             return rule(value, sizes)
@@ -144,10 +183,10 @@ def _short_list(name: str, value: Any, sizes: Sizes) -> list[Any] | None:
     return None
 
 
-def _fit_layer_lists(config: Any, found: dict[str, Any]) -> None:
+def _fit_layer_lists(config: Any, found: dict[str, Any], sizes: Sizes) -> None:
     """Lists with one entry a layer keep one entry of each kind; there are as many layers then."""
     layers = getattr(config, "num_hidden_layers", None)
-    if not isinstance(layers, int) or layers < 2:
+    if not isinstance(layers, int) or layers <= sizes.layers:
         return
     lists = {
         name: value
@@ -160,7 +199,7 @@ def _fit_layer_lists(config: Any, found: dict[str, Any]) -> None:
     if any(isinstance(part, (dict, list)) for kind in kinds for part in kind):
         return
     kept = sorted({kinds.index(kind) for kind in kinds})[:6]
-    kept = kept if len(kept) > 1 else [0, 1]
+    kept = kept if len(kept) >= sizes.layers else list(range(sizes.layers))
     fields = {field.name for field in dataclasses.fields(config)}
     for name, value in lists.items():
         if name in fields:
