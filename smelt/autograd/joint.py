@@ -37,6 +37,7 @@ from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.module import GraphModule, remove_dead
 from smelt.graph.symint import to_torch
 from smelt.graph.trace import Place, Step, Storage, TraceMode, TraceTensor, trace_like
+from smelt.shapes.real import Real
 from smelt.shapes.size import Size, Symbol, as_symbol, of_factor
 
 aten = torch.ops.aten
@@ -112,7 +113,7 @@ class _Trace:
         self.rec = GraphRecorder()
         given = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
         given += [None] * (len(examples) - len(given))
-        self.numbers = {i: val for i, val in enumerate(given) if isinstance(val, Size)}
+        self.numbers = {i: val for i, val in enumerate(given) if isinstance(val, (Size, Real))}
         metas = [m if isinstance(m, TensorMeta) and m.symbolic else None for m in given]
         self.sizes = _size_inputs(given)
         self.examples = examples = [e for i, e in enumerate(examples) if i not in self.numbers]
@@ -291,20 +292,22 @@ class _Trace:
                 graph.erase_node(node)
         for each in self.sizes:
             rec.placeholder(each.symbol.name, of_factor(each.symbol))  # type: ignore[arg-type]
-        _placeholders_first(graph)
+        reals = [real for real, _ in rec.reals.values()]
+        _placeholders_first(graph, [node for _, node in rec.reals.values()])
         return Joint(
             module=GraphModule(rec.root, graph),
-            num_primals=len(self.inputs),
+            num_primals=len(self.inputs) + len(reals),
             num_outputs=len(self.program),
             mutations=mutations,
             outputs=outputs,
             differentiable=differentiable,
-            gradients=tuple(positions.get(i) for i in range(len(self.inputs))),
+            gradients=tuple(positions.get(i) for i in range(len(self.inputs) + len(reals))),
             has_seed=has_seed,
             autocast=torch.is_autocast_enabled("cpu"),
             cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned),
             sizes=self.sizes,
-            numbers=frozenset(self.numbers),
+            numbers={i: val.name if isinstance(val, Real) else "" for i, val in self.numbers.items()},
+            reals=tuple(reals),
         )
 
 
@@ -423,9 +426,11 @@ def _is_item_of_view(node: fx.Node) -> bool:
     return node.target is operator.getitem and is_view_node(node.all_input_nodes[0])
 
 
-def _placeholders_first(graph: fx.Graph) -> None:
-    """Tangents are made after the forward; put all inputs at the top."""
-    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+def _placeholders_first(graph: fx.Graph, numbers: Sequence[fx.Node]) -> None:
+    """Tangents are made after the forward; put all inputs at the top, `numbers` after the primals."""
+    inputs = [n for n in graph.nodes if n.op == "placeholder" and n not in numbers]
+    place = sum(n.name.startswith("primals_") for n in inputs)
+    inputs[place:place] = numbers
     first = next((n for n in graph.nodes if n.op != "placeholder"), None)
     for node in inputs:
         if first is not None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import fx
 
 from smelt.graph.meta import TensorMeta
 from smelt.graph.place import Step
+from smelt.shapes.real import Real
 from smelt.shapes.size import Symbol
 
 
@@ -119,7 +120,9 @@ class Joint:
         has_seed: random operators are in the graph and are to be drawn from a seed.
         autocast: traced inside an autocast region, so calls come from inside one.
         sizes: the symbols that the graph's sizes are made of; `input` counts the call's inputs.
-        numbers: positions among the call's inputs that hold numbers: they are no primals.
+        numbers: positions among the call's inputs that hold numbers, with the name of a floating-point one; they are
+            no primals.
+        reals: floating-point numbers that each call computes; tensors of them are the last primals.
         metas: what `output_metas` is where the graph's own metadata is symbolic and this plan is for given numbers.
         cloned: primals that the program calls `clone()` on: the caller may write to them before the backward.
     """
@@ -135,7 +138,8 @@ class Joint:
     autocast: bool
     cloned: frozenset[int] = frozenset()
     sizes: tuple[SizeInput, ...] = ()
-    numbers: frozenset[int] = frozenset()
+    numbers: Mapping[int, str] = field(default_factory=dict)
+    reals: tuple[Real, ...] = ()
     metas: tuple[TensorMeta, ...] | None = None
 
     @property

@@ -14,6 +14,7 @@ import torch
 from smelt.autograd.plan import Joint, SizeInput, SparseGradient, View
 from smelt.graph.meta import TensorMeta
 from smelt.graph.place import Step
+from smelt.shapes.real import evaluate_real
 from smelt.shapes.size import Size, Symbol, evaluate
 
 Program = Callable[[list[Any]], list[torch.Tensor]]
@@ -38,13 +39,22 @@ def wrap_sized(joint: Joint, forward: Program, backward: Program | None, wrap: W
             if len(plans) >= LIMIT:
                 plans.clear()
             plan = plans[values] = _plan(joint, forward, backward, wrap, values)
-        if joint.numbers:
-            if positions is None:
-                positions = [i for i in range(len(inputs)) if i not in joint.numbers]
-            return plan(*[inputs[i] for i in positions])
-        return plan(*inputs)
+        if not joint.numbers and not joint.reals:
+            return plan(*inputs)
+        if positions is None:
+            positions = [i for i in range(len(inputs)) if i not in joint.numbers]
+        return plan(*[inputs[i] for i in positions], *_reals(joint, inputs, values))
 
     return call
+
+
+def _reals(joint: Joint, inputs: Sequence[Any], values: tuple[int, ...]) -> list[torch.Tensor]:
+    """The floating-point numbers of a call as tensors."""
+    if not joint.reals:
+        return []
+    numbers: dict[Any, Any] = {each.symbol: value for each, value in zip(joint.sizes, values, strict=True)}
+    numbers |= {name: inputs[i] for i, name in joint.numbers.items() if name}
+    return [torch.tensor(evaluate_real(real, numbers), dtype=torch.float64) for real in joint.reals]
 
 
 def _reader(sizes: Sequence[SizeInput]) -> Callable[[Sequence[Any]], tuple[int, ...]]:
@@ -98,7 +108,8 @@ def in_numbers(joint: Joint, numbers: Mapping[Symbol, int]) -> Joint:
         gradients=fixed(joint.gradients),
         metas=fixed(joint.output_metas),
         sizes=(),
-        numbers=frozenset(),
+        numbers={},
+        reals=(),
     )
 
 

@@ -34,7 +34,7 @@ def wrap(joint: Joint, compiled_forward: Program, compiled_backward: Program | N
         compiled_forward: primals (and seed) -> program outputs, new values of written inputs, saved tensors.
         compiled_backward: saved tensors and tangents -> gradients; None when nothing is differentiable.
     """
-    if joint.sizes or joint.numbers:
+    if joint.sizes or joint.numbers or joint.reals:
         return wrap_sized(joint, compiled_forward, compiled_backward, wrap)
     forward = _run_seeded(compiled_forward) if joint.has_seed else compiled_forward
     if joint.autocast:

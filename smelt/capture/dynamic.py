@@ -19,6 +19,7 @@ from smelt.capture.guards import GuardList
 from smelt.capture.sources import Source
 from smelt.graph.meta import TensorMeta, channels_last_stride, contiguous_stride
 from smelt.shapes.assumptions import Assumptions
+from smelt.shapes.real import Real, leaves, real_text, sizes_in
 from smelt.shapes.size import IntLike, Size, Symbol, as_symbol, hint, substitute_names, symbols, text
 
 LEAST = 2
@@ -37,7 +38,7 @@ class Changes:
     """
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    numbers: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, int | float] = field(default_factory=dict)
     changing: set[tuple[str, int | None]] = field(default_factory=set)
     static: bool = False
 
@@ -47,9 +48,11 @@ class Changes:
         if len(before) == len(shape) and before != shape:
             self.changing |= {(source.text, d) for d, (a, b) in enumerate(zip(before, shape, strict=True)) if a != b}
 
-    def look_at_number(self, source: Source, number: int) -> None:
+    def look_at_number(self, source: Source, number: int | float) -> None:
         """Compare a number with what was seen before."""
-        if self.numbers.setdefault(source.text, number) != number:
+        if type(self.numbers.setdefault(source.text, number)) is not type(number):
+            return
+        if self.numbers[source.text] != number:
             self.changing.add((source.text, None))
 
 
@@ -77,6 +80,7 @@ class Sizes:
         self.owner = Assumptions(where)
         self.occurrences: list[tuple[Source, Source, Size]] = []  # tensor (or number), its size, the symbol
         self._by_hint: dict[int, list[Size]] = {}
+        self.reals: dict[str, Source] = {}
         self._ordered: list[tuple[Source, torch.Tensor]] = []
 
     # -- reading inputs -------------------------------------------------------------------------------------------
@@ -150,12 +154,18 @@ class Sizes:
         meta = TensorMeta(shape, tensor.dtype, made, tensor.device, bool(tensor.requires_grad))
         return Sized(tensor, pattern, wanted, meta)
 
-    def of_number(self, value: int, source: Source) -> Size | None:
-        """The symbol of an integer that was another one before; None when it is static."""
+    def of_number(self, value: int | float, source: Source) -> Size | Real | None:
+        """The symbol of a number that was another one before; None when it is static."""
         if self.changes.static or self.dynamic is False or not source.local:
             return None
         self.changes.look_at_number(source, value)
-        if (source.text, None) not in self.changes.changing or value < LEAST:
+        if (source.text, None) not in self.changes.changing:
+            return None
+        if isinstance(value, float):
+            real = self.owner.real(value)
+            self.reals[real.name] = source
+            return real
+        if value < LEAST:
             return None
         size = self.owner.symbol(value, LEAST)  # a number and a size that are equal now have little in common
         self.occurrences.append((source, source, size))
@@ -167,7 +177,7 @@ class Sizes:
         """Add the checks that the symbols need."""
         for source, tensor in self._ordered:
             guards.python(_InOrder(tensor), [source])
-        if not self.occurrences:
+        if not self.occurrences and not self.reals:
             return
         first: dict[Symbol, Source] = {}
         equal: list[tuple[Source, Source]] = []
@@ -180,7 +190,8 @@ class Sizes:
                 first[symbol] = source
         conditions = [_range(symbol) for symbol in first]
         conditions += [str(fact) for fact in self.owner.assumed]
-        guards.sizes({symbol.name: source for symbol, source in first.items()}, equal, conditions)
+        names = {symbol.name: source for symbol, source in first.items()} | self.reals
+        guards.sizes(names, equal, conditions or ["True"])
 
     def origin(self, symbol: Symbol) -> tuple[Source, Source]:
         """The input that shows a symbol, and the source of the number itself."""
@@ -193,6 +204,12 @@ class Sizes:
         """Python source of a size in residual code."""
         names = {s.name: self._read(s, fetched) for s in symbols(size)}
         return substitute_names(text(size), names)
+
+    def real_expression(self, real: Real, fetched: Callable[[Source], str]) -> str:
+        """Python source of a floating-point number in residual code."""
+        names = {s.name: self._read(s, fetched) for s in sizes_in(real)}
+        names |= {leaf.name: fetched(self.reals[leaf.name]) for leaf in leaves(real)}
+        return substitute_names(real_text(real), names)
 
     def _read(self, symbol: Symbol, fetched: Callable[[Source], str]) -> str:
         whole, source = self.origin(symbol)

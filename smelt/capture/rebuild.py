@@ -19,7 +19,7 @@ from smelt.capture.modules import ModuleSlice
 from smelt.capture.registry import TypeTable
 from smelt.capture.unknown_text import UnknownText
 from smelt.capture.values import CONSTANT_TYPES, LEAVES
-from smelt.graph.symint import from_torch, has_symint
+from smelt.graph.symint import as_real, from_torch, has_symint
 from smelt.graph.trace import TraceTensor
 
 BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
@@ -97,6 +97,8 @@ class Rebuild:
             return self.fetched(source)
         if kind is torch.SymInt:
             return self.vm.sizes.expression(from_torch(value), self.fetched)
+        if kind is torch.SymFloat:
+            return self.vm.sizes.real_expression(as_real(from_torch(value)), self.fetched)
         if kind is torch.Size and has_symint(tuple(value)):
             return f"{self.constant(torch.Size, 'Size')}([{', '.join(map(self, value))}])"
         if kind in LEAVES:

@@ -269,7 +269,7 @@ class Session:
         """
         if vm.sizes.owner.refused is not None:
             raise vm.sizes.owner.refused from None
-        if not vm.sizes.occurrences:
+        if not vm.sizes.occurrences and not vm.sizes.reals:
             return False
         place.changes.static = True
         log("sizes", lambda: f"{place.name} is captured with plain sizes: {error!r}")

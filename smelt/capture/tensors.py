@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +28,9 @@ from smelt.graph.answers import DataDependent
 from smelt.graph.meta import extent, meta_of
 from smelt.graph.modes import MODE_CHANGES
 from smelt.graph.schema import op_info
-from smelt.graph.symint import from_torch, to_torch
+from smelt.graph.symint import as_real, from_torch, to_torch
 from smelt.graph.trace import TraceMode, TraceTensor, trace_like
+from smelt.shapes.real import Real
 from smelt.shapes.size import Division, Factor, IntLike, Modulo, Size, as_symbol, key, of_factor
 
 READABLE = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -109,14 +111,12 @@ class Tensors:
         self._own(traced, node)
         return traced
 
-    def read_number(self, value: int, size: Size, source: Source) -> torch.SymInt:
+    def read_number(self, value: int | float, size: Size | Real, source: Source) -> Any:
         """A number that is not the same at every call, met at `source`, as an input of the graph."""
-        self.vm.guards.check(source, native.TYPE_IS, int)
+        self.vm.guards.check(source, native.TYPE_IS, type(value))
         node = self._placeholder(source, size)
         self.inputs.append(Input(value, source, node))
-        symbol = as_symbol(size)
-        assert symbol is not None
-        self._sizes[key(size)] = node
+        self._sizes[size.key if isinstance(size, Real) else key(size)] = node
         return to_torch(size)
 
     def _placeholder(self, source: Source, val: Any) -> fx.Node:
@@ -166,6 +166,20 @@ class Tensors:
             return self.size_node(of_factor(factor))
         compute = operator.mod if isinstance(factor, Modulo) else operator.floordiv
         return self._size_step("call_function", compute, (self.size_node(factor.of), self.size_node(factor.by)))
+
+    def real_node(self, real: Any) -> Any:
+        """A floating-point number as an argument of a node."""
+        if not isinstance(real, Real):
+            return self.size_node(real)
+        known = self._sizes.get(real.key)
+        if known is None:
+            compute = _OF_REALS.get(real.compute, real.compute)
+            assert compute is not None
+            known = self.graph.call_function(compute, tuple(map(self.real_node, real.args)))
+            self._first = self._first or known
+            known.meta["val"] = real
+            self._sizes[real.key] = known
+        return known
 
     def _size_step(self, kind: str, target: Any, args: tuple[Any, ...], size: Size | None = None) -> fx.Node:
         node = self.graph.create_node(kind, target, args)
@@ -361,6 +375,8 @@ class Tensors:
             return value
         if kind is torch.SymInt:
             return self.size_node(from_torch(value))
+        if kind is torch.SymFloat:
+            return self.real_node(as_real(from_torch(value)))
         if kind is slice:
             return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
         if isinstance(value, tuple):
@@ -415,6 +431,7 @@ def share_no_memory(*tensors: torch.Tensor) -> bool:
     return all(a[1] <= b[0] for held in ordered for a, b in pairwise(held))
 
 
+_OF_REALS: dict[Any, Callable[..., Any]] = {float: torch.sym_float, math.sqrt: torch.sym_sqrt}
 _getitem = operator.getitem
 _NOT_NAME = re.compile(r"\W+")
 _ATOMS = frozenset(
@@ -438,7 +455,7 @@ def _computes(node: fx.Node) -> bool:
     """A node that stands for work: not an input, a mode switch or the unpacking of a tuple."""
     if node.op not in ("call_function", "call_method") or node.target in MODE_CHANGES:
         return False
-    if isinstance(node.meta.get("val"), Size):
+    if isinstance(node.meta.get("val"), (Size, Real)):
         return False
     if node.target is not _getitem:
         return True

@@ -91,7 +91,7 @@ def is_bound(value: Any) -> bool:
 @READ(*PLAIN)
 def read_plain(vm: Any, value: Any, source: Source) -> Any:
     """Guard by type and equality; an integer that was another one before is a symbol."""
-    if type(value) is int:
+    if type(value) is int or type(value) is float:
         size = vm.sizes.of_number(value, source)
         if size is not None:
             return vm.tensors.read_number(value, size, source)

@@ -17,6 +17,7 @@ from smelt.graph.rules import rule_for
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.symbolic_rules import SYMBOLIC_RULES, written
 from smelt.graph.symint import has_size
+from smelt.shapes.real import Real
 from smelt.shapes.size import Size
 
 aten = torch.ops.aten
@@ -87,6 +88,8 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
 
     def to_meta(value: Any) -> Any:
         kind = type(value)
+        if kind is Real:  # metadata does not depend on it
+            return value.hint
         if issubclass(kind, PlacedTensor):
             # written arguments need memory of their own: kernels check overlap with the others
             return value.place.layout.fresh() if writes else value.place.layout.on_meta()

@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense, may_overlap
 from smelt.graph.place import PlacedTensor, layout_for
 from smelt.graph.schema import Kind, OpInfo
+from smelt.shapes.real import Real
 from smelt.shapes.size import Size, hint, known_at_most, known_equal, same, same_all
 
 aten = torch.ops.aten
@@ -83,7 +84,7 @@ def elementwise_in_place(func: OpOverload, args: Sequence[Any], kwargs: Any) -> 
 def _tiny(value: Any) -> Any:
     """A real tensor that promotes as `value` does: no elements, or one where `value` has no dimensions."""
     if not isinstance(value, PlacedTensor):
-        return hint(value) if type(value) is Size else value
+        return hint(value) if type(value) is Size else value.hint if type(value) is Real else value
     val = val_of(value)
     return _shared_tiny(val.dtype, len(val.shape))
 
@@ -119,7 +120,7 @@ def _number_operands(func: OpOverload, args: Sequence[Any]) -> bool:
     """True when a number stands where the operator takes a tensor: to PyTorch that is an operand of no dimensions."""
     parameters = func._schema.arguments
     return any(
-        isinstance(a, (int, float, complex, Size)) and "Tensor" in str(p.type)
+        isinstance(a, (int, float, complex, Size, Real)) and "Tensor" in str(p.type)
         for a, p in zip(args, parameters, strict=False)
     )
 

@@ -16,6 +16,8 @@ from torch._ops import OpOverload
 from smelt.graph.place import Layout, Place, PlacedTensor
 from smelt.graph.schema import OpInfo
 from smelt.graph.symint import has_size
+from smelt.shapes.real import Real
+from smelt.shapes.size import Size
 
 LIMIT = 64
 """Elements of the largest tensor whose values are followed: sizes and scales are small, computing them costs little."""
@@ -93,4 +95,6 @@ def _real(value: Any) -> Any:
         return found
     if isinstance(value, (list, tuple)):
         return type(value)(map(_real, value))
+    if isinstance(value, (Size, Real)):
+        raise _UnknownError
     return value

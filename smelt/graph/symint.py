@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from smelt.graph.meta import contiguous_stride, is_channels_last, is_dense
+from smelt.shapes.real import Real, make
 from smelt.shapes.size import IntLike, Size, hint, known_equal
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -107,7 +108,7 @@ class SizeNode:
     """What a SymInt, SymBool or SymFloat holds.
 
     Attributes:
-        value: a Size or number; a bool or Question for SymBool; a float, Size or Ratio for SymFloat.
+        value: a Size or number; a bool or Question for SymBool; a float, Size, Ratio or Real for SymFloat.
     """
 
     __slots__ = ("value", "kind")
@@ -227,6 +228,11 @@ class SizeNode:
         """A whole number below 2**53 is the same as a float."""
         return SizeNode(self.value if isinstance(self.value, _OPEN) else float(self.value), float)
 
+    def sym_sqrt(self) -> SizeNode:
+        return SizeNode(make(math.sqrt, as_real(self.value)), float)
+
+    sqrt = _sym_sqrt = sym_sqrt
+
     def sym_int(self) -> SizeNode:
         return self if self.kind is int else SizeNode(int(self.value), int)
 
@@ -280,7 +286,7 @@ class SizeNode:
     is_non_overlapping_and_dense_indicator = is_non_overlapping_and_dense
 
 
-_OPEN = (Size, Ratio, Question)
+_OPEN = (Size, Ratio, Question, Real)
 """Values that are not known before the compiled code runs."""
 
 
@@ -295,6 +301,8 @@ def _same(shape: Any, stride: Any, wanted: Any) -> bool:
 def _binary(name: str, compute: Callable[[Any, Any], Any]) -> None:
     def method(self: SizeNode, other: SizeNode) -> SizeNode:
         a, b = self.value, other.value
+        if compute is operator.pow and isinstance(a, Size) and not (type(b) is int and b >= 0):
+            return SizeNode(make(operator.pow, a, b), float)
         if self.kind is float or other.kind is float:
             return SizeNode(_on_floats(compute, a, b), float)
         out = compute(a, b)
@@ -308,6 +316,8 @@ def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     """Whole floats beside sizes are taken for integers, so that `size - 1.0` stays a size."""
     if not isinstance(a, _OPEN) and not isinstance(b, _OPEN):
         return compute(a, b)
+    if isinstance(a, Real) or isinstance(b, Real):
+        return make(operator.truediv if compute is _divided else compute, as_real(a), as_real(b))
     a, b = (int(n) if isinstance(n, float) and n.is_integer() else n for n in (a, b))
     if compute is _divided:
         return _divided(a, b)
@@ -322,7 +332,15 @@ def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
         return Ratio(b.number * a, b.size)
     if compute in (operator.add, operator.sub, operator.mul) and all(isinstance(n, (int, Size)) for n in (a, b)):
         return compute(a, b)
-    return compute(float(a), float(b))
+    return make(compute, as_real(a), as_real(b)) if compute in _ARITHMETIC else compute(float(a), float(b))
+
+
+_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.mod, operator.floordiv, operator.pow)
+
+
+def as_real(value: Any) -> Any:
+    """A quotient of sizes as the float that a program makes of it."""
+    return make(operator.truediv, value.number, value.size) if isinstance(value, Ratio) else value
 
 
 def _rounded(value: Any, rounding: Callable[[float], int]) -> Any:
@@ -346,7 +364,7 @@ def _divided(a: Any, b: Any) -> Any:
         return Ratio(a, b)
     if isinstance(a, Size) and isinstance(b, int) and 0 < b <= _FINE and b & (b - 1) == 0:
         return Ratio(a, b)
-    return float(a) / float(b)
+    return make(operator.truediv, as_real(a), as_real(b))
 
 
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -383,6 +401,8 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool | Question]] = {
 
 def _comparison(name: str, compare: Callable[[Any, Any], bool | Question]) -> None:
     def method(self: SizeNode, other: SizeNode) -> SizeNode:
+        if isinstance(self.value, (Real, Ratio)) or isinstance(other.value, (Real, Ratio)):
+            return SizeNode(getattr(operator, name)(as_real(self.value), as_real(other.value)), bool)
         a, b = (_comparable(n.value) for n in (self, other))
         return SizeNode(compare(a, b), bool)
 
@@ -402,8 +422,10 @@ for _name, _compare in _COMPARISONS.items():
 
 
 def to_torch(value: Any) -> Any:
-    """A Size as a SymInt, also inside lists and tuples; anything else as it is."""
+    """A Size as a SymInt, a Real as a SymFloat, also inside lists and tuples; anything else as it is."""
     kind = type(value)
+    if kind is Real:
+        return torch.SymFloat(SizeNode(value, float))
     if kind is Size:
         return torch.SymInt(SizeNode(value, int))
     if kind is list or kind is tuple or kind is torch.Size:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from smelt.base.errors import SmeltError, SpecializationError
+from smelt.base.errors import SmeltError, SpecializationError, Unsupported
+from smelt.shapes.real import Real, evaluate_real, real_text
 from smelt.shapes.size import (
     Bound,
     Division,
@@ -63,6 +65,34 @@ class Assumed(NamedTuple):
                 return a >= b
 
 
+class AssumedReal(NamedTuple):
+    """`left <sign> right` has this `answer`; the same for floating-point numbers, for which `not <` is not `>=`."""
+
+    sign: str
+    left: Any
+    right: Any
+    answer: bool
+    reason: str
+
+    def __str__(self) -> str:
+        asked = f"{real_text(self.left)} {self.sign} {real_text(self.right)}"
+        return asked if self.answer else f"not {asked}"
+
+    def holds(self, values: Mapping[Any, Any]) -> bool:
+        """Whether it is true for given values of symbols and leaves."""
+        compare = _COMPARISONS[self.sign]
+        return compare(evaluate_real(self.left, values), evaluate_real(self.right, values)) == self.answer
+
+
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+}
+
+
 class Assumptions:
     """Symbols, and what was assumed about them.
 
@@ -76,12 +106,14 @@ class Assumptions:
 
     def __init__(self, where: Callable[[], str] | None = None) -> None:
         self.symbols: list[Symbol] = []
-        self.assumed: list[Assumed] = []
+        self.assumed: list[Assumed | AssumedReal] = []
+        self._reals = 0
         self.where = where or (lambda: "")
         self.kept: set[Symbol] = set()
         self.refused: SpecializationError | None = None
         self.serial = next(_serials)
         self._answers: dict[tuple[str, str], bool] = {}
+        self._asked: set[str] = set()
         self._values: dict[Factor, IntLike] = {}
         self._least: list[tuple[IntLike, int]] = []
 
@@ -103,6 +135,28 @@ class Assumptions:
         if kept:
             self.kept.add(symbol)
         return of_factor(symbol)
+
+    def real(self, value: float) -> Real:
+        """A new floating-point input whose value in the example is `value`."""
+        self._reals += 1
+        return Real(None, (), self, f"f{self._reals - 1}", value)
+
+    def decide_real(self, sign: str, a: Any, b: Any) -> bool:
+        """Whether a comparison holds for the example; from now on it has to."""
+        left, right = (v.hint if isinstance(v, Real) else hint(v) for v in (a, b))
+        fact = AssumedReal(sign, a, b, bool(_COMPARISONS[sign](left, right)), self.where())
+        if str(fact) not in self._asked:
+            self._asked.add(str(fact))
+            self.assumed.append(fact)
+        return fact.answer
+
+    def pin_real(self, value: Real) -> float:
+        """The example's value as a plain number: from now on it has to be that."""
+        number = float(value.hint)
+        if number != number:
+            raise Unsupported("a number that is not a number steers the program", why="nan equals nothing")
+        self.decide_real("==", value, number)
+        return number
 
     def decide(self, sign: str, a: IntLike, b: IntLike) -> bool:
         """Whether `a < b` or `a == b`: by proof, by an earlier answer, or by the example and a new assumption."""

@@ -320,7 +320,7 @@ def substitute_names(source: str, names: Mapping[str, str]) -> str:
     return _NAME.sub(lambda found: names.get(found.group(), found.group()), source)
 
 
-_NAME = re.compile(r"\bs\d+\b")
+_NAME = re.compile(r"\b[fs]\d+\b")
 
 
 def hint(value: IntLike) -> int:

@@ -213,3 +213,61 @@ def test_the_whole_stack_of_aot():
         for a, b in zip(*found, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
     assert smelt.stats()["graphs"] == 1
+
+
+def test_floats_that_change():
+    """A learning rate is an input of the graph from its second value on."""
+
+    def step(x, g, lr, decay):
+        new = x - lr * (g + decay * x) / (1 - lr**2)
+        return new, lr * 0.5, new * (x.shape[0] ** -0.5)
+
+    x, g = torch.randn(4), torch.randn(4)
+    check(step, [(x, g, lr, 0.25) for lr in (0.1, 0.2, 1e-3, 0.7, 0.05)], limit=2, fullgraph=True)
+
+
+def test_a_branch_on_a_float_is_guarded():
+    def fn(x, p):
+        return x * p if p > 0.5 else x / (p + 1)
+
+    x = torch.randn(4)
+    check(fn, [(x, p) for p in (0.75, 0.9, 0.6, 0.1, 0.2, 0.8)], limit=4, fullgraph=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+def test_a_float_does_not_widen(dtype):
+    def fn(x, p):
+        return x * p, p - x, x / p, x + p, x**p, torch.full_like(x, 2) * p, (x > p).sum()
+
+    for backend in ("eager", "aot_eager"):
+        x = torch.arange(1, 9).to(dtype)
+        run = smelt.compile(fn, backend=backend, fullgraph=True)
+        for p in (1.5, 2.5, 0.3):
+            for ours, expected in zip(run(x, p), fn(x, p), strict=True):
+                assert ours.dtype == expected.dtype
+                torch.testing.assert_close(ours, expected)
+
+
+def test_floats_through_gradients():
+    smelt.reset()
+    layer = nn.Linear(3, 3)
+
+    def fn(x, scale):
+        return (layer(x) * scale).tanh().sum() * scale
+
+    run = smelt.compile(fn, backend="aot_eager", fullgraph=True)
+    for scale in (0.5, 0.75, 2.0, -1.0):
+        x = torch.randn(2, 3)
+        found = [torch.autograd.grad(f(x, scale), list(layer.parameters())) for f in (run, fn)]
+        torch.testing.assert_close(*found)
+    assert smelt.stats()["graphs"] == 2
+
+
+def test_a_size_becomes_a_float():
+    def fn(x):
+        return x / x.shape[0], (x @ x.T) * x.shape[1] ** -0.5, x * (x.shape[0] / 3)
+
+    check(fn, sized((4, 6), (6, 8), (5, 10)), limit=1, fullgraph=True, dynamic=True)
+    run = smelt.compile(fn, backend="aot_eager", fullgraph=True, dynamic=True)
+    for (x,) in sized((4, 6), (6, 8), (5, 10)):
+        torch.testing.assert_close(run(x), fn(x), rtol=0, atol=0)

@@ -1,0 +1,188 @@
+"""Floating-point numbers that are known when compiled code runs: learning rates, scales, what a program makes of sizes.
+
+A `Real` is an expression over numbers among the inputs and symbolic sizes. It computes as Python's float does. A
+comparison is answered for the example at hand and becomes an assumption; `float(real)` pins it to the example's value.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from smelt.shapes.size import Size, evaluate, hint, key, symbols, text
+
+if TYPE_CHECKING:
+    from smelt.shapes.assumptions import Assumptions
+
+_SIGNS = {
+    operator.add: "({} + {})",
+    operator.sub: "({} - {})",
+    operator.mul: "({} * {})",
+    operator.truediv: "({} / {})",
+    operator.floordiv: "({} // {})",
+    operator.mod: "({} % {})",
+    operator.pow: "({} ** {})",
+    operator.neg: "(-{})",
+    operator.abs: "abs({})",
+    math.sqrt: "({} ** 0.5)",
+    float: "float({})",
+}
+
+
+class Real:
+    """`compute(*args)` over Reals, Sizes and numbers; a leaf has a `name` instead.
+
+    Attributes:
+        hint: the value in the example.
+        owner: the assumptions that answer questions about it.
+        key: identity as text.
+    """
+
+    __slots__ = ("compute", "args", "name", "hint", "owner", "key")
+
+    def __init__(
+        self,
+        compute: Callable[..., Any] | None,
+        args: tuple[Any, ...],
+        owner: Assumptions,
+        name: str = "",
+        value: Any = 0,
+    ) -> None:
+        self.compute, self.args, self.owner, self.name = compute, args, owner, name
+        self.hint: Any = value if compute is None else compute(*map(_hint, args))
+        self.key = f"{name}@{owner.serial}" if compute is None else _SIGNS[compute].format(*map(_key, args))
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __add__(self, other: Any) -> Any:
+        return make(operator.add, self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return make(operator.add, other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return make(operator.sub, self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return make(operator.sub, other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return make(operator.mul, self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return make(operator.mul, other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return make(operator.truediv, self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return make(operator.truediv, other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return make(operator.floordiv, self, other)
+
+    def __mod__(self, other: Any) -> Any:
+        return make(operator.mod, self, other)
+
+    def __pow__(self, other: Any) -> Any:
+        return make(operator.pow, self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return make(operator.pow, other, self)
+
+    def __neg__(self) -> Any:
+        return make(operator.neg, self)
+
+    def __abs__(self) -> Any:
+        return make(operator.abs, self)
+
+    def __lt__(self, other: Any) -> bool:
+        return self.owner.decide_real("<", self, other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self.owner.decide_real(">", self, other)
+
+    def __le__(self, other: Any) -> bool:
+        return self.owner.decide_real("<=", self, other)
+
+    def __ge__(self, other: Any) -> bool:
+        return self.owner.decide_real(">=", self, other)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return self.hint == self.hint
+        if isinstance(other, Real) and other.key == self.key:
+            return self.hint == self.hint
+        return self.owner.decide_real("==", self, other) if isinstance(other, (int, float, Real, Size)) else False
+
+    def __bool__(self) -> bool:
+        return self != 0.0
+
+    def __float__(self) -> float:
+        return self.owner.pin_real(self)
+
+    def __str__(self) -> str:
+        return real_text(self)
+
+    __repr__ = __str__
+
+
+def make(compute: Callable[..., Any], *args: Any) -> Any:
+    """`compute(*args)` as a Real.
+
+    Raises:
+        TypeError: it is no float (a complex root): the caller's program raises what eager would, on the example.
+    """
+    owner = next((a.owner for a in args if isinstance(a, (Real, Size))), None)
+    if owner is None:
+        return compute(*args)
+    if not all(isinstance(a, (Real, Size, int, float)) for a in args):
+        return NotImplemented
+    return Real(compute, args, owner)
+
+
+def _hint(value: Any) -> Any:
+    return value.hint if isinstance(value, Real) else hint(value) if isinstance(value, Size) else value
+
+
+def _key(value: Any) -> str:
+    return value.key if isinstance(value, Real) else key(value) if isinstance(value, Size) else repr(value)
+
+
+def real_text(value: Any) -> str:
+    """Python source over the names of symbols and leaves."""
+    if isinstance(value, Size):
+        return f"({text(value)})"
+    if not isinstance(value, Real):
+        return repr(value)
+    if value.compute is None:
+        return value.name
+    return _SIGNS[value.compute].format(*map(real_text, value.args))
+
+
+def leaves(value: Any) -> set[Real]:
+    """The inputs that a Real is made of."""
+    if not isinstance(value, Real):
+        return set()
+    return {value} if value.compute is None else set().union(*map(leaves, value.args))
+
+
+def sizes_in(value: Any) -> set[Any]:
+    """The symbols of the sizes in a Real."""
+    if isinstance(value, Size):
+        return set(symbols(value))
+    return set().union(*map(sizes_in, value.args)) if isinstance(value, Real) and value.args else set()
+
+
+def evaluate_real(value: Any, numbers: Mapping[Any, Any]) -> Any:
+    """The number, for given values of leaves (by name) and of symbols."""
+    if isinstance(value, Size):
+        return evaluate(value, numbers)
+    if not isinstance(value, Real):
+        return value
+    if value.compute is None:
+        return numbers[value.name]
+    return value.compute(*(evaluate_real(a, numbers) for a in value.args))
