@@ -307,7 +307,7 @@ def _binary(name: str, compute: Callable[[Any, Any], Any]) -> None:
             return SizeNode(_on_floats(compute, a, b), float)
         out = compute(a, b)
         kind = bool if isinstance(out, Question) else int if isinstance(out, Size) else type(out)
-        return SizeNode(out, float if isinstance(out, Ratio) else kind)
+        return SizeNode(out, float if isinstance(out, (Ratio, Real)) else kind)
 
     setattr(SizeNode, name, method)
 
