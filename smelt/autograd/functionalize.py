@@ -38,6 +38,7 @@ class GraphRecorder:
         graph: the graph so far.
         root: the module that will own the constants.
         origin: name of the torch-level node that is running; becomes `node.meta["from"]`.
+        checkpoint: the `torch.utils.checkpoint` region of that node; becomes `node.meta["checkpoint"]`.
         backward: the autograd engine is running; becomes `node.meta["backward"]`.
         cloned: memory that the program copies by `clone()`; the graph, whose values never change, has no copy.
     """
@@ -46,6 +47,7 @@ class GraphRecorder:
         self.graph = fx.Graph()
         self.root = torch.nn.Module()
         self.origin: str | None = None
+        self.checkpoint: int | None = None
         self.backward = False
         self.cloned: set[Storage] = set()
         self.reals: dict[str, tuple[Real, fx.Node]] = {}
@@ -144,6 +146,8 @@ class GraphRecorder:
         meta["val"] = vals
         if self.origin is not None:
             meta["from"] = self.origin
+        if self.checkpoint is not None and not self.backward:
+            meta["checkpoint"] = self.checkpoint
         if self.backward:
             meta["backward"] = True
         if random:

@@ -336,7 +336,7 @@ def run_graph(gm: fx.GraphModule, inputs: Sequence[Any], rec: GraphRecorder | No
             (result,) = args
             return list(result) if isinstance(result, (list, tuple)) else [result]
         if rec is not None:
-            rec.origin = node.name
+            rec.origin, rec.checkpoint = node.name, node.meta.get("checkpoint")
         env[node] = _run_node(gm, node, args, fx.node.map_arg(node.kwargs, env.__getitem__))
     return []
 

@@ -84,6 +84,7 @@ class _Split:
         self.early = [n for n in self.nodes if n in needed and n not in self.late]
         self.needed = needed
         self.direct = {g for g in _nodes(self.gradients) if g not in self.late}  # gradients that need no tangent
+        self.results = set(_nodes(self.values))
         self.costs = Costs(self.nodes[:-1], self.needed_forward, _nodes(self.values))
 
     # -- choosing
@@ -92,7 +93,7 @@ class _Split:
         """The values to save, in graph order."""
         if not self.early:
             return []
-        keep = [self.costs.keep(n) for n in self.early]
+        keep = [math.inf if self._inside(n) else self.costs.keep(n) for n in self.early]
         again = [self.costs.again(n) if n in self.needed_forward else 0.0 for n in self.early]
         fastest = self._cut(keep, self._penalties(again, heavy=math.inf))
         if budget >= 1.0:
@@ -108,10 +109,20 @@ class _Split:
             if node in self.needed_forward:
                 if node.op != "call_function" or never_twice(node):
                     cost = math.inf
+                elif "checkpoint" in node.meta:
+                    cost = min(cost, 1.0)  # the program asked for it
                 elif heavy is not None and is_heavy(node):
                     cost = heavy
             penalties.append(cost)
         return penalties
+
+    def _inside(self, node: Node) -> bool:
+        """Whether a value is inside of a `checkpoint` call, and no result of it."""
+        region = node.meta.get("checkpoint")
+        if region is None or node.op != "call_function" or never_twice(node) or node in self.results:
+            return False
+        users = (user for user in node.users if user in self.needed_forward)
+        return all(user.meta.get("checkpoint") == region for user in users)
 
     def _within(
         self, target: float, keep: Sequence[float], again: Sequence[float], fastest: list[Node], least: list[Node]

@@ -37,6 +37,12 @@ disable_autocast = torch._C._DisableAutocast
 """Context manager: operators are not cast, whatever autocast region is active."""
 
 
+def saved_tensor_hooks() -> object | None:
+    """The innermost pair of `torch.autograd.graph.saved_tensors_hooks` that is active; None without one."""
+    found: object | None = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return found
+
+
 without_torch_function = torch._C.DisableTorchFunctionSubclass
 """Context in which attributes and methods of tensor subclasses are read without their `__torch_function__`."""
 

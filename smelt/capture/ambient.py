@@ -13,12 +13,27 @@ from typing import Any
 import torch
 from torch import fx
 
+from smelt.base import torch_c
 from smelt.capture import _native as native
 from smelt.graph import modes
 
 DEVICES = ("cpu", "cuda")
 
 Modes = tuple[Any, ...]
+
+
+@contextmanager
+def outside_saved_tensor_hooks() -> Iterator[None]:
+    """Hooks on what autograd saves belong to the program (checkpoint counts with them): they see no trace tensors."""
+    if torch_c.saved_tensor_hooks() is None:
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(_same, _same):  # only the innermost pair is asked
+        yield
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def present_modes() -> Modes:

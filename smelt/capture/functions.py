@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import types
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.utils.checkpoint
+from torch.utils.checkpoint import noop_context_fn
 
+from smelt.base import torch_c
 from smelt.capture import _native as native
+from smelt.capture import calls
 from smelt.capture.behalf import on_behalf
 from smelt.capture.breaks import Break, UserError
 from smelt.capture.registry import special
 from smelt.capture.torch_calls import call_torch
+from smelt.graph.trace import TraceTensor
 
 
 class FunctionApply:
@@ -48,10 +54,35 @@ def apply_function(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 @special(torch.utils.checkpoint.checkpoint)
 def checkpoint(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`checkpoint(function, *args)`: the partitioner decides what is recomputed, so the function is just called."""
+    """`checkpoint(function, *args)`: the function is called, and what it computes is marked to be computed again."""
+    given = dict(kwargs)
+    own = {name: given.pop(name) for name in _OWN if name in given}
+    if own.get("context_fn", noop_context_fn) is not noop_context_fn:
+        raise Break("checkpoint with context_fn", "its contexts are entered once more while gradients are computed")
+    reentrant = own.get("use_reentrant")
+    if reentrant is None:
+        calls.defer(vm, warnings.warn, (_UNSAID,), {})
+        reentrant = True
     function, *rest = args
-    own = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
-    return vm.call(function, tuple(rest), {k: v for k, v in kwargs.items() if k not in own})
+    if given and reentrant:
+        raise UserError(ValueError("Unexpected keyword arguments: " + ",".join(given)))
+    detached = reentrant and not any(type(a) is TraceTensor and a.requires_grad for a in rest)
+    before, outer = torch.is_grad_enabled(), vm.tensors.region
+    if detached and before:  # it runs below autograd, whatever parameters the function holds
+        vm.ambient.switch(torch_c.set_grad_enabled, (False,), {})
+    if outer is None:
+        vm.tensors.region = next(_regions)
+    try:
+        return vm.call(function, tuple(rest), given)
+    finally:
+        vm.tensors.region = outer
+        if detached and before:
+            vm.ambient.switch(torch_c.set_grad_enabled, (True,), {})
+
+
+_OWN = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+_UNSAID = "torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly."
+_regions = itertools.count()
 
 
 # -- in eager: between two graphs, with what they compute later captured as well -----------------------------------

@@ -70,7 +70,7 @@ def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -
     more, one by one, in eager and on copies of what they may write to. Where that is not possible, or none fails, the
     error stays as it is.
     """
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or not _repeatable(gm):
+    if type(error) not in (IndexError, RuntimeError) or not _repeatable(gm):  # others come from hooks, or from memory
         raise error
     found = native.quiet_call(_first_failing, gm, inputs)
     if found is None:

@@ -42,7 +42,7 @@ from smelt.capture import (
     policy,
     sources,
 )
-from smelt.capture.ambient import outside_inference_mode
+from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
 from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError
 from smelt.capture.dynamic import Changes
 from smelt.capture.frames import Frame, Unread, slot_names
@@ -176,7 +176,7 @@ class Session:
             log("recompiles", lambda: f"{place.name}: " + "; ".join(read.failing(v) for v in place.versions))
         started = time.perf_counter()
         try:
-            with no_collection(), outside_inference_mode():
+            with no_collection(), outside_inference_mode(), outside_saved_tensor_hooks():
                 self._capture(key, place, begin)
         finally:
             spend("capture", time.perf_counter() - started - self._compiling)

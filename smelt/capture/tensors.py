@@ -55,6 +55,7 @@ class Tensors:
         made: the tensor that each node made; writers: the nodes that wrote to a storage, by its identity.
         writes: True once a node wrote to a tensor in place.
         ops: nodes that compute.
+        region: number of the `checkpoint` call that the program is in; becomes `node.meta["checkpoint"]`.
     """
 
     def __init__(self, vm: Any) -> None:
@@ -67,6 +68,7 @@ class Tensors:
         self.nodes: dict[int, fx.Node] = {}
         self.made: dict[fx.Node, TraceTensor] = {}
         self.real: dict[int, torch.Tensor] = {}
+        self.region: int | None = None
         self._alive: list[Any] = []
         self._leaves: set[int] = set()
         self.writers: dict[int, list[fx.Node]] = {}
@@ -286,6 +288,8 @@ class Tensors:
             node = self.graph.create_node("call_function", target, *arguments)
         if self._first is None:
             self._first = next(n for n in self.graph.nodes if n.op != "placeholder")
+        if self.region is not None:
+            node.meta["checkpoint"] = self.region
         node.meta["at"] = self.vm.where()
         node.meta["callers"] = self.vm.frames[-1].callers if self.vm.frames else None
         return node
