@@ -1,13 +1,16 @@
 """Programs with symbolic sizes: compiled once, run at many sizes, against the prims' eager references."""
 
 import pytest
+from torch import fx
 
 from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.codegen.host import Rendered
 from smelt.pipeline import render
 from smelt.program import load
+from smelt.shapes.assumptions import Assumptions
 from tests.loops.graphs import real_inputs, run_eager
+from tests.loops.random_graphs import SymbolicRandomGraph
 from tests.loops.symbolic import SymbolicBuilder, assert_close, at_sizes
 from tests.loops.symbolic_programs import PROGRAMS
 
@@ -38,6 +41,27 @@ def check(
             assert_close(program(boxed), want, tolerance)
             assert boxed == []
     return rendered
+
+
+def run_at(gm: fx.GraphModule, known: Assumptions, sizes: list[tuple[int, int]], high: int, tolerance: float) -> int:
+    """Compile once and compare at every tuple of sizes that the assumptions allow; how many those were."""
+    program = load(render(gm, Options(), Report("test"), "forward"), Options())
+    done = 0
+    for numbers in sizes:
+        if not all(fact.holds(dict(zip(known.symbols, numbers, strict=True))) for fact in known.assumed):
+            continue
+        static = at_sizes(gm, numbers)
+        inputs = real_inputs(static, high)
+        assert_close(program([*inputs, *numbers]), run_eager(static, inputs), tolerance)
+        done += 1
+    return done
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_graphs(seed: int):
+    made = SymbolicRandomGraph(seed, big=seed % 4 == 3)
+    gm = made.build()
+    run_at(gm, made.g.known, [(3, 5), (2, 2), (7, 4), (5, 67), (12, 70), (130, 3)], 1000, 2e-3)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

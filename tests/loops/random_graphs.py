@@ -8,7 +8,9 @@ import random
 import torch
 from torch import fx
 
+from smelt.shapes.size import IntLike, Size, content, hint, is_symbolic
 from tests.loops.graphs import GraphBuilder, layer_norm, repeated, shape_of, softmax
+from tests.loops.symbolic import SymbolicBuilder
 
 SHAPES = [(4, 6, 8), (24, 8), (3, 5), (192,), (2, 3, 16), (4, 48), (1, 7), (5, 1, 4), (40, 33), ()]
 BIG_SHAPES = [(64, 512), (8, 64, 96), (2, 16, 40, 40), (300, 130), (40000,), (3, 20000), (788, 48), (512, 4, 24)]
@@ -23,11 +25,11 @@ class RandomGraph:
 
     def __init__(self, seed: int, dtype: torch.dtype = torch.float32, big: bool = False) -> None:
         self.rng = random.Random(seed)
-        self.g = GraphBuilder()
+        self.g = self.builder(big)
         self.dtype = dtype
         self.pool: list[fx.Node] = []
         self.seed_input = self.g.input(dtype=torch.int64)
-        shape = self.rng.choice(BIG_SHAPES if big else SHAPES[:9])
+        shape = self.rng.choice(self.shapes(big))
         self.limit = 200_000 if big else 60_000
         for _ in range(self.rng.randint(1, 3)):
             stride = None
@@ -41,21 +43,44 @@ class RandomGraph:
                     step *= shape[d]
             self.pool.append(self.g.input(*shape, dtype=dtype, stride=stride))
 
+    def builder(self, big: bool) -> GraphBuilder:
+        return GraphBuilder()
+
+    def shapes(self, big: bool) -> list[tuple[IntLike, ...]]:
+        return list(BIG_SHAPES if big else SHAPES[:9])
+
+    def mean(self, total: fx.Node, count: IntLike) -> fx.Node:
+        return self.g.div(total, count) if isinstance(count, Size) else self.g.mul(total, 1 / count)
+
     def pick(self) -> fx.Node:
         return self.rng.choice(self.pool[-8:])
 
     def build(self, steps: int = 12) -> fx.GraphModule:
         for _ in range(steps):
             new = self.step()
-            if math.prod(shape_of(new)) <= self.limit:
+            if hint(math.prod(shape_of(new))) <= self.limit:
                 self.pool.append(new)
         outputs = {n: None for n in self.rng.sample(self.pool, min(len(self.pool), self.rng.randint(1, 5)))}
         outputs[self.pool[-1]] = None
         return self.g.build(*outputs)
 
+    def below(self, size: IntLike) -> int:
+        """Indices that a dimension of this size has whatever its symbols are."""
+        return 1 if isinstance(size, Size) else min(4, size)
+
+    def regrouped(self, shape: tuple[IntLike, ...]) -> tuple[IntLike, ...]:
+        """Another shape of as many elements: neighbours joined, or a dimension split."""
+        d = self.rng.randrange(len(shape))
+        if self.rng.random() < 0.5 and len(shape) > 1:
+            d = max(d, 1)
+            return (*shape[: d - 1], shape[d - 1] * shape[d], *shape[d + 1 :])
+        inner = self.rng.choice([n for n in range(1, content(shape[d]) + 1) if content(shape[d]) % n == 0])
+        pair = (shape[d] // inner, inner)
+        return (*shape[:d], *(pair if self.rng.random() < 0.5 else pair[::-1]), *shape[d + 1 :])
+
     def like(self, shape: tuple[int, ...]) -> fx.Node:
         """A value of the shape: from the pool, or broadcast from something smaller, or new."""
-        same = [v for v in self.pool if shape_of(v) == shape]
+        same = [v for v in self.pool if str(shape_of(v)) == str(shape)]
         if same and self.rng.random() < 0.8:
             return self.rng.choice(same)
         if shape and self.rng.random() < 0.7:
@@ -91,14 +116,16 @@ class RandomGraph:
                 return g.where(g.lt(x, self.like(shape)), x, self.like(shape))
             case "reduce" if rank:
                 dims = tuple(sorted(rng.sample(range(rank), rng.randint(1, rank))))
-                return g.mul(g.sum(x, dims), 1 / math.prod(shape[d] for d in dims))
-            case "amax" if rank and math.prod(shape):
+                return self.mean(g.sum(x, dims), math.prod(shape[d] for d in dims))
+            case "amax" if rank and hint(math.prod(shape)):
                 dims = tuple(sorted(rng.sample(range(rank), rng.randint(1, rank))))
                 return getattr(g, rng.choice(["amax", "amin"]))(x, dims)
             case "keep" if rank:
                 dims = tuple(sorted(rng.sample(range(rank), rng.randint(1, rank))))
-                mean = g.mul(g.sum(x, dims), 1 / math.prod(shape[d] for d in dims))
+                mean = self.mean(g.sum(x, dims), math.prod(shape[d] for d in dims))
                 return g.sub(x, repeated(g, mean, shape, dims))
+            case "reshape" if is_symbolic(shape):
+                return g.reshape(x, self.regrouped(shape))
             case "reshape" if rank:
                 total = math.prod(shape)
                 first = rng.choice([d for d in range(1, total + 1) if total % d == 0])
@@ -108,8 +135,10 @@ class RandomGraph:
             case "permute" if rank > 1:
                 return g.permute(x, tuple(rng.sample(range(rank), rank)))
             case "slice" if rank:
-                starts = tuple(rng.randint(0, n // 2) for n in shape)
-                stops = tuple(rng.randint(a + 1, n) for a, n in zip(starts, shape, strict=True))
+                starts = tuple(rng.randint(0, 1 if isinstance(n, Size) else n // 2) for n in shape)
+                stops = tuple(
+                    n if isinstance(n, Size) else rng.randint(a + 1, n) for a, n in zip(starts, shape, strict=True)
+                )
                 return g.slice(x, starts, stops, tuple(rng.choice([1, 1, 2]) for _ in shape))
             case "flip" if rank:
                 return g.flip(x, (rng.randrange(rank),))
@@ -120,7 +149,7 @@ class RandomGraph:
                 return g.cat((x, self.like(shape), x)[: rng.randint(2, 3)], rng.randrange(rank))
             case "softmax" if rank:
                 return softmax(g, x, rng.randrange(rank))
-            case "norm" if rank and shape[-1] > 1:
+            case "norm" if rank and hint(shape[-1]) > 1:
                 w, b = g.input(shape[-1], dtype=self.dtype), g.input(shape[-1], dtype=self.dtype)
                 return layer_norm(g, g.add(x, self.like(shape)), w, b)[rng.choice([0, 0, 0, 1])]
             case "dropout":
@@ -129,17 +158,39 @@ class RandomGraph:
             case "gather" if rank:
                 dim = rng.randrange(rank)
                 index = g.input(*shape, dtype=torch.int64)
-                return g.gather(x, dim, g.remainder(index, min(4, shape[dim])))
+                return g.gather(x, dim, g.remainder(index, self.below(shape[dim])))
             case "select" if rank:
                 dim = rng.randrange(rank)
                 index = g.input(5, dtype=torch.int64)
-                return g.index_select(x, dim, g.remainder(index, min(4, shape[dim])))
+                return g.index_select(x, dim, g.remainder(index, self.below(shape[dim])))
             case "scatter" if rank:
                 dim = rng.randrange(rank)
-                index = g.remainder(g.input(*shape, dtype=torch.int64), min(4, shape[dim]))
+                index = g.remainder(g.input(*shape, dtype=torch.int64), self.below(shape[dim]))
                 return g.scatter_add(self.like(shape), dim, index, x)
             case "broadcast" if rank < 3:
                 return g.broadcast_in_dim(x, (3, *shape), tuple(range(1, rank + 1)))
             case "convert":
                 return g.convert(g.convert(x, torch.bfloat16), self.dtype)
         return g.add(x, 1.0)
+
+
+class SymbolicRandomGraph(RandomGraph):
+    """The same over two symbolic sizes. `g.known` holds what building it assumed."""
+
+    def builder(self, big: bool) -> SymbolicBuilder:
+        return SymbolicBuilder(*((12, 70) if big else (3, 5)))
+
+    def shapes(self, big: bool) -> list[tuple[IntLike, ...]]:
+        b, t = self.g.symbols
+        return [
+            (b, t, 8),
+            (b * t, 24),
+            (b, 3, t),
+            (t, b),
+            (b * t * 6,),
+            (b, t),
+            (t, 40),
+            (t,),
+            (b, 4, t, t),
+            (b, 16, 9, t),
+        ]
