@@ -72,7 +72,9 @@ def _mm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 def _cat(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     tensors, dim = [val_of(t) for t in args[0]], args[1] if len(args) > 1 else 0
     if len({t.ndim for t in tensors}) > 1 and len({t.dtype for t in tensors}) == 1:
-        tensors = [t for t in tensors if not same_all(t.shape, (0,))] or tensors  # an empty list of numbers adds nothing
+        tensors = [
+            t for t in tensors if not same_all(t.shape, (0,))
+        ] or tensors  # an empty list of numbers adds nothing
     first = tensors[0]
     if kwargs or not first.shape or len({t.ndim for t in tensors}) > 1 or len({t.dtype for t in tensors}) > 1:
         return None

@@ -14,10 +14,11 @@ from smelt.schedule.memory import ALIGN, plan_memory
 from smelt.schedule.order import Unit, order_units
 from smelt.schedule.plan import Schedule, schedule
 from smelt.schedule.realize import realize
-from smelt.schedule.split import part_size
+from smelt.schedule.split import part_size, rows_per_part
 from smelt.shapes.expr import Var
 from tests.loops import graphs
 from tests.loops.graphs import GraphBuilder
+from tests.loops.symbolic import SymbolicBuilder, at_sizes
 
 
 def plan_of(g: GraphBuilder, *outputs: object) -> Schedule:
@@ -156,3 +157,26 @@ def test_bool_and_int_layouts_are_kept():
     plan = plan_of(g, g.gt(x, 0.0))
     assert plan.strides["gt"] == (1, 4)
     assert plan.program.nodes["gt"].meta.dtype is torch.bool
+
+
+def test_parts_of_symbolic_sizes_fuse_as_those_of_numbers():
+    g = SymbolicBuilder(8, 64)
+    b, t = g.symbols
+    x, grad, w, mean, rstd = g.input(b, t, 96), g.input(b, t, 96), g.input(96), g.input(b, t), g.input(b, t)
+    gm = g.build(*graphs.layer_norm_backward(g, grad, x, mean, rstd, w))
+    plans = schedule(lower(gm), Options()), schedule(lower(at_sizes(gm, (8, 64))), Options())
+    sizes = [sorted(len(group.members) for group in plan.groups.values()) for plan in plans]
+    assert sizes[0] == sizes[1] == [1, 1, max(sizes[0])]
+    (limited,) = [group for group in plans[0].groups.values() if group.limits]
+    ((low, (high, total)),) = limited.limits.items()
+    assert low.size == 32 and str(high.size) == "((s0*s1 + 31) // 32)" and str(total) == "s0*s1"
+    assert limited.roles[low] is Role.FOLDED and limited.roles[high] is Role.KEPT
+    assert g.known.assumed == []
+
+
+def test_parts_of_a_symbolic_size():
+    g = SymbolicBuilder(64)
+    (n,) = g.symbols
+    assert rows_per_part(n, 50) == 32
+    assert rows_per_part(n * 48, 50) == 48
+    assert rows_per_part(7, 1) == 1
