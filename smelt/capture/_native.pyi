@@ -11,7 +11,7 @@ Words used below
     flat          a function without defaults, *args, **kwargs, keyword-only arguments or free variables.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, Literal, Self, TypeAlias, final
 
@@ -164,6 +164,23 @@ def resume(
 
     Raises:
         ValueError: lengths that do not fit the code or the point.
+    """
+
+def generator_at(
+    code: CodeType,
+    globals: dict[str, Any],
+    slots: list[Any],
+    stack: list[Any],
+    offset: int,
+    delegating: bool,
+    /,
+) -> Generator[Any, Any, Any]:
+    """A generator of `code` that is suspended: what it runs next is at `offset` (-1: it has not started).
+
+    `slots` and `stack` are as for `resume`; `delegating`: it stands in a `yield from`.
+
+    Raises:
+        ValueError: lengths that do not fit the code.
     """
 
 def set_watch_callback(cb: Callable[[], None] | None) -> None:

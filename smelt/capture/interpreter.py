@@ -140,7 +140,6 @@ class Interpreter:
                 try:
                     handler, arg = instructions[pc]
                     if handler(self, frame, arg) is not None:
-                        self._close_generators()
                         return None
                 except UserError as error:
                     raised.setdefault(id(error.error), steps - 1)
@@ -151,7 +150,6 @@ class Interpreter:
                     made = [raised[id(e)] for e in frame.handled if id(e) in raised and id(e) not in self.sources]
                     if made:  # let it be raised in earnest: it needs its traceback
                         raise Restart(min(made), stop) from None
-                    self._close_generators()
                     if self.work != work:
                         raise Restart(steps - 1, stop) from None
                     frame.pc, frame.stack, frame.kw_names = pc, stack, names
@@ -159,14 +157,17 @@ class Interpreter:
         finally:
             self.frames.pop()
 
-    def _close_generators(self) -> None:
+    def close_generators(self, kept: Callable[[Any], bool]) -> None:
         """Generators that the frame leaves in the middle of a `try` run its end when Python drops them.
 
+        Args:
+            kept: says of a generator that it lives on, as a real one.
+
         Raises:
-            Restart: there is one; it has to be a real generator, so capture stops where it is made.
+            Restart: there is one that does not; it has to be a real generator, so capture stops where it is made.
         """
         for generator in self.generators:
-            if generator.must_close:
+            if generator.must_close and not kept(generator):
                 why = "Python runs its finally clause when the generator is dropped"
                 stop = Break("a generator is left unfinished", why, "exhaust or close it")
                 stop.at = generator.frame.at

@@ -5,13 +5,14 @@ from __future__ import annotations
 import collections
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from smelt.capture._native import NULL
-from smelt.capture.breaks import CannotRebuild
+from smelt.capture._native import NULL, generator_at
+from smelt.capture.breaks import Break, CannotRebuild, Restart
+from smelt.capture.calls import Trampoline
 from smelt.capture.effects import items_of
 from smelt.capture.frames import OUTER, Unread
 from smelt.capture.generators import TracedGenerator
@@ -71,6 +72,10 @@ class Rebuild:
         self._count += 1
         self.lines.append(f"{name} = {expression}")
         return name
+
+    def makes(self, value: Any) -> bool:
+        """Whether residual code makes this object."""
+        return id(value) in self._made
 
     def __call__(self, value: Any) -> str:
         """The expression for a value.
@@ -288,8 +293,33 @@ def rebuild_wrapper(r: Rebuild, value: Any) -> str:
 
 @REBUILD(TracedGenerator)
 def rebuild_generator(r: Rebuild, value: TracedGenerator) -> str:
-    """A generator that stands in the middle of its body."""
-    raise CannotRebuild("a generator that is not exhausted")
+    """A generator that stands in the middle of its body, or has not started."""
+    frame = value.frame
+    if value.done:
+        return f"{r.constant(exhausted, 'exhausted')}()"
+    if frame.handled:
+        raise Restart(value.born, Break("a generator that handles an exception is left unfinished"))
+    decoded = frame.decoded
+    slots, stack = (f"[{', '.join(map(r, items))}]" for items in (frame.locals, frame.stack if value.started else []))
+    offset = decoded.offsets[frame.pc] if value.started else -1
+    delegating = value.started and frame.pc > 1 and decoded.names[frame.pc - 2] == "SEND"
+    scope = r.fetched(r.vm.globals_source(frame.globals))
+    code = r.constant(frame.code, frame.code.co_name)
+    return f"{r.constant(generator_at, 'generator_at')}({code}, {scope}, {slots}, {stack}, {offset}, {delegating})"
+
+
+@REBUILD(Trampoline)
+def rebuild_trampoline(r: Rebuild, value: Trampoline) -> str:
+    """The function of a `map` or `filter` that is not used up."""
+    return r(value.fn)
+
+
+def exhausted() -> Iterator[Any]:
+    """A generator that has nothing left."""
+    nothing: tuple[Any, ...] = ()
+    out = (item for item in nothing)
+    next(out, None)
+    return out
 
 
 def _reducible(*types_: type) -> None:

@@ -238,6 +238,7 @@ class Writer:
 
     def finish(self) -> Residual:
         """Close the graph and write the whole source."""
+        self.vm.close_generators(self.value.makes)
         tensors = self.vm.tensors
         gm, inputs, ops = tensors.finish(self.value.outputs, self.vm.ambient)
         head: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import sys
 import traceback
@@ -305,6 +306,85 @@ def in_a_callee_of_an_except_clause(x):
         raise KeyError("outer")
     except KeyError:
         return handles(x), repr(sys.exc_info()[1])
+
+
+@contextlib.contextmanager
+def logged(log):
+    log.append("in")
+    try:
+        yield len(log)
+    finally:
+        log.append("out")
+
+
+@case(3)
+def in_a_with_block_of_a_generator(x):
+    log = []
+    with logged(log) as n:
+        x = work(x) + n
+        graph_break()
+        x = work(x)
+    log.append("after")
+    return work(x), log
+
+
+@case(4)
+def in_a_loop_in_with_blocks(x):
+    log = []
+    try:
+        with torch.no_grad(), logged(log):
+            for _ in range(ROUNDS):
+                x = work(x)
+                graph_break()
+                x = work(x)
+    finally:
+        x = work(x)
+    return work(x), log
+
+
+@case(4)
+def in_the_body_of_a_generator(x):
+    def steps():
+        for _ in range(3):
+            y = work(x)
+            graph_break()
+            yield work(y)
+
+    x = work(x)
+    for v in steps():
+        x = x + v
+    return work(x)
+
+
+@case(3, add=2)  # in the body of a generator that is a real one by then
+def beside_generators_that_have_begun(x):
+    def counting(n):
+        try:
+            while True:
+                n = n + ((yield n) or 1)
+        finally:
+            left.append(n)
+
+    def outer(n):
+        yield "first"
+        yield from counting(n)
+
+    left = []
+    numbers, fresh, done = outer(3), (work(x) + i for i in range(2)), (i for i in ())
+    seen = [next(numbers), next(numbers), numbers.send(5), list(done)]
+    y = work(x)
+    graph_break()
+    seen += [next(numbers), numbers.send(10), list(done), next(done, "end")]
+    numbers.close()
+    return y, seen, left, [work(v) for v in fresh], numbers.gi_frame is None
+
+
+@case(3)
+def beside_a_map_that_has_begun(x):
+    scaled = map(lambda v: work(v) * 2, [x, x + 1])
+    first = next(scaled)
+    graph_break()
+    return first, next(scaled), work(x)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -188,7 +188,7 @@ def test_exceptions_as_values():
     assert type(error) is Odd and error.code == 5 and str(error) == "code 5"
 
 
-def test_what_cannot_be_made_again_runs_in_eager():
+def test_a_generator_that_has_begun_is_made_again():
     def fn(x):
         def count():
             yield x + 1
@@ -198,6 +198,17 @@ def test_what_cannot_be_made_again_runs_in_eager():
         next(generator)
         return generator
 
+    run = compiled(fn, fullgraph=True)
+    assert [torch.equal(got, X + 2) for got in run(X)] == [True]
+
+
+def test_what_cannot_be_made_again_runs_in_eager():
+    def fn(x):
+        held = [x + 1]
+        held.append((held,))
+        return held
+
     run = compiled(fn)
-    assert torch.equal(next(run(X)), X + 2)
-    assert "generator" in describe(run._smelt_session).break_reasons[0].title
+    got = run(X)
+    assert torch.equal(got[0], X + 1) and got[1][0] is got
+    assert "contains itself" in describe(run._smelt_session).break_reasons[0].title

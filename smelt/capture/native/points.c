@@ -3,7 +3,7 @@
 #include <structmember.h>
 
 /* A copy of `code` that is called without arguments: frames made from it have the original's layout. */
-static PyCodeObject *without_arguments(PyCodeObject *code) {
+PyCodeObject *code_without_arguments(PyCodeObject *code) {
     PyObject *replace = PyObject_GetAttrString((PyObject *)code, "replace"), *empty = PyTuple_New(0), *copy = NULL;
     PyObject *changes = Py_BuildValue("{s:i,s:i,s:i,s:i}", "co_argcount", 0, "co_posonlyargcount", 0,
                                       "co_kwonlyargcount", 0, "co_flags",
@@ -28,7 +28,7 @@ static PyObject *resume_point_new(PyTypeObject *type, PyObject *args, PyObject *
     ResumePoint *self = (ResumePoint *)type->tp_alloc(type, 0);
     if (!self) return NULL;
     self->code = (PyCodeObject *)Py_NewRef((PyObject *)code);
-    self->injected = without_arguments(code);
+    self->injected = code_without_arguments(code);
     self->offset = offset;
     self->depth = depth;
     self->place.arity = code->co_nlocalsplus + depth;
