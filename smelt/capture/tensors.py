@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
 from smelt.capture.breaks import Break, UserError, too_deep
 from smelt.capture.graph_module import CapturedGraph
+from smelt.capture.number_nodes import NumberNodes
 from smelt.capture.registry import READ
 from smelt.capture.settle import settle
 from smelt.capture.sources import Source
@@ -31,7 +31,7 @@ from smelt.graph.schema import op_info
 from smelt.graph.symint import as_real, from_torch, to_torch
 from smelt.graph.trace import TraceMode, TraceTensor, trace_like
 from smelt.shapes.real import Real
-from smelt.shapes.size import Division, Factor, IntLike, Modulo, Size, as_symbol, key, of_factor
+from smelt.shapes.size import Size, Symbol
 
 READABLE = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """Tensor classes that a graph may hold."""
@@ -74,7 +74,7 @@ class Tensors:
         self.writers: dict[int, list[fx.Node]] = {}
         self._first: fx.Node | None = None
         self._factories = _Operators()
-        self._sizes: dict[str, fx.Node] = {}
+        self.number_node = NumberNodes(self._append, self._shown)
         self.speculation = Speculation(self, vm.speculates)
         self._kept: set[fx.Node] = set()
 
@@ -118,7 +118,7 @@ class Tensors:
         self.vm.guards.check(source, native.TYPE_IS, type(value))
         node = self._placeholder(source, size)
         self.inputs.append(Input(value, source, node))
-        self._sizes[size.key if isinstance(size, Real) else key(size)] = node
+        self.number_node.given(size, node)
         return to_torch(size)
 
     def _placeholder(self, source: Source, val: Any) -> fx.Node:
@@ -133,64 +133,16 @@ class Tensors:
         node.meta["val"] = val
         return node
 
-    # -- sizes ----------------------------------------------------------------------------------------------------
-
-    def size_node(self, size: IntLike) -> Any:
-        """A size as an argument of a node: a number, or the node that computes it from inputs."""
-        if not isinstance(size, Size):
-            return size
-        known = self._sizes.get(key(size))
-        if known is None:
-            known = self._sizes[key(size)] = self._compute_size(size)
-        return known
-
-    def _compute_size(self, size: Size) -> Any:
-        symbol = as_symbol(size)
-        if symbol is not None:
-            whole, source = self.vm.sizes.origin(symbol)
-            owner = next(i.node for i in self.inputs if i.source is whole)
-            return self._size_step("call_method", "size", (owner, source.key), size)
-        total: Any = None
-        for monomial, c in size.terms:
-            product: Any = None
-            for factor in monomial:
-                part = self._factor_node(factor)
-                product = part if product is None else self._size_step("call_function", operator.mul, (product, part))
-            if product is None:
-                product = c
-            elif c != 1:
-                product = self._size_step("call_function", operator.mul, (product, c))
-            total = product if total is None else self._size_step("call_function", operator.add, (total, product))
-        return total
-
-    def _factor_node(self, factor: Factor) -> Any:
-        if not isinstance(factor, Division):
-            return self.size_node(of_factor(factor))
-        compute = operator.mod if isinstance(factor, Modulo) else operator.floordiv
-        return self._size_step("call_function", compute, (self.size_node(factor.of), self.size_node(factor.by)))
-
-    def real_node(self, real: Any) -> Any:
-        """A floating-point number as an argument of a node."""
-        if not isinstance(real, Real):
-            return self.size_node(real)
-        known = self._sizes.get(real.key)
-        if known is None:
-            compute = _OF_REALS.get(real.compute, real.compute)
-            assert compute is not None
-            known = self.graph.call_function(compute, tuple(map(self.real_node, real.args)))
-            self._first = self._first or known
-            known.meta["val"] = real
-            self._sizes[real.key] = known
-        return known
-
-    def _size_step(self, kind: str, target: Any, args: tuple[Any, ...], size: Size | None = None) -> fx.Node:
-        node = self.graph.create_node(kind, target, args)
-        if self._first is None:
-            self._first = node
-        if size is None:
-            size = target(*(a.meta["val"] if isinstance(a, fx.Node) else a for a in args))
-        node.meta["val"] = size
+    def _append(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> fx.Node:
+        """A node at the end of the graph; inputs go before the first."""
+        node = self.graph.create_node(kind, target, args, kwargs or {})
+        if self._first is None:  # a switch of modes may stand before it
+            self._first = next(n for n in self.graph.nodes if n.op != "placeholder")
         return node
+
+    def _shown(self, symbol: Symbol) -> tuple[fx.Node, int]:
+        whole, source = self.vm.sizes.origin(symbol)
+        return next(i.node for i in self.inputs if i.source is whole), source.key
 
     def _own(self, tensor: TraceTensor, node: fx.Node) -> None:
         self.nodes[id(tensor)] = node
@@ -283,11 +235,9 @@ class Tensors:
             self.vm.ambient.sync(self.graph)
         arguments = self.argument(args), self.argument(dict(kwargs))
         if method is not None:
-            node = self.graph.create_node("call_method", method, *arguments)
+            node = self._append("call_method", method, *arguments)
         else:
-            node = self.graph.create_node("call_function", target, *arguments)
-        if self._first is None:
-            self._first = next(n for n in self.graph.nodes if n.op != "placeholder")
+            node = self._append("call_function", target, *arguments)
         if self.region is not None:
             node.meta["checkpoint"] = self.region
         node.meta["at"] = self.vm.where()
@@ -378,9 +328,9 @@ class Tensors:
         if kind in _ATOMS:
             return value
         if kind is torch.SymInt:
-            return self.size_node(from_torch(value))
+            return self.number_node(from_torch(value))
         if kind is torch.SymFloat:
-            return self.real_node(as_real(from_torch(value)))
+            return self.number_node(as_real(from_torch(value)))
         if kind is slice:
             return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
         if isinstance(value, tuple):
@@ -435,7 +385,6 @@ def share_no_memory(*tensors: torch.Tensor) -> bool:
     return all(a[1] <= b[0] for held in ordered for a, b in pairwise(held))
 
 
-_OF_REALS: dict[Any, Callable[..., Any]] = {float: torch.sym_float, math.sqrt: torch.sym_sqrt}
 _getitem = operator.getitem
 _NOT_NAME = re.compile(r"\W+")
 _ATOMS = frozenset(

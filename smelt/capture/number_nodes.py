@@ -1,0 +1,85 @@
+"""Symbolic numbers as arguments of graph nodes: the nodes that compute them from the graph's inputs."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.shapes.real import Real
+from smelt.shapes.size import Division, Factor, Modulo, Size, as_symbol, key, of_factor
+
+Append = Callable[[str, Any, tuple[Any, ...]], fx.Node]
+
+
+class NumberNodes:
+    """One node for each number.
+
+    Args:
+        append: creates a node at the end of the graph.
+        shown: for a symbol, the input that shows it and the dimension.
+    """
+
+    def __init__(self, append: Append, shown: Callable[[Any], tuple[fx.Node, int]]) -> None:
+        self._append, self._shown = append, shown
+        self._nodes: dict[str, fx.Node] = {}
+
+    def given(self, number: Size | Real, node: fx.Node) -> None:
+        """`node` is an input that brings the number."""
+        self._nodes[_key(number)] = node
+
+    def __call__(self, number: Any) -> Any:
+        """The number itself, or the node that computes it."""
+        if not isinstance(number, (Size, Real)):
+            return number
+        known = self._nodes.get(_key(number))
+        if known is None:
+            known = self._nodes[_key(number)] = self._size(number) if isinstance(number, Size) else self._real(number)
+        return known
+
+    def _size(self, size: Size) -> Any:
+        symbol = as_symbol(size)
+        if symbol is not None:
+            return self._node("call_method", "size", self._shown(symbol), size)
+        total: Any = None
+        for monomial, c in size.terms:
+            product: Any = None
+            for factor in monomial:
+                part = self._factor(factor)
+                product = part if product is None else self._compute(operator.mul, product, part)
+            if product is None:
+                product = c
+            elif c != 1:
+                product = self._compute(operator.mul, product, c)
+            total = product if total is None else self._compute(operator.add, total, product)
+        return total
+
+    def _factor(self, factor: Factor) -> Any:
+        if not isinstance(factor, Division):
+            return self(of_factor(factor))
+        return self._compute(operator.mod if isinstance(factor, Modulo) else operator.floordiv, factor.of, factor.by)
+
+    def _real(self, real: Real) -> fx.Node:
+        compute = _ON_SYMBOLS.get(real.compute, real.compute)
+        return self._node("call_function", compute, tuple(map(self, real.args)), real)
+
+    def _compute(self, compute: Callable[..., Any], *operands: Any) -> fx.Node:
+        operands = tuple(map(self, operands))
+        value = compute(*(o.meta["val"] if isinstance(o, fx.Node) else o for o in operands))
+        return self._node("call_function", compute, operands, value)
+
+    def _node(self, kind: str, target: Any, args: tuple[Any, ...], value: Any) -> fx.Node:
+        node = self._append(kind, target, args)
+        node.meta["val"] = value
+        return node
+
+
+_ON_SYMBOLS: dict[Any, Callable[..., Any]] = {float: torch.sym_float, math.sqrt: torch.sym_sqrt}
+
+
+def _key(number: Size | Real) -> str:
+    return key(number) if isinstance(number, Size) else number.key
