@@ -161,7 +161,7 @@ def _flops(node: Node) -> float:
     """Multiplications and additions of a product, to the nearest factor that matters."""
     meta = node.meta["val"]
     out = meta if isinstance(meta, TensorMeta) else next(m for m in meta if m is not None)
-    first, second = (n.meta["val"] for n in node.all_input_nodes[:2])
+    first, second = (n.meta["val"] for n in node.args[:2])  # type: ignore[union-attr]
     match node.target.name:  # type: ignore[union-attr]
         case "mm" | "bmm":
             return 2.0 * hint(out.numel * first.shape[-1])
@@ -170,8 +170,7 @@ def _flops(node: Node) -> float:
         case "attention_cpu_backward":
             return 10.0 * hint(first.numel * second.shape[2])
         case _:
-            weight = node.all_input_nodes[1].meta["val"]
-            return 2.0 * hint(out.numel * math.prod(weight.shape[1:]))
+            return 2.0 * hint(out.numel * math.prod(second.shape[1:]))
 
 
 def _fallback(node: Node) -> float:

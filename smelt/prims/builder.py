@@ -20,6 +20,8 @@ from smelt.graph.meta import TensorMeta
 from smelt.prims.ops import PRIMS, Prim
 from smelt.prims.simplify import RULES
 from smelt.prims.simplify_views import VIEW_RULES
+from smelt.prims.table import Kind
+from smelt.shapes.size import Size, same_all
 
 _RULES = RULES | VIEW_RULES
 
@@ -48,12 +50,23 @@ class Builder:
     def emit(self, prim: Prim, *args: Value, **kwargs: Value) -> Any:
         """The value of one prim application: an existing node, a new one, or a tuple for several results."""
         args = prim.bind(args, kwargs)
+        if Size in map(type, args) and prim.kind is Kind.POINTWISE:
+            args = self._with_tensors(args)
         rule = _RULES.get(prim.name)
         if rule is not None:
             simpler = rule(self, *args)
             if simpler is not None:
                 return simpler
         return self.unique(prim, args)
+
+    def _with_tensors(self, args: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Symbolic numbers as tensors: later stages meet them in `full` and `iota` only."""
+        like: TensorMeta = next(a for a in args if isinstance(a, Node)).meta["val"]
+        dtype = like.dtype
+        if len(args) == 3:  # where
+            dtype = next((a.meta["val"].dtype for a in args[1:] if isinstance(a, Node)), torch.int64)
+        full = PRIMS["full"]
+        return tuple(self.emit(full, like.shape, a, dtype, like.device) if type(a) is Size else a for a in args)
 
     def unique(self, prim: Prim, args: tuple[Value, ...]) -> Any:
         """The node of exactly this application, made only once; the simplification rules are not asked."""
@@ -95,7 +108,7 @@ class Builder:
         """x expanded to shape by numpy's rule (dimensions align at the end)."""
         own = x.meta["val"].shape
         shape = tuple(shape)
-        if own == shape:
+        if same_all(own, shape):
             return x
         lead = len(shape) - len(own)
         return self.emit(PRIMS["broadcast_in_dim"], x, shape, tuple(range(lead, len(shape))))

@@ -25,6 +25,7 @@ from smelt.prims.dtypes import PLAIN
 from smelt.prims.registry import DECOMPOSITIONS, Lowering
 from smelt.prims.rules import FAMILIES
 from smelt.prims.table import PRIMS, Prim
+from smelt.shapes.size import same_all
 
 _ALIASING = frozenset(
     {
@@ -163,7 +164,7 @@ def _check(node: Node, value: Any, result: Any) -> None:
             _check(node, one, meta)
     elif isinstance(result, TensorMeta) and value is not None:
         got = value.meta["val"]
-        if got.dtype is not result.dtype or got.shape != result.shape:
+        if got.dtype is not result.dtype or not (same_all(got.shape, result.shape) or got.shape == result.shape):
             raise CompileError(f"the decomposition of {node.target} gave {got}, not {result}", at=node.name)
 
 
@@ -193,7 +194,7 @@ def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
 def _lay_out(value: Node, meta: TensorMeta) -> None:
     """Give an output the strides that the joint graph promised the caller; prims only propose some."""
     own = value.meta["val"]
-    if value.op != "call_function" or own.stride == meta.stride or not is_dense(meta.shape, meta.stride):
+    if value.op != "call_function" or same_all(own.stride, meta.stride) or not is_dense(meta.shape, meta.stride):
         return
     value.meta["val"] = made = replace(own, stride=meta.stride)
     if value.target is operator.getitem:

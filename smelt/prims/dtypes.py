@@ -6,6 +6,8 @@ from functools import cache
 
 import torch
 
+from smelt.shapes.size import Size
+
 LOW_PRECISION = frozenset({torch.bfloat16, torch.float16})
 INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 FLOATS = frozenset({torch.float32, torch.float64}) | LOW_PRECISION
@@ -49,6 +51,7 @@ def _category(dtype: torch.dtype) -> int:
 _OF_NUMBER: dict[type, tuple[int, torch.dtype | None]] = {
     bool: (0, torch.bool),
     int: (1, torch.int64),
+    Size: (1, torch.int64),
     float: (2, None),
 }
 
@@ -61,7 +64,7 @@ def result_dtype(*operands: object) -> torch.dtype:
     """
     levels: list[torch.dtype | None] = [None, None, None]
     for operand in operands:
-        if isinstance(operand, (bool, int, float)):
+        if isinstance(operand, (bool, int, float, Size)):
             level, dtype = 2, _OF_NUMBER[type(operand)][1] or torch.get_default_dtype()
         else:
             level, dtype = (0 if len(operand.shape) else 1), operand.dtype  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from smelt.graph.meta import TensorMeta
 from smelt.prims.table import Kind, Number, pointwise_like, prim, require
+from smelt.shapes.size import same_all
 
 
 def _unary(name: str, reference: Callable[..., Any], dtype: torch.dtype | None = None) -> None:
@@ -92,7 +93,7 @@ def _operands(name: str, *operands: TensorMeta | Number) -> list[TensorMeta]:
     require(bool(tensors), f"prim {name}: no operand is a tensor")
     first = tensors[0]
     for x in tensors[1:]:
-        if x.shape != first.shape or x.dtype != first.dtype:
+        if x.dtype != first.dtype or not (same_all(x.shape, first.shape) or x.shape == first.shape):
             require(False, f"prim {name}: operands {first.dtype} {first.shape} and {x.dtype} {x.shape}")
     return tensors
 
@@ -162,7 +163,8 @@ def where(cond: TensorMeta, a: TensorMeta | Number, b: TensorMeta | Number) -> T
     """a where the bool tensor cond holds, else b; at least one of a and b is a tensor."""
     tensors = _operands("where", a, b)
     require(cond.dtype is torch.bool, f"prim where: the condition is {cond.dtype}")
-    require(cond.shape == tensors[0].shape, f"prim where: condition {cond.shape}, value {tensors[0].shape}")
+    fits = same_all(cond.shape, tensors[0].shape) or cond.shape == tensors[0].shape
+    require(fits, f"prim where: condition {cond.shape}, value {tensors[0].shape}")
     return pointwise_like((*tensors, cond), tensors[0].dtype)
 
 

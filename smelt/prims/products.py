@@ -7,6 +7,7 @@ from torch import Tensor
 
 from smelt.graph.meta import TensorMeta, contiguous_stride
 from smelt.prims.table import Kind, Shape, make, pointwise_like, prim, require
+from smelt.shapes.size import known_equal, same, same_all
 
 aten = torch.ops.aten
 
@@ -41,12 +42,12 @@ def convolution_shape(
 def is_channels_last(x: TensorMeta) -> bool:
     """Memory order batch, space, channels, and not also plain."""
     rank = len(x.shape)
-    if rank not in (4, 5) or x.stride == contiguous_stride(x.shape):
+    if rank not in (4, 5) or same_all(x.stride, contiguous_stride(x.shape)):
         return False
     order = (0, *range(2, rank), 1)
     expected = 1
     for d in reversed(order):
-        if x.shape[d] != 1 and x.stride[d] != expected:
+        if not same(x.shape[d], 1) and not known_equal(x.stride[d], expected):
             return False
         expected *= x.shape[d]
     return True
@@ -175,7 +176,7 @@ def attention_cpu(
     shape = (batch, heads, length, width)
     wide = q.dtype if q.dtype is torch.float64 else torch.float32
     sums = TensorMeta((batch, heads, length), wide, (length * heads, 1, heads), q.device)
-    out = pointwise_like((q,), q.dtype) if shape == q.shape else make(shape, q.dtype, q.device)
+    out = pointwise_like((q,), q.dtype) if same_all(shape, q.shape) else make(shape, q.dtype, q.device)
     return out, sums
 
 

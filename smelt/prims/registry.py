@@ -15,9 +15,12 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.fx import Node
 
+from smelt.graph.elementwise import broadcast
 from smelt.graph.meta import TensorMeta
 from smelt.prims.builder import Builder
 from smelt.prims.dtypes import compute_dtype, result_dtype
+from smelt.prims.table import require
+from smelt.shapes.size import Size, same
 
 Decomposition = Callable[..., Any]
 DECOMPOSITIONS: dict[OpOverload, Decomposition] = {}
@@ -99,6 +102,24 @@ class Lowering(Builder):
 
 def _promotes_as(operand: Any) -> Any:
     return operand.meta["val"] if isinstance(operand, Node) else operand
+
+
+def is_empty(shape: Sequence[int]) -> bool:
+    """True when a tensor of this shape has no elements (a symbolic size is not taken for 0)."""
+    return any(same(n, 0) for n in shape)
+
+
+def as_float(count: int) -> float:
+    """A count as a float operand; a symbolic one stays what it is."""
+    return count if isinstance(count, Size) else float(count)
+
+
+def common_shape(*nodes: Node) -> tuple[int, ...]:
+    """The shape that the values broadcast to."""
+    shape = broadcast([x.meta["val"] for x in nodes])
+    require(shape is not None, f"shapes that do not broadcast: {[shape_of(x) for x in nodes]}")
+    assert shape is not None
+    return shape
 
 
 def shape_of(x: Node) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from torch.fx import Node
 from smelt.prims.dtypes import INTEGERS
 from smelt.prims.ops import PRIMS
 from smelt.prims.table import Number
+from smelt.shapes.size import Size
 
 if TYPE_CHECKING:
     from smelt.prims.builder import Builder
@@ -36,19 +37,28 @@ def operands(x: Node) -> tuple[Any, ...]:
 
 
 def constant_of(x: Any) -> Any:
-    """The Python number that x is: itself, or the value of a `full` node; else None."""
+    """The Python number that x is: itself, or the value of a `full` node; else None (also for a symbolic size)."""
     if isinstance(x, Node):
-        return operands(x)[1] if x.target is FULL else None
+        return operands(x)[1] if is_constant(x) else None
     return x
+
+
+def is_constant(x: Node) -> bool:
+    """True for a `full` node whose value is a plain number."""
+    return x.target is FULL and type(operands(x)[1]) is not Size
 
 
 def typed(number: Number, dtype: torch.dtype) -> Number:
     """The number as the Python type that stands for dtype."""
+    if type(number) is Size:
+        return bool(number) if dtype is torch.bool else number
     return float(number) if dtype.is_floating_point else bool(number) if dtype is torch.bool else int(number)
 
 
 def rounded(number: Number, dtype: torch.dtype) -> Number:
-    """The number as dtype holds it."""
+    """The number as dtype holds it. A symbolic size is rounded when it is known."""
+    if type(number) is Size:
+        return number
     if type(number) is int and dtype in INTEGERS and -128 <= number < 128 and (number >= 0 or dtype is not torch.uint8):
         return number
     return torch.tensor(number, dtype=torch.float64 if type(number) is float else None).to(dtype).item()
@@ -198,7 +208,7 @@ def _fold(p: Builder, name: str, like: Any, *numbers: Number) -> Node:
 
 def _unary(name: str) -> Rule:
     def rule(p: Builder, x: Node) -> Any:
-        if x.target is FULL:
+        if is_constant(x):
             return _fold(p, name, x.meta["val"], operands(x)[1])
         if name == "neg" and x.target is NEG:
             return operands(x)[0]
@@ -208,7 +218,7 @@ def _unary(name: str) -> Rule:
 
 
 def _where(p: Builder, cond: Node, a: Any, b: Any) -> Any:
-    if cond.target is FULL:
+    if is_constant(cond):
         chosen = a if operands(cond)[1] else b
         if isinstance(chosen, Node):
             return chosen
@@ -242,7 +252,7 @@ def _convert(p: Builder, x: Node, dtype: torch.dtype) -> Any:
     source = x.meta["val"].dtype
     if source is dtype:
         return x
-    if x.target is FULL:
+    if x.target is FULL and (is_constant(x) or source in (torch.int64, torch.float64)):
         meta = x.meta["val"]
         return p.full(meta.shape, typed(rounded(operands(x)[1], source), dtype), dtype, meta.device)
     if x.target is WHERE:

@@ -10,6 +10,7 @@ from torch.fx import Node
 from smelt.prims.ops import PRIMS
 from smelt.prims.simplify import FULL, operands
 from smelt.prims.table import Number, Shape
+from smelt.shapes.size import known_less, same, same_all
 
 if TYPE_CHECKING:
     from smelt.prims.builder import Builder
@@ -23,7 +24,7 @@ def _constant(p: Builder, x: Node, shape: Shape) -> Any:
 
 
 def _reshape(p: Builder, x: Node, shape: Shape) -> Any:
-    if x.meta["val"].shape == shape:
+    if same_all(x.meta["val"].shape, shape):
         return x
     if x.target is FULL:
         return _constant(p, x, shape)
@@ -36,7 +37,7 @@ def _permute(p: Builder, x: Node, dims: Shape) -> Any:
     shape = x.meta["val"].shape
     if dims == tuple(range(len(dims))):
         return x
-    moved = [d for d in dims if shape[d] != 1]
+    moved = [d for d in dims if not same(shape[d], 1)]
     if moved == sorted(moved):  # only dimensions of size 1 move
         return p.reshape(x, tuple(shape[d] for d in dims))
     if x.target is FULL:
@@ -51,16 +52,16 @@ def _added_ones(small: Shape, large: Shape) -> Shape | None:
     """Where the dimensions of small lie in large, if large is small with sizes of 1 put in."""
     places: list[int] = []
     for d, n in enumerate(large):
-        if len(places) < len(small) and small[len(places)] == n:
+        if len(places) < len(small) and same(small[len(places)], n):
             places.append(d)
-        elif n != 1:
+        elif not same(n, 1):
             return None
     return tuple(places) if len(places) == len(small) else None
 
 
 def _broadcast(p: Builder, x: Node, shape: Shape, dims: Shape) -> Any:
     own = x.meta["val"].shape
-    if own == shape:
+    if same_all(own, shape):
         return x
     if x.target is FULL:
         return _constant(p, x, shape)
@@ -72,14 +73,15 @@ def _broadcast(p: Builder, x: Node, shape: Shape, dims: Shape) -> Any:
         places = _added_ones(source.meta["val"].shape, own)
         if places is not None:
             return p.broadcast_in_dim(source, shape, tuple(dims[d] for d in places))
-    if sum(n != 1 for n in shape) == sum(n != 1 for n in own):  # only sizes of 1 come in
+    if sum(not same(n, 1) for n in shape) == sum(not same(n, 1) for n in own):  # only sizes of 1 come in
         return p.reshape(x, shape)
     return None
 
 
 def _slice(p: Builder, x: Node, starts: Shape, stops: Shape, steps: Shape) -> Any:
     shape = x.meta["val"].shape
-    if not any(starts) and stops == shape and all(s == 1 or n <= 1 for s, n in zip(steps, shape, strict=True)):
+    each = all(s == 1 or same(n, 0) or same(n, 1) for s, n in zip(steps, shape, strict=True))
+    if each and all(same(a, 0) for a in starts) and same_all(stops, shape):
         return x
     if x.target is FULL:
         sizes = ((b - a + s - 1) // s for a, b, s in zip(starts, stops, steps, strict=True))
@@ -87,22 +89,35 @@ def _slice(p: Builder, x: Node, starts: Shape, stops: Shape, steps: Shape) -> An
     if x.target is SLICE:
         source, first, _, strides = operands(x)
         begin = tuple(f + a * t for f, a, t in zip(first, starts, strides, strict=True))
-        end = tuple(f + max(b - 1, 0) * t + (b > 0) for f, b, t in zip(first, stops, strides, strict=True))
+        end = tuple(map(_end_of_both, first, starts, stops, strides))
         jump = tuple(s * t for s, t in zip(steps, strides, strict=True))
-        return p.slice(source, begin, tuple(map(max, begin, end)), jump)
+        return p.slice(source, begin, end, jump) if all(e is not None for e in end) else None
     return None
 
 
+def _end_of_both(first: int, start: int, stop: int, stride: int) -> int | None:
+    """Where a slice `start:stop` of a slice that begins at `first` with steps of `stride` ends in what both cut."""
+    if stride == 1:
+        return first + stop
+    if same(start, stop):
+        return first + start * stride
+    return first + (stop - 1) * stride + 1 if known_less(start, stop) else None
+
+
 def _flip(p: Builder, x: Node, dims: Shape) -> Any:
-    return x if x.target is FULL or all(x.meta["val"].shape[d] <= 1 for d in dims) else None
+    return x if x.target is FULL or all(_at_most_one(x.meta["val"].shape[d]) for d in dims) else None
+
+
+def _at_most_one(size: int) -> bool:
+    return same(size, 0) or same(size, 1)
 
 
 def _pad(p: Builder, x: Node, low: Shape, high: Shape, value: Number) -> Any:
-    return x if not any(low) and not any(high) else None
+    return x if all(same(n, 0) for n in (*low, *high)) else None
 
 
 def _cat(p: Builder, tensors: Any, dim: int) -> Any:
-    kept = tuple(x for x in tensors if x.meta["val"].shape[dim] != 0) or tuple(tensors)[:1]
+    kept = tuple(x for x in tensors if not same(x.meta["val"].shape[dim], 0)) or tuple(tensors)[:1]
     if len(kept) == 1:
         return kept[0]
     return None if len(kept) == len(tensors) else p.cat(kept, dim)
@@ -112,7 +127,7 @@ def _reduction(p: Builder, x: Node, dims: Shape) -> Any:
     if not dims:
         return x
     shape = x.meta["val"].shape
-    if all(shape[d] == 1 for d in dims):
+    if all(same(shape[d], 1) for d in dims):
         return p.reshape(x, tuple(n for d, n in enumerate(shape) if d not in dims))
     return None
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from smelt.graph.meta import TensorMeta
 from smelt.prims.table import Kind, Number, Shape, make, pointwise_like, prim, require
+from smelt.shapes.size import exact_quotient, hint, known_equal, same
 
 
 def _view(x: TensorMeta, shape: Shape, stride: Shape) -> TensorMeta:
@@ -20,24 +21,25 @@ def reshaped_stride(shape: Shape, stride: Shape, new: Shape) -> Shape | None:
     """The strides of a reshape that needs no copy, or None. Merges old dimensions into runs, then splits them."""
     runs: list[tuple[int, int]] = []  # (elements, innermost stride), outermost first
     for size, step in zip(shape, stride, strict=True):
-        if size == 1:
+        if same(size, 1):
             continue
-        if runs and runs[-1][1] == step * size:
+        if runs and known_equal(runs[-1][1], step * size):
             runs[-1] = (runs[-1][0] * size, step)
         else:
             runs.append((size, step))
     result: list[int] = []
     left, step = (1, 1) if not runs else runs.pop()
     for size in reversed(new):
-        if size == 1:
+        if same(size, 1):
             result.append(step * left if not result else result[-1])
             continue
-        if left == 1 and runs:
+        if known_equal(left, 1) and runs:
             left, step = runs.pop()
-        if left % size:
+        rest = exact_quotient(left, size)
+        if rest is None:
             return None
         result.append(step)
-        left, step = left // size, step * size
+        left, step = rest, step * size  # type: ignore[assignment]
     return tuple(reversed(result))
 
 
@@ -45,7 +47,7 @@ def reshaped_stride(shape: Shape, stride: Shape, new: Shape) -> Shape | None:
 def reshape(x: TensorMeta, shape: Shape) -> TensorMeta:
     """The elements of x in row-major order under another shape (all sizes given)."""
     require(math.prod(x.shape) == math.prod(shape), f"prim reshape: {x.shape} to {shape}")
-    stride = reshaped_stride(x.shape, x.stride, shape) if math.prod(shape) else None
+    stride = None if any(same(n, 0) for n in shape) else reshaped_stride(x.shape, x.stride, shape)
     return make(shape, x.dtype, x.device) if stride is None else _view(x, shape, stride)
 
 
@@ -69,8 +71,9 @@ def broadcast_in_dim(x: TensorMeta, shape: Shape, dims: Shape) -> TensorMeta:
     require(len(dims) == len(x.shape), f"prim broadcast_in_dim: {len(dims)} dims for {x.shape}")
     stride = [0] * len(shape)
     for i, d in enumerate(dims):
-        require(x.shape[i] in (1, shape[d]), f"prim broadcast_in_dim: {x.shape} to {shape} by {dims}")
-        stride[d] = x.stride[i] if x.shape[i] == shape[d] else 0
+        kept = same(x.shape[i], shape[d]) or (not same(x.shape[i], 1) and x.shape[i] == shape[d])
+        require(kept or x.shape[i] == 1, f"prim broadcast_in_dim: {x.shape} to {shape} by {dims}")
+        stride[d] = x.stride[i] if kept else 0
     return _view(x, shape, tuple(stride))
 
 
@@ -83,7 +86,7 @@ def slice_(x: TensorMeta, starts: Shape, stops: Shape, steps: Shape) -> TensorMe
     """x[a:b:s] per dimension, 0 <= a <= b <= size, s >= 1."""
     require(len(starts) == len(stops) == len(steps) == len(x.shape), f"prim slice: {starts} of {x.shape}")
     for a, b, s, n in zip(starts, stops, steps, x.shape, strict=True):
-        require(0 <= a <= b <= n and s >= 1, f"prim slice: {a}:{b}:{s} of size {n}")
+        require(0 <= hint(a) <= hint(b) <= hint(n) and s >= 1, f"prim slice: {a}:{b}:{s} of size {n}")
     shape = tuple((b - a + s - 1) // s for a, b, s in zip(starts, stops, steps, strict=True))
     return _view(x, shape, tuple(t * s for t, s in zip(x.stride, steps, strict=True)))
 
@@ -102,7 +105,7 @@ def _pad(x: Tensor, low: Shape, high: Shape, value: Number) -> Tensor:
 @prim("pad", kind=Kind.COPY, reference=_pad)
 def pad(x: TensorMeta, low: Shape, high: Shape, value: Number) -> TensorMeta:
     """low[d] elements of value before and high[d] after x along each dimension (non-negative)."""
-    require(min((*low, *high), default=0) >= 0, f"prim pad: negative amount in {low}, {high}")
+    require(min(map(hint, (*low, *high)), default=0) >= 0, f"prim pad: negative amount in {low}, {high}")
     shape = tuple(a + n + b for a, n, b in zip(low, x.shape, high, strict=True))
     return make(shape, x.dtype, x.device)
 
@@ -112,8 +115,8 @@ def cat(tensors: Sequence[TensorMeta], dim: int) -> TensorMeta:
     """The tensors one after another along dim; other sizes and dtypes are equal."""
     first = tensors[0]
     for x in tensors:
-        same = x.dtype is first.dtype and len(x.shape) == len(first.shape)
-        same = same and all(d == dim or a == b for d, (a, b) in enumerate(zip(x.shape, first.shape, strict=True)))
-        require(same, f"prim cat: {first.dtype} {first.shape} with {x.dtype} {x.shape} along {dim}")
+        fits = x.dtype is first.dtype and len(x.shape) == len(first.shape)
+        fits = fits and all(d == dim or a == b for d, (a, b) in enumerate(zip(x.shape, first.shape, strict=True)))
+        require(fits, f"prim cat: {first.dtype} {first.shape} with {x.dtype} {x.shape} along {dim}")
     total = sum(x.shape[dim] for x in tensors)
     return make(first.shape[:dim] + (total,) + first.shape[dim + 1 :], first.dtype, first.device)

@@ -101,6 +101,7 @@ class Assumptions:
         assumed: what has to be checked before compiled code is used, besides each symbol's own range.
         where: says which place of the user's program is being worked on, for the reasons.
         kept: symbols that the user marked as dynamic: to pin one is an error.
+        tightened: counts what became known about ranges.
         refused: that error, once it was raised; whoever caught it on the way must not hide it.
     """
 
@@ -112,6 +113,7 @@ class Assumptions:
         self.kept: set[Symbol] = set()
         self.refused: SpecializationError | None = None
         self.serial = next(_serials)
+        self.tightened = 0
         self._answers: dict[tuple[str, str], bool] = {}
         self._asked: set[str] = set()
         self._values: dict[Factor, IntLike] = {}
@@ -279,14 +281,18 @@ class Assumptions:
         if not isinstance(difference, Size) or len(difference.terms) > 2:
             return
         (monomial, c), *rest = difference.terms
-        if len(monomial) != 1 or not isinstance(monomial[0], Symbol) or (rest and rest[0][0]):
+        if len(monomial) != 1 or (rest and rest[0][0]):
             return
-        symbol, constant = monomial[0], rest[0][1] if rest else 0
-        if c > 0:
-            symbol.low = max(symbol.low, -(-(least - constant) // c))
-        else:
-            top = (constant - least) // -c
-            symbol.high = top if symbol.high is None else min(symbol.high, top)
+        factor, constant = monomial[0], rest[0][1] if rest else 0
+        bound = -(-(least - constant) // c) if c > 0 else (constant - least) // -c
+        self.tightened += 1
+        if type(factor) is Division and not isinstance(factor.by, Size):
+            by: int = factor.by  # a // b >= n says a >= n * b; a // b <= n says a <= n * b + b - 1
+            self._tighten(factor.of - bound * by if c > 0 else bound * by + by - 1 - factor.of, 0)
+        elif isinstance(factor, Symbol) and c > 0:
+            factor.low = max(factor.low, bound)
+        elif isinstance(factor, Symbol):
+            factor.high = bound if factor.high is None else min(factor.high, bound)
 
 
 def _reduced(difference: IntLike) -> IntLike:

@@ -68,14 +68,31 @@ class Symbol(Factor):
 class Division(Factor):
     """`of // by` (or `of % by`, see Modulo) where that is no polynomial; `by` is positive."""
 
-    __slots__ = ("of", "by", "low", "high")
+    __slots__ = ("of", "by", "_known", "_bounds")
     sign = "//"
     compute: Callable[[Any, Any], Any] = staticmethod(operator.floordiv)
 
     def __init__(self, of: IntLike, by: IntLike, owner: Assumptions) -> None:
         super().__init__(f"({key(of)} {self.sign} {key(by)})", type(self).compute(hint(of), hint(by)), owner)
         self.of, self.by = of, by
-        self.low, self.high = self.bounds()
+        self._known = -1
+        self._bounds: tuple[int, Bound] = (0, None)
+
+    @property
+    def low(self) -> int:  # type: ignore[override]
+        """The lowest value, as far as is known by now."""
+        return self._up_to_date()[0]
+
+    @property
+    def high(self) -> Bound:  # type: ignore[override]
+        """The highest value, as far as is known by now."""
+        return self._up_to_date()[1]
+
+    def _up_to_date(self) -> tuple[int, Bound]:
+        if self._known != self.owner.tightened:
+            self._known = self.owner.tightened
+            self._bounds = self.bounds()
+        return self._bounds
 
     def bounds(self) -> tuple[int, Bound]:
         low, high = bounds(self.of)
@@ -113,7 +130,7 @@ class Size:
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms = terms
         self._hash = hash(terms)
-        self._bounds: tuple[Bound, Bound] | None = None
+        self._bounds: tuple[int, Bound, Bound] | None = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -408,7 +425,8 @@ def bounds(value: IntLike) -> tuple[Bound, Bound]:
     """The lowest and highest number that it may be (bounds that hold, not always reached)."""
     if not isinstance(value, Size):
         return value, value
-    if value._bounds is None:
+    tightened = value.owner.tightened
+    if value._bounds is None or value._bounds[0] != tightened:
         low: Bound = 0
         high: Bound = 0
         for monomial, c in value.terms:
@@ -417,8 +435,8 @@ def bounds(value: IntLike) -> tuple[Bound, Bound]:
                 bottom, top = top, bottom
             low = None if low is None or bottom is None else low + c * bottom
             high = None if high is None or top is None else high + c * top
-        value._bounds = (low, high)
-    return value._bounds
+        value._bounds = (tightened, low, high)
+    return value._bounds[1:]
 
 
 def _product_bounds(monomial: Monomial) -> tuple[Bound, Bound]:
@@ -442,6 +460,16 @@ def known_at_most(a: IntLike, b: IntLike) -> bool:
     """True when a <= b for every value of the symbols, as far as the bounds show. Assumes nothing."""
     low = lowest(b - a)
     return low is not None and low >= 0
+
+
+def smaller(a: IntLike, b: IntLike) -> IntLike:
+    """`min(a, b)`, which asks nothing where one is known to be at most the other."""
+    return a if known_at_most(a, b) else b if known_at_most(b, a) else min(a, b)
+
+
+def larger(a: IntLike, b: IntLike) -> IntLike:
+    """`max(a, b)`, which asks nothing where one is known to be at most the other."""
+    return a if known_at_most(b, a) else b if known_at_most(a, b) else max(a, b)
 
 
 def known_equal(a: IntLike, b: IntLike) -> bool:

@@ -84,3 +84,9 @@ def test_random_aten_operators_are_never_run_twice():
 def test_saved_bytes_leave_inputs_out():
     p, x, w = build()
     assert saved_bytes([x, p.mm(x, w)]) == 64 * 32 * 4
+
+
+def test_a_product_of_a_value_with_itself_has_a_cost():
+    p, _, w = build()
+    square = p.mm(w, w)
+    assert costs(p, square).again(square) > 2.0 * 32**3 * 0.1

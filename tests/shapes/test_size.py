@@ -129,3 +129,13 @@ def test_a_marked_size_is_not_pinned():
 def test_symbols_of_a_value():
     owner, a, b = pair()
     assert {s.name for s in symbols(a // 4 + 1, b % a)} == {"s0", "s1"}
+
+
+def test_what_is_known_of_a_quotient_is_known_of_what_it_divides():
+    owner, a, b = pair()
+    quarter = a // 4
+    product = quarter * b
+    assert not known_less(0, product) and quarter > 0
+    assert owner.symbols[0].low == 4 and known_less(0, product) and not known_less(1, quarter)
+    assert (b // 2) * 3 + 1 < 20 and owner.symbols[1].high == 13
+    assert len(owner.assumed) == 2

@@ -10,6 +10,7 @@ from torch.fx import Node
 
 from smelt.prims.dtypes import is_integral
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of
+from smelt.shapes.size import same_all
 
 SQRT_HALF = math.sqrt(0.5)
 TANH_SCALE = math.sqrt(2 / math.pi)
@@ -162,7 +163,7 @@ def log_sigmoid(p: Lowering, x: Node) -> tuple[Node, Node]:
         return p.sub(p.minimum(a, 0), p.log1p(p.exp(p.neg(p.abs(a)))))
 
     buffer_shape = p.result[1].shape
-    buffer = p.pointwise(lambda a: p.exp(p.neg(p.abs(a))), x) if buffer_shape == p.out.shape else None
+    buffer = p.pointwise(lambda a: p.exp(p.neg(p.abs(a))), x) if same_all(buffer_shape, p.out.shape) else None
     empty = p.full(buffer_shape, 0, p.out.dtype, p.out.device)
     return p.pointwise(compute, x), buffer if buffer is not None else empty
 

@@ -9,6 +9,7 @@ import torch
 from torch.fx import Node
 
 from smelt.prims.registry import Lowering, aten, decomposition, device_of, rank_of, shape_of
+from smelt.shapes.size import Size, is_symbolic
 
 
 def _constant(p: Lowering, value: Any) -> Node:
@@ -64,12 +65,13 @@ def arange_step(p: Lowering, start: Any, stop: Any, step: Any = 1, **options: An
 
 def _range(p: Lowering, start: Any, step: Any) -> Node:
     kind = float if p.out.dtype.is_floating_point else int
-    return p.iota(p.out.shape[0], kind(start), kind(step), p.out.dtype, p.out.device)
+    start, step = (n if isinstance(n, Size) else kind(n) for n in (start, step))
+    return p.iota(p.out.shape[0], start, step, p.out.dtype, p.out.device)
 
 
 @decomposition(aten.linspace.default)
 def linspace(p: Lowering, start: float, stop: float, steps: int, **options: Any) -> Any:
-    if not p.out.dtype.is_floating_point:
+    if not p.out.dtype.is_floating_point or is_symbolic((start, stop, steps)):
         return NotImplemented
     step = (stop - start) / (steps - 1) if steps > 1 else 0.0
     if steps < 2:
@@ -131,7 +133,7 @@ def diag_embed(p: Lowering, x: Node, offset: int = 0, dim1: int = -2, dim2: int 
 
 @decomposition(aten.logspace.default)
 def logspace(p: Lowering, start: float, stop: float, steps: int, base: float = 10.0, **options: Any) -> Any:
-    if p.out.dtype not in (torch.float32, torch.float64) or base <= 0:
+    if p.out.dtype not in (torch.float32, torch.float64) or base <= 0 or is_symbolic((start, stop, steps)):
         return NotImplemented
     exponent = linspace(p, start, stop, steps)
     return p.exp(p.mul(exponent, math.log(base)))

@@ -9,8 +9,19 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from smelt.prims.registry import Lowering, aten, decomposition, device_of, dtype_of, rank_of, shape_of
+from smelt.prims.registry import (
+    Lowering,
+    aten,
+    common_shape,
+    decomposition,
+    device_of,
+    dtype_of,
+    is_empty,
+    rank_of,
+    shape_of,
+)
 from smelt.prims.rules.elementwise import select
+from smelt.shapes.size import same, same_all
 
 Indices = Sequence[Node | None]
 
@@ -20,7 +31,7 @@ def _aligned(p: Lowering, x: Node, indices: Indices) -> tuple[Node | None, ...] 
     found = [i for i in indices if i is not None]
     if not found or any(dtype_of(i) in (torch.bool, torch.uint8) for i in found):
         return None
-    shape = torch.broadcast_shapes(*map(shape_of, found))
+    shape = common_shape(*found)
     aligned = [None if i is None else p.broadcast(_places(p, i), shape) for i in indices]
     return (*aligned, *(None,) * (rank_of(x) - len(aligned)))
 
@@ -32,7 +43,7 @@ def _places(p: Lowering, index: Node) -> Node:
 @decomposition(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(p: Lowering, x: Node, indices: Indices) -> Any:
     aligned = _aligned(p, x, indices)
-    if aligned is None or not math.prod(shape_of(x)):
+    if aligned is None or is_empty(shape_of(x)):
         return NotImplemented
     found = [i for i in aligned if i is not None]
     if len({dtype_of(i) for i in found}) > 1:
@@ -46,7 +57,7 @@ def index_put(p: Lowering, x: Node, indices: Indices, values: Node, accumulate: 
     if masked is not None:
         return masked
     aligned = _aligned(p, x, indices)
-    if aligned is None or not math.prod(shape_of(x)):
+    if aligned is None or is_empty(shape_of(x)):
         return NotImplemented
     aligned = tuple(None if i is None else p.convert(i, torch.int64) for i in aligned)
     shape = _target_shape(x, aligned)
@@ -68,7 +79,7 @@ def _target_shape(x: Node, indices: Indices) -> tuple[int, ...]:
 
 def _masked_put(p: Lowering, x: Node, indices: Indices, values: Node, accumulate: bool) -> Node | None:
     """x[mask] = number as a where; None for other forms."""
-    if len(indices) != 1 or indices[0] is None or accumulate or math.prod(shape_of(values)) != 1:
+    if len(indices) != 1 or indices[0] is None or accumulate or not same(math.prod(shape_of(values)), 1):
         return None
     mask = indices[0]
     if dtype_of(mask) is not torch.bool:
@@ -98,13 +109,13 @@ def index_select(p: Lowering, x: Node, dim: int, index: Node) -> Node:
 @decomposition(aten.take.default)
 def take(p: Lowering, x: Node, index: Node) -> Any:
     size = math.prod(shape_of(x))
-    return p.index(p.reshape(x, (size,)), (_places(p, index),)) if size else NotImplemented
+    return p.index(p.reshape(x, (size,)), (_places(p, index),)) if not same(size, 0) else NotImplemented
 
 
 def _scattered(p: Lowering, name: str, x: Node, dim: int, index: Node, src: Node) -> Node:
     index, x = _as_vector(p, _places(p, index)), _as_vector(p, x)
     src = _as_vector(p, src)
-    if shape_of(src) != shape_of(index):  # only the corner that index covers is read
+    if not same_all(shape_of(src), shape_of(index)):  # only the corner that index covers is read
         src = p.slice(src, (0,) * rank_of(src), shape_of(index), (1,) * rank_of(src))
     args = (x, dim % rank_of(x), index, src)
     return p.reshape(p.scatter_add(*args) if name == "add" else p.scatter(*args), p.out.shape)

@@ -10,8 +10,9 @@ import torch
 from torch.fx import Node
 
 from smelt.prims.dtypes import compute_dtype, result_dtype
-from smelt.prims.registry import Lowering, aten, decomposition, device_of, dtype_of, rank_of, shape_of
+from smelt.prims.registry import Lowering, aten, common_shape, decomposition, device_of, dtype_of, rank_of, shape_of
 from smelt.prims.rules.reductions import mean_of
+from smelt.shapes.size import Size, same
 
 NONE, MEAN, SUM = 0, 1, 2
 
@@ -91,7 +92,7 @@ def _reduced(p: Lowering, loss: Node, reduction: int) -> Node:
 
 def _loss(p: Lowering, compute: Callable[..., Node], reduction: int, *operands: Node) -> Node:
     wide = compute_dtype(result_dtype(*(x.meta["val"] for x in operands)))
-    shape = torch.broadcast_shapes(*map(shape_of, operands))
+    shape = common_shape(*operands)
     ready = [p.broadcast(p.convert(x, wide), shape) for x in operands]
     return _reduced(p, compute(*ready), reduction)
 
@@ -102,7 +103,9 @@ def _gradient(p: Lowering, compute: Callable[..., Node], reduction: int, g: Node
     def each(g: Node, *ready: Node) -> Node:
         size = math.prod(shape_of(ready[0]))
         slope = compute(*ready)
-        return p.mul(p.mul(slope, 1 / size) if reduction == MEAN and size else slope, g)
+        if reduction == MEAN and not same(size, 0):
+            slope = p.div(slope, size) if isinstance(size, Size) else p.mul(slope, 1 / size)
+        return p.mul(slope, g)
 
     return p.pointwise(each, g, *operands, dtype=p.out.dtype)
 

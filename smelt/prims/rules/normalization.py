@@ -9,8 +9,9 @@ from typing import Any
 from torch.fx import Node
 
 from smelt.prims.dtypes import compute_dtype
-from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_of, shape_of
-from smelt.prims.rules.reductions import mean_of, moments
+from smelt.prims.registry import Lowering, as_float, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
+from smelt.prims.rules.reductions import count_over, mean_of, moments
+from smelt.shapes.size import Size, same, same_all
 
 Optional = Node | None
 
@@ -129,7 +130,7 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> Any:
-    if not batch * channels * space:
+    if is_empty((batch, channels, space)):
         return NotImplemented
     a, w, b = _wide(p, x, weight, bias)
     grouped = (batch, groups, channels // groups, space)
@@ -160,7 +161,7 @@ def group_norm_backward(
     groups: int,
     mask: Sequence[bool],
 ) -> Any:
-    if not batch * channels * space:
+    if is_empty((batch, channels, space)):
         return NotImplemented
     g, a, mean, rstd, w = _wide(p, g, x, mean, rstd, weight)
     grouped, stats = (batch, groups, channels // groups, space), (batch, groups, 1, 1)
@@ -199,9 +200,8 @@ def _batch_norm(
     if training:
         spread, middle = moments(p, a, dims)
         spread, middle = p.reshape(spread, (shape[1],)), p.reshape(middle, (shape[1],))
-        count = math.prod(shape) // max(shape[1], 1)
         if old_mean is not None:
-            unbiased = p.mul(spread, count / (count - 1)) if count > 1 else p.full_like(spread, math.nan)
+            unbiased = _unbiased(p, spread, count_over(x, dims))
             new_mean = p.add(p.mul(middle, momentum), p.mul(old_mean, 1 - momentum))
             new_var = p.add(p.mul(unbiased, momentum), p.mul(old_var, 1 - momentum))
     else:
@@ -213,11 +213,17 @@ def _batch_norm(
     return y, middle, rstd, new_mean, new_var
 
 
+def _unbiased(p: Lowering, variance: Node, count: int) -> Node:
+    if isinstance(count, Size):
+        return p.mul(variance, p.div(p.full_like(variance, count), count - 1))
+    return p.mul(variance, count / (count - 1)) if count > 1 else p.full_like(variance, math.nan)
+
+
 def _results(p: Lowering, values: Sequence[Any], training: bool) -> tuple[Any, ...]:
     """The values in the results' dtypes; statistics that evaluation does not save are empty."""
     done = []
     for i, (value, meta) in enumerate(zip(values, p.result, strict=False)):
-        if i in (1, 2) and not training and meta.shape == (0,):
+        if i in (1, 2) and not training and same_all(meta.shape, (0,)):
             value = p.full((0,), 0, meta.dtype, meta.device)
         done.append(_as(p, value, meta))
     return tuple(done)
@@ -239,7 +245,7 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> Any:
-    if training and not math.prod(shape_of(x)):
+    if training and is_empty(shape_of(x)):
         return NotImplemented
     values = _batch_norm(p, x, weight, bias, running_mean, running_var, training, momentum, eps)
     return _results(p, values, training)
@@ -273,10 +279,10 @@ def batch_norm_backward(
     mask: Sequence[bool],
 ) -> Any:
     shape = shape_of(x)
-    count = math.prod(shape) // max(shape[1], 1)
-    if not count:
-        return NotImplemented
     dims = tuple(d for d in range(len(shape)) if d != 1)
+    count = count_over(x, dims)
+    if same(count, 0):
+        return NotImplemented
     g, a, w, old_mean, old_var, mean, rstd = _wide(p, g, x, weight, running_mean, running_var, mean, rstd)
     if not training:
         mean, rstd = old_mean, p.rsqrt(p.add(old_var, eps))
@@ -285,8 +291,8 @@ def batch_norm_backward(
     dot = p.sum(p.mul(g, off), dims)
     scale = rstd if w is None else p.mul(rstd, w)
     if training:
-        slope = p.mul(p.div(dot, float(count)), p.mul(rstd, rstd))
-        centred = p.sub(g, _channelwise(p, p.div(total, float(count)), shape))
+        slope = p.mul(p.div(dot, as_float(count)), p.mul(rstd, rstd))
+        centred = p.sub(g, _channelwise(p, p.div(total, as_float(count)), shape))
         inner = p.sub(centred, p.mul(off, _channelwise(p, slope, shape)))
     else:
         inner = g
@@ -324,7 +330,7 @@ def log_softmax(p: Lowering, x: Node, dim: int, half_to_float: bool) -> Any:
 
 
 def _over_dim(p: Lowering, x: Node, dim: int, compute: Any) -> Any:
-    if not math.prod(shape_of(x)):
+    if is_empty(shape_of(x)):
         return p.full(p.out.shape, 0, p.out.dtype, p.out.device)
     if not rank_of(x):
         one = compute(p, p.reshape(p.widen(x), (1,)), 0)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from torch.fx import Node
 
-from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_of, shape_of
+from smelt.prims.registry import Lowering, as_float, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
 from smelt.prims.rules.reductions import mean_of
+from smelt.shapes.size import known_divides
 
 Sizes = Sequence[int] | int
 
@@ -25,7 +25,7 @@ def _pair(values: Sizes, default: Sizes = ()) -> tuple[int, int]:
 def max_pool2d(
     p: Lowering, x: Node, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, dilation: Sizes = 1, ceil: bool = False
 ) -> Any:
-    if not math.prod(shape_of(x)):
+    if is_empty(shape_of(x)):
         return NotImplemented
     return p.max_pool2d(x, _pair(kernel), _pair(stride, kernel), _pair(padding), _pair(dilation), ceil)
 
@@ -42,7 +42,7 @@ def max_pool2d_backward(
     ceil: bool,
     indices: Node,
 ) -> Any:
-    if not math.prod(shape_of(x)):
+    if is_empty(shape_of(x)):
         return NotImplemented
     windows = (_pair(kernel), _pair(stride, kernel), _pair(padding), _pair(dilation))
     return p.max_pool2d_backward(g, indices, shape_of(x), *windows)
@@ -61,15 +61,15 @@ def _tiled_mean(p: Lowering, x: Node, kernel: tuple[int, int]) -> Node:
 
 def _tiled_mean_backward(p: Lowering, g: Node, shape: tuple[int, ...], kernel: tuple[int, int]) -> Node:
     tiled, dims = _tiles(shape, kernel)
-    share = p.div(p.widen(g), float(kernel[0] * kernel[1]))
+    share = p.div(p.widen(g), as_float(kernel[0] * kernel[1]))
     return p.convert(p.reshape(p.spread(share, tiled, dims), shape), p.out.dtype)
 
 
 def _side_by_side(
     shape: tuple[int, ...], kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], divisor: Any
 ) -> bool:
-    fits = shape[-2] % kernel[0] == 0 and shape[-1] % kernel[1] == 0
-    return fits and kernel == stride and padding == (0, 0) and divisor is None and math.prod(shape) > 0
+    fits = known_divides(kernel[0], shape[-2]) and known_divides(kernel[1], shape[-1])
+    return fits and kernel == stride and padding == (0, 0) and divisor is None and not is_empty(shape)
 
 
 @decomposition(aten.avg_pool2d.default)
@@ -83,7 +83,7 @@ def avg_pool2d(
     count_padding: bool = True,
     divisor: int | None = None,
 ) -> Any:
-    if not dtype_of(x).is_floating_point or not math.prod(shape_of(x)):
+    if not dtype_of(x).is_floating_point or is_empty(shape_of(x)):
         return NotImplemented
     windows = (_pair(kernel), _pair(stride, kernel), _pair(padding))
     if _side_by_side(shape_of(x), *windows, divisor):
@@ -103,7 +103,7 @@ def avg_pool2d_backward(
     count_padding: bool,
     divisor: int | None,
 ) -> Any:
-    if not dtype_of(x).is_floating_point or not math.prod(shape_of(x)):
+    if not dtype_of(x).is_floating_point or is_empty(shape_of(x)):
         return NotImplemented
     windows = (_pair(kernel), _pair(stride, kernel), _pair(padding))
     if _side_by_side(shape_of(x), *windows, divisor):
@@ -113,7 +113,7 @@ def avg_pool2d_backward(
 
 
 def _adaptive_kernel(shape: tuple[int, ...], out: tuple[int, ...]) -> tuple[int, int] | None:
-    if not math.prod(out) or shape[-2] % out[-2] or shape[-1] % out[-1]:
+    if is_empty(out) or not (known_divides(out[-2], shape[-2]) and known_divides(out[-1], shape[-1])):
         return None
     return shape[-2] // out[-2], shape[-1] // out[-1]
 

@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from smelt.prims.dtypes import compute_dtype
-from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, shape_of
+from smelt.prims.registry import Lowering, as_float, aten, decomposition, dtype_of, shape_of
 
 
 def uniform01(p: Lowering, shape: tuple[int, ...]) -> Node | None:
@@ -130,5 +130,5 @@ def _integers(p: Lowering, low: int, high: int) -> Any:
     drawn = uniform01(p, p.out.shape)
     if drawn is None:
         return NotImplemented
-    place = p.convert(p.floor(p.mul(p.convert(drawn, torch.float64), float(high - low))), torch.int64)
+    place = p.convert(p.floor(p.mul(p.convert(drawn, torch.float64), as_float(high - low))), torch.int64)
     return p.convert(p.add(place, low), p.out.dtype)

@@ -11,8 +11,9 @@ from torch.fx import Node
 
 from smelt.prims.dtypes import compute_dtype
 from smelt.prims.ops import PRIMS
-from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_of, shape_of
+from smelt.prims.registry import Lowering, as_float, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
 from smelt.prims.rules.elementwise import truth
+from smelt.shapes.size import Size, larger, same, smaller
 
 Dims = Sequence[int] | int | None
 
@@ -30,8 +31,8 @@ def reduce(p: Lowering, name: str, x: Node, dims: Sequence[int], keep: bool) -> 
 
 def mean_of(p: Lowering, x: Node, dims: Sequence[int], keep: bool = False) -> Node:
     """The mean in the dtype of x."""
-    total = reduce(p, "sum", x, dims, keep)
-    return p.div(total, float(count_over(x, dims))) if count_over(x, dims) else p.full_like(total, math.nan)
+    total, count = reduce(p, "sum", x, dims, keep), count_over(x, dims)
+    return p.full_like(total, math.nan) if same(count, 0) else p.div(total, as_float(count))
 
 
 @decomposition(aten.sum.default, aten.sum.dim_IntList)
@@ -55,7 +56,7 @@ def prod(p: Lowering, x: Node, dim: int | None = None, keepdim: bool = False, *,
 def _extreme(name: str, low: bool) -> Callable[..., Any]:
     def rule(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False) -> Any:
         dims = p.dims_of(x, dims)
-        if not count_over(x, dims):
+        if same(count_over(x, dims), 0):
             return NotImplemented
         if dtype_of(x) is torch.bool:
             return reduce(p, "all" if low else "any", x, dims, keepdim)
@@ -84,7 +85,7 @@ def _arg(name: str) -> Callable[..., Any]:
     def rule(p: Lowering, x: Node, dim: int | None = None, keepdim: bool = False) -> Any:
         if not rank_of(x):
             return p.full((), 0, torch.int64, p.out.device)
-        if not math.prod(shape_of(x)):
+        if is_empty(shape_of(x)):
             return NotImplemented
         if dim is None:
             place = p.emit(PRIMS[name], p.reshape(_order(p, x), (math.prod(shape_of(x)),)), 0)
@@ -104,7 +105,7 @@ def _with_place(name: str, low: bool) -> Callable[..., Any]:
     extreme, place = (amin, _arg("argmin")) if low else (amax, _arg("argmax"))
 
     def rule(p: Lowering, x: Node, dim: int, keepdim: bool = False) -> Any:
-        if not rank_of(x) or not math.prod(shape_of(x)):
+        if not rank_of(x) or is_empty(shape_of(x)):
             return NotImplemented
         return extreme(p, x, dim, keepdim), place(p, x, dim, keepdim)
 
@@ -138,10 +139,17 @@ def moments(p: Lowering, x: Node, dims: Sequence[int], correction: float = 0) ->
     middle = mean_of(p, x, dims, keep=True)
     off = p.sub(x, p.broadcast(middle, shape_of(x)))
     total = reduce(p, "sum", p.mul(off, off), dims, keep=True)
-    freedom = max(count_over(x, dims) - correction, 0)
-    if freedom == 0:
+    freedom = _freedom(count_over(x, dims), correction)
+    if not isinstance(freedom, Size) and freedom == 0:
         return p.div(total, p.full_like(total, 0.0)) if dims else p.full_like(total, math.nan), middle
-    return p.div(total, float(freedom)), middle
+    return p.div(total, as_float(freedom)), middle
+
+
+def _freedom(count: int, correction: float) -> Any:
+    """count - correction, not below 0."""
+    if not isinstance(count, Size) or correction != int(correction):
+        return max(int(count) - correction, 0)
+    return larger(count - int(correction), 0)
 
 
 def _var_mean(p: Lowering, x: Node, dims: Dims, correction: Any, keepdim: bool) -> tuple[Node, Node]:
@@ -189,7 +197,7 @@ def var_unbiased(p: Lowering, x: Node, dims: Any = None, unbiased: bool = True, 
 @decomposition(aten.logsumexp.default)
 def logsumexp(p: Lowering, x: Node, dims: Dims, keepdim: bool = False) -> Any:
     dims = p.dims_of(x, dims)
-    if not count_over(x, dims):
+    if same(count_over(x, dims), 0):
         return NotImplemented
     a = p.convert(x, compute_dtype(p.out.dtype))
     top = reduce(p, "amax", a, dims, keep=True)
@@ -205,7 +213,9 @@ def vector_norm(
 ) -> Any:
     dims = p.dims_of(x, dims)
     a = p.convert(x, compute_dtype(p.out.dtype))
-    return p.convert(norm_of(p, a, order, dims, keepdim), p.out.dtype) if count_over(x, dims) else NotImplemented
+    if same(count_over(x, dims), 0):
+        return NotImplemented
+    return p.convert(norm_of(p, a, order, dims, keepdim), p.out.dtype)
 
 
 def norm_of(p: Lowering, a: Node, order: float, dims: Sequence[int], keep: bool) -> Node:
@@ -277,7 +287,7 @@ def nansum(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dt
 @decomposition(aten.trace.default)
 def trace(p: Lowering, x: Node) -> Node:
     rows, columns = shape_of(x)
-    size = min(rows, columns)
+    size = smaller(rows, columns)
     flat = p.reshape(x, (rows * columns,))
-    line = p.slice(flat, (0,), (max(size - 1, 0) * (columns + 1) + bool(size),), (columns + 1,))
+    line = p.slice(flat, (0,), (larger(size - 1, 0) * (columns + 1) + (not same(size, 0)),), (columns + 1,))
     return p.convert(p.sum(p.convert(line, compute_dtype(p.out.dtype)), (0,)), p.out.dtype)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_of, shape_of
+from smelt.prims.registry import Lowering, as_float, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
+from smelt.shapes.size import Size, exact_quotient, same
 
 # -- along one dimension: read at places, and its transpose
 
@@ -29,31 +29,46 @@ def _add_back(p: Lowering, g: Node, dim: int, places: Node, size: int) -> Node:
 # -- nearest
 
 
-def _scale(scales: Sequence[float | None], i: int, size: int, out: int) -> float:
-    """Input elements for one output element."""
-    given = scales[i] if i < len(scales) else None
-    return 1 / given if given else size / out
+def _given(scales: Sequence[float | None], i: int) -> float | None:
+    return scales[i] if i < len(scales) else None
 
 
-def _nearest(p: Lowering, size: int, out: int, scale: float) -> Node:
+def _scaled(p: Lowering, place: Node, given: float | None, size: int, out: int) -> Node:
+    """place * input elements for one output element."""
+    if given:
+        return p.mul(place, 1 / given)
+    if isinstance(size, Size) or isinstance(out, Size):
+        return p.mul(place, p.div(p.full_like(place, size), as_float(out)))
+    return p.mul(place, size / out)
+
+
+def _factor(scales: Sequence[float | None], i: int, size: int, out: int) -> int | None:
+    """How often each input element comes, where that is the same number for all."""
+    factor, given = exact_quotient(out, size), _given(scales, i)
+    if factor is None or (given and (isinstance(factor, Size) or 1 / given != 1 / factor)):
+        return None
+    return factor  # type: ignore[return-value]
+
+
+def _nearest(p: Lowering, size: int, out: int, given: float | None) -> Node:
     place = p.iota(out, 0, 1, torch.float32, p.out.device)
-    return p.minimum(p.convert(p.floor(p.mul(place, scale)), torch.int64), size - 1)
+    return p.minimum(p.convert(p.floor(_scaled(p, place, given, size, out)), torch.int64), size - 1)
 
 
 @decomposition(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default)
 def upsample_nearest(p: Lowering, x: Node, sizes: Sequence[int], *scales: float | None) -> Any:
     """Whole factors repeat elements; others look up floor(place * scale)."""
-    if not math.prod(shape_of(x)):
+    if is_empty(shape_of(x)):
         return NotImplemented
     for i, out in enumerate(p.out.shape[2:]):
         shape, dim = shape_of(x), 2 + i
-        scale = _scale(scales, i, shape[dim], out)
-        if out % shape[dim] == 0 and scale == shape[dim] / out:
-            split = (*shape[: dim + 1], out // shape[dim], *shape[dim + 1 :])
+        factor = _factor(scales, i, shape[dim], out)
+        if factor is not None:
+            split = (*shape[: dim + 1], factor, *shape[dim + 1 :])
             spread = p.broadcast_in_dim(x, split, (*range(dim + 1), *range(dim + 2, len(split))))
             x = p.reshape(spread, (*shape[:dim], out, *shape[dim + 1 :]))
         else:
-            x = _read(p, x, dim, _nearest(p, shape[dim], out, scale))
+            x = _read(p, x, dim, _nearest(p, shape[dim], out, _given(scales, i)))
     return x
 
 
@@ -65,18 +80,18 @@ def upsample_nearest(p: Lowering, x: Node, sizes: Sequence[int], *scales: float 
 def upsample_nearest_backward(
     p: Lowering, g: Node, sizes: Sequence[int], input_size: Sequence[int], *scales: float | None
 ) -> Any:
-    if not math.prod(input_size):
+    if is_empty(input_size):
         return NotImplemented
     a = p.widen(g)
     for i, size in enumerate(input_size[2:]):
         shape, dim = shape_of(a), 2 + i
         out = shape[dim]
-        scale = _scale(scales, i, size, out)
-        if out % size == 0 and scale == size / out:
-            tiles = p.reshape(a, (*shape[:dim], size, out // size, *shape[dim + 1 :]))
+        factor = _factor(scales, i, size, out)
+        if factor is not None:
+            tiles = p.reshape(a, (*shape[:dim], size, factor, *shape[dim + 1 :]))
             a = p.sum(tiles, (dim + 1,))
         else:
-            a = _add_back(p, a, dim, _nearest(p, size, out, scale), size)
+            a = _add_back(p, a, dim, _nearest(p, size, out, _given(scales, i)), size)
     return p.convert(a, p.out.dtype)
 
 
@@ -87,9 +102,9 @@ def _weights(p: Lowering, size: int, out: int, align: bool, scale: float | None)
     """(left place, right place, weight of the right one) of each output element, in float32 as eager has them."""
     place = p.iota(out, 0, 1, torch.float32, p.out.device)
     if align:
-        at = p.mul(place, (size - 1) / (out - 1) if out > 1 else 0.0)
+        at = _scaled(p, place, None, size - 1, out - 1) if not same(out, 1) else p.mul(place, 0.0)
     else:
-        at = p.sub(p.mul(p.add(place, 0.5), 1 / scale if scale else size / out), 0.5)
+        at = p.sub(_scaled(p, p.add(place, 0.5), scale, size, out), 0.5)
         at = p.maximum(at, 0.0)
     left = p.minimum(p.convert(p.floor(at), torch.int64), size - 1)
     right = p.minimum(p.add(left, 1), size - 1)
@@ -103,7 +118,7 @@ def _along(p: Lowering, weight: Node, like: Node, dim: int) -> Node:
 
 @decomposition(aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_trilinear3d.default)
 def upsample_linear(p: Lowering, x: Node, sizes: Sequence[int], align: bool, *scales: float | None) -> Any:
-    if not math.prod(shape_of(x)) or not dtype_of(x).is_floating_point:
+    if is_empty(shape_of(x)) or not dtype_of(x).is_floating_point:
         return NotImplemented
     a = p.widen(x)
     for i, out in enumerate(p.out.shape[2:]):
@@ -123,7 +138,7 @@ def upsample_linear(p: Lowering, x: Node, sizes: Sequence[int], align: bool, *sc
 def upsample_linear_backward(
     p: Lowering, g: Node, sizes: Sequence[int], input_size: Sequence[int], align: bool, *scales: float | None
 ) -> Any:
-    if not math.prod(input_size) or not dtype_of(g).is_floating_point:
+    if is_empty(input_size) or not dtype_of(g).is_floating_point:
         return NotImplemented
     a = p.widen(g)
     for i, size in enumerate(input_size[2:]):
@@ -150,7 +165,7 @@ def _over_padded(
     p: Lowering, x: Node, sizes: Sequence[int], amounts: Sequence[int], reflect: bool, step: Callable[..., Node]
 ) -> Any:
     """`step(x, dim, places, size)` for each padded dimension of a tensor of `sizes`."""
-    if not math.prod(sizes) or min(amounts) < 0:
+    if is_empty(sizes) or min(amounts) < 0:
         return NotImplemented
     for i in range(len(amounts) // 2):
         dim = rank_of(x) - 1 - i

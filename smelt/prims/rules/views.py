@@ -13,7 +13,8 @@ from torch.fx import Node
 from smelt.base.errors import CompileError
 from smelt.graph.meta import contiguous_stride, is_dense
 from smelt.graph.schema import Kind, op_info
-from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_of, shape_of
+from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
+from smelt.shapes.size import hint, known_at_most, larger, same, same_all, smaller
 
 
 @decomposition(
@@ -81,9 +82,9 @@ def bounds(size: int, start: int | None, stop: int | None) -> tuple[int, int]:
     """Python's slice bounds, clamped into 0 <= start <= stop <= size."""
     start = 0 if start is None else start
     stop = size if stop is None else stop
-    start = max(start + size, 0) if start < 0 else min(start, size)
-    stop = max(stop + size, 0) if stop < 0 else min(stop, size)
-    return start, max(start, stop)
+    start = larger(start + size, 0) if start < 0 else smaller(start, size)  # type: ignore[assignment]
+    stop = larger(stop + size, 0) if stop < 0 else smaller(stop, size)  # type: ignore[assignment]
+    return start, larger(start, stop)  # type: ignore[return-value]
 
 
 @decomposition(aten.slice.Tensor, aten.slice_copy.Tensor)
@@ -146,7 +147,7 @@ def diagonal(p: Lowering, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1
     x = p.permute(x, (*front, dim1, dim2))
     *lead, rows, columns = shape_of(x)
     length = p.out.shape[-1]
-    if length == 0:
+    if same(length, 0):
         return p.full(p.out.shape, 0, p.out.dtype, p.out.device)
     flat = p.reshape(x, (*lead, rows * columns))
     first = offset if offset >= 0 else -offset * columns
@@ -157,7 +158,7 @@ def diagonal(p: Lowering, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1
 @decomposition(aten.cat.default)
 def cat(p: Lowering, tensors: Sequence[Node], dim: int = 0) -> Node:
     # eager leaves out the legacy empty tensor of shape (0,)
-    parts = [x for x in tensors if shape_of(x) != (0,)] or list(tensors)[:1]
+    parts = [x for x in tensors if not same_all(shape_of(x), (0,))] or list(tensors)[:1]
     return p.cat(tuple(p.convert(x, p.out.dtype) for x in parts), dim % max(len(p.out.shape), 1))
 
 
@@ -185,7 +186,7 @@ def flip(p: Lowering, x: Node, dims: Sequence[int]) -> Node:
 def roll(p: Lowering, x: Node, shifts: Sequence[int] | int, dims: Sequence[int] | int = ()) -> Node:
     shifts = (shifts,) if isinstance(shifts, int) else shifts
     dims = (dims,) if isinstance(dims, int) else dims
-    if not math.prod(shape_of(x)):
+    if is_empty(shape_of(x)):
         return x
     if not dims:
         return p.reshape(_rolled(p, p.reshape(x, (math.prod(shape_of(x)),)), shifts[0], 0), p.out.shape)
@@ -197,7 +198,7 @@ def roll(p: Lowering, x: Node, shifts: Sequence[int] | int, dims: Sequence[int] 
 def _rolled(p: Lowering, x: Node, shift: int, dim: int) -> Node:
     size = shape_of(x)[dim]
     at = (size - shift) % size
-    return p.cat((cut(p, x, dim, at, size), cut(p, x, dim, 0, at)), dim) if at else x
+    return p.cat((cut(p, x, dim, at, size), cut(p, x, dim, 0, at)), dim) if not same(at, 0) else x
 
 
 @decomposition(aten.constant_pad_nd.default)
@@ -206,13 +207,13 @@ def constant_pad(p: Lowering, x: Node, amounts: Sequence[int], value: Any = 0) -
     low, high = [0] * rank, [0] * rank
     for i in range(len(amounts) // 2):
         low[rank - 1 - i], high[rank - 1 - i] = amounts[2 * i], amounts[2 * i + 1]
-    starts = tuple(max(-n, 0) for n in low)
-    stops = tuple(n - max(-h, 0) for n, h in zip(shape_of(x), high, strict=True))
-    if any(b < a for a, b in zip(starts, stops, strict=True)):
+    starts = tuple(larger(-n, 0) for n in low)
+    stops = tuple(n - larger(-h, 0) for n, h in zip(shape_of(x), high, strict=True))
+    if any(not known_at_most(a, b) and b < a for a, b in zip(starts, stops, strict=True)):
         return p.full(p.out.shape, value, p.out.dtype, p.out.device)
     x = p.slice(x, starts, stops, (1,) * rank)
     kind = float if dtype_of(x).is_floating_point else int
-    return p.pad(x, tuple(max(n, 0) for n in low), tuple(max(n, 0) for n in high), kind(value))
+    return p.pad(x, tuple(larger(n, 0) for n in low), tuple(larger(n, 0) for n in high), kind(value))
 
 
 # -- gradients of views
@@ -231,10 +232,10 @@ def _put_back(p: Lowering, g: Node, sizes: Sequence[int], dim: int, start: int, 
     """Zeros of `sizes` with g at start, start + step ... along dim."""
     count = shape_of(g)[dim]
     rank = len(sizes)
-    if step == 1 or count <= 1:
+    if step == 1 or same(count, 0) or same(count, 1):
         low = tuple(start if d == dim else 0 for d in range(rank))
         high = tuple(sizes[d] - start - count if d == dim else 0 for d in range(rank))
-        return p.pad(g, low, high, 0) if count else p.full(tuple(sizes), 0, dtype_of(g), p.out.device)
+        return p.pad(g, low, high, 0) if not same(count, 0) else p.full(tuple(sizes), 0, dtype_of(g), p.out.device)
     zeros = p.full(tuple(sizes), 0, dtype_of(g), p.out.device)
     starts = tuple(start if d == dim else 0 for d in range(rank))
     stops = tuple(start + (count - 1) * step + 1 if d == dim else n for d, n in enumerate(sizes))
@@ -260,7 +261,7 @@ def diagonal_scatter(p: Lowering, x: Node, src: Node, offset: int = 0, dim1: int
 
 def _scatter_diagonal(p: Lowering, x: Node, src: Node, offset: int, dim1: int, dim2: int) -> Node:
     rank, length = rank_of(x), shape_of(src)[-1]
-    if not math.prod(shape_of(src)):
+    if is_empty(shape_of(src)):
         return x
     dim1, dim2 = dim1 % rank, dim2 % rank
     order = (*(d for d in range(rank) if d not in (dim1, dim2)), dim1, dim2)
@@ -299,7 +300,7 @@ def put(p: Lowering, x: Node, src: Node, dim: int, start: int, stop: int, step: 
     steps = tuple(step if d == dim else 1 for d in range(len(shape)))
     sizes = tuple((b - a + s - 1) // s for a, b, s in zip(starts, stops, steps, strict=True))
     src = p.broadcast(p.convert(src, dtype_of(x)), sizes)
-    return src if sizes == shape else p.slice_scatter(x, src, starts, stops, steps)
+    return src if same_all(sizes, shape) else p.slice_scatter(x, src, starts, stops, steps)
 
 
 @decomposition(aten.select_scatter.default)
@@ -316,7 +317,7 @@ def unfold(p: Lowering, x: Node, dim: int, size: int, step: int) -> Any:
     dim %= rank_of(x)
     count = p.out.shape[dim]
     rows = [cut(p, x, dim, i, i + (count - 1) * step + 1, step) for i in range(size)] if size <= 16 else []
-    if not rows or not count:
+    if not rows or same(count, 0):
         return NotImplemented
     last = rank_of(x)
     return p.cat(tuple(p.keep(row, (last,)) for row in rows), last)
@@ -351,13 +352,13 @@ def as_strided(p: Lowering, x: Node, sizes: Sequence[int], strides: Sequence[int
     assert p.node is not None
     source: Node = p.node.all_input_nodes[0]
     meta, count = source.meta["val"], math.prod(shape_of(x))
-    if _root(source).op == "placeholder" or not math.prod(sizes):
+    if _root(source).op == "placeholder" or is_empty(sizes):
         return NotImplemented
     if not is_dense(meta.shape, meta.stride) or _root(source).meta["val"].numel != count:
         raise CompileError("as_strided of a tensor that shows only part of its memory", at=p.node.name)
-    order = sorted(range(len(meta.shape)), key=lambda d: (-meta.stride[d], d))
+    order = sorted(range(len(meta.shape)), key=lambda d: (-hint(meta.stride[d]), d))
     flat = p.reshape(p.permute(x, tuple(order)), (count,))
-    if tuple(strides) == contiguous_stride(tuple(sizes)):
+    if same_all(strides, contiguous_stride(tuple(sizes))):
         start = offset or 0
         return p.reshape(cut(p, flat, 0, start, start + math.prod(sizes)), tuple(sizes))
     place = p.full(tuple(sizes), offset or 0, torch.int64, p.out.device)
