@@ -6,6 +6,7 @@ from smelt.base.errors import (
     BuildError,
     CompileError,
     OptionError,
+    RecompileError,
     SmeltError,
     SmeltWarning,
     SpecializationError,
@@ -19,6 +20,7 @@ try:
     from smelt.backends import list_backends, register_backend
     from smelt.capture.dynamic import mark_dynamic, mark_static
     from smelt.capture.escapes import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling
+    from smelt.capture.stance import stance
 except ImportError as error:
     if "_native" not in str(error):
         raise
@@ -37,6 +39,7 @@ __all__ = [
     "BuildError",
     "CompileError",
     "OptionError",
+    "RecompileError",
     "SmeltError",
     "SmeltWarning",
     "SpecializationError",
@@ -55,5 +58,6 @@ __all__ = [
     "mark_static",
     "register_backend",
     "reset",
+    "stance",
     "stats",
 ]

@@ -29,6 +29,10 @@ class Unsupported(SmeltError):
     """Capture met Python that it cannot put in a graph (a graph break; an error under `fullgraph`)."""
 
 
+class RecompileError(SmeltError):
+    """A call would have had to compile, and the stance is "fail_on_recompile"."""
+
+
 class SpecializationError(SmeltError):
     """A size that the user marked dynamic, and a line that works for one value of it only."""
 

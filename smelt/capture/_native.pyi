@@ -133,6 +133,9 @@ def add_entry(place: Place, guards: Guards, replacement: CodeType, constants: An
 def skip(place: Place) -> None:
     """Never look at this place again until `clear`: frames run as they are, resume points are injected."""
 
+def quiet(code: CodeType) -> None:
+    """Frames of `code`, and all that they call, run as they are; also after `clear`."""
+
 def is_skipped(place: Place) -> bool: ...
 def clear(place: Place) -> None:
     """Forget entries and skip mark."""

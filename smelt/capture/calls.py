@@ -17,7 +17,7 @@ import torch
 import torch.utils.checkpoint
 
 from smelt.capture import _native as native
-from smelt.capture import flags, policy, sources, triton_kernels
+from smelt.capture import flags, marks, policy, sources, triton_kernels
 from smelt.capture.attributes import find_in_class, function_source
 from smelt.capture.breaks import Break, user
 from smelt.capture.effects import CONTAINERS
@@ -48,8 +48,14 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
         return vm.call(vars(fn)["__wrapped__"], args, kwargs)
     if hasattr(fn, "_smelt_session"):  # compiled inside of compiled: one graph
         return vm.call(vars(fn)["__wrapped__"], args, kwargs)
-    reason = policy.marked_disabled(fn)
+    if fn.__dict__ or marks.is_allowed(fn):
+        if marks.is_constant_result(fn):
+            return call_native(vm, fn, args, kwargs)
+        if marks.is_allowed(fn):
+            return call_torch(vm, fn, args, kwargs)
+    reason = marks.disabled(fn)
     if reason is not None:
+        marks.respect(fn)
         raise Break(f"{fn.__qualname__} is disabled for compilation", reason)
     match policy.policy_of(fn):
         case Policy.INLINE:
@@ -65,6 +71,10 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
             return defer(vm, fn, args, kwargs)
         case Policy.KERNEL:
             return triton_kernels.launch(vm, args, kwargs)
+    if marks.no_effect(fn.__module__, fn.__name__):
+        return None
+    if fn.__name__ == "graph_break" and fn.__module__.startswith("torch._dynamo"):
+        raise Break("graph_break() is called")
     raise Break(f"a call of {fn.__module__}.{fn.__qualname__}", "it reads or changes state outside of the program")
 
 

@@ -63,7 +63,8 @@ def _module(subject: Any, operand: Any, sources: Sequence[Source]) -> str:
 
 
 def _state(subject: Any, operand: Any, sources: Sequence[Source]) -> str:
-    return "modes are " + repr(dict(zip(native.state_names(), operand, strict=False)))
+    named = zip(native.state_names(), operand, strict=False)  # the raw dispatch keys say the same once more
+    return f"modes are { ({name: value for name, value in named if not isinstance(value, bytes)}) }"
 
 
 def _python(subject: Any, operand: Any, sources: Sequence[Source]) -> str:

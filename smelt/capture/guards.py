@@ -6,6 +6,7 @@ Collected while the frame is interpreted, handed to the C evaluator (`_native.Gu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -141,13 +142,16 @@ class Flag:
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], value: Any) -> None:
         self.fn, self.args, self.value = fn, args, value
-        self.__name__ = f"{fn.__name__}({', '.join(map(repr, args))}) == {value!r}"
+        given = ", ".join(a.__name__ if isinstance(a, ModuleType) else repr(a) for a in args)
+        self.subject = f"{fn.__qualname__}({given})"
+        self.__name__ = f"{self.subject} == {value!r}"
 
     def now(self) -> Any:
+        """What the function gives at present."""
         return self.fn(*self.args)
 
     def __call__(self) -> bool:
-        now = self.fn(*self.args)
+        now = self.now()
         return type(now) is type(self.value) and bool(now == self.value)
 
 

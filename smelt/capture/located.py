@@ -79,7 +79,8 @@ def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -
     chain = list(_places(node))
     if not chain:
         raise error
-    raise same.with_traceback(_traceback(same, chain)) from None
+    trace = native.quiet_call(_traceback, same, chain)  # its frames look like the user's: they are not to be captured
+    raise same.with_traceback(trace) from None
 
 
 def _repeatable(gm: fx.GraphModule) -> bool:

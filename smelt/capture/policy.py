@@ -11,7 +11,6 @@ import sys
 import sysconfig
 import types
 from functools import cache
-from typing import Any
 
 import torch
 
@@ -186,11 +185,3 @@ def _entries(folder: str, but: tuple[str, ...]) -> list[str]:
     if not os.path.isdir(folder):
         return []
     return [entry.path + os.sep * entry.is_dir() for entry in os.scandir(folder) if entry.name not in but]
-
-
-def marked_disabled(function: Any) -> str | None:
-    """The reason, when `smelt.disable` marked the function; None otherwise."""
-    reason = getattr(function, "_smelt_disabled", None)
-    if reason is None and getattr(function, "_torchdynamo_disable", False):
-        return "torch.compiler.disable marks it"
-    return reason

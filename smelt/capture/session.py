@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType
@@ -21,7 +22,7 @@ import torch
 from torch import fx
 
 from smelt.base.collection import no_collection
-from smelt.base.errors import CompileError, SmeltError, SmeltWarning, StaticOnly, Unsupported
+from smelt.base.errors import CompileError, RecompileError, SmeltError, SmeltWarning, StaticOnly, Unsupported
 from smelt.base.log import log
 from smelt.base.options import Options, environment
 from smelt.base.report import Report
@@ -38,6 +39,7 @@ from smelt.capture import (
     exceptions,
     flags,
     functions,
+    marks,
     modules,
     objects,
     policy,
@@ -45,6 +47,7 @@ from smelt.capture import (
 )
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
 from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError
+from smelt.capture.changed import Change, what_changed
 from smelt.capture.dynamic import Changes
 from smelt.capture.frames import Frame, Unread, slot_names
 from smelt.capture.guards import GuardList
@@ -52,6 +55,7 @@ from smelt.capture.interpreter import Interpreter
 from smelt.capture.opcodes import store_unread
 from smelt.capture.residual import Residual, Writer
 from smelt.capture.speculation import PATIENCE
+from smelt.capture.stance import current as current_stance
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor], Report, Options], Callable[..., Any]]
 Slots = tuple[Any, ...]
@@ -93,6 +97,7 @@ class Place:
     failed: int = 0
     given_up: bool = False
     changes: Changes = field(default_factory=Changes)
+    recompiles: list[Change] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -105,21 +110,20 @@ class _Reader:
     state: tuple[Any, ...] = field(default_factory=native.state)
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
 
-    def failing(self, version: Version) -> str:
-        """The guard of a version that does not hold now, and the value it found."""
-        failure = version.entry.guards.failure(self.slots, self.globals, self.function)
-        if failure is None:
-            return "its guards hold"
-        kind, index, found = failure
-        line = version.guards.line(index) if kind == "check" else f"{version.guards.sources[index].text} exists"
-        return f"{line} failed, found {describe(found)}"
+    def changes(self, versions: list[Version]) -> list[Change]:
+        """For each version, the guard that does not hold now."""
+        found = [what_changed(v.guards, v.entry.guards, self.slots, self.globals, self.function) for v in versions]
+        return [change for change in found if change is not None]
 
-
-def describe(value: Any) -> str:
-    """A value in a few words."""
-    if isinstance(value, torch.Tensor):
-        return f"a tensor of shape {tuple(value.shape)}, {value.dtype}, requires_grad={value.requires_grad}"
-    return repr(value)[:200]
+    def has_tensors(self) -> bool:
+        """A tensor is among the arguments: there is something to compile."""
+        values: list[Any] = [*self.slots]
+        for value in values[:_LOOKED_AT]:
+            if isinstance(value, (list, tuple)):
+                values.extend(value)
+            elif isinstance(value, dict):
+                values.extend(value.values())
+        return any(isinstance(value, torch.Tensor) for value in values)
 
 
 class Session:
@@ -143,7 +147,7 @@ class Session:
     def frame(self, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any]) -> None:
         """A function frame is about to start and no version fits."""
         skipped = code.co_filename.startswith(policy.skipped_prefixes())  # the hook forgets its marks at a reset
-        if skipped or code.co_flags & _NOT_CAPTURED or policy.marked_disabled(function) is not None:
+        if skipped or code.co_flags & _NOT_CAPTURED or marks.disabled(function) is not None:
             native.skip(code)
             return
         read = _Reader(slots, globals, function)
@@ -162,7 +166,7 @@ class Session:
         if place is None:
             place = self.places[id(key)] = Place(name)
             self._kept.append(key)
-        if place.given_up:
+        if place.given_up or self._refused_by_stance(place, read):
             return
         before = len(place.versions)
         with self._lock:
@@ -171,11 +175,11 @@ class Session:
 
     def _attempt_locked(self, key: Any, place: Place, read: _Reader, begin: Begin) -> None:
         if len(place.versions) >= self.options.recompile_limit:
-            self._over_limit(place)
+            self._over_limit(place, read)
             return
         if place.versions:
-            count("recompiles")
-            log("recompiles", lambda: f"{place.name}: " + "; ".join(read.failing(v) for v in place.versions))
+            self._tell_recompile(place, read)
+        marks.quiet_wrappers()
         started = time.perf_counter()
         try:
             with no_collection(), outside_inference_mode(), outside_saved_tensor_hooks():
@@ -186,22 +190,41 @@ class Session:
     _compiling = 0.0
     _met_tensors = False
 
-    def _over_limit(self, place: Place) -> None:
+    def _refused_by_stance(self, place: Place, read: _Reader) -> bool:
+        """Whether this thread wants nothing compiled now.
+
+        Raises:
+            RecompileError: and wants to know.
+        """
+        stance = current_stance()
+        if stance == "fail_on_recompile":
+            worth = any(v.residual.gm is not None for v in place.versions) if place.versions else read.has_tensors()
+            if worth:
+                changes = "; ".join(map(str, read.changes(place.versions)))
+                raise RecompileError(
+                    f"{place.name} would have to be compiled, and the stance is 'fail_on_recompile'",
+                    why=changes or "it was not compiled before",
+                    hint="call it with such arguments before, or smelt.stance('eager_on_recompile')",
+                )
+        return stance != "default"
+
+    def _tell_recompile(self, place: Place, read: _Reader) -> None:
+        """A version is about to be added: count and log which guards of the others fail."""
+        changes = read.changes(place.versions)
+        place.recompiles += changes[-1:]  # that of the newest version: what changed since the last time
+        count("recompiles")
+        count_named("recompile_reasons", {f"{place.name}: {change}": 1 for change in changes[-1:]})
+        log("recompiles", lambda: f"{place.name}: {'; '.join(map(str, changes))}")
+
+    def _over_limit(self, place: Place, read: _Reader) -> None:
         place.given_up = True
         if all(version.residual.gm is None for version in place.versions):
             return  # no tensor work in it: nothing is lost
         text = f"{place.name} was compiled {len(place.versions)} times: it runs in eager from now on"
-        why = self._failing(place)
+        why = _kept_failing([*place.recompiles, *read.changes(place.versions)[-1:]])
         if self.options.fullgraph:
             raise Unsupported(text, why=why, hint="raise options recompile_limit, or make the value stable")
         warnings.warn(SmeltWarning(str(SmeltError(text, why=why, hint="options={'recompile_limit': n}"))), stacklevel=2)
-
-    def _failing(self, place: Place) -> str:
-        """The guards that the versions of a place differ in, as text."""
-        lines = [set(version.guards.lines()) for version in place.versions]
-        shared = set.intersection(*lines)
-        odd = sorted(line for line in lines[-1] if line not in shared)
-        return "this guard kept failing: " + (odd[0] if odd else "unknown")
 
     # -- capture -------------------------------------------------------------------------------------------------
 
@@ -438,6 +461,17 @@ class Session:
         return vm.external(value, source) if type(value) is CellType else Unread(value, source)
 
 
+def _kept_failing(changes: list[Change]) -> str:
+    """The guard that failed most often, with the values it met."""
+    if not changes:
+        return "which guard kept failing is not known"
+    subject, times = Counter(change.subject for change in changes).most_common(1)[0]
+    same = [change for change in changes if change.subject == subject]
+    values = dict.fromkeys([same[0].before, *(change.now for change in same)])
+    at = f"  # {same[-1].at}" if same[-1].at else ""
+    return f"the guard on {subject} failed {times} times, for {', '.join(values)}{at}"
+
+
 class _Again(Exception):
     """The graph could not be compiled for symbolic sizes: capture with plain ones."""
 
@@ -453,3 +487,4 @@ def _deep() -> bool:
 
 _NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _IDLE = 4
+_LOOKED_AT = 100

@@ -12,8 +12,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from smelt.capture import marks
 from smelt.capture.escapes import disable
-from smelt.capture.policy import Policy, is_frozen, marked_disabled, policy_of, skipped_prefixes
+from smelt.capture.policy import Policy, is_frozen, policy_of, skipped_prefixes
 
 
 @pytest.mark.parametrize(
@@ -50,5 +51,5 @@ def test_prefixes_skip_torch_and_the_standard_library_but_not_layers_and_package
 
 
 def test_disabled_marks():
-    assert marked_disabled(disable(lambda: 1, reason="because")) == "because"
-    assert marked_disabled(lambda: 1) is None
+    assert marks.disabled(disable(lambda: 1, reason="because")) == "because"
+    assert marks.disabled(lambda: 1) is None

@@ -278,6 +278,14 @@ static PyObject *skip(PyObject *module, PyObject *object) {
     Py_RETURN_NONE;
 }
 
+static PyObject *quiet(PyObject *module, PyObject *code) {
+    if (!PyCode_Check(code)) return PyErr_Format(PyExc_TypeError, "quiet wants a code object");
+    Place *place = place_make((PyCodeObject *)code);
+    if (!place) return NULL;
+    place->skipped = QUIET;
+    Py_RETURN_NONE;
+}
+
 static PyObject *is_skipped(PyObject *module, PyObject *object) {
     Place *place = place_of(object, 0);
     return place || !PyErr_Occurred() ? PyBool_FromLong(place && place->skipped) : NULL;
@@ -335,6 +343,7 @@ PyMethodDef entries_methods[] = {
     {"add_entry", METHOD(add_entry), METH_FASTCALL, 
      "add_entry(place, guards, replacement, constants, owner=None) -> Entry"},
     {"skip", skip, METH_O, "skip(place): never look at it again until clear"},
+    {"quiet", quiet, METH_O, "quiet(code): its frames and all that they call run as they are, for ever"},
     {"is_skipped", is_skipped, METH_O, "is_skipped(place) -> bool"},
     {"clear", clear, METH_O, "clear(place): forget its entries and its skip mark"},
     {"clear_all", clear_all, METH_NOARGS, "clear every place"},

@@ -197,6 +197,12 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
         return run_injected(state, frame, injection);
     }
     Place *place = place_find((PyObject *)code);
+    if (place && place->skipped == QUIET && self->active) {
+        set_active(0);
+        PyObject *result = run_frame(state, frame, 0);
+        set_active(1);
+        return result;
+    }
     if ((place && place->skipped) || !self->active || FRAME_NEXT(frame) != _PyCode_CODE(code))
         return run_frame(state, frame, 0);
     if (lines_are_watched(state)) {

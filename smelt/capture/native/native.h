@@ -77,7 +77,8 @@ typedef struct {
     PyObject *weakrefs;
 } Entry;
 
-enum { NOT_SKIPPED = 0, SKIPPED = 1, PINNED = 2 }; /* PINNED: our own code, skipped for ever */
+/* PINNED: our own code, skipped for ever. QUIET: skipped with all that its frames call, for ever */
+enum { NOT_SKIPPED = 0, SKIPPED = 1, PINNED = 2, QUIET = 3 };
 
 struct Place {
     Entry **entries;

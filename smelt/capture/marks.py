@@ -1,0 +1,71 @@
+"""Marks that users of torch.compile left on functions (`torch.compiler.disable` and its kin): read without its import.
+
+They are attributes of functions, or sets of identities in a module that is there already when somebody used it.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from types import CodeType, FunctionType
+from typing import Any
+
+from smelt.capture import _native as native
+
+
+def disabled(function: Any) -> str | None:
+    """The reason why a function must not be captured; None when it may."""
+    reason = getattr(function, "_smelt_disabled", None)
+    if reason is None and getattr(function, "_torchdynamo_disable", False):
+        given = getattr(function, "_torchdynamo_disable_msg", None)
+        return f"torch.compiler.disable marks it{f': {given}' if given else ''}"
+    return reason
+
+
+def respect(function: FunctionType) -> None:
+    """A disabled function is met: what it calls runs as it is too, unless only the function itself is meant."""
+    if getattr(function, "_torchdynamo_disable_recursive", False):
+        native.quiet(function.__code__)
+    inner = getattr(function, "_torchdynamo_orig_callable", None)
+    if isinstance(inner, FunctionType) and getattr(function, "_torchdynamo_disable_recursive", None) is False:
+        native.skip(inner.__code__)
+
+
+def is_constant_result(function: FunctionType) -> bool:
+    """`torch.compiler.assume_constant_result` marked it."""
+    return "_dynamo_marked_constant" in function.__dict__
+
+
+def is_allowed(function: Any) -> bool:
+    """`torch.compiler.allow_in_graph` marked it."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is None or getattr(function, "__module__", "").startswith("torch."):
+        return False
+    allowed = vars(rules).get("_allowed_callable_ids")
+    return id(function) in (getattr(allowed, "function_ids", None) or ())
+
+
+def quiet_wrappers() -> None:
+    """The code that all functions under `torch.compiler.disable` share, once somebody has imported what makes it."""
+    module = sys.modules.get("torch._dynamo.eval_frame")
+    if module is not None and hasattr(module, "DisableContext"):
+        _quiet_wrapper(vars(module)["DisableContext"])
+
+
+@cache
+def _quiet_wrapper(context: Any) -> None:
+    for code in context.__call__.__code__.co_consts:
+        if isinstance(code, CodeType) and code.co_name == "_fn":
+            native.quiet(code)
+
+
+@cache
+def no_effect(module: str, name: str) -> bool:
+    """Functions of the other compiler that only tell it something."""
+    return module.startswith("torch._dynamo") and name in _HINTS
+
+
+_HINTS = frozenset(
+    {"mark_dynamic", "mark_static", "mark_static_address", "maybe_mark_dynamic", "mark_unbacked", "reset"}
+    | {"maybe_mark_static", "unmark_dynamic"}
+)

@@ -1,0 +1,68 @@
+"""How compiled callables behave when called: compile what is new, refuse to, or run in eager. A state of the thread."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from smelt.base.errors import unknown_name
+from smelt.capture import _native as native
+from smelt.capture.breaks import Break
+from smelt.capture.registry import special
+
+STANCES = ("default", "force_eager", "fail_on_recompile", "eager_on_recompile")
+
+
+class _Present(threading.local):
+    name = "default"
+
+
+_present = _Present()
+
+
+def current() -> str:
+    """The stance of this thread."""
+    return _present.name
+
+
+def _take(name: str) -> None:
+    _present.name = name
+    native.set_eager(name == "force_eager")
+
+
+class stance:
+    """Change what calls of compiled functions do in this thread, from now on or for a `with` block.
+
+        smelt.stance("fail_on_recompile")          # until the next one
+        with smelt.stance("force_eager"): ...      # and back
+
+    Args:
+        name: "default" compiles what no version fits; "force_eager" runs everything as it is written;
+            "fail_on_recompile" uses versions that fit and raises `RecompileError` instead of compiling;
+            "eager_on_recompile" uses versions that fit and runs the rest in eager.
+
+    Raises:
+        OptionError: no such stance.
+    """
+
+    def __init__(self, name: str) -> None:
+        if name not in STANCES:
+            raise unknown_name("stance", name, STANCES)
+        self.name, self._before = name, _present.name
+        _take(name)
+
+    def __enter__(self) -> stance:
+        _take(self.name)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _take(self._before)
+
+    def __repr__(self) -> str:
+        return f"stance({self.name!r})"
+
+
+@special(stance, stance.__enter__, stance.__exit__)
+def _not_captured(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Its meaning while capturing."""
+    raise Break("the stance is changed", "it decides what is compiled", "change it outside of the compiled function")
