@@ -254,22 +254,6 @@ def jump(vm: Any, f: Frame, arg: int) -> None:
     f.pc = arg
 
 
-@opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", decode=forward)
-@opcode("POP_JUMP_BACKWARD_IF_FALSE", decode=backward)
-def pop_jump_if_false(vm: Any, f: Frame, arg: int) -> None:
-    value = f.stack.pop()
-    if value is False or value is not True and not containers.truth(vm, value):
-        f.pc = arg
-
-
-@opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", decode=forward)
-@opcode("POP_JUMP_BACKWARD_IF_TRUE", decode=backward)
-def pop_jump_if_true(vm: Any, f: Frame, arg: int) -> None:
-    value = f.stack.pop()
-    if value is True or value is not False and containers.truth(vm, value):
-        f.pc = arg
-
-
 @opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", decode=forward)
 @opcode("POP_JUMP_BACKWARD_IF_NONE", decode=backward)
 def pop_jump_if_none(vm: Any, f: Frame, arg: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import CodeType
 from typing import Any
 
-from smelt.capture import exceptions, opcodes, opcodes_calls, opcodes_data  # noqa: F401 (exceptions fills COMMON)
+from smelt.capture import branches, exceptions, opcodes, opcodes_calls, opcodes_data  # noqa: F401 (they fill COMMON)
 from smelt.capture._native import NULL
 from smelt.capture.bytecode import Jump, Op, Site
 from smelt.capture.frames import Frame

@@ -6,8 +6,8 @@ from typing import Any
 
 from smelt.capture import opcodes, opcodes_311, opcodes_312, opcodes_calls, opcodes_data
 from smelt.capture._native import NULL
+from smelt.capture.branches import to_bool
 from smelt.capture.bytecode import Jump, Op, Site
-from smelt.capture.containers import truth
 from smelt.capture.frames import Frame
 from smelt.capture.opcodes import raw, take
 
@@ -89,10 +89,6 @@ def store_fast_load_fast(vm: Any, f: Frame, arg: tuple[int, int]) -> None:
 def store_fast_store_fast(vm: Any, f: Frame, arg: tuple[int, int]) -> None:
     opcodes.store_fast(vm, f, arg[0])
     opcodes.store_fast(vm, f, arg[1])
-
-
-def to_bool(vm: Any, f: Frame, arg: Any) -> None:
-    f.stack[-1] = truth(vm, f.stack[-1])
 
 
 def convert_value(vm: Any, f: Frame, arg: int) -> None:

@@ -93,7 +93,7 @@ class Speculation:
                     found = question(self._run(program)[node])
             except (Refused, RuntimeError):
                 return None
-            self._asked[key] = Asked(node, question, found, next(reversed(self.tensors.graph.nodes)))
+            self._asked[key] = Asked(node, question, found, next(iter(reversed(self.tensors.graph.nodes))))
             self._needed.update(program)
             self.tensors.vm.work += 1
         return self._asked[key].found
