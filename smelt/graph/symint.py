@@ -354,6 +354,11 @@ def _rounded(value: Any, rounding: Callable[[float], int]) -> Any:
     return rounding(float(value))
 
 
+def whole_product(size: Any, scale: float) -> Any:
+    """`int(size * scale)`, as C++ computes the size of a scaled image."""
+    return _rounded(_on_floats(operator.mul, size, scale), math.floor)
+
+
 _FINE = 2**10
 """Largest denominator of a float whose product with a size becomes a quotient of integers: floats are exact there."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
+from torch.nn import functional
 
 from smelt.autograd.eager import compile_aot_eager
 from smelt.base.options import Options
@@ -54,3 +55,32 @@ def test_images():
 
 def copies(tensors):
     return [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
+
+
+SCALED = {
+    "twice": lambda x: functional.interpolate(x, scale_factor=2.0, mode="nearest"),
+    "half": lambda x: functional.interpolate(x, scale_factor=0.5, mode="bilinear"),
+    "to a size": lambda x: functional.interpolate(x, (9, 7), mode="bicubic", align_corners=True),
+    "as another": lambda x: functional.interpolate(functional.max_pool2d(x, 2), x.shape[2:]) + x,
+    "rows": lambda x: functional.max_pool1d(x.flatten(2), 3, 2, padding=1),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_images_of_other_sizes(name):
+    """Functions whose C++ part reads sizes as numbers."""
+    env, graph = Assumptions(), fx.Graph()
+    images = graph.placeholder("x")
+    images.meta["val"] = symbolic(env.symbol(2), 3, env.symbol(8), env.symbol(12))
+    fn = SCALED[name]
+    program = fx.Tracer().trace(fn)
+    graph.output((graph.graph_copy(program, {next(iter(program.nodes)): images}),))
+    module = fx.GraphModule({}, graph)
+    run = compile_aot_eager(module, [torch.randn(2, 3, 8, 12, requires_grad=True)], Options())
+    assert not env.assumed
+    for size in ((2, 8, 12), (3, 6, 10), (4, 9, 17)):
+        x = torch.randn(size[0], 3, *size[1:], requires_grad=True)
+        (ours,), expected = run(x), fn(x)
+        torch.testing.assert_close(ours, expected, rtol=0, atol=0)
+        (mine,), (theirs,) = torch.autograd.grad(ours.sum(), x), torch.autograd.grad(expected.sum(), x)
+        torch.testing.assert_close(mine, theirs)

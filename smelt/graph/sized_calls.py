@@ -1,0 +1,85 @@
+"""Torch functions whose C++ part reads sizes as plain numbers, said another way for tensors of symbolic size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from smelt.graph.place import PlacedTensor
+from smelt.graph.symint import from_torch, to_torch, whole_product
+
+aten = torch.ops.aten
+
+
+def for_sizes(target: Any, args: Sequence[Any]) -> Any:
+    """What to call instead of `target`: itself, unless it is one of these and its tensor has symbolic sizes."""
+    other = _OTHER.get(target) if args and target.__hash__ is not None else None
+    if other is None or not isinstance(args[0], PlacedTensor) or not args[0].place.layout.val.symbolic:
+        return target
+    return other
+
+
+def _interpolate(
+    x: torch.Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> torch.Tensor:
+    space = x.dim() - 2
+    op = _UPSAMPLES.get((mode, space))
+    if op is None or recompute_scale_factor or antialias or (size is None) == (scale_factor is None):
+        return functional.interpolate(x, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
+    scales: list[float | None] = [None] * space
+    if size is None:
+        factors = [float(s) for s in _each(scale_factor, space)]
+        size = [whole_product(n, s) for n, s in zip(from_torch(tuple(x.shape[2:])), factors, strict=True)]
+        scales = [*factors]
+    options = [] if mode.startswith("nearest") else [bool(align_corners)]
+    return op(x, to_torch(list(_each(size, space))), *options, *scales)
+
+
+def _each(value: Any, count: int) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else [value] * count
+
+
+_UPSAMPLES: dict[tuple[str, int], Any] = {
+    **{("nearest", n): getattr(aten, f"upsample_nearest{n}d").default for n in (1, 2, 3)},
+    **{("nearest-exact", n): getattr(aten, f"_upsample_nearest_exact{n}d").default for n in (1, 2, 3)},
+    ("linear", 1): aten.upsample_linear1d.default,
+    ("bilinear", 2): aten.upsample_bilinear2d.default,
+    ("trilinear", 3): aten.upsample_trilinear3d.default,
+    ("bicubic", 2): aten.upsample_bicubic2d.default,
+}
+
+
+def _max_pool1d(
+    x: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """As a pooling of images of one row."""
+
+    def wide(value: Any, otherwise: int) -> Any:
+        return None if value is None else (otherwise, value[0] if isinstance(value, (list, tuple)) else value)
+
+    windows = (wide(kernel_size, 1), wide(stride or None, 1), wide(padding, 0), wide(dilation, 1))
+    out: Any = functional.max_pool2d(x.unsqueeze(-2), *windows, ceil_mode, return_indices)  # type: ignore[call-overload]
+    return tuple(part.squeeze(-2) for part in out) if return_indices else out.squeeze(-2)
+
+
+_OTHER: dict[Any, Callable[..., Any]] = {
+    functional.interpolate: _interpolate,
+    functional.upsample: _interpolate,
+    functional.max_pool1d: _max_pool1d,
+    torch.max_pool1d: _max_pool1d,
+}
