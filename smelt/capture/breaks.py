@@ -106,6 +106,18 @@ def too_deep() -> Break:
     return Break("recursion that is too deep to inline", "capture came near to Python's recursion limit")
 
 
+def through_c(run: Callable[[], Any]) -> Any:
+    """Run interpreted code that C code called: what the program raises passes through C as it is.
+
+    It is raised outside of the `except` clause, so that it does not get an exception of capture's own as its context.
+    """
+    try:
+        return run()
+    except UserError as error:
+        raised = error.error
+    raise raised
+
+
 def user_raise(error: BaseException) -> Any:
     """Raise `error` as the interpreted program would."""
     raise UserError(error)

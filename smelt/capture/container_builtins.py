@@ -61,7 +61,7 @@ _register_iterating()
 @special(sum)
 def total(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """sum(iterable[, start])"""
-    items = list(user(iter, _iterable(vm, args[0]))) if args else user(sum)
+    items = user(list, _iterable(vm, args[0])) if args else user(sum)
     start = args[1] if len(args) > 1 else kwargs.get("start", 0)
     if any(type(item) is TraceTensor for item in items) or type(start) is TraceTensor:
         for item in items:
@@ -87,7 +87,7 @@ def as_mapping(vm: Any, value: Any) -> Any:
     if isinstance(value, dict) and python_method(vm, value, "__iter__") is None:
         return vm.effects.plain(value)
     if python_method(vm, value, "keys") is not None:
-        keys = containers.iterate(vm, vm.call(vm.load_attr(value, "keys"), (), {}))
+        keys = containers.each(vm, vm.call(vm.load_attr(value, "keys"), (), {}))
         return {key: containers.subscript(vm, value, key) for key in keys}
     return _iterable(vm, value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import operator
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -169,11 +170,11 @@ def contains(vm: Any, container: Any, item: Any) -> bool:
     if source is not None and isinstance(container, dict) and id(container) not in vm.effects.mirrors:
         return vm.effects.has_key(container, source, item)
     if source is not None and not isinstance(container, CONTAINERS) and type(container) is not TraceTensor:
-        return any(compare(vm, operator.eq, item, other) is True for other in iterate(vm, container))
+        return any(compare(vm, operator.eq, item, other) is True for other in each(vm, container))
     if type(container) is TraceTensor:
         return vm.tensors.run(operator.contains, (container, item), {})
     if python_method(vm, container, "__iter__") is not None:
-        return any(truth(vm, compare(vm, operator.eq, item, other)) for other in iterate(vm, container))
+        return any(truth(vm, compare(vm, operator.eq, item, other)) for other in each(vm, container))
     return vm.native(operator.contains, vm.effects.plain(container), item)
 
 
@@ -198,6 +199,13 @@ def iterate(vm: Any, value: Any) -> Any:
     return user(iter, value)
 
 
+def each(vm: Any, value: Any) -> Iterator[Any]:
+    """The items of a value, as the program's `for` would get them."""
+    iterator = iterate(vm, value)
+    while (item := advance(vm, iterator)) is not END:
+        yield item
+
+
 class SequenceIterator:
     """`iter` of an object that only has `__getitem__`."""
 
@@ -209,11 +217,9 @@ class SequenceIterator:
 
     def __next__(self) -> Any:
         try:
-            item = self.vm.tensors.watch.pause(subscript, self.vm, self.value, self.index)
-        except UserError as error:
-            if isinstance(error.error, IndexError):
-                raise StopIteration from None
-            raise error.error from None
+            item = self.vm.reenter(lambda: subscript(self.vm, self.value, self.index))
+        except IndexError:
+            raise StopIteration from None
         self.index += 1
         return item
 

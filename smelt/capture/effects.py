@@ -126,12 +126,30 @@ class Effects:
             return value
         copy = self._copy(value, source)
         before = tuple(copy) if isinstance(copy, (tuple, frozenset)) else _shallow(copy)
+        if source.kind == native.INSTANCE_DICT and isinstance(value, dict):
+            self._take_over_attributes(value, copy)
         mirror = Mirror(value, copy, before)
         if id(value) in self.appended:
             copy.extend(self.appended.pop(id(value))[1])
         self.mirrors[id(value)] = self.mirrors[id(copy)] = mirror
         self.vm.register(copy, source)
         return copy
+
+    def _take_over_attributes(self, held: dict[str, Any], copy: dict[str, Any]) -> None:
+        """What was written to an object's attributes before the program took hold of its `__dict__`."""
+        for place, store in list(self.stores.items()):
+            target = store.target
+            if store.kind == "attr" and not isinstance(target, type) and getattr(target, "__dict__", None) is held:
+                if hasattr(getattr(type(target), store.name, None), "__set__"):
+                    continue  # a slot or a descriptor
+                del self.stores[place]
+                if store.value is DELETED or store.anew:
+                    copy.pop(store.name, None)
+                if store.value is not DELETED:
+                    copy[store.name] = store.value
+        owners = {id(value) for value in self.vm.externals() if getattr(value, "__dict__", None) is held}
+        for key in [key for key in self.vm.reads if key[0] in owners]:
+            del self.vm.reads[key]
 
     def append(self, held: list[Any], value: Any) -> None:
         """`held.append(value)`; a list from outside that is only appended to is not looked at."""

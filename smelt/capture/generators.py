@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from smelt.capture.breaks import UserError
+from smelt.capture.breaks import UserError, through_c
 from smelt.capture.bytecode import Decoded
 from smelt.capture.frames import YIELD
 
@@ -67,11 +67,9 @@ class TracedGenerator:
         if not self.started:
             self.done = True
             raise error
-        try:
-            self.vm.unwind(self.frame, UserError(error))
-        except UserError:
-            self.done = True
-            raise error from None
+        self.done = True  # unless the body goes on
+        through_c(lambda: self.vm.unwind(self.frame, UserError(error)))
+        self.done = False
         return self._resume()
 
     def close(self) -> None:
@@ -94,17 +92,12 @@ class TracedGenerator:
 
     def _resume(self) -> Any:
         self.started = True
+        self.done = True  # unless it yields
         try:
-            result = self.vm.tensors.watch.pause(self.vm.run, self.frame)
-        except UserError as error:
-            self.done = True
-            if isinstance(error.error, StopIteration):
-                raise RuntimeError("generator raised StopIteration") from error.error
-            raise error.error from None
-        except BaseException:
-            self.done = True
-            raise
+            result = self.vm.reenter(lambda: self.vm.run(self.frame))
+        except StopIteration as error:
+            raise RuntimeError("generator raised StopIteration") from error
         if result is YIELD:
+            self.done = False
             return self.frame.value
-        self.done = True
         raise StopIteration(self.frame.value)

@@ -17,7 +17,7 @@ from smelt.base.errors import Unsupported
 from smelt.capture import sources
 from smelt.capture._native import NULL
 from smelt.capture.ambient import Ambient
-from smelt.capture.breaks import At, Break, Restart, UserError, too_deep
+from smelt.capture.breaks import At, Break, Restart, UserError, through_c, too_deep
 from smelt.capture.bytecode import Decoded
 from smelt.capture.dynamic import Changes, Sizes
 from smelt.capture.effects import DELETED, Effects
@@ -217,6 +217,10 @@ class Interpreter:
         self._kept.append(value)
         return value
 
+    def externals(self) -> list[Any]:
+        """Objects from outside, and what else the capture keeps."""
+        return self._kept
+
     def source_of(self, value: Any) -> Source | None:
         """The source of an external object; None for leaves and for what the frame made."""
         return self.sources.get(id(value))
@@ -310,10 +314,7 @@ class Interpreter:
 
     def reenter(self, run: Callable[[], Any]) -> Any:
         """Run interpreted code that C code called: exceptions pass through C as what the program raised."""
-        try:
-            return self.tensors.watch.pause(run)
-        except UserError as error:
-            raise error.error from None
+        return through_c(lambda: self.tensors.watch.pause(run))
 
     def attr_source(self, source: Source, name: str, in_dict: bool) -> Source:
         """An attribute of a tensor object, from its dictionary or through C code."""

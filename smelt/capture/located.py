@@ -63,6 +63,9 @@ def _varint(value: int) -> bytes:
 # -- errors inside a graph ------------------------------------------------------------------------------------------
 
 
+_EXPECTED = (IndexError, RuntimeError)
+
+
 def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -> NoReturn:
     """Raise what eager raises for these inputs, at the line of the operation that fails.
 
@@ -70,7 +73,7 @@ def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -
     more, one by one, in eager and on copies of what they may write to. Where that is not possible, or none fails, the
     error stays as it is.
     """
-    if type(error) not in (IndexError, RuntimeError) or not _repeatable(gm):  # others come from hooks, or from memory
+    if type(error) not in _EXPECTED or not repeatable(gm):  # others come from hooks, or from memory
         raise error
     found = native.quiet_call(_first_failing, gm, inputs)
     if found is None:
@@ -80,10 +83,24 @@ def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -
     if not chain:
         raise error
     trace = native.quiet_call(_traceback, same, chain)  # its frames look like the user's: they are not to be captured
-    raise same.with_traceback(trace) from None
+    raise same.with_traceback(trace)
 
 
-def _repeatable(gm: fx.GraphModule) -> bool:
+def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -> None:
+    """Eager fails on these inputs as well, so the captured frame may run in eager from its start.
+
+    Only there do the frame's own `except` clauses and what it did before the failing operation come out right.
+
+    Raises:
+        Exception: the error itself, when it is the compiled graph's own.
+    """
+    if type(error) not in _EXPECTED:
+        raise error
+    if native.quiet_call(_first_failing, gm, inputs) is None:
+        raise error
+
+
+def repeatable(gm: fx.GraphModule) -> bool:
     """Only operations of PyTorch itself: others might do more than compute."""
     for node in gm.graph.nodes:
         target: Any = node.target

@@ -113,10 +113,21 @@ def load_const(vm: Any, f: Frame, arg: Any) -> None:
 def load_fast(vm: Any, f: Frame, arg: int) -> None:
     value = f.locals[arg]
     if value is NULL:
-        user_raise(UnboundLocalError(f"cannot access local variable {slot_names(f.code)[arg]!r}"))
+        user_raise(unbound(slot_names(f.code)[arg]))
     if type(value) is Unread:
         value = read_variable(vm, f, arg)
     f.stack.append(value)
+
+
+def unbound(variable: str) -> UnboundLocalError:
+    """The error for a local variable without a value."""
+    return UnboundLocalError(f"cannot access local variable {variable!r} where it is not associated with a value")
+
+
+def unbound_free(variable: str) -> NameError:
+    """The error for a free variable without a value."""
+    where = "where it is not associated with a value in enclosing scope"
+    return NameError(f"cannot access free variable {variable!r} {where}")
 
 
 def read_variable(vm: Any, f: Frame, slot: int) -> Any:
@@ -172,7 +183,7 @@ def store_fast(vm: Any, f: Frame, arg: int) -> None:
 @opcode("DELETE_FAST")
 def delete_fast(vm: Any, f: Frame, arg: int) -> None:
     if f.locals[arg] is NULL:
-        user_raise(UnboundLocalError(f"cannot access local variable {slot_names(f.code)[arg]!r}"))
+        user_raise(unbound(slot_names(f.code)[arg]))
     f.locals[arg] = NULL
 
 
@@ -195,7 +206,7 @@ def load_deref(vm: Any, f: Frame, arg: int) -> None:
     key = slot_names(f.code)[arg]
     value = vm.cell(f.locals[arg], key)
     if value is NULL:
-        user_raise(NameError(f"cannot access free variable {key!r}"))
+        user_raise(unbound(key) if arg < len(f.locals) - len(f.code.co_freevars) else unbound_free(key))
     f.stack.append(value)
 
 

@@ -93,7 +93,7 @@ def load_from_dict_or(vm: Any, f: Frame, arg: Any) -> None:
 
 def delete_local(vm: Any, f: Frame, arg: int) -> None:
     if f.locals[arg] is NULL:
-        raise UserError(UnboundLocalError(f"cannot access local variable {slot_names(f.code)[arg]!r}"))
+        raise UserError(opcodes.unbound(slot_names(f.code)[arg]))
     f.locals[arg] = DELETED
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -329,15 +330,25 @@ def _reducible(*types_: type) -> None:
 
 def rebuild_reduced(r: Rebuild, value: Any) -> str:
     """Iterators and other C objects that say themselves how they are made (`__reduce__`)."""
-    parts = value.__reduce__()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # itertools will not do this from Python 3.14 on
+        parts = value.__reduce__()
     if isinstance(parts, str):
         return r.constant(value, parts)
     made = f"{r(parts[0])}({', '.join(map(r, parts[1]))})"
     name = r.assign(value, made)
     if len(parts) > 2 and parts[2] is not None:
-        restore = f"{name}.__setstate__" if hasattr(value, "__setstate__") else f"{name}.__dict__.update"
-        r.lines.append(f"{restore}({r(parts[2])})")
+        if hasattr(value, "__setstate__"):
+            r.lines.append(f"{r.constant(_set_state, 'set_state')}({name}, {r(parts[2])})")
+        else:
+            r.lines.append(f"{name}.__dict__.update({r(parts[2])})")
     return name
+
+
+def _set_state(value: Any, state: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        value.__setstate__(state)
 
 
 _reducible(

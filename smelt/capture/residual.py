@@ -13,7 +13,9 @@
 
 from __future__ import annotations
 
+import collections
 import functools
+import inspect
 import keyword
 import re
 import textwrap
@@ -30,7 +32,7 @@ from smelt.capture.breaks import At, Break
 from smelt.capture.effects import DELETED, Mirror, Store, items_of
 from smelt.capture.frames import Frame
 from smelt.capture.liveness import live_slots
-from smelt.capture.located import explain_error, with_place
+from smelt.capture.located import expect_failure, explain_error, repeatable, with_place
 from smelt.capture.rebuild import Rebuild
 from smelt.capture.resumption import RESUMPTIONS, Resumption
 from smelt.capture.sources import Source, frame_function
@@ -81,6 +83,7 @@ class Residual:
             held["graph"] = native.Quiet(graph)
             held["profiler"], held["shown"] = torch.autograd.profiler, native.Quiet(self._shown(graph))
             held["Error"], held["explain_error"] = Exception, functools.partial(explain_error, self.gm)
+            held["expect_failure"] = functools.partial(expect_failure, self.gm)
         return SimpleNamespace(**held)
 
 
@@ -93,10 +96,21 @@ class Writer:
     Args:
         slots: names of the replacement's parameters.
         point: makes (or finds) the resume point of (code, offset, stack depth, places of handled exceptions on it).
+        begin: the resume point that the frame began at; None: at its start.
+        restarts: it could begin there once more.
     """
 
-    def __init__(self, vm: Any, slots: list[str], point: MakePoint) -> None:
+    def __init__(
+        self,
+        vm: Any,
+        slots: list[str],
+        point: MakePoint,
+        frame: Frame,
+        begin: native.ResumePoint | None,
+        restarts: bool,
+    ) -> None:
         self.vm, self.slots, self.point = vm, parameter_names(slots), point
+        self.frame, self.begin, self.restarts = frame, begin, restarts
         self.lines: list[str] = []
         self.constants: dict[str, Any] = {}
         self.fetches: dict[int, int] = {}
@@ -221,7 +235,8 @@ class Writer:
     def _write_back_dict(self, place: str, mirror: Mirror) -> None:
         copy, before, value = mirror.copy, mirror.before, self.value
         direct = type(mirror.original).__setitem__ is dict.__setitem__
-        base = value.constant(dict, "dict")
+        ordered = isinstance(mirror.original, collections.OrderedDict)
+        base = value.constant(collections.OrderedDict, "OrderedDict") if ordered else value.constant(dict, "dict")
         kept = [key for key in before if key in copy]
         if kept != list(copy)[: len(kept)]:
             self.lines.append(f"{base}.clear({place})")
@@ -240,6 +255,7 @@ class Writer:
         """Close the graph and write the whole source."""
         self.vm.close_generators(self.value.makes)
         tensors = self.vm.tensors
+        again = self._again() if self.restarts and not tensors.mutated and not tensors.drawing else None
         gm, inputs, ops = tensors.finish(self.value.outputs, self.vm.ambient)
         head: list[str] = []
         if gm is not None:
@@ -249,8 +265,17 @@ class Writer:
             self._renumber(renamed)
             args = "*_f" if len(order) == len(indices) else f"*_f[:{len(indices)}]"
             target = "" if not self.value.outputs else "_out = "
-            head += ["try:", f"    {target}(_c.shown if _c.profiler._is_profiler_enabled else _c.graph)({args})"]
-            head += ["except _c.Error as _e:", f"    _c.explain_error(_e, {args[1:]})"]
+            head += [
+                "_failed = None",
+                "try:",
+                f"    {target}(_c.shown if _c.profiler._is_profiler_enabled else _c.graph)({args})",
+            ]
+            head += ["except _c.Error as _e:", "    _failed = _e", "if _failed is not None:"]
+            if again is None or not repeatable(gm):
+                head.append(f"    _c.explain_error(_failed, {args[1:]})")
+            else:
+                head.append(f"    _c.expect_failure(_failed, {args[1:]})")
+                head.append(f"    return {self._renumbered(again, renamed)}")
         else:
             order = list(self.fetches)
         body = textwrap.indent("\n".join([*head, *self.lines]), "    ")
@@ -260,7 +285,31 @@ class Writer:
     def _renumber(self, renamed: dict[int, int]) -> None:
         """Graph inputs come first in `_f`; the lines written so far counted without them."""
         for at, line in enumerate(self.lines):
-            self.lines[at] = _FETCHED.sub(lambda m: f"_f[{renamed[int(m.group(1))]}]", line)
+            self.lines[at] = self._renumbered(line, renamed)
+
+    def _renumbered(self, line: str, renamed: dict[int, int]) -> str:
+        return _FETCHED.sub(lambda m: f"_f[{renamed[int(m.group(1))]}]", line)
+
+    def _again(self) -> str:
+        """The expression that runs the whole frame in eager, from where it began."""
+        begin, code = self.begin, self.frame.code
+        quiet, function = self.value.constant(native.quiet_call, "quiet"), self.fetched(frame_function())
+        if begin is not None:
+            width = len(self.slots) - begin.depth
+            slots, stack = ", ".join(self.slots[:width]), ", ".join(self.slots[width:])
+            scope = self.fetched(self.vm.globals_source(self.frame.globals))
+            point, resume = self.value.constant(begin, "begin"), self.value.constant(native.resume, "resume")
+            return f"{quiet}({resume}, {point}, {scope}, {function}, [{slots}], [{stack}])"
+        count, named = code.co_argcount, code.co_kwonlyargcount
+        given = self.slots[:count]
+        rest = self.slots[count + named :]
+        if code.co_flags & inspect.CO_VARARGS:
+            given.append(f"*{rest.pop(0)}")
+        names = code.co_varnames[count : count + named]
+        given += [f"{name}={slot}" for name, slot in zip(names, self.slots[count : count + named], strict=True)]
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            given.append(f"**{rest.pop(0)}")
+        return f"{quiet}({', '.join([function, *given])})"
 
 
 _FETCHED = re.compile(r"\b_f\[(\d+)\]")

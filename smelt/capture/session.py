@@ -309,7 +309,8 @@ class Session:
             names = [*names, *(f"stack{i}" for i in range(key.depth))]
         else:
             names = names[: native.argument_slots(frame.code)]
-        writer = Writer(vm, names, self.point)
+        begin = key if isinstance(key, native.ResumePoint) else None
+        writer = Writer(vm, names, self.point, frame, begin, begin is None or not self.handling[id(begin)])
         residual = writer.write_return(frame.value) if reason is None else writer.write_break(frame)
         residual.at = At(frame.code, frame.decoded.offsets[0 if reason is None else frame.pc])
         if stop is not None and reason is not None and not stop.silent:

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
-from smelt.capture.breaks import Break, UserError, too_deep
+from smelt.capture.breaks import Break, UserError, through_c, too_deep
 from smelt.capture.graph_module import CapturedGraph
 from smelt.capture.number_nodes import NumberNodes
 from smelt.capture.registry import READ
@@ -57,6 +57,7 @@ class Tensors:
         writes: True once a node wrote to a tensor in place.
         ops: nodes that compute.
         region: number of the `checkpoint` call that the program is in; becomes `node.meta["checkpoint"]`.
+        drawing: nodes that draw random numbers.
     """
 
     def __init__(self, vm: Any) -> None:
@@ -77,7 +78,7 @@ class Tensors:
         self._factories = _Operators()
         self.number_node = NumberNodes(self._append, self._shown)
         self.speculation = Speculation(self, vm.speculates)
-        self._kept: set[fx.Node] = set()
+        self.drawing: set[fx.Node] = set()
 
     # -- identity -------------------------------------------------------------------------------------------------
 
@@ -185,7 +186,7 @@ class Tensors:
         self.vm.work += 1
         node = self._record(target, args, kwargs, method)
         if drew:
-            self._kept.add(node)
+            self.drawing.add(node)
         if changed:
             self.mutated.add(node)
             for tensor, version in zip(found, versions, strict=True):
@@ -302,7 +303,7 @@ class Tensors:
         for node in reversed(list(self.graph.nodes)):
             if node in gone or node.op in ("placeholder", "output") or node.users or node in self.mutated:
                 continue
-            if node in self._kept:
+            if node in self.drawing:
                 continue
             doomed = [node]
             if node.target in MODE_CHANGES:
@@ -467,9 +468,7 @@ class Watch(TorchFunctionMode):
     ) -> Any:
         self._on = False  # torch took the mode off while this runs
         try:
-            return self.tensors.run(func, tuple(map(self.tensors.handle, args)), kwargs or {})
-        except UserError as error:
-            raise error.error from None
+            return through_c(lambda: self.tensors.run(func, tuple(map(self.tensors.handle, args)), kwargs or {}))
         finally:
             self._on = True
 

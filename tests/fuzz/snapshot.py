@@ -130,7 +130,8 @@ class Snapshot:
         yield from (tuple(value.shape), str(value.dtype), value.requires_grad, value.is_leaf)
         storage = value.untyped_storage()
         place = self._storages.setdefault(storage.data_ptr(), len(self._storages)) if storage.nbytes() else -1
-        yield from (place, value.storage_offset(), value.stride())
+        yield from (place, value.storage_offset())
+        yield tuple(step for step, size in zip(value.stride(), value.shape, strict=True) if size > 1)
         yield bits(value)
         if value.is_leaf and value.grad is not None:
             yield self(value.grad)
