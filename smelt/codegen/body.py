@@ -9,91 +9,29 @@ from operator import itemgetter
 import torch
 
 from smelt.base.errors import CompileError
+from smelt.codegen.parameters import FAULT, Arguments, SizeRenderer
 from smelt.codegen.scope import Scopes, V
 from smelt.codegen.target import ROUNDING, Renderer
 from smelt.loops.ir import BOOLEAN, Condition, Index, Pointwise
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Runtime, flat_index
-from smelt.shapes.size import Division, Factor, IntLike, Modulo, Size, Symbol, known_at_most, same, terms_of
+from smelt.shapes.size import IntLike, Size, known_at_most, same
 
 CALLS = re.compile(r"\bm_(\w+)\(")
 
 
-FAULT = "!fault"
-"""The pseudo-buffer that kernels set to 1 when an index is out of range."""
-
-
-class Arguments:
-    """Parameters of a kernel, in order of first use: pointers, and behind them the symbols of its sizes."""
-
-    def __init__(self) -> None:
-        self.buffers: list[str] = []
-        self.symbols: list[Symbol] = []
-        self.written: set[str] = set()
-
-    def pointer(self, buffer: str) -> str:
-        """The parameter that points to a buffer."""
-        if buffer not in self.buffers:
-            self.buffers.append(buffer)
-        return f"a{self.buffers.index(buffer)}"
-
-    def symbol(self, symbol: Symbol) -> str:
-        """The parameter that holds the value of a symbol."""
-        if symbol not in self.symbols:
-            self.symbols.append(symbol)
-        return f"z{self.symbols.index(symbol)}"
-
-
-class BodyRenderer:
+class BodyRenderer(SizeRenderer):
     """Renders bodies into `scopes`. Which loops are open, and which values are at hand, is the kernel's to say."""
 
     def __init__(self, plan: Schedule, target: Renderer, scopes: Scopes, arguments: Arguments, used: set[str]) -> None:
-        self.plan, self.target, self.scopes, self.arguments, self.used = plan, target, scopes, arguments, used
+        super().__init__(scopes, arguments)
+        self.plan, self.target, self.used = plan, target, used
         self.depths: dict[Atom, int] = {}
         self.names: dict[Atom, str] = {}
         self.masks: list[V] = []
         self.scalar_depth = 0
         self.range_flag: str | None = None
-
-    # sizes
-
-    def size(self, value: IntLike) -> str:
-        """C text of a size: a number, or what is computed from symbols once, at the start of the kernel."""
-        if not isinstance(value, Size):
-            return str(value)
-        text = self.polynomial(value, self.size)
-        return text if text.isalnum() else self.scopes.define("int64_t", text, torch.int64, 0, "d").text
-
-    def int_size(self, value: IntLike) -> str:
-        """A size below 2^31 as the bound of an `int`."""
-        text = self.size(value)
-        return self.scopes.define("int", f"(int){text}", torch.int32, 0, "e").text if isinstance(value, Size) else text
-
-    def whole_size(self, value: IntLike) -> str:
-        """C text of a size over nothing but the kernel's parameters."""
-        return f"({self.polynomial(value, self.whole_size)})"
-
-    def polynomial(self, value: IntLike, operand: Callable[[IntLike], str]) -> str:
-        """C text of a size; `operand` writes those inside of divisions."""
-        parts = []
-        for monomial, c in terms_of(value):
-            factors = [self.factor(f, operand) for f in monomial]
-            parts.append(" * ".join(factors if c == 1 and factors else [str(c), *factors]))
-        return " + ".join(parts).replace("+ -", "- ") or "0"
-
-    def factor(self, factor: Factor, operand: Callable[[IntLike], str]) -> str:
-        match factor:
-            case Symbol():
-                return self.arguments.symbol(factor)
-            case Division(of=of, by=by):
-                above, below = operand(of), operand(by)
-                if isinstance(factor, Modulo):
-                    rest = f"({above} % {below})"
-                    return rest if known_at_most(0, of) else f"(({rest} + {below}) % {below})"
-                down = "" if known_at_most(0, of) else f" - ({above} % {below} < 0)"  # C rounds towards zero
-                return f"({above} / {below}{down})"
-        raise AssertionError(factor)
 
     # index expressions
 

@@ -19,8 +19,8 @@ import torch
 
 from smelt.base.errors import CompileError
 from smelt.base.text import Writer
-from smelt.codegen.body import FAULT
 from smelt.codegen.cpp import CppRenderer, Kernels, kernel_name, render_kernels, segment_source
+from smelt.codegen.parameters import FAULT
 from smelt.loops.ir import Constant, Extern, Input, Item, Ref
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import StridedView, metas_of, references

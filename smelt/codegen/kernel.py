@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from smelt.base.errors import CompileError
-from smelt.codegen.body import FAULT, Arguments, BodyRenderer, store_text
+from smelt.codegen.body import BodyRenderer, store_text
 from smelt.codegen.folds import fold
 from smelt.codegen.nest import PARALLEL_WORK, UNROLL, Nest, make_nest
+from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.phases import Phases
 from smelt.codegen.scope import Scopes, V, close_parallel
 from smelt.codegen.target import ROUNDING, Renderer

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from smelt.codegen.body import FAULT, Arguments, BodyRenderer, store_text
+from smelt.codegen.body import BodyRenderer, store_text
 from smelt.codegen.kernel import Kernel, finish
 from smelt.codegen.nest import PARALLEL_WORK
+from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.scope import Scopes, close_parallel
 from smelt.codegen.target import ROUNDING, Renderer
 from smelt.loops.ir import Index, Scatter

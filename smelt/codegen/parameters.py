@@ -1,0 +1,78 @@
+"""Parameters of a kernel: pointers and the symbols of its sizes; C text of what is computed from those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from smelt.codegen.scope import Scopes
+from smelt.shapes.size import Division, Factor, IntLike, Modulo, Size, Symbol, known_at_most, terms_of
+
+FAULT = "!fault"
+"""The pseudo-buffer that kernels set to 1 when an index is out of range."""
+
+
+class Arguments:
+    """Parameters of a kernel, in order of first use: pointers, and behind them the symbols of its sizes."""
+
+    def __init__(self) -> None:
+        self.buffers: list[str] = []
+        self.symbols: list[Symbol] = []
+        self.written: set[str] = set()
+
+    def pointer(self, buffer: str) -> str:
+        """The parameter that points to a buffer."""
+        if buffer not in self.buffers:
+            self.buffers.append(buffer)
+        return f"a{self.buffers.index(buffer)}"
+
+    def symbol(self, symbol: Symbol) -> str:
+        """The parameter that holds the value of a symbol."""
+        if symbol not in self.symbols:
+            self.symbols.append(symbol)
+        return f"z{self.symbols.index(symbol)}"
+
+
+class SizeRenderer:
+    """Renders sizes: what is computed from symbols becomes a constant at the start of the kernel."""
+
+    def __init__(self, scopes: Scopes, arguments: Arguments) -> None:
+        self.scopes, self.arguments = scopes, arguments
+
+    def size(self, value: IntLike) -> str:
+        """C text of a size: a number, or what is computed from symbols once, at the start of the kernel."""
+        if not isinstance(value, Size):
+            return str(value)
+        text = self.polynomial(value, self.size)
+        return text if text.isalnum() else self.scopes.define("int64_t", text, torch.int64, 0, "d").text
+
+    def int_size(self, value: IntLike) -> str:
+        """A size below 2^31 as the bound of an `int`."""
+        text = self.size(value)
+        return self.scopes.define("int", f"(int){text}", torch.int32, 0, "e").text if isinstance(value, Size) else text
+
+    def whole_size(self, value: IntLike) -> str:
+        """C text of a size over nothing but the kernel's parameters."""
+        return f"({self.polynomial(value, self.whole_size)})"
+
+    def polynomial(self, value: IntLike, operand: Callable[[IntLike], str]) -> str:
+        """C text of a size; `operand` writes those inside of divisions."""
+        parts = []
+        for monomial, c in terms_of(value):
+            factors = [self.factor(f, operand) for f in monomial]
+            parts.append(" * ".join(factors if c == 1 and factors else [str(c), *factors]))
+        return " + ".join(parts).replace("+ -", "- ") or "0"
+
+    def factor(self, factor: Factor, operand: Callable[[IntLike], str]) -> str:
+        match factor:
+            case Symbol():
+                return self.arguments.symbol(factor)
+            case Division(of=of, by=by):
+                above, below = operand(of), operand(by)
+                if isinstance(factor, Modulo):
+                    rest = f"({above} % {below})"
+                    return rest if known_at_most(0, of) else f"(({rest} + {below}) % {below})"
+                down = "" if known_at_most(0, of) else f" - ({above} % {below} < 0)"  # C rounds towards zero
+                return f"({above} / {below}{down})"
+        raise AssertionError(factor)
