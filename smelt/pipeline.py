@@ -35,7 +35,7 @@ from smelt.runtime.build import build
 from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.plan import schedule
 
-SYMBOLIC_KERNELS = False
+SYMBOLIC_KERNELS = True
 """Whether the stages from `prims` on take symbolic sizes."""
 
 
