@@ -19,6 +19,7 @@ from smelt.capture import calls
 from smelt.capture.behalf import on_behalf
 from smelt.capture.breaks import Break, UserError
 from smelt.capture.registry import special
+from smelt.capture.rehearsal import rehearse
 from smelt.capture.torch_calls import call_torch
 from smelt.graph.trace import TraceTensor
 
@@ -46,6 +47,7 @@ def apply_function(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     cls, *given = args
     if cls not in _applies:
         _applies[cls] = FunctionApply(cls)
+    rehearse(vm, cls, given)
     try:
         return call_torch(vm, _applies[cls], tuple(given), kwargs)
     except UserError as raised:  # maybe only because the tensors have no values: eager will tell

@@ -53,6 +53,7 @@ class Interpreter:
         self, decode: Callable[[CodeType], Decoded], changes: Changes, dynamic: bool | None, speculates: bool = True
     ) -> None:
         self.decode, self.speculates = decode, speculates
+        self._sizing = changes, dynamic
         self.guards = GuardList(self.where)
         self.sizes = Sizes(changes, dynamic, lambda: str(self.where() or ""))
         self.ambient = Ambient()
@@ -75,6 +76,15 @@ class Interpreter:
     def where(self) -> At | None:
         """The user's line that is being interpreted."""
         return self.frames[-1].at if self.frames else None
+
+    def twin(self) -> Interpreter:
+        """An interpreter with the same guards, sizes and objects from outside, and tensors and effects of its own."""
+        out = Interpreter(self.decode, *self._sizing, speculates=False)
+        tensors = self.tensors.traced.keys() | self.tensors.real.keys()
+        out.guards, out.sizes, out.created, out._globals = self.guards, self.sizes, self.created, self._globals
+        out.sources = {key: source for key, source in self.sources.items() if key not in tensors}
+        out.frames = self.frames[:]
+        return out
 
     def keep(self, value: Any) -> None:
         """Identities are keys: nothing that is one may die during the capture."""

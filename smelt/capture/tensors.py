@@ -112,7 +112,7 @@ class Tensors:
         self.traced[id(value)] = traced
         self.real[id(traced)] = value
         self.vm.sources[id(traced)] = source
-        self._own(traced, node)
+        self.own(traced, node)
         return traced
 
     def read_number(self, value: int | float, size: Size | Real, source: Source) -> Any:
@@ -146,7 +146,8 @@ class Tensors:
         whole, source = self.vm.sizes.origin(symbol)
         return next(i.node for i in self.inputs if i.source is whole), source.key
 
-    def _own(self, tensor: TraceTensor, node: fx.Node) -> None:
+    def own(self, tensor: TraceTensor, node: fx.Node) -> None:
+        """The node is where the tensor comes from."""
         self.nodes[id(tensor)] = node
         self.made[node] = tensor
         self._alive.append(tensor)
@@ -251,7 +252,7 @@ class Tensors:
         if type(out) is TraceTensor:
             node.meta.setdefault("val", meta_of(out))
             if id(out) not in self.nodes:
-                self._own(out, node)
+                self.own(out, node)
         elif isinstance(out, (list, tuple)):
             node.meta["val"] = tuple(meta_of(o) if type(o) is TraceTensor else o for o in out)
             for index, item in enumerate(out):

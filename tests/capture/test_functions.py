@@ -121,6 +121,117 @@ def test_one_node_with_its_own_derivative(function, backend):
     assert torch.allclose(x.grad, y.grad)
 
 
+class Setting:
+    forward, backward = 3, 5
+
+
+class ReadsSettings(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.forward = Setting.forward
+        return x * Setting.forward
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * Setting.backward + ctx.forward
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_a_function_reads_is_guarded(backend, monkeypatch):
+    def fn(x):
+        return ReadsSettings.apply(x * 2) + 1
+
+    run = smelt.compile(fn, backend=backend, fullgraph=True)
+    for name in (None, "forward", "backward"):
+        if name is not None:
+            monkeypatch.setattr(Setting, name, 7)
+        x, y = (torch.ones(3, requires_grad=True) for _ in range(2))
+        want, got = fn(x), run(y)
+        want.sum().backward()
+        got.sum().backward()
+        assert torch.equal(want, got) and torch.equal(x.grad, y.grad)
+
+
+class ByItsSize(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.rows = x.shape[0]
+        return x * ctx.rows + x.new_ones(ctx.rows, 1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad / ctx.rows
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sizes_may_be_symbolic(backend):
+    run = smelt.compile(lambda x: ByItsSize.apply(x * 2) + 1, backend=backend, fullgraph=True, dynamic=True)
+    for rows in (3, 5, 8):
+        x, y = (torch.ones(rows, 2, requires_grad=True) for _ in range(2))
+        (ByItsSize.apply(x * 2) + 1).sum().backward()
+        out = run(y)
+        out.sum().backward()
+        assert torch.equal(out, ByItsSize.apply(x * 2) + 1) and torch.allclose(x.grad, y.grad)
+
+
+CALLS: list[str] = []
+
+
+class HasEffects(Function):
+    @staticmethod
+    def forward(ctx, x):
+        CALLS.append("forward")
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        CALLS.append("backward")
+        return grad * 3
+
+
+def test_effects_of_a_function_happen_at_each_call():
+    run = smelt.compile(lambda x: HasEffects.apply(x * 2) + 1)
+    for _ in range(2):
+        CALLS.clear()
+        x = torch.ones(3, requires_grad=True)
+        run(x).sum().backward()
+        assert CALLS == ["forward", "backward"] and torch.equal(x.grad, torch.full((3,), 6.0))
+
+
+@torch.jit.script
+def scripted_forward(x: torch.Tensor) -> torch.Tensor:
+    return x.mul(torch.sigmoid(x))
+
+
+@torch.jit.script
+def scripted_backward(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    return grad * x * 2
+
+
+class Scripted(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return scripted_forward(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return scripted_backward(ctx.saved_tensors[0], grad)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_scripted_functions_are_nodes(backend):
+    def fn(x):
+        return Scripted.apply(x * 2) + scripted_forward(x)
+
+    run = smelt.compile(fn, backend=backend, fullgraph=True)
+    x, y = (torch.arange(3.0).requires_grad_() for _ in range(2))
+    want, got = fn(x), run(y)
+    want.sum().backward()
+    got.sum().backward()
+    assert torch.allclose(want, got) and torch.allclose(x.grad, y.grad)
+
+
 class ReadsValues(Function):
     """Its forward cannot be traced; its backward can be captured."""
 
