@@ -43,7 +43,7 @@ _ALSO_POINTWISE = frozenset(
 )
 """Elementwise, but without the tag."""
 
-_NOT_POINTWISE = frozenset({aten.clone.default, aten.mvlgamma.default})
+_NOT_POINTWISE = frozenset({aten.clone.default, aten.mvlgamma.default, aten.masked_fill.Scalar})
 """Tagged, but its strides follow arguments of its own."""
 
 

@@ -234,6 +234,13 @@ def _index_add(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     return _fresh(val, val.shape) if source.shape == wanted else None
 
 
+def _masked_fill(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    """Row-major, whatever the operands are."""
+    val = val_of(args[0])
+    shape = broadcast([val, val_of(args[1])])
+    return None if shape is None or val_of(args[1]).dtype is not torch.bool else _fresh(val, shape)
+
+
 def _searchsorted(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     if len(args) > 2 or kwargs.keys() - {"right"}:
         return None
@@ -481,6 +488,7 @@ _RULES: dict[OpOverload, Rule] = {
     aten.gather.default: _gather,
     aten.index.Tensor: _index,
     aten.index_add.default: _index_add,
+    aten.masked_fill.Scalar: _masked_fill,
     aten.searchsorted.Tensor: _searchsorted,
     aten.select_backward.default: _part_backward,
     aten.slice_backward.default: _part_backward,

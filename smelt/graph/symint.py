@@ -16,71 +16,11 @@ from typing import Any
 import torch
 
 from smelt.graph.meta import contiguous_stride, is_channels_last, is_dense
+from smelt.graph.question import Question, both, compare, either, opposite
 from smelt.shapes.real import Real, make
-from smelt.shapes.size import IntLike, Size, hint, known_equal
+from smelt.shapes.size import IntLike, Size, known_equal
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-
-
-class Question:
-    """A comparison of sizes without a proof, or a combination of such.
-
-    Attributes:
-        ask: the answer, for which something may have to be assumed.
-        prove: the answer where it holds for all sizes, else None.
-        example: the answer in the example at hand.
-    """
-
-    __slots__ = ("ask", "prove", "example")
-
-    def __init__(self, ask: Callable[[], bool], prove: Callable[[], bool | None], example: bool) -> None:
-        self.ask, self.prove, self.example = ask, prove, example
-
-
-def _question(sign: str, a: Any, b: Any, negated: bool = False) -> bool | Question:
-    """`a < b` or `a == b`, or the opposite."""
-    if not isinstance(a, Size) and not isinstance(b, Size):
-        return ((a < b) if sign == "<" else (a == b)) != negated
-    owner = (a if isinstance(a, Size) else b).owner
-
-    def prove() -> bool | None:
-        known = owner.prove(sign, a, b)
-        return known if known is None else known != negated
-
-    known = prove()
-    if known is not None:
-        return known
-    left, right = hint(a), hint(b)
-    example = (left < right) if sign == "<" else (left == right)
-    return Question(lambda: owner.decide(sign, a, b) != negated, prove, example != negated)
-
-
-def _both(a: bool | Question, b: bool | Question) -> bool | Question:
-    if isinstance(a, bool):
-        return b if a else False
-    if isinstance(b, bool):
-        return a if b else False
-
-    def prove() -> bool | None:
-        first, second = a.prove(), b.prove()
-        return False if first is False or second is False else True if first and second else None
-
-    return Question(lambda: a.ask() and b.ask(), prove, a.example and b.example)
-
-
-def _opposite(a: bool | Question) -> bool | Question:
-    if isinstance(a, bool):
-        return not a
-
-    def prove() -> bool | None:
-        known = a.prove()
-        return known if known is None else not known
-
-    return Question(lambda: not a.ask(), prove, not a.example)
-
-
-def _either(a: bool | Question, b: bool | Question) -> bool | Question:
-    return _opposite(_both(_opposite(a), _opposite(b)))
 
 
 class Ratio:
@@ -246,7 +186,7 @@ class SizeNode:
         return SizeNode(_rounded(self.value, math.trunc), int)
 
     def sym_not(self) -> SizeNode:
-        return SizeNode(_opposite(self.value), bool)
+        return SizeNode(opposite(self.value), bool)
 
     def neg(self) -> SizeNode:
         return SizeNode(-self.value, self.kind)
@@ -389,18 +329,18 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "sym_min": min,
     "lshift": lambda a, b: a * 2 ** int(b),
     "rshift": lambda a, b: a // 2 ** int(b),
-    "and_": lambda a, b: _both(a, b) if isinstance(a, (bool, Question)) else int(a) & int(b),
-    "or_": lambda a, b: _either(a, b) if isinstance(a, (bool, Question)) else int(a) | int(b),
-    "sym_and": _both,
-    "sym_or": _either,
+    "and_": lambda a, b: both(a, b) if isinstance(a, (bool, Question)) else int(a) & int(b),
+    "or_": lambda a, b: either(a, b) if isinstance(a, (bool, Question)) else int(a) | int(b),
+    "sym_and": both,
+    "sym_or": either,
 }
 _COMPARISONS: dict[str, Callable[[Any, Any], bool | Question]] = {
-    "eq": lambda a, b: _question("==", a, b),
-    "ne": lambda a, b: _question("==", a, b, True),
-    "lt": lambda a, b: _question("<", a, b),
-    "gt": lambda a, b: _question("<", b, a),
-    "ge": lambda a, b: _question("<", a, b, True),
-    "le": lambda a, b: _question("<", b, a, True),
+    "eq": lambda a, b: compare("==", a, b),
+    "ne": lambda a, b: compare("==", a, b, True),
+    "lt": lambda a, b: compare("<", a, b),
+    "gt": lambda a, b: compare("<", b, a),
+    "ge": lambda a, b: compare("<", a, b, True),
+    "le": lambda a, b: compare("<", b, a, True),
 }
 
 

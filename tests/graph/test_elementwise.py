@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from smelt.graph.elementwise import elementwise_rule
 from smelt.graph.schema import op_info
+from smelt.graph.trace import TraceMode, trace_like
 from tests.graph.real_answers import check
 
 aten = torch.ops.aten
@@ -66,3 +67,10 @@ def test_in_place_checks_the_cast() -> None:
 
 def test_random_operators_have_no_rule() -> None:
     assert elementwise_rule(aten.rrelu_with_noise.default, op_info(aten.rrelu_with_noise.default)) is None
+
+
+def test_masked_fill_is_laid_out_row_by_row():
+    for x in (torch.rand(3, 5, 4).permute(2, 0, 1), torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)):
+        with TraceMode():
+            traced = trace_like(x).masked_fill(trace_like(x > 0.5), 1.0)
+        assert traced.stride() == x.masked_fill(x > 0.5, 1.0).stride()

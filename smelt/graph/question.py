@@ -1,0 +1,72 @@
+"""Answers about sizes that nobody has asked for yet: what a `torch.SymBool` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from smelt.shapes.size import Size, hint
+
+
+class Question:
+    """A comparison of sizes without a proof, or a combination of such.
+
+    Attributes:
+        ask: the answer, for which something may have to be assumed.
+        prove: the answer where it holds for all sizes, else None.
+        example: the answer in the example at hand.
+    """
+
+    __slots__ = ("ask", "prove", "example")
+
+    def __init__(self, ask: Callable[[], bool], prove: Callable[[], bool | None], example: bool) -> None:
+        self.ask, self.prove, self.example = ask, prove, example
+
+
+def compare(sign: str, a: Any, b: Any, negated: bool = False) -> bool | Question:
+    """`a < b` or `a == b`, or the opposite."""
+    if not isinstance(a, Size) and not isinstance(b, Size):
+        return ((a < b) if sign == "<" else (a == b)) != negated
+    owner = (a if isinstance(a, Size) else b).owner
+
+    def prove() -> bool | None:
+        known = owner.prove(sign, a, b)
+        return known if known is None else known != negated
+
+    known = prove()
+    if known is not None:
+        return known
+    left, right = hint(a), hint(b)
+    example = (left < right) if sign == "<" else (left == right)
+    return Question(lambda: owner.decide(sign, a, b) != negated, prove, example != negated)
+
+
+def both(a: bool | Question, b: bool | Question) -> bool | Question:
+    """`a and b`."""
+    if isinstance(a, bool):
+        return b if a else False
+    if isinstance(b, bool):
+        return a if b else False
+
+    def prove() -> bool | None:
+        first, second = a.prove(), b.prove()
+        return False if first is False or second is False else True if first and second else None
+
+    return Question(lambda: a.ask() and b.ask(), prove, a.example and b.example)
+
+
+def opposite(a: bool | Question) -> bool | Question:
+    """`not a`."""
+    if isinstance(a, bool):
+        return not a
+
+    def prove() -> bool | None:
+        known = a.prove()
+        return known if known is None else not known
+
+    return Question(lambda: not a.ask(), prove, not a.example)
+
+
+def either(a: bool | Question, b: bool | Question) -> bool | Question:
+    """`a or b`."""
+    return opposite(both(opposite(a), opposite(b)))
