@@ -213,7 +213,7 @@ class Writer:
             return
         if store.value is DELETED:
             self.lines.append(f"del {place}.{store.name}")
-        elif isinstance(target, nn.Module) and store.name in target._buffers:
+        elif isinstance(target, nn.Module) and store.name in target.__dict__.get("_buffers", ()):
             self.lines.append(f"{place}._buffers[{store.name!r}] = {self.value(store.value)}")
         elif type(target).__setattr__ in _PLAIN_SETTERS or isinstance(target, (type, torch.Tensor)):
             self.lines.append(f"{place}.{store.name} = {self.value(store.value)}")

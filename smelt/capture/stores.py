@@ -61,18 +61,21 @@ def is_external(vm: Any, obj: Any) -> bool:
 
 
 def store_module_attr(vm: Any, module: torch.nn.Module, name: str, value: Any) -> None:
-    """`nn.Module.__setattr__` for what a forward may do: plain values, and buffers that exist."""
+    """`nn.Module.__setattr__` for what a forward may do: plain values, and buffers that exist.
+
+    A module whose constructor is captured by itself has no tables yet.
+    """
     held = module.__dict__
     kind = vm.type_of(value)
     if vm.source_of(module) is None:
         vm.work += 1
         _store_own_member(module, name, value, kind)
         return
-    if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)) or name in held["_parameters"]:
+    if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)) or name in held.get("_parameters", ()):
         raise Break("a parameter or submodule is replaced", hint="assign parameters outside of the compiled function")
-    if name in held["_modules"]:
+    if name in held.get("_modules", ()):
         raise Break("a submodule is replaced", hint="assign submodules outside of the compiled function")
-    if name in held["_buffers"]:
+    if name in held.get("_buffers", ()):
         vm.effects.store("attr", module, name, value)
         return
     store_generic(vm, module, name, value)

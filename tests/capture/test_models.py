@@ -14,6 +14,21 @@ transformers = pytest.importorskip("transformers")
 timm = pytest.importorskip("timm")
 
 
+def test_lists_of_modules_that_eager_makes():
+    """The frame runs in eager, since it fails while capturing; constructors that it calls are captured by themselves."""
+
+    def fn(x):
+        if torch.compiler.is_compiling():
+            raise ValueError("not for compilers")
+        layers = torch.nn.ModuleList([torch.nn.ReLU(), torch.nn.Tanh()])
+        return layers[1](x) * len(layers)
+
+    x = torch.randn(3)
+    run = compiled(fn)
+    for _ in range(3):
+        assert same(run(x), fn(x))
+
+
 class Hidden(torch.nn.Module):
     """The result of its norm is not used, its statistics are."""
 
