@@ -50,6 +50,17 @@ def numbers_only_in_creation(module):
             assert not any(isinstance(a, Size) for a in node.args), node.format_node()
 
 
+def test_a_variance_whose_correction_is_no_whole_number():
+    env = Assumptions()
+    fn = lambda x: x.var((0, 1), correction=1.25)  # noqa: E731
+    joint = trace_joint(graph_of(fn, [symbolic(env.symbol(4), env.symbol(6), 12)]), [torch.randn(4, 6, 12)], OPTIONS)
+    module = decompose(joint.module, OPTIONS)
+    assert not env.assumed
+    for size in ((4, 6), (2, 9)):
+        x = torch.randn(*size, 12)
+        torch.testing.assert_close(eager_program(module)([x, *size])[0], fn(x))
+
+
 def test_resampling_by_any_factor():
     """Sizes in numbers stand beside symbolic ones: whole factors repeat elements, others look places up."""
     env = Assumptions()

@@ -139,17 +139,14 @@ def moments(p: Lowering, x: Node, dims: Sequence[int], correction: float = 0) ->
     middle = mean_of(p, x, dims, keep=True)
     off = p.sub(x, p.broadcast(middle, shape_of(x)))
     total = reduce(p, "sum", p.mul(off, off), dims, keep=True)
-    freedom = _freedom(count_over(x, dims), correction)
+    count = count_over(x, dims)
+    if isinstance(count, Size) and correction != int(correction):
+        rest = p.sub(p.full_like(total, count), float(correction))
+        return p.div(total, p.maximum(rest, 0.0)), middle
+    freedom: Any = larger(count - int(correction), 0) if isinstance(count, Size) else max(count - correction, 0)
     if not isinstance(freedom, Size) and freedom == 0:
         return p.div(total, p.full_like(total, 0.0)) if dims else p.full_like(total, math.nan), middle
     return p.div(total, as_float(freedom)), middle
-
-
-def _freedom(count: int, correction: float) -> Any:
-    """count - correction, not below 0."""
-    if not isinstance(count, Size) or correction != int(correction):
-        return max(int(count) - correction, 0)
-    return larger(count - int(correction), 0)
 
 
 def _var_mean(p: Lowering, x: Node, dims: Dims, correction: Any, keepdim: bool) -> tuple[Node, Node]:
