@@ -10,6 +10,7 @@ import itertools
 import logging
 import re
 import types
+import warnings
 import weakref
 from typing import Any
 
@@ -176,6 +177,8 @@ def _frozen(vm: Any, name: str, value: Any) -> Any:
     if kind is TraceTensor:
         raise Break(f"{name} with a tensor", "it shows the tensor's values")
     refuse_unknown((value,))
+    if kind is warnings.catch_warnings and not value._record:
+        return value  # all that it does is put off with it, in order
     if kind in (list, tuple, set, frozenset, collections.deque):
         items = [_frozen(vm, name, item) for item in vm.effects.mirror(value)]
         return kind(items) if kind is not collections.deque else kind(items, value.maxlen)

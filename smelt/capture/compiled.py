@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from smelt.base import torch_c
 from smelt.base.errors import SmeltWarning
 from smelt.base.options import Options
 from smelt.capture import _native as native
@@ -26,7 +27,7 @@ def _on_frame(
     code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any], builtins: dict[str, Any]
 ) -> None:
     session: Session | None = native.owner()
-    if session is not None and not _importing():
+    if session is not None and not _importing() and not torch_c.functorch_transforms_active():
         session.frame(code, function, slots, globals)
 
 
@@ -38,7 +39,7 @@ def _on_resume(
     builtins: dict[str, Any],
 ) -> None:
     session: Session | None = native.owner()
-    if session is not None:
+    if session is not None and not torch_c.functorch_transforms_active():
         session.resumed(point, function, slots, globals)
 
 

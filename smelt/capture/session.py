@@ -44,6 +44,7 @@ from smelt.capture import (
     objects,
     policy,
     sources,
+    substitutes,
 )
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
 from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError
@@ -73,6 +74,7 @@ _REGISTERED = (
     functions,
     modules,
     objects,
+    substitutes,
 )  # they fill the tables of the registry
 
 
