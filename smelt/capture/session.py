@@ -251,7 +251,7 @@ class Session:
         except Break as refused:
             self._refuse(place, refused)
             return
-        except SmeltError:
+        except (SmeltError, MemoryError):
             raise
         except RecursionError as error:
             if not _deep():
@@ -367,6 +367,8 @@ class Session:
             count("graphs")
             count("ops", residual.ops)
             return graph
+        except MemoryError:  # no time to make a report
+            raise
         except Exception as error:
             if isinstance(error, RecursionError) and _deep():
                 return None
