@@ -123,20 +123,31 @@ def physical_memory_mb() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
 
 
+def _overhead_cells(found: dict[str, float]) -> list[str]:
+    """What `overhead` measured, in the order of the table's columns."""
+
+    def shown(key: str) -> str:
+        best, median = found.get(f"{key}_s"), found.get(f"{key}_median_s")
+        return "" if best is None else f"{best * 1e6:.1f}" + ("" if median is None else f" ({median * 1e6:.1f})")
+
+    def ratio(key: str, eager: str) -> str:
+        return f"{found[key] / found[eager]:.2f}" if key in found and found.get(eager) else ""
+
+    return [
+        shown("call"), ratio("call_s", "eager_call_s"), shown("empty_call"), shown("empty_model"), shown("guards"),
+        shown("empty_blocks"), shown("block_guards"), ratio("block_guards_s", "eager_blocks_s"),
+    ]  # fmt: skip
+
+
 def run_overhead(
     contenders: Sequence[str], guards: bool, command: str, console: Console, json_file: Path | None = None
 ) -> dict[str, dict[str, float]]:
     """Measure each contender in a process of its own, print a table, keep the seconds in `json_file`."""
     found: dict[str, dict[str, float]] = {}
     failed: list[str] = []
-    table = Table(
-        "contender",
-        "x + 1, us",
-        "x + 1, empty graph, us",
-        "BERT-base, empty graph, us",
-        "its guards, us",
-        box=box.SIMPLE_HEAD,
-    )
+    columns = ["x + 1", "of eager", "x + 1, empty graph", "BERT-base, empty graph", "its guards"]
+    columns += ["48 blocks, empty graph", "their guards", "of eager's forward"]
+    table = Table("contender", *columns, box=box.SIMPLE_HEAD, title="us a call: the best of many short loops (median)")
     for name in contenders:
         with tempfile.TemporaryDirectory(prefix="smelt-bench-caches-") as folder:
             task = {"task": "overhead", "contender": name, "guards": guards and name != "eager"}
@@ -145,8 +156,7 @@ def run_overhead(
             failed.append(f"{name}: {value.status}: {value.error}")
             continue
         found[name] = value
-        seconds = [value.get(key) for key in ("call_s", "empty_call_s", "empty_model_s", "guards_s")]
-        table.add_row(name, *("" if s is None else f"{s * 1e6:.1f}" for s in seconds))
+        table.add_row(name, *_overhead_cells(value))
     console.print(table)
     for line in failed:
         console.print(line, style="red", markup=False, highlight=False)
