@@ -178,6 +178,8 @@ def _slot(vm: Any, raw: Any, obj: Any, name: str, source: Source | None) -> Any:
     """`__slots__` members and attributes that C code computes."""
     if source is None:
         return user(raw.__get__, obj, type(obj))
+    if raw is vars(object)["__class__"]:
+        return type(obj)  # reading the object guarded it
     if type(raw) is types.MemberDescriptorType and name not in _NUMERIC:
         base = sources.slot(source, raw)
         try:
@@ -231,6 +233,7 @@ def guard_absence(vm: Any, obj: Any, name: str) -> None:
 
 
 MEMBERS = ("_parameters", "_buffers", "_modules")
+_EMPTY = {table: (None, (table,)) for table in MEMBERS}
 
 
 def load_member(vm: Any, module: torch.nn.Module, name: str) -> Any:
@@ -252,6 +255,8 @@ def load_member(vm: Any, module: torch.nn.Module, name: str) -> Any:
             value = vm.external(members[name], sources.member(source, table, name))
             vm.reads[id(module), name] = value
             return value
+        elif source is not None and not members:
+            vm.guards.check(source, native.MODULE, _EMPTY[table])  # one look at its length, whatever names are asked for
         elif source is not None:
             vm.guards.check(sources.instance_item(source, table), native.NOT_KEY, name)
     raise no_attribute(vm, module, name)
