@@ -256,7 +256,9 @@ def load_member(vm: Any, module: torch.nn.Module, name: str) -> Any:
             vm.reads[id(module), name] = value
             return value
         elif source is not None and not members:
-            vm.guards.check(source, native.MODULE, _EMPTY[table])  # one look at its length, whatever names are asked for
+            vm.guards.check(
+                source, native.MODULE, _EMPTY[table]
+            )  # one look at its length, whatever names are asked for
         elif source is not None:
             vm.guards.check(sources.instance_item(source, table), native.NOT_KEY, name)
     raise no_attribute(vm, module, name)
