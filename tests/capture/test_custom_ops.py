@@ -33,9 +33,14 @@ def _derivative(ctx, grad):
 through_numpy.register_autograd(_derivative, setup_context=_save)
 
 
-@torch.library.custom_op("smelt_tests::add_into", mutates_args=("out", "more"))
-def add_into(x: torch.Tensor, out: torch.Tensor, more: torch.Tensor | None = None, by: float = 2.0) -> None:
+@torch.library.custom_op("smelt_tests::add_into", mutates_args=("out",))
+def add_into(x: torch.Tensor, out: torch.Tensor, by: float = 2.0) -> None:
     out.add_(x * by)
+
+
+@torch.library.custom_op("smelt_tests::add_into_both", mutates_args=("out", "more"))
+def add_into_both(x: torch.Tensor, out: torch.Tensor, more: torch.Tensor | None = None) -> None:
+    out.add_(x)
     if more is not None:
         more.sub_(x)
 
@@ -82,7 +87,12 @@ def writes_what_the_frame_made(x):
 
 
 def writes_arguments(x, y):
-    add_into(x, y, x)
+    add_into_both(x + 1, y, x)
+    return y * 2
+
+
+def writes_but_not_what_is_none(x, y):
+    add_into_both(x, y, None)
     return y * 2
 
 
@@ -116,6 +126,10 @@ CASES = (
     writes_without_autograd,
     writes_a_list,
     returns_a_list,
+    pytest.param(
+        writes_but_not_what_is_none,
+        marks=pytest.mark.skipif(torch.__version__ < "2.13", reason="torch counts a write to None there"),
+    ),
 )
 
 
