@@ -20,7 +20,7 @@ from smelt.autograd.partition import partition
 from smelt.autograd.wrap import wrap
 from smelt.backends import user_backend
 from smelt.base.collection import no_collection
-from smelt.base.errors import CompileError, StaticOnly
+from smelt.base.errors import CompileError
 from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.base.stats import spend
@@ -34,9 +34,6 @@ from smelt.program import Program, load
 from smelt.runtime.build import build
 from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.plan import schedule
-
-SYMBOLIC_KERNELS = True
-"""Whether the stages from `prims` on take symbolic sizes."""
 
 
 def compile_graph(
@@ -68,8 +65,6 @@ def compile_smelt(
         joint = trace_joint(gm, example_inputs, options)
         report.add("2_joint.py", lambda: print_graph(joint.module))
         check_devices(joint.module)
-        if joint.sizes and not SYMBOLIC_KERNELS:
-            raise StaticOnly("kernels are made for plain sizes")
     with _stage("prims"):
         prims = decompose(joint.module, options)
         report.add("3_prims.py", lambda: print_graph(prims))

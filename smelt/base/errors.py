@@ -41,10 +41,6 @@ class CompileError(SmeltError):
     """A stage after capture failed. Without `SMELT_STRICT=1` the frame runs in eager instead."""
 
 
-class StaticOnly(CompileError):
-    """A stage cannot work on symbolic sizes: capture tries again with plain ones."""
-
-
 class BuildError(CompileError):
     """The C++ (or Triton, or C) compiler is missing or refused the generated source."""
 

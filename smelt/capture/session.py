@@ -22,7 +22,7 @@ import torch
 from torch import fx
 
 from smelt.base.collection import no_collection
-from smelt.base.errors import CompileError, RecompileError, SmeltError, SmeltWarning, StaticOnly, Unsupported
+from smelt.base.errors import CompileError, RecompileError, SmeltError, SmeltWarning, Unsupported
 from smelt.base.log import log
 from smelt.base.options import Options, environment
 from smelt.base.report import Report
@@ -372,10 +372,9 @@ class Session:
         except Exception as error:
             if isinstance(error, RecursionError) and _deep():
                 return None
-            loud = environment().strict or self.options.fullgraph
-            if (isinstance(error, StaticOnly) or not loud) and self._without_symbols(place, vm, error):
+            if not environment().strict and self._without_symbols(place, vm, error):
                 raise _Again from error
-            if loud:
+            if environment().strict or self.options.fullgraph:
                 raise
             folder = report.save(environment().cache_dir / "failures" / report.name)
             where = f"report in {folder}" if folder is not None else "the report could not be saved"
