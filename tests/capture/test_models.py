@@ -15,7 +15,7 @@ timm = pytest.importorskip("timm")
 
 
 def test_lists_of_modules_that_eager_makes():
-    """The frame runs in eager, since it fails while capturing; constructors that it calls are captured by themselves."""
+    """The frame runs in eager, since it fails while capturing; constructors that it calls are captured alone."""
 
     def fn(x):
         if torch.compiler.is_compiling():
