@@ -70,11 +70,25 @@ def length(vm: Any, value: Any) -> int:
     return user(len, vm.effects.mirror(value))
 
 
+def tensor_key(vm: Any, key: Any) -> Any:
+    """What a tensor is indexed with; sequences of numbers that are tensors become one tensor, as in torch."""
+    key = vm.effects.plain(key)
+    if type(key) is not tuple:
+        return key
+    return tuple(vm.tensors.run(torch.stack, (list(part),), {}) if _are_numbers(part) else part for part in key)
+
+
+def _are_numbers(part: Any) -> bool:
+    if type(part) not in (list, tuple) or not part:
+        return False
+    return all(type(each) is TraceTensor and not each.dim() and each.dtype == torch.int64 for each in part)
+
+
 def subscript(vm: Any, obj: Any, key: Any) -> Any:
     """`obj[key]`"""
     kind = type(obj)
     if kind is TraceTensor or type(key) is TraceTensor and kind is not dict:
-        return vm.tensors.run(operator.getitem, (obj, vm.effects.plain(key)), {})
+        return vm.tensors.run(operator.getitem, (obj, tensor_key(vm, key)), {})
     source = vm.sources.get(id(obj))
     if source is None and kind in _DIRECT:
         return user(operator.getitem, obj, key)
@@ -125,7 +139,7 @@ def store_item(vm: Any, obj: Any, key: Any, value: Any) -> None:
     """`obj[key] = value`"""
     vm.work += 1
     if type(obj) is TraceTensor:
-        vm.tensors.run(operator.setitem, (obj, vm.effects.plain(key), value), {})
+        vm.tensors.run(operator.setitem, (obj, tensor_key(vm, key), value), {})
         return
     method = python_method(vm, obj, "__setitem__")
     if method is not None:

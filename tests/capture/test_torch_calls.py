@@ -258,3 +258,13 @@ def test_a_tensor_of_the_graph_may_ask_for_gradients():
         return y
 
     check(leaves, X, breaks=1)
+
+
+def test_sequences_of_scalar_tensors_are_indices():
+    def fn(x, index):
+        rows, columns = zip(*index, strict=True)
+        y = x.clone()
+        y[rows, columns] = 7.0
+        return y, x[list(rows), columns], x[:, list(columns)]
+
+    check(fn, X, torch.tensor([[0, 1], [1, 2]]), graphs=1)
