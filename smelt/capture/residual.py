@@ -255,7 +255,7 @@ class Writer:
         """Close the graph and write the whole source."""
         self.vm.close_generators(self.value.makes)
         tensors = self.vm.tensors
-        again = self._again() if self.restarts and not tensors.mutated and not tensors.drawing else None
+        again = self._again() if self.restarts and not tensors.writes_inputs() and not tensors.drawing else None
         gm, inputs, ops = tensors.finish(self.value.outputs, self.vm.ambient)
         head: list[str] = []
         if gm is not None:

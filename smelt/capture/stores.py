@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 
-from smelt.capture.attributes import MISS, find_in_class, instance_dict, own_dict
+from smelt.capture import _native as native
+from smelt.capture import sources
+from smelt.capture.attributes import MISS, find_in_class, instance_dict, no_attribute, own_dict
 from smelt.capture.breaks import Break, UserError, user
+from smelt.capture.effects import DELETED
 from smelt.graph.trace import TraceTensor
 
 
@@ -138,8 +141,33 @@ def delete_attr(vm: Any, obj: Any, name: str) -> None:
     if isinstance(deleter, types.FunctionType) and not isinstance(obj, torch.nn.Module):
         vm.call(deleter, (obj, name), {})
     elif is_external(vm, obj):
-        vm.load_attr(obj, name)
+        _expect_attr(vm, obj, name)
+        held = instance_dict(vm, obj)
+        if held is not None and held is not own_dict(obj) and name in held:
+            del held[name]  # the program took hold of `__dict__`
+            return
         vm.effects.delete("attr", obj, name)
     else:
         vm.work += 1
         user(delattr, obj, name)
+
+
+_OTHERWISE = (type, types.ModuleType, types.FunctionType, torch.nn.Module, torch.Tensor)
+
+
+def _expect_attr(vm: Any, obj: Any, name: str) -> None:
+    """`del obj.name` asks the object itself, not its `__getattr__`.
+
+    Raises:
+        UserError: AttributeError, when there is nothing to delete.
+    """
+    held = None if isinstance(obj, _OTHERWISE) else instance_dict(vm, obj)
+    if hasattr(getattr(type(obj), name, None), "__delete__"):
+        held = None  # a slot or a descriptor
+    store = vm.effects.stores.get(("attr", id(obj), name))
+    if held is None or store is not None and store.value is not DELETED:
+        vm.load_attr(obj, name)
+    elif store is not None or name not in held:
+        raise no_attribute(vm, obj, name)
+    else:
+        vm.guards.check(sources.instance_dict(vm.sources[id(obj)]), native.HAS_KEY, name)

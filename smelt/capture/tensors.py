@@ -298,6 +298,10 @@ class Tensors:
             raise Break("an argument is written that shares memory with another one", "a graph has no such aliases")
         self.vm.guards.python(share_no_memory, [i.source for i in given])
 
+    def writes_inputs(self) -> bool:
+        """Whether the graph writes to memory that existed before it."""
+        return any(id(tensor.place.storage) in self.writers for tensor in self.traced.values())
+
     def _prune(self) -> None:
         """Drop what nobody uses, and mode regions that hold nothing. Random numbers are drawn all the same."""
         gone: set[fx.Node] = set()

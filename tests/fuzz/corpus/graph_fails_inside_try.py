@@ -11,6 +11,7 @@ def entry(x, i, *rest, key=2, **named):
         y = y + x[i]
     except IndexError as error:
         LOG.append(type(error).__name__)
+    torch.add(x, y.sum(), out=torch.empty(0))
     with_rest = [r + key for r in rest]
     if x.sum() > 100:
         return y
