@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from smelt.base import torch_c
 from smelt.base.collection import no_collection
 from smelt.base.errors import CompileError, RecompileError, SmeltError, SmeltWarning, Unsupported
 from smelt.base.log import log
@@ -436,6 +437,8 @@ class Session:
         vm.root_globals(read.globals)
         vm.guards.state(read.state)
         vm.inference = read.inference
+        if torch_c.torch_function_modes():  # the state only counts them; one of them may set the default device
+            vm.guards.flag(torch.get_default_device, (), torch.get_default_device())
 
     def _continue(self, vm: Interpreter, point: native.ResumePoint, read: _Reader) -> Frame:
         code = point.code
