@@ -210,7 +210,9 @@ class Tensors:
             raise too_deep() from None
         except Exception as error:
             if any(isinstance(part, str) and "TraceTensor" in part for part in error.args):  # Python names the class
-                texts = (part.replace("TraceTensor", "Tensor") if isinstance(part, str) else part for part in error.args)
+                texts = (
+                    part.replace("TraceTensor", "Tensor") if isinstance(part, str) else part for part in error.args
+                )
                 error.args = tuple(texts)
             raise UserError(error) from None
 
