@@ -326,12 +326,17 @@ def _call_bound(vm: Any, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any
     return call_native(vm, fn, args, kwargs)
 
 
+_LOGGING_LOCK = logging._lock  # type: ignore[attr-defined]
+
+
 def call_on_external(vm: Any, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """A C method of an object from outside: builtin containers through their mirrors, others not at all."""
     if isinstance(owner, CONTAINERS):
         return call_native(vm, fn, (owner, *args), kwargs)
     if getattr(fn, "__objclass__", None) in (object, type, BaseException):
         return call_native(vm, fn, (owner, *args), kwargs)
+    if owner is _LOGGING_LOCK:  # taken and given back by logging itself, around its tables
+        return user(fn, owner, *args, **kwargs)
     name = f"{type(owner).__name__}.{fn.__name__}"
     raise Break(f"a call of {name}", "the object came from outside, and the method runs C code on it")
 
