@@ -1,10 +1,15 @@
-"""Dataclasses from plain values that a file held, with errors that say which value is wrong."""
+"""Files of results: dataclasses written as JSON and read again, with errors that say which value is wrong."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import types
+from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from smelt.base.errors import OptionError
 
 T = TypeVar("T")
 
@@ -16,6 +21,32 @@ WORDS = {
     dict: "an object",
     list: "a list",
 }
+
+
+def write_dataclass(value: Any, path: Path) -> None:
+    """Write JSON, replacing the file in one step so that an interrupted run leaves a readable one."""
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(json.dumps(dataclasses.asdict(value), indent=1) + "\n")
+    os.replace(partial, path)
+
+
+def file_to_resume(path: Path | None, resume: bool) -> Path | None:
+    """The file that a run goes on with; None for one that begins anew.
+
+    Raises:
+        OptionError: nothing to go on with, no such folder, or a file that would be overwritten.
+    """
+    if path is None:
+        if resume:
+            raise OptionError("--resume goes on with a file of results, and none is named", hint="--json FILE")
+        return None
+    if not path.exists():
+        if not path.resolve().parent.is_dir():
+            raise OptionError(f"{path}: there is no such folder", hint="make it, or name another file")
+        return None
+    if not resume:
+        raise OptionError(f"{path} exists already", hint="--resume goes on with it; or name another file")
+    return path
 
 
 def read_dataclass(cls: type[T], data: Any, where: str) -> T:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import operator
-import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from smelt.base.errors import SmeltError
-from smelt.bench.reading import read_dataclass
+from smelt.bench.reading import read_dataclass, write_dataclass
 from smelt.bench.verdict import Verdict
 
 setting_of = operator.attrgetter("train", "precision", "device", "size", "mode", "dynamic")
@@ -113,9 +111,7 @@ class Benchmark:
 
     def save(self, path: Path) -> None:
         """Write JSON, replacing the file in one step so that an interrupted run leaves a readable one."""
-        partial = path.with_name(path.name + ".part")
-        partial.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
-        os.replace(partial, path)
+        write_dataclass(self, path)
 
     @classmethod
     def load(cls, path: Path) -> Benchmark:

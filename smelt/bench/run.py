@@ -20,6 +20,7 @@ from smelt.bench.live import LiveTable
 from smelt.bench.machine import describe_machine, usable_cores
 from smelt.bench.measure import Plan, measure_row
 from smelt.bench.process import Failure, Server, cache_environment, run_task
+from smelt.bench.reading import file_to_resume
 from smelt.bench.results import Benchmark, Row, setting_of
 from smelt.bench.tables import LEGEND, describe, failures, totals
 from smelt.bench.workers import Workers, ended_by_sigterm
@@ -97,17 +98,10 @@ def start_benchmark(run: Run, settings: Settings) -> Benchmark:
     """
     started = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     benchmark = Benchmark(run.command, describe_machine(settings.threads), started)
-    if run.json_file is None:
-        if run.resume:
-            raise OptionError("--resume goes on with a file of results, and none is named", hint="--json FILE")
+    path = file_to_resume(run.json_file, run.resume)
+    if path is None:
         return benchmark
-    if not run.json_file.exists():
-        if not run.json_file.resolve().parent.is_dir():
-            raise OptionError(f"{run.json_file}: there is no such folder", hint="make it, or name another file")
-        return benchmark
-    if not run.resume:
-        raise OptionError(f"{run.json_file} exists already", hint="--resume goes on with it; or name another file")
-    old = Benchmark.load(run.json_file)
+    old = Benchmark.load(path)
     for row in old.rows:
         if setting_of(row) != setting_of(settings) or set(row.results) != set(run.contenders):
             raise OptionError(

@@ -124,12 +124,11 @@ class Sizes:
         Within a tensor (`taken`: its symbols so far) they are equal by chance, as height and width, unless the program
         needs it; then the comparison says so.
         """
-        known = next((s for s in self._by_hint.get(value, ()) if not any(s is t for t in taken)), None)
+        alike = self._by_hint.setdefault(value, [])
+        known = next((s for s in alike if not any(s is t for t in taken)), None)
         if known is None:
             known = self.owner.symbol(value, low, high, kept)
-            self._by_hint.setdefault(value, []).append(known)
-            taken.append(known)
-            return known
+            alike.append(known)
         taken.append(known)
         symbol = as_symbol(known)
         assert symbol is not None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from smelt.base.errors import SmeltError
-from smelt.bench.reading import read_dataclass
+from smelt.bench.reading import read_dataclass, write_dataclass
 
 STATUSES = ("whole", "breaks", "forks", "wrong", "error", "timeout", "eager_fails")
 """captured whole | graph breaks, or more than one graph | another result than eager's, but exactly the one that the
@@ -83,9 +81,7 @@ class Census:
 
     def save(self, path: Path) -> None:
         """Write JSON, replacing the file in one step so that an interrupted run leaves a readable one."""
-        partial = path.with_name(path.name + ".part")
-        partial.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
-        os.replace(partial, path)
+        write_dataclass(self, path)
 
     @classmethod
     def load(cls, path: Path) -> Census:

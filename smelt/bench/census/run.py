@@ -20,7 +20,7 @@ from smelt.bench.census.report import one_line, summary
 from smelt.bench.census.results import Census, Outcome, Row
 from smelt.bench.machine import describe_machine, usable_cores
 from smelt.bench.process import Failure, Limits, Server, cache_environment
-from smelt.bench.reading import read_dataclass
+from smelt.bench.reading import file_to_resume, read_dataclass
 from smelt.bench.server import COMPILER
 from smelt.bench.workers import Workers, ended_by_sigterm
 
@@ -132,17 +132,10 @@ def start_census(run: Run) -> Census:
     version = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     census = Census(run.library, version, run.command, today, describe_machine())
-    if run.json_file is None:
-        if run.resume:
-            raise OptionError("--resume goes on with a file of results, and none is named", hint="--json FILE")
+    path = file_to_resume(run.json_file, run.resume)
+    if path is None:
         return census
-    if not run.json_file.exists():
-        if not run.json_file.resolve().parent.is_dir():
-            raise OptionError(f"{run.json_file}: there is no such folder", hint="make it, or name another file")
-        return census
-    if not run.resume:
-        raise OptionError(f"{run.json_file} exists already", hint="--resume goes on with it; or name another file")
-    old = Census.load(run.json_file)
+    old = Census.load(path)
     if (old.library, old.version) != (census.library, census.version):
         raise OptionError(f"{run.json_file} holds a census of {old.version}", hint="name another file")
     old.command = run.command.replace(" --resume", "")
