@@ -22,6 +22,7 @@ from smelt.capture import calls, containers, sources
 from smelt.capture.attributes import load_class_attr, load_generic, python_method
 from smelt.capture.breaks import Break, UserError, user, user_raise
 from smelt.capture.effects import CONTAINERS
+from smelt.capture.entry_numbers import number_at_entry
 from smelt.capture.generators import TracedGenerator
 from smelt.capture.opcodes import read_variable
 from smelt.capture.registry import ATTR, special
@@ -348,6 +349,9 @@ def _register_numbers() -> None:
 
         def convert(vm: Any, args: Args, kwargs: Kwargs, kind: Any = kind, name: str = name) -> Any:
             if args and type(args[0]) is TraceTensor:
+                number = number_at_entry(vm, args[0])
+                if number is not None and vm.type_of(number) is kind:
+                    return number
                 known = vm.tensors.speculation.value(args[0])
                 if known is None:
                     raise containers.tensor_value(f"{kind.__name__}() of a tensor")

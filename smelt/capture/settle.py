@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from smelt.capture.entry_numbers import number_at_entry
 from smelt.graph.trace import TraceTensor
 
 
@@ -127,6 +128,9 @@ def _one_hot(vm: Any, tensor: TraceTensor, num_classes: int = -1) -> Any:
 
 def _item(vm: Any, tensor: TraceTensor) -> Any:
     """`tensor.item()` and the conversions of Python."""
+    number = number_at_entry(vm, tensor)
+    if number is not None:
+        return number
     values = vm.tensors.speculation.value(tensor)
     return None if values is None else values.item()
 

@@ -3,7 +3,9 @@
 `if mask.all()`, `lengths.tolist()` or `x[mask]` ask for values. When these follow from whole numbers and booleans among
 the arguments (or from the module's own tensors), they are computed from the real tensors of this call, the capture goes
 on with them, and a guard computes them again: like sizes, such values seldom change. A place that was captured
-`PATIENCE` times ends its graph there instead, and so does everything that follows from floating point arguments.
+`PATIENCE` times ends its graph there instead, and so does everything that is computed from floating point arguments.
+Only how many of a few elements pass a comparison is taken for granted as well (`boxes[labels > -1]`): labels often
+have a number that stands for padding.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from smelt.capture import _native as native
 from smelt.capture.graph_module import CapturedGraph
 from smelt.graph.known import known_value
+from smelt.graph.meta import TensorMeta
 from smelt.graph.trace import TraceTensor
 
 PATIENCE = 3
@@ -32,6 +35,15 @@ NODES = 64
 
 ELEMENTS = 1 << 24
 """The largest tensor on the way."""
+
+LABELS = 256
+"""Elements of the largest floating point argument that is looked at: labels and padding are small."""
+
+PICKING = frozenset(
+    {"getitem", "__getitem__", "select", "narrow", "unbind", "split", "chunk"}
+    | {"view", "reshape", "flatten", "squeeze", "unsqueeze", "expand", "detach", "clone", "contiguous"}
+)
+"""What may be done to floating point arguments before they are compared with something."""
 
 ONLY_SHAPE = frozenset(
     {"expand_as", "view_as", "reshape_as", "type_as", "new_zeros", "new_ones", "new_full", "new_tensor"}
@@ -89,6 +101,8 @@ class Speculation:
         if key not in self._asked:
             try:
                 program = self._program(node)
+                if question is _itself and any(map(self._is_data, program)):
+                    raise Refused
                 with torch.no_grad(), _Plain():
                     found = question(self._run(program)[node])
             except (Refused, RuntimeError):
@@ -140,12 +154,20 @@ class Speculation:
             else:
                 waiting.extend(writers)
                 fx.node.map_arg((_only_shape(each, _nothing), each.kwargs), waiting.append)
+        if any(map(self._is_data, needed)):
+            if any(_is_floating(each) and not _picks(each) for each in needed):
+                raise Refused
         return [each for each in self.tensors.graph.nodes if each in needed]
 
+    def _is_data(self, node: fx.Node) -> bool:
+        """A floating point argument: unlike masks, ids and what a module holds, it differs from call to call."""
+        if node.op != "placeholder":
+            return False
+        return self._input(node).source.kind != native.MODULE_MEMBER and _is_floating(node)
+
     def _check_input(self, node: fx.Node) -> None:
-        given = self._input(node)
-        tensor = given.tensor
-        if given.source.kind != native.MODULE_MEMBER and (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+        tensor = self._input(node).tensor
+        if self._is_data(node) and tensor.numel() > LABELS:
             raise Refused
         if type(tensor) is not torch.Tensor and not isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer)):
             raise Refused
@@ -235,6 +257,17 @@ def _itself(value: torch.Tensor) -> torch.Tensor:
 def _call(node: fx.Node, args: Any, kwargs: Any) -> Any:
     target: Any = node.target
     return getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
+
+
+def _is_floating(node: fx.Node) -> bool:
+    seen: Any = node.meta.get("val")
+    parts = seen if isinstance(seen, tuple) else (seen,)
+    return any(isinstance(p, TensorMeta) and (p.dtype.is_floating_point or p.dtype.is_complex) for p in parts)
+
+
+def _picks(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.op == "placeholder" or name in PICKING
 
 
 def _only_shape(node: fx.Node, stand_in: Callable[..., Any]) -> tuple[Any, ...]:

@@ -107,6 +107,22 @@ def test_fullgraph_takes_values_for_granted_up_to_its_limit() -> None:
     assert not run._smelt_session.breaks
 
 
+def test_comparisons_with_small_floating_point_arguments() -> None:
+    def labelled(x: Any, labels: Any) -> Any:
+        return [row[each > -1].sum() for row, each in zip(x, labels, strict=True)]
+
+    def weighted(x: Any, labels: Any) -> Any:
+        return x[labels * 2 > -1]
+
+    labels = torch.tensor([[1.0, 2.0, -1.0, -1.0], [3.0, -1.0, -1.0, -1.0], [1.0, 1.0, 1.0, 1.0]])
+    check(labelled, X, labels)
+    run = compiled(labelled, fullgraph=True)
+    for padded in (labels, labels.roll(1), labels):
+        assert same(run(X, padded), labelled(X, padded))
+    check(weighted, X, labels, breaks=1)
+    check(labelled, torch.ones(2, 512), torch.ones(2, 512), breaks=1)
+
+
 def test_floating_point_arguments_are_data() -> None:
     def fn(x: Any) -> Any:
         return x * 2 if (x > 3).any() else x
