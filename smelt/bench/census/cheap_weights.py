@@ -1,0 +1,90 @@
+"""Random weights for a fraction of the time: large tensors are filled late, and by repeating a few numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+DRAWS = frozenset(
+    {"normal_", "uniform_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_"}
+    | {"orthogonal_"}
+)
+"""Methods of tensors, and functions of `torch.nn.init`."""
+
+CHANGES = frozenset({"erfinv_", "mul_", "add_", "div_", "clamp_", "zero_", "fill_", "constant_"}) | DRAWS
+METADATA = frozenset(
+    {"size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex", "element_size", "data_ptr"}
+)
+PROPERTIES = frozenset({"shape", "ndim", "device", "dtype", "requires_grad", "is_leaf", "is_meta", "layout", "data"})
+
+
+class CheapWeights(TorchFunctionMode):
+    """Draws large tensors cheaply: values do not matter to capture, time does.
+
+    While it is active they stay as they were allocated (which costs no memory yet) until something reads them;
+    `fill` then fills those that a model still has.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Cut off, so that whoever draws again what is too far out finds nothing to do.
+        self.pool = 0.02 * torch.randn(65_537).clamp(-1, 1)
+        self._pending: dict[int, Tensor] = {}
+        self._parameters: set[int] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        target = args[0] if args else (kwargs or {}).get("tensor")
+        if isinstance(target, Tensor):
+            if name in CHANGES and self._leave(target, name):
+                return target
+            if isinstance(target, nn.Parameter) and _property(func, name) == "data":
+                self._parameters.add(target.data_ptr())
+        if self._pending and not _metadata(func, name):
+            for value in (*args, *(kwargs or {}).values()):
+                if isinstance(value, Tensor) and value.device.type == "cpu":
+                    self._settle(value)
+        return func(*args, **(kwargs or {}))
+
+    def fill(self, model: nn.Module) -> None:
+        """Give numbers to the parameters and buffers that wait for theirs."""
+        for value in (*model.parameters(), *model.buffers()):
+            self._settle(value)
+        self._pending.clear()
+
+    def _leave(self, target: Tensor, name: str) -> bool:
+        """Is this a tensor that may wait for its numbers?"""
+        if target.numel() <= self.pool.numel() or target.device.type != "cpu" or not target.is_contiguous():
+            return False
+        if target.data_ptr() in self._pending:
+            return True
+        if name not in DRAWS or not (isinstance(target, nn.Parameter) or target.data_ptr() in self._parameters):
+            return False  # what is drawn for another purpose has to be random
+        if target.numel() * target.element_size() != target.untyped_storage().nbytes():
+            return False
+        self._pending[target.data_ptr()] = target.detach()
+        return True
+
+    def _settle(self, value: Tensor) -> None:
+        if value.layout != torch.strided or value.device.type != "cpu":
+            return
+        waiting = self._pending.pop(value.untyped_storage().data_ptr(), None)
+        if waiting is None:
+            return
+        flat = waiting.view(-1)
+        whole = flat.numel() // self.pool.numel() * self.pool.numel()
+        flat[:whole].view(-1, self.pool.numel()).copy_(self.pool)
+        flat[whole:].copy_(self.pool[: flat.numel() - whole])
+
+
+def _metadata(func: Any, name: str) -> bool:
+    """Does it leave the numbers alone?"""
+    return name in METADATA or _property(func, name) in PROPERTIES
+
+
+def _property(func: Any, name: str) -> str:
+    """The property that it reads or sets, if it is a property's."""
+    return getattr(getattr(func, "__self__", None), "__name__", "") if name in ("__get__", "__set__") else ""

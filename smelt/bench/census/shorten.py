@@ -1,0 +1,60 @@
+"""Shorter models: of the blocks that a chain repeats, one of each kind stays."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from torch import nn
+
+LEAST = 2
+"""Blocks that a chain keeps: a loop over them still turns more than once."""
+
+PLAIN = (bool, int, str, type(None))
+
+
+def shorten(model: nn.Module) -> int:
+    """Take blocks out of the model's chains until each kind is there once, or LEAST are left; says how many.
+
+    A kind is a class with these parts, shapes of parameters and plain settings; rates (of dropped paths) may differ.
+    Whether the model still runs has to be tried: some count their blocks elsewhere.
+    """
+    taken = sum(shorten(child) for child in model.children())
+    if not isinstance(model, (nn.Sequential, nn.ModuleList)) or len(model) <= LEAST:
+        return taken
+    met: set[Hashable] = set()
+    spare: list[str] = []
+    for name, block in model.named_children():
+        kind = kind_of(block)
+        if kind in met and has_parts(block):
+            spare.append(name)
+        met.add(kind)
+    spare = spare[max(0, LEAST - (len(model) - len(spare))) :]
+    kept = [(name, block) for name, block in model.named_children() if name not in spare]
+    if spare:
+        counted = all(name.isdigit() for name, _ in kept)
+        for name in list(model._modules):
+            del model._modules[name]
+        for index, (name, block) in enumerate(kept):
+            model.add_module(str(index) if counted else name, block)
+    return taken + len(spare)
+
+
+def has_parts(block: nn.Module) -> bool:
+    """Is it more than a single layer? Taking out one of those saves nothing."""
+    return next(block.children(), None) is not None
+
+
+def kind_of(block: nn.Module) -> Hashable:
+    """Equal for blocks that do the same on the same shapes."""
+    parts = tuple((name, type(part), settings(part)) for name, part in block.named_modules())
+    return parts, tuple((name, tuple(value.shape)) for name, value in block.named_parameters())
+
+
+def settings(part: nn.Module) -> Hashable:
+    """The plain values that a module holds itself."""
+    return tuple((name, value) for name, value in vars(part).items() if _plain(value))
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, PLAIN) or (isinstance(value, tuple) and all(isinstance(each, PLAIN) for each in value))
