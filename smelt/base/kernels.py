@@ -59,7 +59,12 @@ def group_norm_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> tupl
     x = _image_batch(x)
     last = not x.is_contiguous()
     grad = grad.contiguous(memory_format=torch.channels_last) if last else grad.contiguous()
-    return aten.native_group_norm_backward.default(grad, x, *args)
+    return aten.native_group_norm_backward.default(grad, x, *_contiguous(args))
+
+
+def layer_norm_backward(*args: Any) -> tuple[torch.Tensor, ...]:
+    """`aten.native_layer_norm_backward`, which reads the statistics as row-major."""
+    return aten.native_layer_norm_backward.default(*_contiguous(args))
 
 
 def _image_batch(x: torch.Tensor) -> torch.Tensor:
@@ -71,5 +76,6 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten.mkldnn_rnn_layer_backward.default: lstm_layer_backward,
     aten.native_group_norm.default: group_norm,
     aten.native_group_norm_backward.default: group_norm_backward,
+    aten.native_layer_norm_backward.default: layer_norm_backward,
 }
 """What runs in place of an operator."""

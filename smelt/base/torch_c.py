@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 
@@ -72,6 +75,20 @@ dispatch_modes = torch._C._len_torch_dispatch_stack
 
 transform_on_top = torch._C._functorch.peek_interpreter_stack
 """The innermost `torch.func` transform that runs in this thread, or None."""
+
+
+@contextmanager
+def outside_transforms() -> Iterator[None]:
+    """What runs inside of it knows nothing of the `torch.func` transforms that run in this thread."""
+    layers = []
+    try:
+        while transform_on_top() is not None:
+            layers.append(torch._C._functorch.pop_dynamic_layer_stack())
+        yield
+    finally:
+        while layers:
+            torch._C._functorch.push_dynamic_layer_stack(layers.pop())
+
 
 _SETTING_WORDS = (
     "cudnn", "mkldnn", "cublas", "deterministic", "sdp", "nnpack", "float32", "tf32", "fp32", "onednn", "xnnpack",

@@ -117,9 +117,13 @@ class Ambient:
         self._regions.append((node, leave, before))
         self._recorded = (*before[:at], *value, *before[at + 1 :])
 
+    def switched(self) -> bool:
+        """Whether the modes are now others than at the beginning."""
+        return self._nesting != 0 or bool(native.state() != self._full)
+
     def restore(self) -> None:
         """Undo the switches on this thread; the capture is over."""
-        self.left_switched = self._nesting != 0 or native.state() != self._full
+        self.left_switched = self.switched()
         if not self.log:
             return
         torch.set_grad_enabled(self._start[0])

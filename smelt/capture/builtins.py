@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from smelt.base import torch_c
 from smelt.capture import calls, containers, sources
 from smelt.capture.attributes import load_class_attr, load_generic, python_method
 from smelt.capture.breaks import Break, UserError, user, user_raise
@@ -433,9 +432,3 @@ def thread_attr(vm: Any, obj: Any, name: str) -> Any:
 def cast(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """typing.cast(type, value)"""
     return args[1]
-
-
-@special(torch_c.functorch_transforms_active)
-def no_functorch(vm: Any, args: Args, kwargs: Kwargs) -> bool:
-    """vmap and grad are not active: the mode guard says so."""
-    return False

@@ -25,7 +25,7 @@ from smelt.capture.effects import CONTAINERS
 from smelt.capture.frames import Frame, bind
 from smelt.capture.generators import TracedGenerator
 from smelt.capture.policy import Policy
-from smelt.capture.registry import CALL, CONSTANTS, SPECIAL
+from smelt.capture.registry import CALL, CONSTANTS, SPECIAL, TRANSFORMED
 from smelt.capture.stores import is_external
 from smelt.capture.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
 from smelt.capture.unknown_text import refuse_unknown
@@ -45,6 +45,8 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
     meaning = SPECIAL.get(key)
     if meaning is not None:
         return meaning(vm, args, kwargs)
+    if id(fn.__code__) in TRANSFORMED:  # before the attributes: it has those of the function inside
+        return TRANSFORMED[id(fn.__code__)](vm, fn, args, kwargs)
     if fn.__code__ is _DISABLING and hasattr(fn, "__wrapped__"):  # torch hides these from its own compiler only
         return vm.call(vars(fn)["__wrapped__"], args, kwargs)
     if hasattr(fn, "_smelt_session"):  # compiled inside of compiled: one graph

@@ -69,6 +69,8 @@ NATIVE_MODULES = (
     "torch._utils_internal",
     "torch._sources",
 )
+INLINE_MODULES = ("torch._functorch.functional_call",)
+"""Ordinary programs within modules that break."""
 DEFER_MODULES = ("logging", "warnings")
 BREAK_MODULES = (
     "torch._functorch",
@@ -145,7 +147,7 @@ def _decide(function: types.FunctionType) -> Policy:
         return Policy.DEFER if function.__name__ not in _LOGGING_STATE else Policy.INLINE
     if _inside(module, LEAF_MODULES):
         return Policy.LEAF
-    if _inside(module, BREAK_MODULES):
+    if _inside(module, BREAK_MODULES) and not _inside(module, INLINE_MODULES):
         return Policy.BREAK
     if _inside(module, NATIVE_MODULES):
         return Policy.NATIVE

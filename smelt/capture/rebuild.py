@@ -116,6 +116,7 @@ class Rebuild:
         if source is not None:
             return self.fetched(source)
         if id(tensor) not in self.vm.tensors.nodes:
+            self.vm.tensors.refuse_inner(tensor)
             raise CannotRebuild("a tensor of unknown origin")
         self.outputs.append(tensor)
         name = self._made[id(tensor)] = f"_out[{len(self.outputs) - 1}]"

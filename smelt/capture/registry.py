@@ -66,6 +66,9 @@ def special(*functions: Any) -> Callable[[F], F]:
     return register
 
 
+TRANSFORMED: dict[int, Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]] = {}
+"""(vm, function, args, kwargs) -> result, by id of the code that all functions of one making share."""
+
 CONSTANTS: dict[int, Any] = {}
 """id of a function -> what any call of it gives while capturing."""
 

@@ -46,6 +46,7 @@ from smelt.capture import (
     policy,
     sources,
     substitutes,
+    transforms,
 )
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
 from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError
@@ -76,6 +77,7 @@ _REGISTERED = (
     modules,
     objects,
     substitutes,
+    transforms,
 )  # they fill the tables of the registry
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,9 +18,10 @@ from torch.overrides import TorchFunctionMode
 
 from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
-from smelt.capture.breaks import Break, UserError, through_c, too_deep
+from smelt.capture.breaks import Break, Restart, UserError, through_c, too_deep
 from smelt.capture.graph_module import CapturedGraph
 from smelt.capture.number_nodes import NumberNodes
+from smelt.capture.regions import Pullback
 from smelt.capture.registry import READ
 from smelt.capture.settle import settle
 from smelt.capture.sources import Source
@@ -33,6 +35,9 @@ from smelt.graph.symint import as_real, from_torch, to_torch
 from smelt.graph.trace import TraceMode, TraceTensor, trace_like
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, Symbol
+
+TRACED: frozenset[type] = frozenset({TraceTensor, Pullback})
+"""Types of values that nodes make: tensors, and what else a graph hands from one node to the next."""
 
 READABLE = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """Tensor classes that a graph may hold."""
@@ -58,6 +63,7 @@ class Tensors:
         ops: nodes that compute.
         region: number of the `checkpoint` call that the program is in; becomes `node.meta["checkpoint"]`.
         drawing: nodes that draw random numbers.
+        inner: tensors of functions that transforms have run (`bodies`), with the step that ran them.
     """
 
     def __init__(self, vm: Any) -> None:
@@ -79,6 +85,7 @@ class Tensors:
         self.number_node = NumberNodes(self._append, self._shown)
         self.speculation = Speculation(self, vm.speculates)
         self.drawing: set[fx.Node] = set()
+        self.inner: dict[int, int] = {}
 
     # -- identity -------------------------------------------------------------------------------------------------
 
@@ -152,6 +159,29 @@ class Tensors:
         self.made[node] = tensor
         self._alive.append(tensor)
 
+    def knows(self, value: Any) -> bool:
+        """Whether a node makes this value, here or in the graph around."""
+        return id(value) in self.nodes
+
+    def node_outside(self, value: Any) -> fx.Node:
+        """The node of a value that this graph does not make.
+
+        Raises:
+            Break: nobody makes it.
+        """
+        self.refuse_inner(value)
+        raise Break("a tensor of unknown origin", "it was made where capture could not see it")
+
+    def refuse_inner(self, value: Any) -> None:
+        """A tensor that a function saw while it was transformed stands for many, or for one that holds derivatives.
+
+        Raises:
+            Restart: the value is one, and is used outside.
+        """
+        if id(value) in self.inner:
+            stop = Break("a tensor leaves the function that a transform runs", "return it from the function")
+            raise Restart(self.inner[id(value)], stop)
+
     # -- recording ------------------------------------------------------------------------------------------------
 
     def run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str | None = None) -> Any:
@@ -164,23 +194,57 @@ class Tensors:
             Break: it needs a tensor's values, or cannot be traced.
             UserError: what it raises.
         """
+        try:
+            out, written = self.attempt(target, args, kwargs)
+        except ValuesNeededError as needed:
+            out = settle(self.vm, target, args, kwargs, method)
+            if out is NotImplemented:
+                raise needed.stop() from None
+            return out
+        return self.note(out, written, self._factories.drew, target, args, kwargs, method)
+
+    def attempt(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
+        """Run a torch callable on trace tensors: its result, and those that it wrote to.
+
+        Raises:
+            ValuesNeededError: it needs a tensor's values.
+            Break: it cannot be traced.
+            UserError: what it raises.
+        """
         found: list[TraceTensor] = []
         _collect(args, found)
         if kwargs:
             _collect(kwargs, found)
         versions = [_version(t) for t in found]
         self._factories.drew = False
+        out = self._run(target, args, kwargs)
+        return out, [t for t, v in zip(found, versions, strict=True) if _version(t) != v]
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Outside of the mode of the call that runs."""
+        self._factories.__exit__(None, None, None)
         try:
-            out = self._run(target, args, kwargs)
-        except _ValuesNeededError as needed:
-            out = settle(self.vm, target, args, kwargs, method)
-            if out is NotImplemented:
-                error = needed.error
-                raise Break(error.what, error.why or "", error.hint or "") from None
-            return out
-        changed = any(_version(t) != v for t, v in zip(found, versions, strict=True))
-        drew = self._factories.drew
-        if not changed and not drew and not self._fresh(out):
+            yield
+        finally:
+            self._factories.__enter__()
+
+    def note(
+        self,
+        out: Any,
+        written: Sequence[TraceTensor],
+        drew: bool,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        method: str | None = None,
+    ) -> Any:
+        """Record a call that has run, unless nobody can tell that it has; returns its result.
+
+        Args:
+            out: the result; written: the tensors that it wrote to; drew: it draws random numbers.
+        """
+        if not written and not drew and not self._fresh(out):
             if isinstance(out, torch.Tensor) and type(out) is not TraceTensor:
                 raise Break(f"{_name(target)} gives a tensor that capture did not see", "its values are not an input")
             return out
@@ -188,11 +252,10 @@ class Tensors:
         node = self._record(target, args, kwargs, method)
         if drew:
             self.drawing.add(node)
-        if changed:
+        if written:
             self.mutated.add(node)
-            for tensor, version in zip(found, versions, strict=True):
-                if _version(tensor) != version:
-                    self.writers.setdefault(id(tensor.place.storage), []).append(node)
+            for tensor in written:
+                self.writers.setdefault(id(tensor.place.storage), []).append(node)
         self._assign(out, node)
         return out
 
@@ -202,7 +265,7 @@ class Tensors:
                 return for_sizes(target, args)(*args, **kwargs)
         except Unsupported as error:
             if isinstance(error, DataDependent):
-                raise _ValuesNeededError(error) from None
+                raise ValuesNeededError(error) from None
             raise Break(error.what, error.why or "", error.hint or "") from None
         except NotImplementedError as error:
             raise Break(f"{_name(target)} cannot be traced", str(error).splitlines()[0] if str(error) else "") from None
@@ -232,8 +295,8 @@ class Tensors:
         return tensor
 
     def _fresh(self, out: Any) -> bool:
-        if type(out) is TraceTensor:
-            return id(out) not in self.nodes
+        if type(out) in TRACED:
+            return not self.knows(out)
         if isinstance(out, (list, tuple)):
             return any(map(self._fresh, out))
         return isinstance(out, dict) and any(map(self._fresh, out.values()))
@@ -258,8 +321,13 @@ class Tensors:
             node.meta.setdefault("val", meta_of(out))
             if id(out) not in self.nodes:
                 self.own(out, node)
+        elif type(out) in TRACED:
+            node.meta["val"] = None
+            self.own(out, node)
         elif isinstance(out, (list, tuple)):
-            node.meta["val"] = tuple(meta_of(o) if type(o) is TraceTensor else o for o in out)
+            node.meta["val"] = tuple(
+                meta_of(o) if type(o) is TraceTensor else None if type(o) in TRACED else o for o in out
+            )
             for index, item in enumerate(out):
                 if self._fresh(item):
                     child = self.graph.call_function(_getitem, (node, index))
@@ -328,11 +396,8 @@ class Tensors:
     def argument(self, value: Any) -> Any:
         """A value as an argument of an fx node."""
         kind = type(value)
-        if kind is TraceTensor:
-            node = self.nodes.get(id(value))
-            if node is None:
-                raise Break("a tensor of unknown origin", "it was made where capture could not see it")
-            return node
+        if kind in TRACED:
+            return self.nodes.get(id(value)) or self.node_outside(value)
         if kind is tuple or kind is list:
             return kind([self.argument(v) for v in value])
         if kind is dict:
@@ -361,12 +426,16 @@ def _version(tensor: TraceTensor) -> tuple[int, int]:
     return tensor._version, tensor.place.storage.version
 
 
-class _ValuesNeededError(Exception):
+class ValuesNeededError(Exception):
     """A call of torch needs the values of a tensor."""
 
     def __init__(self, error: DataDependent) -> None:
         super().__init__(error.what)
         self.error = error
+
+    def stop(self) -> Break:
+        """The same as the end of the graph."""
+        return Break(self.error.what, self.error.why or "", self.error.hint or "")
 
 
 class _Operators(TraceMode):

@@ -19,7 +19,7 @@ from smelt.base.torch_c import disabled_torch_function
 from smelt.graph import sparse
 from smelt.graph.answers import DataDependent, answer_for, depends_on_values
 from smelt.graph.known import follow, forget, known_value, remember
-from smelt.graph.meta import TensorMeta
+from smelt.graph.meta import TensorMeta, extent, meta_of
 from smelt.graph.place import Layout, Place, PlacedTensor, Step, Storage, layout_for, layout_of
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.symint import Ratio, from_torch, has_symint, to_torch
@@ -429,6 +429,16 @@ def _no(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], record
     return False
 
 
+def _same_size(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    return bool(tuple(args[0].shape) == tuple(args[1].shape))
+
+
+def _same_storage(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """Whether two storages hold as many elements: asked of a tensor and its forward derivative."""
+    one, other = (_whole(a.place).layout.val if type(a) is TraceTensor else meta_of(a) for a in args[:2])
+    return bool(extent(one.shape, one.stride) == extent(other.shape, other.stride))
+
+
 def _unknown_shape(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     raise depends_on_values(f"{func}")
 
@@ -503,6 +513,8 @@ _SPECIAL: dict[OpOverload, Rule] = {
     aten.set_.source_Tensor: _set,
     aten.resize_.default: _resize,
     aten.is_pinned.default: _no,
+    aten.is_same_size.default: _same_size,
+    aten._has_same_storage_numel.default: _same_storage,
     aten.nonzero.default: _unknown_shape,
     aten.masked_select.default: _unknown_shape,
     aten._unique2.default: _unknown_shape,

@@ -40,5 +40,13 @@ def test_the_workspace_has_no_elements_and_reaches_the_backward() -> None:
         lstm_layer_backward(*given, [], False, workspace.clone())
 
 
+def test_statistics_of_a_layer_norm_may_be_expanded() -> None:
+    x, grad = torch.randn(4, 3, 5), torch.randn(4, 3, 5)
+    mean, rstd = torch.randn(3, 1).expand(4, 3, 1), torch.rand(3, 1).expand(4, 3, 1)
+    op, rest = aten.native_layer_norm_backward.default, (None, None, [True, False, False])
+    ours = KERNELS[op](grad, x, [5], mean, rstd, *rest)[0]
+    assert torch.equal(ours, op(grad, x, [5], mean.contiguous(), rstd.contiguous(), *rest)[0])
+
+
 def test_the_table_names_operators() -> None:
     assert all(isinstance(op, torch._ops.OpOverload) for op in KERNELS)
