@@ -246,10 +246,10 @@ def annotate(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return [*args, *kwargs.values()][1]
 
 
-@special(torch.autograd.grad, torch.autograd.backward)
+@special(torch.autograd.backward)
 def differentiate(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Derivatives inside the captured function."""
-    raise Break("torch.autograd is called", "the graph holds the forward computation only")
+    """Gradients that are accumulated in tensors."""
+    raise Break("torch.autograd.backward() is called", "the graph holds the forward computation only")
 
 
 @special(torch.manual_seed, torch.random.manual_seed, torch.seed, torch.set_rng_state, torch.get_rng_state)
