@@ -41,7 +41,7 @@ def begin_here(*tensors: torch.Tensor) -> bool:
 def _leaves(outputs: Any) -> list[torch.Tensor]:
     """The tensors at which the history of the outputs begins."""
     heads = [t for t in (outputs if isinstance(outputs, (list, tuple)) else (outputs,)) if type(t) is TraceTensor]
-    found = [t for t in heads if t.requires_grad and t.grad_fn is None]
+    found: list[torch.Tensor] = [t for t in heads if t.requires_grad and t.grad_fn is None]
     waiting: list[Any] = [t.grad_fn for t in heads if t.grad_fn is not None]
     seen = set(waiting)
     while waiting:
