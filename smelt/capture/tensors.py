@@ -29,6 +29,7 @@ from smelt.capture.speculation import Speculation
 from smelt.graph.answers import DataDependent
 from smelt.graph.meta import extent, meta_of
 from smelt.graph.modes import MODE_CHANGES
+from smelt.graph.refusals import is_refusal
 from smelt.graph.schema import op_info
 from smelt.graph.sized_calls import for_sizes
 from smelt.graph.symint import as_real, from_torch, to_torch
@@ -268,10 +269,13 @@ class Tensors:
                 raise ValuesNeededError(error) from None
             raise Break(error.what, error.why or "", error.hint or "") from None
         except NotImplementedError as error:
+            if is_refusal(error):
+                raise UserError(error) from None
             raise Break(f"{_name(target)} cannot be traced", str(error).splitlines()[0] if str(error) else "") from None
         except RecursionError:
             raise too_deep() from None
         except Exception as error:
+            is_refusal(error)
             if any(isinstance(part, str) and "TraceTensor" in part for part in error.args):  # Python names the class
                 texts = (
                     part.replace("TraceTensor", "Tensor") if isinstance(part, str) else part for part in error.args

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from smelt.base.errors import Unsupported
+from smelt.base.errors import SmeltError, Unsupported
 from smelt.base.log import log
 from smelt.graph.meta import channels_last_stride, is_channels_last
 from smelt.graph.place import LIMIT, META, Layout, Place, PlacedTensor, layout_for
+from smelt.graph.refusals import refusal
 from smelt.graph.rules import rule_for
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.symbolic_rules import SYMBOLIC_RULES, written
@@ -62,8 +63,24 @@ def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
     if known is None:
         if len(_answers) > LIMIT:
             _answers.clear()
-        known = _answers[key] = _ask(func, info, args, kwargs)
+        known = _answers[key] = _ask_twice(func, info, args, kwargs)
     return known
+
+
+def _ask_twice(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What metadata rules say, unless the operator itself refuses such arguments."""
+    try:
+        answer = _ask(func, info, args, kwargs)
+    except SmeltError:
+        raise
+    except Exception as error:
+        raise refusal(func, info, args, kwargs, error) or error from None
+    refused = refusal(func, info, args, kwargs)
+    if refused is None:
+        return answer
+    if _is_symbolic(args, kwargs):
+        _pinned(func, args, kwargs)  # it may accept other sizes
+    raise refused
 
 
 def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

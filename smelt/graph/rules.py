@@ -71,6 +71,8 @@ def _mm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _cat(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     tensors, dim = [val_of(t) for t in args[0]], args[1] if len(args) > 1 else 0
+    if not tensors:
+        return None
     if len({t.ndim for t in tensors}) > 1 and len({t.dtype for t in tensors}) == 1:
         tensors = [
             t for t in tensors if not same_all(t.shape, (0,))
@@ -89,6 +91,8 @@ def _cat(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _stack(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     tensors, dim = [val_of(t) for t in args[0]], args[1] if len(args) > 1 else 0
+    if not tensors:
+        return None
     first = tensors[0]
     agree = all(t.dtype is first.dtype and t.shape == first.shape for t in tensors)
     if kwargs or not agree or not -first.ndim - 1 <= dim <= first.ndim:
