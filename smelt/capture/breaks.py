@@ -5,12 +5,14 @@ Neither derives from Exception, so that interpreted `except Exception` clauses a
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
 from smelt.base.errors import Unsupported
+from smelt.graph.symint import has_symint, pinned
 
 
 class Break(BaseException):
@@ -43,6 +45,10 @@ class UserError(BaseException):
     def __init__(self, error: BaseException) -> None:
         super().__init__(repr(error))
         self.error = error
+
+
+class SymbolicNumber(Exception):
+    """Capture has to begin again with plain numbers."""
 
 
 class CannotRebuild(Exception):
@@ -97,8 +103,26 @@ def user(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise Break(error.what, error.why or "", error.hint or "") from None
     except RecursionError:
         raise too_deep() from None
+    except SymbolicNumber:
+        raise
     except Exception as error:
+        if has_symint(args):
+            return user(fn, *plain_numbers(args), **kwargs)
         raise UserError(error) from None
+
+
+def plain_numbers(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments to try a failed call with again: it may only be that symbolic numbers cannot do all that others can.
+
+    Raises:
+        SymbolicNumber: the call may have changed one of its arguments before it failed.
+    """
+    if any(isinstance(arg, _CHANGING) for arg in args):
+        raise SymbolicNumber("a symbolic number met C code that cannot take it")
+    return pinned(args)
+
+
+_CHANGING = (list, dict, set, collections.deque)
 
 
 def too_deep() -> Break:

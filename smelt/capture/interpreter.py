@@ -17,7 +17,7 @@ from smelt.base.errors import Unsupported
 from smelt.capture import sources
 from smelt.capture._native import NULL
 from smelt.capture.ambient import Ambient
-from smelt.capture.breaks import At, Break, Restart, UserError, through_c, too_deep
+from smelt.capture.breaks import At, Break, Restart, SymbolicNumber, UserError, plain_numbers, through_c, too_deep
 from smelt.capture.bytecode import Decoded
 from smelt.capture.dynamic import Changes, Sizes
 from smelt.capture.effects import DELETED, Effects
@@ -28,6 +28,7 @@ from smelt.capture.registry import ATTR, CALL, READ
 from smelt.capture.sources import Source
 from smelt.capture.tensors import Tensors
 from smelt.capture.values import is_constant
+from smelt.graph.symint import has_symint
 from smelt.graph.trace import TraceTensor
 
 _MISS = object()
@@ -314,7 +315,11 @@ class Interpreter:
             raise Break(error.what, error.why or "", error.hint or "") from None
         except RecursionError:
             raise too_deep() from None
+        except SymbolicNumber:
+            raise
         except Exception as error:
+            if has_symint(args):
+                return self.native(fn, *plain_numbers(args), **kwargs)
             raise UserError(error) from None
 
     def type_of(self, value: Any) -> type:

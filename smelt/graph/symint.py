@@ -258,6 +258,8 @@ def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
         return compute(a, b)
     if isinstance(a, Real) or isinstance(b, Real):
         return make(operator.truediv if compute is _divided else compute, as_real(a), as_real(b))
+    if compute is operator.mul and any(isinstance(n, float) and n == 0 for n in (a, b)):
+        return make(compute, as_real(a), as_real(b))  # a float zero has a sign, which no integer has
     a, b = (int(n) if isinstance(n, float) and n.is_integer() else n for n in (a, b))
     if compute is _divided:
         return _divided(a, b)
@@ -400,6 +402,19 @@ def has_symint(value: Any) -> bool:
     if kind is list or kind is tuple:
         return any(map(has_symint, value))
     return isinstance(value, SYMBOLIC)
+
+
+def pinned(value: Any) -> Any:
+    """Symbolic numbers as the plain ones they are in the example, also inside lists and tuples; this pins them."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return _PLAIN[kind](value)
+    if kind is list or kind is tuple:
+        return kind(map(pinned, value))
+    return value
+
+
+_PLAIN: dict[type, Any] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
 def has_size(value: Any) -> bool:

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from smelt.base.errors import SmeltError, SpecializationError, Unsupported
+from smelt.base.errors import SmeltError, SpecializationError
 from smelt.shapes.real import Real, evaluate_real, real_text
 from smelt.shapes.size import (
     Bound,
@@ -155,9 +155,7 @@ class Assumptions:
     def pin_real(self, value: Real) -> float:
         """The example's value as a plain number: from now on it has to be that."""
         number = float(value.hint)
-        if number != number:
-            raise Unsupported("a number that is not a number steers the program", why="nan equals nothing")
-        self.decide_real("==", value, number)
+        self.decide_real("==", value, value if number != number else number)  # nan is what does not equal itself
         return number
 
     def decide(self, sign: str, a: IntLike, b: IntLike) -> bool:

@@ -156,6 +156,8 @@ def real_text(value: Any) -> str:
     """Python source over the names of symbols and leaves."""
     if isinstance(value, Size):
         return f"({text(value)})"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float('{value}')"
     if not isinstance(value, Real):
         return repr(value)
     if value.compute is None:
