@@ -112,22 +112,20 @@ def load_const(vm: Any, f: Frame, arg: Any) -> None:
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK")
 def load_fast(vm: Any, f: Frame, arg: int) -> None:
     value = f.locals[arg]
-    if value is NULL:
-        user_raise(unbound(slot_names(f.code)[arg]))
     if type(value) is Unread:
         value = read_variable(vm, f, arg)
+    if value is NULL:
+        user_raise(unbound_slot(f.code, arg))
     f.stack.append(value)
 
 
-def unbound(variable: str) -> UnboundLocalError:
-    """The error for a local variable without a value."""
-    return UnboundLocalError(f"cannot access local variable {variable!r} where it is not associated with a value")
-
-
-def unbound_free(variable: str) -> NameError:
-    """The error for a free variable without a value."""
+def unbound_slot(code: types.CodeType, slot: int) -> NameError:
+    """The error for a variable without a value."""
+    name = slot_names(code)[slot]
+    if slot < code.co_nlocals or name in code.co_cellvars:
+        return UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value")
     where = "where it is not associated with a value in enclosing scope"
-    return NameError(f"cannot access free variable {variable!r} {where}")
+    return NameError(f"cannot access free variable {name!r} {where}")
 
 
 def read_variable(vm: Any, f: Frame, slot: int) -> Any:
@@ -182,8 +180,11 @@ def store_fast(vm: Any, f: Frame, arg: int) -> None:
 
 @opcode("DELETE_FAST")
 def delete_fast(vm: Any, f: Frame, arg: int) -> None:
-    if f.locals[arg] is NULL:
-        user_raise(unbound(slot_names(f.code)[arg]))
+    held = f.locals[arg]
+    if type(held) is Unread and held.value is not NULL:  # whatever it holds
+        vm.guards.check(held.source, native.IS_NOT, NULL)
+    elif read_variable(vm, f, arg) is NULL:
+        user_raise(unbound_slot(f.code, arg))
     f.locals[arg] = NULL
 
 
@@ -203,11 +204,16 @@ def copy_free_vars(vm: Any, f: Frame, arg: int) -> None:
 
 @opcode("LOAD_DEREF")
 def load_deref(vm: Any, f: Frame, arg: int) -> None:
-    key = slot_names(f.code)[arg]
-    value = vm.cell(f.locals[arg], key)
+    f.stack.append(_bound(vm, f, arg))
+
+
+def _bound(vm: Any, f: Frame, slot: int) -> Any:
+    """What the cell in a slot holds."""
+    key = slot_names(f.code)[slot]
+    value = vm.cell(f.locals[slot], key)
     if value is NULL:
-        user_raise(unbound(key) if arg < len(f.locals) - len(f.code.co_freevars) else unbound_free(key))
-    f.stack.append(value)
+        user_raise(unbound_slot(f.code, slot))
+    return value
 
 
 @opcode("STORE_DEREF")
@@ -217,6 +223,7 @@ def store_deref(vm: Any, f: Frame, arg: int) -> None:
 
 @opcode("DELETE_DEREF")
 def delete_deref(vm: Any, f: Frame, arg: int) -> None:
+    _bound(vm, f, arg)
     write_cell(vm, f.locals[arg], DELETED)
 
 

@@ -9,8 +9,7 @@ from smelt.capture import opcodes, opcodes_311, opcodes_calls, opcodes_data
 from smelt.capture._native import NULL
 from smelt.capture.breaks import Break, UserError
 from smelt.capture.bytecode import Jump, Op, Site
-from smelt.capture.effects import DELETED
-from smelt.capture.frames import Frame, slot_names
+from smelt.capture.frames import Frame
 from smelt.capture.opcodes import forward, name, raw
 
 
@@ -91,12 +90,6 @@ def load_from_dict_or(vm: Any, f: Frame, arg: Any) -> None:
     raise Break("a class body", "class bodies are not captured")
 
 
-def delete_local(vm: Any, f: Frame, arg: int) -> None:
-    if f.locals[arg] is NULL:
-        raise UserError(opcodes.unbound(slot_names(f.code)[arg]))
-    f.locals[arg] = DELETED
-
-
 def for_iter_target(site: Site) -> Jump:
     """Behind the END_FOR, which is for the specialised path."""
     return Jump(site.next + 2 * site.arg + 2)
@@ -115,5 +108,4 @@ TABLE: dict[str, Op] = {
     "CALL_INTRINSIC_2": Op(intrinsic_2, raw),
     "LOAD_FROM_DICT_OR_GLOBALS": Op(load_from_dict_or, name),
     "LOAD_FROM_DICT_OR_DEREF": Op(load_from_dict_or, raw),
-    "DELETE_FAST": Op(delete_local, raw),
 }

@@ -149,6 +149,9 @@ class Writer:
         stack = [self.value(item) for item in frame.stack]
         slots = self._slots(frame)
         self.effects()
+        if not self.restarts:  # it began in an except clause: what the frame handles now is set where it is needed
+            handle = self.value.constant(native.handle, "handle")
+            self.lines.append(f"{handle}({self.value(self.vm.outer_exception())})")
         step = Resumption(self, frame, stack, slots)
         step.run(how, frame.decoded.handler_at(frame.pc))
         return self.finish()

@@ -12,6 +12,7 @@ from smelt.capture import _native as native
 from smelt.capture.bytecode import Covered
 from smelt.capture.frames import Frame
 from smelt.capture.functions import eager_form
+from smelt.capture.opcodes import unbound_slot
 
 How = Callable[["Resumption"], None]
 RESUMPTIONS: dict[str, How] = {}
@@ -111,6 +112,8 @@ class Resumption:
             self.line("    return " + self.writer.resume(self.frame, row.target, [*kept, *lasti, "_error"], self.slots))
         self.writer.lines += self.after
 
+
+_END = object()
 
 # -- operators ----------------------------------------------------------------
 
@@ -279,10 +282,20 @@ def delete_attr(r: Resumption) -> None:
 @plain("LOAD_GLOBAL")
 def load_global(r: Resumption) -> None:
     null, name = r.arg
-    scope = r.writer.fetched(r.writer.vm.globals_source(r.frame.globals))
-    r.line(f"_r = {scope}[{name!r}]")
+    scope, missing = r.writer.fetched(r.writer.vm.globals_source(r.frame.globals)), r.const(_END, "END")
+    r.line(f"_r = {scope}.get({name!r}, {missing})")
+    r.line(f"if _r is {missing}:")
+    r.line(f"    _r = {r.const(_builtin, 'builtin')}({scope}, {name!r}, {missing})")
+    r.line(f"if _r is {missing}:")
+    r.line(f'    raise {r.const(NameError, "NameError")}("name {name!r} is not defined", name={name!r})')
     r.stack += _with_null(r, "_r") if null else ["_r"]
     r.go()
+
+
+def _builtin(scope: dict[str, Any], name: str, missing: Any) -> Any:
+    """What a name means that is no global variable."""
+    held = scope.get("__builtins__", builtins)
+    return (held if isinstance(held, dict) else vars(held)).get(name, missing)
 
 
 @plain("DELETE_GLOBAL")
@@ -291,9 +304,34 @@ def delete_global(r: Resumption) -> None:
     r.go()
 
 
+@plain("LOAD_FAST", "LOAD_FAST_CHECK")
+def load_fast(r: Resumption) -> None:
+    held = r.slots[r.raw]
+    if held == r.null:
+        _raise_unbound(r)
+        return
+    r.stack.append(held)
+    r.go()
+
+
 @plain("LOAD_DEREF")
 def load_deref(r: Resumption) -> None:
-    r.push(f"{r.slots[r.raw]}.cell_contents")
+    missing = r.const(_END, "END")
+    r.line(f"_r = {missing}")
+    r.line("try:")
+    r.line(f"    _r = {r.slots[r.raw]}.cell_contents")
+    r.line(f"except {r.const(ValueError, 'ValueError')}:")  # outside of it: it is not the context of what is raised
+    r.line("    pass")
+    r.line(f"if _r is {missing}:")
+    _raise_unbound(r, "    ")
+    r.stack.append("_r")
+    r.go()
+
+
+def _raise_unbound(r: Resumption, indent: str = "") -> None:
+    error = unbound_slot(r.frame.code, r.raw)
+    kind = type(error)
+    r.line(f"{indent}raise {r.const(kind, kind.__name__)}({str(error)!r})")
 
 
 @plain("LOAD_BUILD_CLASS")
@@ -353,8 +391,6 @@ def for_iter(r: Resumption) -> None:
     r.go(r.arg, r.stack[:-1], "    ")
     r.go(None, [*r.stack, "_r"])
 
-
-_END = object()
 
 # -- calls ----------------------------------------------------------------
 

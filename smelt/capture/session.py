@@ -449,7 +449,7 @@ class Session:
         names = [*slot_names(code), *(f"stack{i}" for i in range(point.depth))]
         self._begin(vm, read)
         width = len(names) - point.depth
-        held = [self._held(vm, v, sources.local(i, names[i])) for i, v in enumerate(read.slots)]
+        held = [self._held(vm, v, sources.local(i, names[i]), i < width) for i, v in enumerate(read.slots)]
         frame = Frame(decoding.decode(code), held[:width], read.globals, read.function)
         frame.stack = held[width:]
         frame.pc = frame.decoded.index_of[point.offset]
@@ -465,9 +465,9 @@ class Session:
             frame.handled.append(vm.outer_exception())
             vm.reads[0, "sys.exception"] = frame.stack[places[0]]
 
-    def _held(self, vm: Interpreter, value: Any, source: sources.Source) -> Any:
+    def _held(self, vm: Interpreter, value: Any, source: sources.Source, variable: bool) -> Any:
         """A slot or stack element of a frame that continues; it is read when the program reads it."""
-        if value is native.NULL:
+        if value is native.NULL and not variable:  # at one place the same elements of the stack are NULL at each time
             return value
         return vm.external(value, source) if type(value) is CellType else Unread(value, source)
 

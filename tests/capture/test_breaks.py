@@ -278,7 +278,7 @@ def leaving_a_with_block_by_an_exception(x):
     return work(x)
 
 
-@case(4)
+@case(3)
 def loop_with_an_except_clause(x):
     for _ in range(ROUNDS):
         try:
