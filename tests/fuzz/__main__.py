@@ -19,7 +19,7 @@ from pathlib import Path
 from .grammar import make_program
 from .worker import FAILED, backend_of, compare, save, work
 
-_BATCH = 250
+_BATCH = 1000
 _STUCK_SECONDS = 300
 
 

@@ -7,9 +7,11 @@ tuples of successive calls. Each way of running it executes the text anew, so th
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import random
+import re
 import sys
 import types
 import warnings
@@ -23,7 +25,7 @@ import torch
 import smelt
 from smelt.base.errors import SmeltWarning
 
-from .snapshot import Snapshot, bits
+from .snapshot import ADDRESS, Snapshot, bits
 
 
 @dataclass
@@ -34,6 +36,9 @@ class Outcome:
     stats: dict[str, Any] = field(default_factory=dict)
 
 
+_DERIVATIVE = re.compile(r"grad_fn=<\w+>")
+
+
 class _Events(io.TextIOBase):
     """Printed text, log records and warnings in one list, in order."""
 
@@ -41,6 +46,8 @@ class _Events(io.TextIOBase):
         self.events: list[tuple[str, str]] = []
 
     def write(self, text: str) -> int:
+        text = _DERIVATIVE.sub("grad_fn=<>", text)  # a compiled graph is one node of autograd, with a name of its own
+        text = ADDRESS.sub("0x", text)
         if self.events and self.events[-1][0] == "print":
             self.events[-1] = ("print", self.events[-1][1] + text)
         else:
@@ -67,8 +74,9 @@ def _watched() -> Iterator[_Events]:
     events = _Events()
     handler = _Handler(events)
     logger = logging.getLogger("program")
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
+    if logger.propagate:  # each change of a level empties the caches of every logger
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
     logger.addHandler(handler)
     try:
         with contextlib.redirect_stdout(events), warnings.catch_warnings():
@@ -79,6 +87,14 @@ def _watched() -> Iterator[_Events]:
         logger.removeHandler(handler)
 
 
+@functools.lru_cache(maxsize=1)
+def _compiled(source: str) -> types.CodeType:
+    """The code of a program, which both ways of running it execute."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        return compile(source, "program.py", "exec")
+
+
 def run(source: str, backend: str | None) -> Outcome:
     """Execute a program and make its calls; `backend` None: in eager."""
     module = types.ModuleType("program")
@@ -87,7 +103,7 @@ def run(source: str, backend: str | None) -> Outcome:
     torch.manual_seed(7)
     random.seed(7)
     numpy.random.seed(7)
-    exec(compile(source, "program.py", "exec"), module.__dict__)
+    exec(_compiled(source), module.__dict__)
     space = module.__dict__
     entry = space["entry"]
     smelt.reset()

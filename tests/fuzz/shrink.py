@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,7 +35,9 @@ def shrink(source: str, fails: Callable[[str], bool], seconds: float = 30.0) -> 
 
 def _accepted(text: str) -> bool:
     try:
-        compile(text, "program.py", "exec")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            compile(text, "program.py", "exec")
     except (SyntaxError, ValueError):
         return False
     return True

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 _ATOMS = (int, bool, str, bytes, complex, type(None), type(...), type(NotImplemented), range)
-_ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
+ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 _ITERATED = 12  # items that are drawn from an iterator
 _MODULE = ("training", "_parameters", "_buffers", "_modules")
 _SKIPPED = frozenset({"__weakref__", "__dict__", "_abc_impl", "__static_attributes__", "__firstlineno__"})
@@ -32,7 +32,7 @@ class Snapshot:
     def __call__(self, value: Any) -> Any:
         kind = type(value)
         if kind in _ATOMS:
-            return (kind.__name__, repr(value) if kind is not str else _ADDRESS.sub("0x", value))
+            return (kind.__name__, repr(value) if kind is not str else ADDRESS.sub("0x", value))
         if kind is float:
             return ("float", value.hex())
         if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format, types.CodeType)):
@@ -152,8 +152,10 @@ class Snapshot:
             if name not in _SKIPPED:
                 yield (name, self(item))
         for base in type(value).__mro__:
+            if base.__module__ != "program":
+                continue
             for name, member in vars(base).items():
-                if isinstance(member, types.MemberDescriptorType) and base.__module__ == "program":
+                if isinstance(member, types.MemberDescriptorType):
                     try:
                         yield (name, self(member.__get__(value)))
                     except AttributeError:

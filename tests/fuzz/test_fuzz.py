@@ -31,7 +31,7 @@ def test_random_programs(batch: int) -> None:
         found = compare(source, backend_of(number))
         assert found["status"] not in FAILED, f"{found['detail']}\n{source}"
         graphs += found.get("graphs", 0)
-        forget()
+    forget()
     assert graphs >= 10
 
 

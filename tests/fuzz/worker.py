@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -72,25 +74,41 @@ def compare(source: str, backend: str) -> dict[str, Any]:
     return {"status": "same" if detail is None else "different", "detail": detail, **counts}
 
 
+_ERROR = re.compile(r"\b[A-Z]\w+Error\b")
+
+
 def signature(found: dict[str, Any]) -> str:
     """What must stay the same while a failing program is shrunk."""
     detail = found["detail"] or ""
     if found["status"] == "different":
-        return "different " + detail.partition(",")[2].partition(":")[0]
+        part = detail.partition(",")[2].partition(":")[0]
+        return f"different {part}: {' '.join(_ERROR.findall(detail))}"
     return f"{found['status']} {detail.partition(':')[0]}"
 
 
 def shrunk(source: str, backend: str, found: dict[str, Any], seconds: float = SHRINK_SECONDS) -> str:
     """A smaller program that fails in the same way."""
     want = signature(found)
-    return shrink(source, lambda text: signature(compare(text, backend)) == want, seconds)
+
+    tried = itertools.count(1)
+
+    def fails(text: str) -> bool:
+        if next(tried) % 50 == 0:
+            forget()
+        return signature(compare(text, backend)) == want
+
+    return shrink(source, fails, seconds)
 
 
 def work(seed: str, numbers: list[int], results: Path, corpus: Path | None) -> None:
     """Compare these programs of a series; appends a line to `results` before and after each."""
+    import torch._dynamo  # the metadata rules of torch import it at the first error that they word in Python
+
+    assert torch._dynamo
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     gc.collect()
     gc.freeze()  # what torch made is not looked through again after each program
+    gc.disable()  # `forget` collects: programs meet a collection at the same places in each run of the series
     resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
     with results.open("a", buffering=1) as out:
         for number in numbers:
