@@ -138,9 +138,17 @@ class Guess:
         yield lambda: self.normal(BATCH, 64, width if isinstance(width, int) else 32)
         yield from self.samples()
 
+    def sound_masks(self) -> Iterator[Maker]:
+        """Ones for every frame of each of the spectrograms above."""
+        positions = self.setting("max_source_positions", "max_length", default=1024)
+        lengths = (2 * min(positions, 1500), 64, positions) if isinstance(positions, int) else (64, 1024)
+        for length in dict.fromkeys((64, *lengths)):
+            yield functools.partial(torch.ones, BATCH, length, dtype=torch.bool)
+        yield functools.partial(torch.ones, BATCH, 64, dtype=torch.long)
+
     def samples(self) -> Iterator[Maker]:
-        yield lambda: self.normal(BATCH, 4000)
-        yield lambda: self.normal(BATCH, 1, 4000)
+        yield lambda: self.normal(BATCH, 3840)  # a multiple of what models cut sound into
+        yield lambda: self.normal(BATCH, 1, 3840)
         yield lambda: self.normal(BATCH, 16000)
 
     def hidden(self) -> Iterator[Maker]:
@@ -185,8 +193,12 @@ NAMES: tuple[tuple[str, Callable[[Guess], Maker | Iterator[Maker]]], ...] = (
     (r"pixel_values_videos|video_values|codebook_pixel_values", lambda g: g.images()),
     (r"image_grid_thw|grid_thw|image_grid_hws|spatial_shapes|image_sizes|grid_hw|target_sizes", lambda g: g.grid()),
     (r"pixel_attention_mask|pixel_mask", lambda g: g.pixel_mask),
+    (r"(input_)?features_mask|input_features_mask|audio_mel_mask", lambda g: g.sound_masks()),
     (r"pixel_position_ids|image_position_ids", lambda g: lambda: torch.zeros(BATCH, 16, 2).long()),
-    (r"input_features|features|spectrogram|audio_features|input_audio_features|mel_spec", lambda g: g.sounds()),
+    (
+        r"input_features|features|spectrogram|audio_features|input_audio_features|mel_spec|audio_mel",
+        lambda g: g.sounds(),
+    ),
     (
         r"input_values|raw_waveform|audio_values|waveform|audio|hidden_audio",
         lambda g: itertools.chain(g.samples(), g.sounds()),
@@ -208,6 +220,13 @@ OPTIONAL = frozenset(
     | {"input_values", "image_grid_thw", "past_values", "mm_token_type_ids"}
 )
 """Parameters with a default that are given all the same, where a model takes them."""
+
+
+MASKS = frozenset({"input_features_mask", "features_mask", "pixel_attention_mask", "pixel_mask"})
+"""Parameters with a default that some models cannot do without."""
+
+STATES = frozenset({"encoder_hidden_states", "input_ids", "hidden_states", "query_embeds"}) | MASKS
+"""The same, of models that are parts of others."""
 
 
 def _types(guess: Guess) -> Tensor:
@@ -243,6 +262,8 @@ def choices(model: nn.Module) -> Iterator[tuple[list[str], list[str]]]:
         [*needed, *(name for name in (main, "decoder_input_ids") if name in parameters and name not in needed)],
         [*needed, *(name for name in (main,) if name in parameters and name not in needed)],
         needed,
+        [*needed, *(name for name in parameters if name in MASKS | OPTIONAL and name not in needed)],
+        [*needed, *(name for name in parameters if name in STATES and name not in needed)],
     ]
     seen: list[list[str]] = []
     for names in sets:
@@ -283,8 +304,7 @@ def find_inputs(model: nn.Module, tries: int = 100) -> dict[str, Any]:
                 return _attempt(model, known, picks)
             except Exception as error:
                 first = first or error
-    assert first is not None
-    raise first
+    raise first or TypeError("its forward takes nothing by name")
 
 
 def _attempt(model: nn.Module, names: list[str], picks: tuple[int, ...], tokens: int = 0) -> dict[str, Any]:

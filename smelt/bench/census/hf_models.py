@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
+import time
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
+from smelt.bench.census.cheap_weights import CheapWeights
 from smelt.bench.census.examine import SEED, Subject
 from smelt.bench.census.hf_inputs import find_inputs
+from smelt.bench.census.shorten import shorten
 from smelt.bench.census.shrink import TRIED, Sizes, small_settings
 from smelt.bench.workload import Batch
 
@@ -49,13 +55,20 @@ def transformers_subject(name: str) -> Subject:
     config_class = CONFIG_MAPPING[name]
     model_class = find_class(name, config_class)
     first: Exception | None = None
-    for sizes in TRIED:
+    began = time.process_time()
+    for sizes, short in itertools.product(TRIED, (True, False)):
         try:
             torch.manual_seed(SEED)
             model = build(config_class, model_class, sizes, ODD.get(name, {}))
+            if short == (numbers(model) <= LARGE):
+                continue  # what is small needs no shortening, and is tried once
+            if short:
+                shorten(model)
             given = find_inputs(model)
         except Exception as error:
             first = first or error
+            if time.process_time() - began > PATIENCE_S:
+                break
             continue
         shapes = ", ".join(f"{key} {'x'.join(map(str, value.shape))}" for key, value in given.items())
         return Subject(model, Batch(kwargs=given), model_class.__name__, shapes)
@@ -67,12 +80,28 @@ def build(config_class: Any, model_class: Any, sizes: Sizes, odd: dict[str, Any]
     """A small model with random weights in eval mode."""
     settings = small_settings(config_class(**odd), sizes) | odd
     config = config_class(**settings)
-    if sum(p.numel() for p in on_meta(model_class, config).parameters()) > LIMIT:
+    if not sizes.narrow and numbers(on_meta(model_class, config)) > LIMIT:
         raise MemoryError("more than 400 million parameters even at a small size")
-    return model_class(config_class(**settings)).float().eval()
+    weights = CheapWeights()
+    with weights:
+        model = model_class(config)
+    weights.fill(model)
+    return model.float().eval()
 
+
+PATIENCE_S = 20.0
+"""Seconds of a core, after which no other size is tried."""
+
+LARGE = 4_000_000
+"""Parameters, from which on repeated blocks are taken out first."""
 
 LIMIT = 400_000_000
+"""Parameters, beyond which a model is left out."""
+
+
+def numbers(model: nn.Module) -> int:
+    """How many parameters."""
+    return sum(p.numel() for p in model.parameters())
 
 
 def on_meta(model_class: Any, config: Any) -> nn.Module:
@@ -100,9 +129,9 @@ def find_class(name: str, config_class: Any) -> Any:
         model = getattr(transformers, found, None) if found else None
         if isinstance(model, type) and issubclass(model, nn.Module):
             return model
-    module = importlib.import_module(config_class.__module__.replace(".configuration_", ".modeling_"))
     candidates = [
         value
+        for module in modeling_modules(config_class)
         for value in vars(module).values()
         if inspect.isclass(value)
         and issubclass(value, transformers.PreTrainedModel)
@@ -113,3 +142,10 @@ def find_class(name: str, config_class: Any) -> Any:
     if not candidates:
         raise LookupError(f"no model class of transformers takes a {config_class.__name__}")
     return min(candidates, key=lambda model: (not model.__name__.endswith("Model"), len(model.__name__)))
+
+
+def modeling_modules(config_class: Any) -> list[ModuleType]:
+    """The files of models beside the file of a configuration."""
+    package = importlib.import_module(config_class.__module__.rpartition(".")[0])
+    names = [file.stem for folder in package.__path__ for file in sorted(Path(folder).glob("modeling_*.py"))]
+    return [importlib.import_module(f"{package.__name__}.{name}") for name in names]

@@ -38,9 +38,11 @@ class Sizes:
 TRIED = (
     Sizes(),
     Sizes(64, 2, head=False),
-    Sizes(128, 4, image=64),
+    Sizes(128, 2, image=64),
+    Sizes(256, 2),
     Sizes(fill=True),
     Sizes(layers=6),
+    Sizes(256, 2, image=64, fill=True, layers=4),
     Sizes(narrow=False, image=64),
     Sizes(narrow=False, image=0, fill=True),
 )
@@ -79,12 +81,13 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"sliding_window|^window_size$|attention_window|local_attention|attention_chunk_size", at_most(16)),
     (r"num_key_value_heads|num_kv_heads|n_kv_heads|multi_query_group_num|num_key_value_groups", few_heads),
     (r"(^|_)(n_heads?|num_heads|attention_heads|num_attention_heads|n_head|nheads|num_query_heads)$|_heads$", heads),
-    (r"head_dim$|head_size$|^d_kv$|^kv_channels$|^attention_key_size$", head_width),
+    (r"head_dim$|head_size$|^d_kv$|^kv_channels$|^attention_key_size$|^rotary_dim$", head_width),
     (r"kv_lora_rank|q_lora_rank|lora_rank|^o_lora_rank$", width(0.5)),
     (r"intermediate\w*size|ffn\w*dim|ffn_hidden_size|^d_ff$|mlp_dim|^n_inner$|^d_inner", width(2)),
     (r"hidden_size|^d_model$|^n_embd$|^(\w+_)?embed_dim$|^dim$|^width$|^embedding_size$|^hidden_dim$", width()),
     (r"projection_dim|^(encoder|decoder|text|vision|audio|qformer)_(hidden_)?(dim|size|width)$", width()),
     (r"^(cross|output|proj|input|feature|shared)_(hidden_)?(dim|size|width)$", width()),
+    (r"^(adapter|downsample|vision_output|conv)_(in|out|input|output|hidden)?_?(dim|size)$", width()),
     (r"embedding_(size|dim)$|embed_proj_dim|^emb_dim$|^d_embed$|feat_\w*dim$|^attention_hidden_size$", width()),
     (r"num_(local_|routed_)?experts$|^n_routed_experts$|^moe_num_experts$|^num_experts\w*$|^n_experts$", at_most(4)),
     (r"num_experts_per_tok\w*|moe_topk|^top_k_experts$|^moe_k$|experts_per_token", at_most(2)),
@@ -99,8 +102,19 @@ USUAL: dict[str, Callable[[Sizes], Any]] = {
     "num_key_value_heads": lambda sizes: sizes.heads,
     "vocab_size": lambda sizes: VOCABULARY,
     "pad_token_id": lambda sizes: 0,
+    "image_token_index": lambda sizes: VOCABULARY - 1,
+    "attn_layer_indices": lambda sizes: [1],
+    "prediction_length": lambda sizes: 4,
+    "num_experts_per_tok": lambda sizes: 2,
+    "n_routed_experts": lambda sizes: 4,
+    "num_experts": lambda sizes: 4,
+    "num_local_experts": lambda sizes: 4,
+    "n_group": lambda sizes: 1,
+    "topk_group": lambda sizes: 1,
+    "hidden_size_per_layer_input": lambda sizes: 0,
+    "mlp_layer_types": lambda sizes: ["dense", *["sparse"] * (sizes.layers - 1)],
 }
-"""Usual values by the name of a setting."""
+"""Usual values by the name of a setting that is None."""
 
 _COMPILED = tuple((re.compile(pattern), rule) for pattern, rule in RULES)
 _TOKEN = re.compile(r"(token_id|token_index|_token|_idx|index|_id|token_ids)$")
@@ -128,9 +142,9 @@ def small_settings(config: Any, sizes: Sizes) -> dict[str, Any]:
         elif isinstance(value, int) and "num_key_value_heads" == name and value == config.num_attention_heads:
             found[name] = heads(value, sizes)
         elif value is not None and hasattr(value, "to_diff_dict"):
-            settings = value.to_diff_dict() | small_settings(value, sizes)
-            for unfit in ("transformers_version", "out_features", "out_indices"):
-                settings.pop(unfit, None)
+            small = small_settings(value, sizes)
+            settings = value.to_diff_dict() | small | fit_stages(value, small)
+            settings.pop("transformers_version", None)
             found[name] = {"model_type": value.model_type, **settings} if value.model_type else settings
         elif isinstance(value, dict) and "mrope_section" in value and sizes.narrow and sizes.head:
             third = sizes.width // sizes.heads // 6
@@ -152,6 +166,16 @@ def small_settings(config: Any, sizes: Sizes) -> dict[str, Any]:
         found.pop("vocab_size", None)
     _fit_layer_lists(config, found, sizes)
     return found
+
+
+def fit_stages(config: Any, small: dict[str, Any]) -> dict[str, Any]:
+    """As many outputs of a backbone as before, of its last layers, where it has fewer layers now."""
+    indices = getattr(config, "out_indices", None)
+    layers = small.get("num_hidden_layers")
+    if not indices or layers is None or getattr(config, "num_hidden_layers", None) == layers:
+        return {}
+    kept = [max(layers - index, 0) for index in reversed(range(len(indices)))]
+    return {"out_indices": kept, "out_features": None}
 
 
 def small_number(name: str, value: int, sizes: Sizes) -> int:
@@ -188,6 +212,7 @@ def _fit_layer_lists(config: Any, found: dict[str, Any], sizes: Sizes) -> None:
     layers = getattr(config, "num_hidden_layers", None)
     if not isinstance(layers, int) or layers <= sizes.layers:
         return
+    odd_layers = config.to_diff_dict().get("per_layer_config")
     lists = {
         name: value
         for name, value in vars(config).items()
@@ -205,3 +230,17 @@ def _fit_layer_lists(config: Any, found: dict[str, Any], sizes: Sizes) -> None:
         if name in fields:
             found[name] = [value[index] for index in kept]
     found["num_hidden_layers"] = len(kept)
+    if isinstance(odd_layers, dict):
+        found["per_layer_config"] = {
+            kept.index(int(index)): _small_overrides(changed, sizes)
+            for index, changed in odd_layers.items()
+            if int(index) in kept
+        }
+
+
+def _small_overrides(changed: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
+    """What one layer has of its own, as small as the rest."""
+    found = {key: small_number(key, each, sizes) if type(each) is int else each for key, each in changed.items()}
+    if changed.get("num_key_value_heads") == changed.get("num_attention_heads") is not None:
+        found["num_key_value_heads"] = found["num_attention_heads"]
+    return found

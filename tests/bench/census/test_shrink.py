@@ -40,7 +40,7 @@ def test_parts_shrink_and_name_the_same_tokens() -> None:
         ("bert", "input_ids 2x12, attention_mask 2x12, token_type_ids 2x12"),
         ("t5", "input_ids 2x12, attention_mask 2x12, decoder_input_ids 2x12"),
         ("vit", "pixel_values 2x3x32x32"),
-        ("wav2vec2", "input_values 2x4000"),
+        ("wav2vec2", "input_values 2x3840"),
         ("llava", "input_ids 2x16, pixel_values 2x3x32x32, attention_mask 2x16"),
     ],
 )
