@@ -47,6 +47,7 @@ from smelt.capture import (
     policy,
     sources,
     substitutes,
+    tensor_of,
     transforms,
 )
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
@@ -79,6 +80,7 @@ _REGISTERED = (
     modules,
     objects,
     substitutes,
+    tensor_of,
     transforms,
 )  # they fill the tables of the registry
 

@@ -276,6 +276,8 @@ class Tensors:
             raise too_deep() from None
         except Exception as error:
             is_refusal(error)
+            if _NO_DATA in str(error):  # eager would find some: this is no error of the program
+                raise Break(f"{_name(target)} reads the memory of a tensor", "its values are not known yet") from None
             if any(isinstance(part, str) and "TraceTensor" in part for part in error.args):  # Python names the class
                 texts = (
                     part.replace("TraceTensor", "Tensor") if isinstance(part, str) else part for part in error.args
@@ -471,6 +473,9 @@ def share_no_memory(*tensors: torch.Tensor) -> bool:
 
 
 _getitem = operator.getitem
+_NO_DATA = "its data is not allocated yet"
+"""What torch's C code says of a tensor without memory."""
+
 _NOT_NAME = re.compile(r"\W+")
 _ATOMS = frozenset(
     {

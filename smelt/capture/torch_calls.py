@@ -95,7 +95,25 @@ def call_torch(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         kwargs = {key: plain(value) for key, value in kwargs.items()}
     vm.effects.refuse_opaque(fn, args)
     vm.effects.refuse_opaque(fn, kwargs.values())
+    if isinstance(fn, _C_FUNCTION):
+        args, kwargs = _with_dtypes(args, kwargs)
     return vm.tensors.run(fn, args, kwargs)
+
+
+def _with_dtypes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Python's types of numbers, which torch takes for dtypes, as dtypes: a graph can print those."""
+    if any(type(value) is type and value in DTYPES for value in (*args, *kwargs.values())):
+        args = tuple(DTYPES[value] if type(value) is type and value in DTYPES else value for value in args)
+        kwargs = {k: DTYPES[value] if type(value) is type and value in DTYPES else value for k, value in kwargs.items()}
+    return args, kwargs
+
+
+DTYPES: dict[type, torch.dtype] = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    complex: torch.complex128,
+}
 
 
 def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -118,6 +136,7 @@ def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
         kwargs = {key: plain(value) for key, value in kwargs.items()}
     if name in _ON_DATA and args[0].device.type != "meta":
         return _ON_DATA[name](vm, args[0])
+    args, kwargs = _with_dtypes(args, kwargs)
     return vm.tensors.run(_method(name), args, kwargs, method=name)
 
 

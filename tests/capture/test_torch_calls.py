@@ -268,3 +268,9 @@ def test_sequences_of_scalar_tensors_are_indices():
         return y, x[list(rows), columns], x[:, list(columns)]
 
     check(fn, X, torch.tensor([[0, 1], [1, 2]]), graphs=1)
+
+
+def test_python_types_are_dtypes():
+    check(
+        lambda x: (torch.ones(3, dtype=bool), x.to(int), torch.zeros(2, dtype=float), torch.zeros(2, dtype=complex)), X
+    )

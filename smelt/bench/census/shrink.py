@@ -142,8 +142,8 @@ def small_settings(config: Any, sizes: Sizes) -> dict[str, Any]:
         elif isinstance(value, int) and "num_key_value_heads" == name and value == config.num_attention_heads:
             found[name] = heads(value, sizes)
         elif value is not None and hasattr(value, "to_diff_dict"):
-            small = small_settings(value, sizes)
-            settings = value.to_diff_dict() | small | fit_stages(value, small)
+            smaller = small_settings(value, sizes)
+            settings = value.to_diff_dict() | smaller | fit_stages(value, smaller)
             settings.pop("transformers_version", None)
             found[name] = {"model_type": value.model_type, **settings} if value.model_type else settings
         elif isinstance(value, dict) and "mrope_section" in value and sizes.narrow and sizes.head:
