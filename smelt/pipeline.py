@@ -6,6 +6,7 @@ torch-level graph -> joint ATen graph -> joint prim graph -> forward and backwar
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,14 +18,17 @@ from torch import fx
 from smelt.autograd.eager import compile_aot_eager
 from smelt.autograd.joint import trace_joint
 from smelt.autograd.partition import partition
+from smelt.autograd.pieces import Pieces
 from smelt.autograd.wrap import wrap
 from smelt.backends import user_backend
 from smelt.base.collection import no_collection
-from smelt.base.errors import CompileError
-from smelt.base.options import Options
+from smelt.base.errors import CompileError, SmeltWarning
+from smelt.base.options import Options, environment
 from smelt.base.report import Report
-from smelt.base.stats import spend
+from smelt.base.stats import count, spend
+from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
 from smelt.codegen.host import Rendered, render_cpp
+from smelt.graph.conditional import conditionals
 from smelt.graph.meta import TensorMeta
 from smelt.graph.printer import print_graph
 from smelt.loops.describe import describe as describe_loops
@@ -45,6 +49,8 @@ def compile_graph(
         SmeltError: a stage cannot do it; capture decides between eager and an error.
     """
     report.add("1_torch.py", lambda: print_graph(gm))
+    if options.backend != "eager" and conditionals(gm.graph):
+        return compile_pieces(gm, report, options)
     with no_collection():
         match options.backend:
             case "eager":
@@ -55,6 +61,26 @@ def compile_graph(
                 return compile_smelt(gm, example_inputs, report, options)
             case name:
                 return user_backend(name)(gm, list(example_inputs))
+
+
+def compile_pieces(gm: fx.GraphModule, report: Report, options: Options) -> Callable[..., Any]:
+    """A graph with branches on tensors' values: each piece is compiled when it first runs."""
+
+    def compile_piece(piece: fx.GraphModule, inputs: Sequence[Any], name: str) -> Callable[..., Any]:
+        try:
+            with outside_inference_mode(), outside_saved_tensor_hooks():
+                return compile_graph(piece, inputs, Report.for_graph(name), options)
+        except MemoryError:
+            raise
+        except Exception as error:
+            if environment().strict or options.fullgraph:
+                raise
+            count("fallbacks")
+            text = f"compiling {name} failed: {error}\n  this part of the graph runs in eager"
+            warnings.warn(SmeltWarning(text), stacklevel=2)
+            return piece.forward
+
+    return Pieces(gm.graph, report.name, compile_piece)
 
 
 def compile_smelt(

@@ -57,3 +57,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_sessionfinish() -> None:
     """Remove the session's cache folder."""
     shutil.rmtree(os.environ["SMELT_CACHE_DIR"], ignore_errors=True)
+
+
+@pytest.fixture
+def branches_end_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Branches on tensors' values are graph breaks, also those that a graph could take: for tests of breaks."""
+    from smelt.capture import conditionals, containers
+
+    def refuse(*_: object) -> None:
+        raise containers.tensor_value("a branch on a tensor's value")
+
+    monkeypatch.setattr(conditionals, "take_both", refuse)

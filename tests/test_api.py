@@ -94,7 +94,7 @@ def test_stats_count_and_reset() -> None:
 def test_explain_lists_graphs_breaks_and_guards() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
-        if y.sum() > 0:
+        if y.sum().item() > 0:
             y = y + 1
         return y - 3
 

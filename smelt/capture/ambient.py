@@ -88,6 +88,12 @@ class Ambient:
         self.dirty = False
         self._move(graph, present_modes())
 
+    def inside_region(self, graph: fx.Graph) -> bool:
+        """Whether a node that comes next would stand in a region of the graph."""
+        if self.dirty:
+            self.sync(graph)
+        return bool(self._regions)
+
     def close(self, graph: fx.Graph) -> None:
         """Leave every region that is open in the graph."""
         while self._regions:

@@ -41,6 +41,8 @@ class InnerTensors(Tensors):
         lifted: values of the graph around that this graph uses, in the order of their placeholders.
     """
 
+    branches = False
+
     def __init__(self, vm: Any, outer: Tensors) -> None:
         super().__init__(vm)
         self.outer = outer

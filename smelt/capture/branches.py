@@ -15,10 +15,12 @@ from smelt.capture import containers
 from smelt.capture._native import NULL
 from smelt.capture.breaks import UserError
 from smelt.capture.bytecode import Decoded
+from smelt.capture.conditionals import jump
 from smelt.capture.frames import Frame
 from smelt.capture.liveness import live_slots
 from smelt.capture.opcodes import backward, forward, opcode, read_variable
 from smelt.capture.torch_calls import is_torch_builtin
+from smelt.capture.undecided import ASKING, Undecided
 from smelt.graph.meta import meta_of
 from smelt.graph.trace import TraceTensor
 
@@ -38,37 +40,51 @@ _INFOS = (torch.finfo, torch.iinfo)
 
 @opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", decode=forward)
 @opcode("POP_JUMP_BACKWARD_IF_FALSE", decode=backward)
-def pop_jump_if_false(vm: Any, f: Frame, arg: int) -> None:
+def pop_jump_if_false(vm: Any, f: Frame, arg: int) -> object | None:
     value = f.stack.pop()
-    if type(value) is TraceTensor and compute_both(vm, f, value, arg, when=True):
-        return
-    if value is False or value is not True and not containers.truth(vm, value):
+    if value is True:
+        return None
+    if value is False:
         f.pc = arg
+        return None
+    if type(value) is TraceTensor and compute_both(vm, f, value, arg, when=True):
+        return None
+    return jump(vm, f, value, f.pc, arg)
 
 
 @opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", decode=forward)
 @opcode("POP_JUMP_BACKWARD_IF_TRUE", decode=backward)
-def pop_jump_if_true(vm: Any, f: Frame, arg: int) -> None:
+def pop_jump_if_true(vm: Any, f: Frame, arg: int) -> object | None:
     value = f.stack.pop()
-    if type(value) is TraceTensor and compute_both(vm, f, value, arg, when=False):
-        return
-    if value is True or value is not False and containers.truth(vm, value):
+    if value is False:
+        return None
+    if value is True:
         f.pc = arg
+        return None
+    if type(value) is TraceTensor and compute_both(vm, f, value, arg, when=False):
+        return None
+    return jump(vm, f, value, arg, f.pc)
 
 
 def to_bool(vm: Any, f: Frame, arg: Any) -> None:
-    """TO_BOOL of 3.13: the truth of a tensor is left to the jump that follows, if that may compute both ways."""
-    value, at = f.stack[-1], f.pc
-    if type(value) is TraceTensor and f.decoded.names[at] in ("POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE"):
-        if is_simple(f.decoded, at + 1, f.decoded.targets.get(at, 0)):
-            return
+    """TO_BOOL of 3.13: the truth of a tensor is left to the jump that follows, which may take both ways."""
+    value = f.stack[-1]
+    if type(value) in (TraceTensor, Undecided) and f.decoded.names[f.pc] in ASKING:
+        return
     f.stack[-1] = containers.truth(vm, value)
 
 
 def is_simple(decoded: Decoded, start: int, end: int) -> bool:
-    """Whether the instructions between a jump and its target only compute and store local variables."""
+    """Whether the instructions between a jump and its target only compute and store local variables, and clamp."""
     names = decoded.names[start:end]
-    return 0 < len(names) <= LONGEST and _SIMPLE.issuperset(names) and not _STORED.isdisjoint(names)
+    if not 0 < len(names) <= LONGEST or not _SIMPLE.issuperset(names) or _STORED.isdisjoint(names):
+        return False
+    return any(_loaded(arg) in HARMLESS for _, arg in decoded.instructions[start:end])
+
+
+def _loaded(arg: Any) -> Any:
+    """The name in a decoded argument; versions put a flag before it."""
+    return arg[1] if type(arg) is tuple and len(arg) == 2 else arg if type(arg) is str else None
 
 
 def compute_both(vm: Any, f: Frame, condition: TraceTensor, target: int, when: bool) -> bool:

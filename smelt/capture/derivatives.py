@@ -9,6 +9,7 @@ import torch
 from smelt.capture.breaks import Break
 from smelt.capture.registry import special
 from smelt.capture.torch_calls import call_torch
+from smelt.graph.conditional import conditionals
 from smelt.graph.trace import TraceTensor
 
 Args = tuple[Any, ...]
@@ -27,6 +28,8 @@ def grad(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     for real in given:
         if not real.is_leaf or real._backward_hooks:
             raise Break("torch.autograd.grad of a tensor with a history", "it began before the captured function")
+    if conditionals(vm.tensors.graph):
+        raise Break("torch.autograd.grad after a branch on a tensor's value", "the graph is differentiated in pieces")
     plain = [vm.sources[id(vm.tensors.traced[id(real)])] for real in given if type(real) is torch.Tensor]
     if plain:
         vm.guards.python(begin_here, plain)

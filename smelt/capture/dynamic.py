@@ -35,12 +35,14 @@ class Changes:
         numbers: source -> number.
         changing: (source, dim), or (source, None) for a number, that was not always the same.
         static: symbols did not work out here.
+        refused: (code, instruction) of branches on tensors' values that cannot be nodes.
     """
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     numbers: dict[str, int | float] = field(default_factory=dict)
     changing: set[tuple[str, int | None]] = field(default_factory=set)
     static: bool = False
+    refused: set[tuple[int, int]] = field(default_factory=set)
 
     def look(self, source: Source, shape: tuple[int, ...]) -> None:
         """Compare a tensor's shape with what was seen before."""

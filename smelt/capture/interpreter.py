@@ -27,6 +27,7 @@ from smelt.capture.policy import is_frozen
 from smelt.capture.registry import ATTR, CALL, READ
 from smelt.capture.sources import Source
 from smelt.capture.tensors import Tensors
+from smelt.capture.undecided import refuse_undecided
 from smelt.capture.values import is_constant
 from smelt.graph.symint import has_symint
 from smelt.graph.trace import TraceTensor
@@ -48,6 +49,9 @@ class Interpreter:
         generators: every generator that the program made.
         created: identities of functions and cells made during the capture.
         outer_error: what the caller of the captured frame is handling.
+        branches: branches on tensors' values may become nodes, see `conditionals`; `decided` holds the conditions of
+            those that the program is in, `branching` their places, `refused` those that do not work.
+        undecided: there is an `Undecided` somewhere.
     """
 
     def __init__(
@@ -70,6 +74,11 @@ class Interpreter:
         self.reads: dict[tuple[int, str], Any] = {}
         self.lookups: dict[tuple[type, str], Any] = {}
         self.outer_error = sys.exception()
+        self.decided: dict[int, bool] = {}
+        self.branching: set[tuple[int, int]] = set()
+        self.refused = changes.refused
+        self.branches = True
+        self.undecided = False
         self.defaults: dict[int, tuple[Any, Any]] = {}
         self._globals: dict[int, Source] = {}
         self._kept: list[Any] = []
@@ -85,6 +94,7 @@ class Interpreter:
         out.guards, out.sizes, out.created, out._globals = self.guards, self.sizes, self.created, self._globals
         out.sources = {key: source for key, source in self.sources.items() if key not in tensors}
         out.frames = self.frames[:]
+        out.branches = False
         return out
 
     def keep(self, value: Any) -> None:
@@ -116,6 +126,8 @@ class Interpreter:
                         result = handler(self, frame, arg)
                         if result is not None:
                             return result
+                        if self.undecided:
+                            refuse_undecided(frame)
                 except UserError as error:
                     self.unwind(frame, error)
         except Break as stop:
@@ -152,6 +164,8 @@ class Interpreter:
                     handler, arg = instructions[pc]
                     if handler(self, frame, arg) is not None:
                         return None
+                    if self.undecided:
+                        refuse_undecided(frame)
                 except UserError as error:
                     raised.setdefault(id(error.error), steps - 1)
                     self.keep(error.error)

@@ -27,7 +27,7 @@ def _solve(decoded: Decoded) -> list[set[int]]:
 
 def _iterate(decoded: Decoded) -> list[set[int]]:
     count = len(decoded.names)
-    after = [_successors(decoded, at) for at in range(count)]
+    after = [successors(decoded, at) for at in range(count)]
     live: list[set[int]] = [set() for _ in range(count)]
     changed = True
     while changed:
@@ -58,7 +58,8 @@ def _accesses(decoded: Decoded, at: int) -> tuple[set[int], set[int]]:
     return set(), set()
 
 
-def _successors(decoded: Decoded, at: int) -> list[int]:
+def successors(decoded: Decoded, at: int) -> list[int]:
+    """Where the frame may go on after an instruction that raises nothing."""
     name = decoded.names[at]
     if name in _STOPS:
         return []

@@ -32,6 +32,15 @@ class NumberNodes:
         """`node` is an input that brings the number."""
         self._nodes[_key(number)] = node
 
+    def known(self) -> dict[str, fx.Node]:
+        """The nodes so far."""
+        return dict(self._nodes)
+
+    def restore(self, known: dict[str, fx.Node]) -> None:
+        """Forget what was computed since `known`: those nodes leave the graph. Inputs stay."""
+        inputs = {key: node for key, node in self._nodes.items() if node.op == "placeholder"}
+        self._nodes = inputs | known
+
     def __call__(self, number: Any) -> Any:
         """The number itself, or the node that computes it."""
         if not isinstance(number, (Size, Real)):

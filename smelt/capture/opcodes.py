@@ -18,6 +18,7 @@ from smelt.capture.bytecode import Jump, Op, Site
 from smelt.capture.effects import DELETED
 from smelt.capture.frames import Frame, Unread, slot_names
 from smelt.capture.sources import sequence_item
+from smelt.capture.undecided import Undecided
 
 COMMON: dict[str, Op] = {}
 
@@ -133,6 +134,8 @@ def read_variable(vm: Any, f: Frame, slot: int) -> Any:
     held = f.locals[slot]
     if type(held) is Unread:
         held = f.locals[slot] = vm.external(held.value, held.source)
+    if type(held) is Undecided:
+        held.read()
     return held
 
 

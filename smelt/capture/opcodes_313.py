@@ -77,6 +77,7 @@ def pair(site: Site) -> tuple[int, int]:
 
 
 def load_fast_load_fast(vm: Any, f: Frame, arg: tuple[int, int]) -> None:
+    opcodes.read_variable(vm, f, arg[0])  # only the second is on top when the next instruction asks for its truth
     opcodes.load_fast(vm, f, arg[0])
     opcodes.load_fast(vm, f, arg[1])
 

@@ -19,6 +19,7 @@ from smelt.capture.frames import OUTER, Unread
 from smelt.capture.generators import TracedGenerator
 from smelt.capture.modules import ModuleSlice
 from smelt.capture.registry import TypeTable
+from smelt.capture.undecided import Undecided, is_plain
 from smelt.capture.unknown_text import UnknownText
 from smelt.capture.values import CONSTANT_TYPES, LEAVES
 from smelt.graph.symint import as_real, from_torch, has_symint
@@ -146,6 +147,28 @@ def rebuild_unknown_text(r: Rebuild, value: UnknownText) -> str:
     raise AssertionError
 
 
+@REBUILD(Undecided)
+def rebuild_undecided(r: Rebuild, value: Undecided) -> str:
+    """One of two things; the graph has the condition, and the tensor among them."""
+    true, false = ((value.given if type(part) is TraceTensor else part) for part in (value.true, value.false))
+    if not all(map(_can_be_one_of_two, (true, false))):
+        value.read()
+    if true is NULL or false is NULL:  # whoever holds it leaves it out then
+        return r(true if false is NULL else false)
+    return f"({r(true)} if {r(value.condition)} else {r(false)})"
+
+
+def _can_be_one_of_two(part: Any) -> bool:
+    return part is NULL or is_plain(part) or type(part) is TraceTensor or type(part) is Undecided and not part.optional
+
+
+def _leave_out(r: Rebuild, holder: str, key: str, value: Any) -> None:
+    """An item that is there after one way of a branch only."""
+    if type(value) is Undecided and value.optional:
+        test = f"not {r(value.condition)}" if value.false is NULL else r(value.condition)
+        r.lines += [f"if {test}:", f"    del {holder}[{key}]"]
+
+
 @REBUILD(tuple)
 def rebuild_tuple(r: Rebuild, value: Any) -> str:
     """Tuples, named tuples and torch's structured results."""
@@ -189,6 +212,8 @@ def rebuild_dict(r: Rebuild, value: Any) -> str:
     """Dicts, OrderedDict, defaultdict, and subclasses such as the outputs of transformers."""
     kind = type(value)
     pairs = "{" + ", ".join(f"{r(k)}: {r(v)}" for k, v in items_of(value)) + "}"
+    if any(type(item) is Undecided and item.optional for item in dict.values(value)):
+        raise CannotRebuild("a dictionary with an item that is there after one way of a branch only")
     if kind is dict:
         return pairs
     if kind is collections.OrderedDict:
@@ -221,6 +246,8 @@ def _attributes(r: Rebuild, value: Any, name: str) -> None:
     if held:
         pairs = ", ".join(f"{key!r}: {r(item)}" for key, item in held.items())
         r.lines.append(f"{name}.__dict__.update({{{pairs}}})")
+        for key, item in held.items():
+            _leave_out(r, f"{name}.__dict__", repr(key), item)
     for base in type(value).__mro__:
         for slot, member in vars(base).items():
             if isinstance(member, types.MemberDescriptorType) and base.__module__ != "builtins":

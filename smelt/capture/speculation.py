@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from smelt.capture import _native as native
 from smelt.capture.graph_module import CapturedGraph
+from smelt.graph.conditional import Conditional
 from smelt.graph.known import known_value
 from smelt.graph.meta import TensorMeta
 from smelt.graph.trace import TraceTensor
@@ -101,7 +102,7 @@ class Speculation:
         if key not in self._asked:
             try:
                 program = self._program(node)
-                if question is _itself and any(map(self._is_data, program)):
+                if (question is _itself or _is_floating(node)) and any(map(self._is_data, program)):
                     raise Refused
                 with torch.no_grad(), _Plain():
                     found = question(self._run(program)[node])
@@ -149,7 +150,7 @@ class Speculation:
                 self._check_input(each)
                 if writers:
                     raise Refused
-            elif each.op not in ("call_function", "call_method"):
+            elif each.op not in ("call_function", "call_method") or isinstance(each.target, Conditional):
                 raise Refused
             else:
                 waiting.extend(writers)

@@ -27,6 +27,7 @@ from smelt.capture.settle import settle
 from smelt.capture.sources import Source
 from smelt.capture.speculation import Speculation
 from smelt.graph.answers import DataDependent
+from smelt.graph.conditional import Conditional
 from smelt.graph.meta import extent, meta_of
 from smelt.graph.modes import MODE_CHANGES
 from smelt.graph.refusals import is_refusal
@@ -64,8 +65,11 @@ class Tensors:
         ops: nodes that compute.
         region: number of the `checkpoint` call that the program is in; becomes `node.meta["checkpoint"]`.
         drawing: nodes that draw random numbers.
+        branches: branches on tensors' values may become nodes here, see `conditionals`.
         inner: tensors of functions that transforms have run (`bodies`), with the step that ran them.
     """
+
+    branches = True
 
     def __init__(self, vm: Any) -> None:
         self.vm = vm
@@ -87,6 +91,7 @@ class Tensors:
         self.speculation = Speculation(self, vm.speculates)
         self.drawing: set[fx.Node] = set()
         self.inner: dict[int, int] = {}
+        self._shared: set[int] = set()
 
     # -- identity -------------------------------------------------------------------------------------------------
 
@@ -256,6 +261,7 @@ class Tensors:
         if written:
             self.mutated.add(node)
             for tensor in written:
+                self._refuse_shared(tensor)
                 self.writers.setdefault(id(tensor.place.storage), []).append(node)
         self._assign(out, node)
         return out
@@ -299,6 +305,59 @@ class Tensors:
         self.mutated.add(node)
         self._leaves.add(id(tensor))
         return tensor
+
+    # -- branches ---------------------------------------------------------------------------------------------------
+
+    def either(self, condition: TraceTensor, a: TraceTensor | None, b: TraceTensor | None) -> TraceTensor:
+        """A new tensor with the metadata and the history of one that is `a` or `b`."""
+        x, y = (b if a is None else a), (a if b is None else b)
+        out: TraceTensor = self._run(_choose, (condition, x, y), {})
+        self._shared |= {id(t.place.storage) for t in (x, y, out) if t is not None}
+        self._alive += [x, y]
+        return out
+
+    def _refuse_shared(self, tensor: TraceTensor) -> None:
+        if id(tensor.place.storage) in self._shared:
+            raise Break("a write to a tensor that came out of a branch", "it may share its memory with another one")
+
+    def asked_gradient(self, node: fx.Node) -> bool:
+        """Whether the node's tensor was made a leaf by the program."""
+        tensor = self.made.get(node)
+        return tensor is not None and id(tensor) in self._leaves
+
+    def join(
+        self,
+        target: Conditional,
+        condition: TraceTensor,
+        operands: list[fx.Node],
+        nodes: list[fx.Node],
+        metas: tuple[Any, ...],
+        outputs: list[TraceTensor],
+    ) -> None:
+        """Put a branch in place of the nodes of its two ways; `outputs` are the tensors that it gives."""
+        node = self._append("call_function", target, (self.nodes[id(condition)], *operands))
+        node.meta["val"] = metas
+        node.meta["at"] = self.vm.where()
+        node.meta["callers"] = self.vm.frames[-1].callers if self.vm.frames else None
+        gone = set(nodes)
+        for group in (self.mutated, self.drawing):
+            if not group.isdisjoint(gone):
+                group -= gone
+                group.add(node)
+        for writers in self.writers.values():
+            if not gone.isdisjoint(writers):
+                writers[:] = [*(each for each in writers if each not in gone), node]
+        for each in reversed(nodes):
+            made = self.made.pop(each, None)
+            if made is not None and self.nodes.get(id(made)) is each:
+                del self.nodes[id(made)]
+            self.graph.erase_node(each)
+        if self._first in gone:
+            self._first = next(n for n in self.graph.nodes if n.op != "placeholder")
+        for index, tensor in enumerate(outputs):
+            child = self.graph.call_function(_getitem, (node, index))
+            child.meta["val"] = metas[index]
+            self.own(tensor, child)
 
     def _fresh(self, out: Any) -> bool:
         if type(out) in TRACED:
@@ -425,6 +484,10 @@ class Tensors:
         if callable(value) and hasattr(value, "__qualname__"):
             return value
         raise Break(f"a {kind.__name__} as argument of a tensor operation", "a graph holds tensors and plain numbers")
+
+
+def _choose(condition: Any, a: Any, b: Any) -> Any:
+    return torch.where(condition != 0, a, b)
 
 
 def _version(tensor: TraceTensor) -> tuple[int, int]:

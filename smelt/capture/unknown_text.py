@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from smelt.capture.breaks import Break, Restart
+from smelt.capture.undecided import Undecided
 
 
 class UnknownText(str):
@@ -64,13 +65,13 @@ def refuse_unknown(values: Any) -> None:
     """Somebody is about to read these values.
 
     Raises:
-        Restart: one of them, or an item of a list or tuple among them, is text that is not known yet.
+        Restart: one of them, or an item of a list or tuple among them, is text that is not known yet, or undecided.
     """
     for value in values:
         kind = type(value)
-        if kind is UnknownText:
+        if kind is UnknownText or kind is Undecided:
             value.read()
         elif kind is list or kind is tuple:
             for item in value:
-                if type(item) is UnknownText:
+                if type(item) is UnknownText or type(item) is Undecided:
                     item.read()

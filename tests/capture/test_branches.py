@@ -70,29 +70,7 @@ def effects(x: Any, seen: list[int]) -> Any:
     return y
 
 
-def unbounded(x: Any) -> Any:
-    y = x * 2
-    if x.sum() > 0:
-        y = y.sqrt()
-    return y
-
-
-def unset(x: Any) -> Any:
-    if x.sum() > 0:
-        y = x + 1
-    else:
-        y = x - 1
-    return y
-
-
-def random(x: Any) -> Any:
-    y = x
-    if x.sum() > 0:
-        y = torch.rand_like(x)
-    return y
-
-
-@pytest.mark.parametrize("fn", [other_shape, unbounded, unset, random], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("fn", [other_shape], ids=lambda fn: fn.__name__)
 def test_other_branches_break(fn: Any) -> None:
     check(fn, X, breaks=1)
     check(fn, -X, breaks=1)

@@ -18,6 +18,8 @@ from smelt.capture.escapes import graph_break
 from smelt.capture.explain import describe
 from tests.capture.harness import same
 
+pytestmark = pytest.mark.usefixtures("branches_end_graphs")
+
 X = torch.arange(6.0).reshape(2, 3)
 ROUNDS = 20
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from smelt.capture.explain import explain
 from tests.capture.harness import eager_graph
+
+pytestmark = pytest.mark.usefixtures("branches_end_graphs")
 
 X = torch.ones(2, 3)
 

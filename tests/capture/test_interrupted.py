@@ -20,6 +20,8 @@ from smelt.base.errors import SmeltWarning
 from smelt.capture import _native as native
 from smelt.capture.calibrate import calibrate
 
+pytestmark = pytest.mark.usefixtures("branches_end_graphs")
+
 X = torch.ones(2, 4)
 OURS = str(Path(smelt.__file__).parent)
 

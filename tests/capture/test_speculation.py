@@ -12,6 +12,8 @@ import smelt
 from smelt.capture.speculation import PATIENCE
 from tests.capture.harness import check, compiled, same
 
+pytestmark = pytest.mark.usefixtures("branches_end_graphs")
+
 X = torch.arange(12.0).reshape(3, 4)
 MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]])
 

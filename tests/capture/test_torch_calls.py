@@ -14,6 +14,8 @@ import smelt
 from smelt.capture.explain import describe
 from tests.capture.harness import check, compiled, same
 
+pytestmark = pytest.mark.usefixtures("branches_end_graphs")
+
 X = torch.arange(6.0).reshape(2, 3)
 
 

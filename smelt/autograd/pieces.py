@@ -1,0 +1,149 @@
+"""A torch-level graph with branches on tensors' values in; a callable that runs it in compiled pieces out.
+
+The graph is cut at its branches. Each piece, and each way of a branch, is compiled as a graph of its own when it first
+runs, since only then the tensors that it gets are known; PyTorch's autograd links what they give. A way that is never
+taken is never compiled, and a layer that is skipped now and then is compiled once.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.graph.conditional import Conditional, cut_out, operands_of
+from smelt.graph.meta import meta_of
+from smelt.graph.module import GraphModule
+
+CompilePiece = Callable[[fx.GraphModule, Sequence[Any], str], Callable[..., Any]]
+"""(graph, example inputs, name) -> callable over the same inputs that gives a tuple"""
+
+VERSIONS = 16
+"""Kinds of inputs that a piece is compiled for; further ones run in eager."""
+
+
+class Piece:
+    """A part of a graph without branches, compiled for each kind of inputs that it meets."""
+
+    def __init__(self, graph: fx.Graph, name: str, compile_piece: CompilePiece) -> None:
+        self.graph, self.name, self.compile_piece = graph, name, compile_piece
+        self.versions: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self.eager = GraphModule({}, graph)
+
+    def __call__(self, *inputs: Any) -> Any:
+        key = (torch.is_grad_enabled(), *map(_kind, inputs))
+        run = self.versions.get(key)
+        if run is None:
+            run = self.versions[key] = self._compile(inputs)
+        return run(*inputs)
+
+    def _compile(self, inputs: Sequence[Any]) -> Callable[..., Any]:
+        if len(self.versions) >= VERSIONS:
+            return self.eager.forward
+        graph = fx.Graph()
+        copies: dict[fx.Node, Any] = {}
+        given = iter(inputs)
+        for node in self.graph.nodes:
+            value: Any = next(given) if node.op == "placeholder" else None
+            if node.op == "placeholder" and not isinstance(value, torch.Tensor):
+                copies[node] = value
+                continue
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            if node.op == "placeholder":
+                copies[node].meta["val"] = meta_of(value)
+        tensors = [at for at, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
+        run = self.compile_piece(GraphModule({}, graph), [inputs[at] for at in tensors], self.name)
+        return run if len(tensors) == len(inputs) else lambda *given: run(*[given[at] for at in tensors])
+
+
+def _kind(value: Any) -> Any:
+    return meta_of(value) if isinstance(value, torch.Tensor) else (type(value), value)
+
+
+class Pieces:
+    """Runs a graph: pieces and branches in order.
+
+    Attributes:
+        steps: (what to run, positions of its inputs among the values, positions of its outputs, values that die then).
+    """
+
+    def __init__(self, graph: fx.Graph, name: str, compile_piece: CompilePiece) -> None:
+        self.name, self.compile_piece = name, compile_piece
+        self.steps: list[tuple[Callable[..., Any], list[int], list[int], list[int]]] = []
+        self.place: dict[fx.Node, int] = {}
+        nodes = list(graph.nodes)
+        self.inputs = [self._number(node) for node in nodes if node.op == "placeholder"]
+        self.output = graph.output_node()
+        needed = {node: at for at, user in enumerate(nodes) for node in user.all_input_nodes}  # the last that needs it
+        region: list[fx.Node] = []
+        for at, node in enumerate(nodes):
+            if isinstance(node.target, Conditional):
+                self._add_region(region, needed, at)
+                self._add_branch(node)
+                region = []
+            elif node.op not in ("placeholder", "output") and not _takes_result(node):
+                region.append(node)
+        self._add_region(region, needed, len(nodes) - 1)
+        self._find_last_uses()
+
+    def __call__(self, *inputs: Any) -> Any:
+        values: list[Any] = [None] * len(self.place)
+        for at, value in zip(self.inputs, inputs, strict=True):
+            values[at] = value
+        del inputs
+        for run, taken, given, dead in self.steps:
+            results = run(*[values[at] for at in taken])
+            for at, value in zip(given, results, strict=True):
+                values[at] = value
+            del results
+            for at in dead:
+                values[at] = None
+        return fx.node.map_arg(self.output.args[0], lambda node: values[self.place[node]])
+
+    def _number(self, node: fx.Node) -> int:
+        return self.place.setdefault(node, len(self.place))
+
+    def _add_region(self, region: list[fx.Node], needed: dict[fx.Node, int], end: int) -> None:
+        outputs = [node for node in region if needed.get(node, -1) >= end and not _is_unpacked(node)]
+        if not region:
+            return
+        operands = operands_of(region, outputs)
+        piece = Piece(cut_out(region, operands, outputs), f"{self.name}_{len(self.steps)}", self.compile_piece)
+        self.steps.append((piece, [self.place[n] for n in operands], [self._number(n) for n in outputs], []))
+
+    def _add_branch(self, node: fx.Node) -> None:
+        target: Any = node.target
+        name = f"{self.name}_{len(self.steps)}"
+        ways = {
+            truth: Pieces(way.graph, f"{name}_{truth}".lower(), self.compile_piece)
+            for truth, way in ((True, target.true), (False, target.false))
+        }
+
+        results = [user for user in node.users if _takes_result(user)]
+
+        def branch(condition: Any, *operands: Any) -> list[Any]:
+            out = ways[bool(condition)](*operands)
+            return [out[result.args[1]] for result in results]
+
+        taken = [self.place[each] for each in node.args if isinstance(each, fx.Node)]
+        self.steps.append((branch, taken, [self._number(result) for result in results], []))
+
+    def _find_last_uses(self) -> None:
+        """Values are let go after their last use: what autograd does not keep is free for others."""
+        kept = {self.place[node] for node in self.output.all_input_nodes}
+        for _, taken, given, dead in reversed(self.steps):
+            dead += [at for at in dict.fromkeys([*taken, *given]) if at not in kept]
+            kept |= {*taken, *given}
+
+
+def _takes_result(node: fx.Node) -> bool:
+    """The node names one output of a branch."""
+    owner = node.args[0] if node.target is operator.getitem else None
+    return isinstance(owner, fx.Node) and isinstance(owner.target, Conditional)
+
+
+def _is_unpacked(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), tuple)
