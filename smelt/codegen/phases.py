@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from smelt.codegen.nest import Nest
 from smelt.loops.ir import Pointwise
-from smelt.schedule.dependencies import RANDOM_WEIGHT, weight
+from smelt.schedule.dependencies import RANDOM_WEIGHT, operands_first, weight
 from smelt.schedule.group import Member, Place
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
@@ -40,20 +42,28 @@ class Phases:
 
     def depth(self, name: str) -> int:
         """The first phase in which a value is available."""
-        known = self._depth.get(name)
-        if known is not None:
-            return known
+        if name not in self._depth:
+            for needed in operands_first([name], self.needs):
+                if needed not in self._depth:
+                    self._depth[needed] = self._depth_of(needed)
+        return self._depth[name]
+
+    def needs(self, name: str) -> Iterable[str]:
+        """Operands whose phase decides that of a value, and is not known yet."""
+        member = self.nest.members.get(name)
+        if name in self._depth or (name in self.plan.stored and member is None):
+            return ()
+        return () if member is not None and member.place is Place.COLUMN else self.nodes[name].inputs
+
+    def _depth_of(self, name: str) -> int:
         member = self.nest.members.get(name)
         if member is None and name in self.plan.stored:
-            result = 0
-        elif member is not None and member.place is Place.ROW:
-            result = self.depth_of_source(member) + 1
-        elif member is not None and member.place is Place.COLUMN:
-            result = 0
-        else:
-            result = max((self.depth(source) for source in self.nodes[name].inputs), default=0)
-        self._depth[name] = result
-        return result
+            return 0
+        if member is not None and member.place is Place.ROW:
+            return self.depth_of_source(member) + 1
+        if member is not None and member.place is Place.COLUMN:
+            return 0
+        return max((self.depth(source) for source in self.nodes[name].inputs), default=0)
 
     def roots(self, phase: int) -> tuple[list[Member], list[Member], list[Member]]:
         """(row reductions, column reductions, inner stores) of a phase."""
@@ -107,21 +117,15 @@ class Phases:
 
     def needed_in(self) -> dict[str, set[int]]:
         """Values computed in the inner loops, users before operands, each with an empty set of phases."""
-        order: dict[str, None] = {}
-        for member in self.nest.members.values():
-            self.visit(member.name, order)
+        order = operands_first(self.nest.members, self.computed_operands)
         needed: dict[str, set[int]] = {name: set() for name in reversed(order)}
         for member in self.nest.members.values():
             needed[member.name].add(self.depth_of_source(member))
         return needed
 
-    def visit(self, name: str, order: dict[str, None]) -> None:
-        """Add a value after its operands."""
-        if name in order or (name not in self.nest.members and name in self.plan.stored):
-            return
-        for source in self.nodes[name].inputs:
-            self.visit(source, order)
-        order[name] = None
+    def computed_operands(self, name: str) -> Iterable[str]:
+        """Operands that are not in memory before the kernel runs."""
+        return (s for s in self.nodes[name].inputs if s in self.nest.members or s not in self.plan.stored)
 
     def settle(self, name: str, needed: dict[str, set[int]]) -> None:
         """Pass the phases that need `name` on to its operands: one only, where the value is kept after it."""
@@ -142,10 +146,21 @@ class Phases:
 
     def cost(self, name: str) -> int:
         """Additions' worth of work to compute a value from what lies in memory or row scalars."""
-        known = self._cost.get(name)
-        if known is None:
-            known = self._cost[name] = self._cost_of(name)
-        return known
+        if name not in self._cost:
+            for needed in operands_first([name], self.costing):
+                if needed not in self._cost:
+                    self._cost[needed] = self._cost_of(needed)
+        return self._cost[name]
+
+    def costing(self, name: str) -> Iterable[str]:
+        """Operands whose cost is part of that of a value, and is not known yet."""
+        return () if name in self._cost or self.is_leaf(name) else self.nodes[name].inputs
+
+    def is_leaf(self, name: str) -> bool:
+        """Whether a value has a cost of its own only."""
+        node = self.nodes[name]
+        computed = isinstance(node, Pointwise) and name not in self.plan.stored
+        return not computed or hint(metas_of(node).numel) * 4 < hint(self.whole)
 
     def _cost_of(self, name: str) -> int:
         node = self.nodes[name]

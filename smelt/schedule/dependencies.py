@@ -6,7 +6,8 @@ accesses touch the same element exactly when their expressions are equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,24 +64,30 @@ def row_major(shape: Sequence[IntLike]) -> tuple[IntLike, ...]:
 class Tracer:
     """An `Ops` handler that notes which stored buffers a body reads and what it costs. Its values are None."""
 
-    def __init__(self, program: LoopProgram, stored: Collection[str]) -> None:
+    def __init__(self, program: LoopProgram, stored: Collection[str], limit: float = math.inf) -> None:
         self.nodes, self.stored = program.nodes, stored
         self.reads: dict[Access, None] = {}
         self.places: dict[Expr, None] = {}
         self.cost = 0
         self.ops = 0
-        self._seen: set[tuple[str, Index]] = set()
+        self.limit = limit
+        self.levels = 0
+        self._level = 0
+        self.seen: set[tuple[str, Index]] = set()
 
     def load(self, name: str, index: Index) -> Any:
         if name in self.stored:
             self.reads[Access(name, index)] = None
             return None
         key = (name, index)
-        if key not in self._seen:
-            self._seen.add(key)
+        if key not in self.seen and len(self.seen) <= self.limit:
+            self.seen.add(key)
             node = self.nodes[name]
             assert isinstance(node, Pointwise), f"{name} has no buffer"
+            self._level += 1
+            self.levels = max(self.levels, self._level)
             node.body(self, index)
+            self._level -= 1
         return None
 
     def constant(self, value: bool | int | float | Size, dtype: torch.dtype) -> Any:
@@ -114,19 +121,27 @@ class Tracer:
 
 @dataclass
 class Reads:
-    """What one evaluation of a body at `index` reads and costs; `places`: index expressions used as numbers."""
+    """What one evaluation of a body at `index` reads and costs.
+
+    `places`: index expressions used as numbers. `levels`: how many bodies run inside one another.
+    `evaluations`: how many do in all.
+    """
 
     accesses: tuple[Access, ...]
     places: tuple[Expr, ...]
     cost: int
     ops: int
+    levels: int
+    evaluations: int
 
 
-def trace(program: LoopProgram, stored: Collection[str], body: Body, index: Index) -> Reads:
-    """Run `body` at `index`; values outside `stored` are inlined."""
-    tracer = Tracer(program, stored)
+def trace(program: LoopProgram, stored: Collection[str], body: Body, index: Index, limit: float = math.inf) -> Reads:
+    """Run `body` at `index`; values outside `stored` are inlined, `limit` of them at most."""
+    tracer = Tracer(program, stored, limit)
     body(tracer, index)
-    return Reads(tuple(tracer.reads), tuple(tracer.places), tracer.cost, tracer.ops)
+    return Reads(
+        tuple(tracer.reads), tuple(tracer.places), tracer.cost, tracer.ops, 1 + tracer.levels, len(tracer.seen)
+    )
 
 
 @dataclass
@@ -142,6 +157,21 @@ class Names:
         var = Var(f"v{self.count}", size)
         self.made.append(var)
         return var
+
+
+def operands_first(roots: Iterable[str], operands: Callable[[str], Iterable[str]]) -> list[str]:
+    """`roots` and all that they need, each once and after its operands, of which the first is taken first."""
+    done: dict[str, None] = {}
+    open_ones = [(root, iter(operands(root))) for root in reversed(list(roots))]
+    while open_ones:
+        name, left = open_ones[-1]
+        source = next((s for s in left if s not in done), None) if name not in done else None
+        if source is None:
+            open_ones.pop()
+            done[name] = None
+        else:
+            open_ones.append((source, iter(operands(source))))
+    return list(done)
 
 
 def variables_in(index: Sequence[Expr]) -> set[Atom]:

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from smelt.loops.ir import Index, LoopProgram, Pointwise, Reduction, Scatter
-from smelt.schedule.dependencies import Access, Names, trace
+from smelt.schedule.dependencies import Access, Names, Reads, trace
 from smelt.schedule.realize import Realized, metas_of
 from smelt.shapes.expr import Atom, Expr, Var, flat_index, variable
 from smelt.shapes.size import IntLike, hint, same
@@ -48,7 +48,10 @@ class Place(enum.Enum):
 
 @dataclass(slots=True)
 class Member:
-    """A value of the group. `index`: its own element; `source`: the element that a reduction folds, at full depth."""
+    """A value of the group. `index`: its own element; `source`: the element that a reduction folds, at full depth.
+
+    `levels`: how many bodies run inside one another to compute it from what it reads.
+    """
 
     node: Pointwise | Reduction | Scatter
     index: Index
@@ -57,6 +60,7 @@ class Member:
     places: tuple[Expr, ...]
     cost: int
     ops: int
+    levels: int
     place: Place
 
     @property
@@ -71,7 +75,7 @@ class Member:
         index = tuple(i.substitute(values) for i in self.index)
         source = tuple(i.substitute(values) for i in self.source)
         places = tuple(p.substitute(values) for p in self.places)
-        return Member(self.node, index, source, reads, places, self.cost, self.ops, self.place)
+        return replace(self, index=index, source=source, reads=reads, places=places)
 
 
 @dataclass
@@ -150,7 +154,7 @@ def group_of(
     source, order = fresh_index(shape, names)
     reads = trace(program, real.stored - {node.name}, node.body, source)
     if isinstance(node, Pointwise):
-        member = Member(node, source, source, reads.accesses, reads.places, reads.cost, reads.ops, Place.INNER)
+        member = _member(node, source, source, reads, Place.INNER)
         return Group(number, {node.name: member}, order, dict.fromkeys(order, Role.KEPT), flat=True)
     kept = [e for d, e in enumerate(source) if d not in node.dims]
     # a variable of size 0 drops out of expressions, so roles are taken by position
@@ -159,7 +163,7 @@ def group_of(
     reduced = [v for d, v in enumerate(by_dim) if v is not None and d in node.dims]
     others = [v for d, v in enumerate(by_dim) if v is not None and d not in node.dims]
     roles, place = reduction_roles(node, reads.accesses, reduced, others, program, real)
-    member = Member(node, tuple(kept), source, reads.accesses, reads.places, reads.cost, reads.ops, place)
+    member = _member(node, tuple(kept), source, reads, place)
     rank = {Role.KEPT: 0, Role.FOLDED: 1, Role.INNER: 2}
     group = Group(number, {node.name: member}, sorted(order, key=lambda v: rank[roles[v]]), roles, flat=False)
     if node.ragged is not None:
@@ -168,6 +172,10 @@ def group_of(
         assert part is not None and row is not None
         group.limits[row] = (part, total)
     return group
+
+
+def _member(node: Pointwise | Reduction, index: Index, source: Index, reads: Reads, place: Place) -> Member:
+    return Member(node, index, source, reads.accesses, reads.places, reads.cost, reads.ops, reads.levels, place)
 
 
 def reduction_roles(
@@ -222,5 +230,5 @@ def _scatter_group(number: int, node: Scatter, program: LoopProgram, real: Reali
         node.target(ops, i)  # type: ignore[arg-type]
 
     reads += trace(program, stored, target, index).accesses
-    member = Member(node, (), index, tuple(dict.fromkeys(reads)), (), 1, 1, Place.INNER)
+    member = Member(node, (), index, tuple(dict.fromkeys(reads)), (), 1, 1, 1, Place.INNER)
     return Group(number, {node.name: member}, order, dict.fromkeys(order, Role.KEPT), flat=False, scatter=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from smelt.loops.ir import LoopProgram
 from smelt.schedule.align import Alignment, align, align_sequences
-from smelt.schedule.dependencies import Access, Names, variables_in
+from smelt.schedule.dependencies import Access, Names, operands_first, variables_in
 from smelt.schedule.group import MAX_COLUMN_WIDTH, Group, Member, Place, Role
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Var
@@ -18,6 +18,9 @@ from smelt.shapes.size import IntLike, same
 
 MAX_BUFFERS = 28
 MAX_OPS = 400
+MAX_LEVELS = 120
+"""Bodies that run inside one another to render one value of a kernel; see realize."""
+
 MAX_COLUMNS = 6
 ENOUGH_PARALLEL = 8
 TRIES = 3
@@ -162,7 +165,22 @@ def _refusal(group: Group) -> str | None:
         return f"more than {MAX_BUFFERS} buffers in one loop"
     if sum(m.ops for m in group.members.values()) > MAX_OPS:
         return f"more than {MAX_OPS} operations in one loop"
+    if _levels(group) > MAX_LEVELS:
+        return f"more than {MAX_LEVELS} values that need one another in one loop"
     return _column_refusal(group)
+
+
+def _levels(group: Group) -> int:
+    """How deep bodies run inside one another, where that may be much; a reduction is computed before what uses it."""
+    members, levels, deepest = group.members, dict[str, int](), 0
+    if sum(m.levels for m in members.values()) <= MAX_LEVELS:
+        return 0  # not deep enough to look closer
+    for name in operands_first(members, lambda n: (r.name for r in members[n].reads if r.name in members)):
+        member = members[name]
+        own = member.levels + max((levels.get(read.name, 0) for read in member.reads), default=0)
+        deepest = max(deepest, own)
+        levels[name] = 0 if member.place in (Place.ROW, Place.COLUMN) else own
+    return deepest
 
 
 def _column_refusal(group: Group) -> str | None:

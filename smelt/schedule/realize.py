@@ -3,7 +3,7 @@
 Externs, reductions, scatters, inputs and outputs always have one. A pointwise value gets one when several loops would
 repeat costly work for it, when it is small and repeated along a big tensor, or when an extern needs it in memory and no
 strided view of another buffer can stand for it. Fusion may later find that all users share its loop: then the buffer
-is dropped again.
+is dropped again. So does one that would nest too many bodies: a body runs those of the values that it inlines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from smelt.graph.meta import TensorMeta, is_dense
 from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, Ref
-from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, weight
+from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, trace, weight
 from smelt.shapes.expr import Var, flat_index, variable
 from smelt.shapes.size import IntLike, hint, known_at_most, known_equal, same
 
@@ -22,6 +22,15 @@ CHEAP = 4
 MAX_LEAVES = 20
 MAX_OPS = 160
 EXPANSION = 8
+MAX_LEVELS = 60
+"""Bodies that run inside one another for one value. Each takes up to six frames of Python's limited stack."""
+
+MAX_EVALUATIONS = 200
+"""Elements that one element of a value may take to compute: values read at several places multiply."""
+
+
+MOVES = frozenset("reshape permute slice flip pad cat slice_scatter broadcast_in_dim gather index_select index".split())
+"""Ops that read their operands at another place than their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +89,8 @@ class _Choice:
         self.views: dict[str, StridedView] = {}
         self.cost: dict[str, int] = {}
         self.leaves: dict[str, frozenset[str]] = {}
+        self.levels: dict[str, int] = {}
+        self.moving: dict[str, int] = {}
 
     def store(self, name: str) -> None:
         """Give a value a buffer. Outputs have the strides the caller expects, others their own dense order."""
@@ -145,19 +156,39 @@ class _Choice:
         """Cost and leaves of each value if it is inlined, assuming that shared costly ones are not."""
         for name, node in self.nodes.items():
             if not isinstance(node, Pointwise):
-                self.cost[name], self.leaves[name] = 0, frozenset((name,))
+                self.cost[name], self.leaves[name], self.levels[name] = 0, frozenset((name,)), 0
+                self.moving[name] = 0
                 continue
             cost = 0 if node.view else RANDOM_WEIGHT if node.op == "random" else weight(node.op)
             leaves: frozenset[str] = frozenset()
             for source in node.inputs:
                 leaves |= self.leaves[source]
                 cost += self.cost[source]
-            if len(leaves) > MAX_LEAVES or cost > MAX_OPS * 4:
+            self.levels[name] = 1 + max((self.levels[source] for source in node.inputs), default=0)
+            if len(leaves) > MAX_LEAVES or cost > MAX_OPS * 4 or self.levels[name] > MAX_LEVELS or self.spreads(node):
                 self.store(name)
+            if name in self.stored:
+                self.levels[name] = self.moving[name] = 0
             if name in self.stored or (not node.view and cost > CHEAP and len(self.consumers(name)) > 1):
                 cost, leaves = 0, frozenset((name,))
             self.cost[name], self.leaves[name] = cost, leaves
             self.expanded(node)
+
+    def spreads(self, node: Pointwise) -> bool:
+        """Whether a value reads computed values at so many places that they must not all be computed for it.
+
+        `moving` counts evaluations below values that look elsewhere than at their own place, each path by itself; only
+        where that is much is it worth counting how many differ.
+        """
+        below = sum(self.moving[source] for source in node.inputs)
+        computed = any(self.levels[source] for source in node.inputs)
+        self.moving[node.name] = below + (below > 0 or (computed and node.op in MOVES))
+        if below <= MAX_EVALUATIONS:
+            return False
+        index = tuple(variable(Var(f"e{d}", n)) for d, n in enumerate(node.meta.shape))
+        distinct = trace(self.program, self.stored, node.body, index, limit=MAX_EVALUATIONS).evaluations
+        self.moving[node.name] = distinct
+        return distinct > MAX_EVALUATIONS
 
     def expanded(self, node: Pointwise) -> None:
         """Store a small computed value that a view repeats many times."""
@@ -173,12 +204,14 @@ class _Choice:
     def consumers(self, name: str) -> set[str]:
         """Users of a value, looking through views without buffers."""
         found: set[str] = set()
-        for user in self.users[name]:
-            node = self.nodes[user]
-            if isinstance(node, Pointwise) and node.view and user not in self.stored:
-                found |= self.consumers(user)
-            else:
-                found.add(user)
+        left = [name]
+        while left:
+            for user in self.users[left.pop()]:
+                node = self.nodes[user]
+                if isinstance(node, Pointwise) and node.view and user not in self.stored:
+                    left.append(user)
+                else:
+                    found.add(user)
         return found
 
     def store_shared(self) -> None:
