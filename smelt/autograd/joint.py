@@ -35,7 +35,7 @@ from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.module import GraphModule, remove_dead
-from smelt.graph.sized_calls import for_sizes
+from smelt.graph.sized_calls import for_stand_ins
 from smelt.graph.symint import to_torch
 from smelt.graph.trace import Place, Step, Storage, TraceMode, TraceTensor, trace_like
 from smelt.shapes.real import Real
@@ -346,7 +346,7 @@ def _run_node(gm: fx.GraphModule, node: fx.Node, args: tuple[Any, ...], kwargs: 
     target: Any = node.target
     match node.op:
         case "call_function":
-            return for_sizes(target, args)(*args, **kwargs)
+            return for_stand_ins(target, args)(*args, **kwargs)
         case "call_method":
             return getattr(args[0], target)(*args[1:], **kwargs)
         case "call_module":

@@ -32,7 +32,7 @@ from smelt.graph.meta import extent, meta_of
 from smelt.graph.modes import MODE_CHANGES
 from smelt.graph.refusals import is_refusal
 from smelt.graph.schema import op_info
-from smelt.graph.sized_calls import for_sizes
+from smelt.graph.sized_calls import for_stand_ins
 from smelt.graph.symint import as_real, from_torch, to_torch
 from smelt.graph.trace import TraceMode, TraceTensor, trace_like
 from smelt.shapes.real import Real
@@ -269,7 +269,7 @@ class Tensors:
     def _run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         try:
             with self._factories:  # also for tensors that composite operators make on the way
-                return for_sizes(target, args)(*args, **kwargs)
+                return for_stand_ins(target, args)(*args, **kwargs)
         except Unsupported as error:
             if isinstance(error, DataDependent):
                 raise ValuesNeededError(error) from None

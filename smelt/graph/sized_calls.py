@@ -1,4 +1,4 @@
-"""Torch functions whose C++ part reads sizes as plain numbers, said another way for tensors of symbolic size."""
+"""Torch functions whose C++ part reads what stand-in tensors lack, said another way: sizes, values to check."""
 
 from __future__ import annotations
 
@@ -14,12 +14,23 @@ from smelt.graph.symint import from_torch, to_torch, whole_product
 aten = torch.ops.aten
 
 
-def for_sizes(target: Any, args: Sequence[Any]) -> Any:
-    """What to call instead of `target`: itself, unless it is one of these and its tensor has symbolic sizes."""
+def for_stand_ins(target: Any, args: Sequence[Any]) -> Any:
+    """What to call instead of `target`: itself, unless it is one of these and its tensor lacks what it reads."""
+    if target is functional.one_hot:
+        return _one_hot
     other = _OTHER.get(target) if args and target.__hash__ is not None else None
     if other is None or not isinstance(args[0], PlacedTensor) or not args[0].place.layout.val.symbolic:
         return target
     return other
+
+
+def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """`functional.one_hot`, which leaves out its check of the classes where it cannot read them: `gather` has one."""
+    if num_classes == -1 or x.dtype is not torch.int64:
+        return functional.one_hot(x, num_classes)
+    classes = torch.arange(num_classes, device=x.device)
+    checked = torch.gather(classes, 0, x.reshape(-1)).reshape(x.shape)
+    return (checked.unsqueeze(-1) == classes).long()
 
 
 def _interpolate(

@@ -36,8 +36,8 @@ def index_select(name: str, meta: TensorMeta, x: Operand, dim: int, index: Opera
 class Picked:
     """How x[indices] maps places: the rule of numpy's advanced indexing, shared by index and index_put."""
 
-    def __init__(self, shape: tuple[IntLike, ...], indices: Sequence[Operand | None]) -> None:
-        self.shape, self.indices = shape, indices
+    def __init__(self, shape: tuple[IntLike, ...], indices: Sequence[Operand | None], wrap: bool) -> None:
+        self.shape, self.indices, self.wrap = shape, indices, wrap
         dims = [d for d, i in enumerate(indices) if i is not None]
         self.rank = next(len(i.shape) for i in indices if i is not None)
         adjacent = dims[-1] - dims[0] + 1 == len(dims)
@@ -56,24 +56,30 @@ class Picked:
             if index is None:
                 result.append(next(kept))
             else:
-                result.append(ops.indirect(ops.load(index.name, picked), size, True))
+                result.append(ops.indirect(ops.load(index.name, picked), size, self.wrap))
         return tuple(result)
 
 
 @lowering("index")
-def index(name: str, meta: TensorMeta, x: Operand, indices: Sequence[Operand | None]) -> Node:
-    picked = Picked(x.shape, indices)
+def index(name: str, meta: TensorMeta, x: Operand, indices: Sequence[Operand | None], wrap: bool) -> Node:
+    picked = Picked(x.shape, indices, wrap)
     operands = [*(i for i in indices if i is not None), x]
     return pointwise(name, meta, operands, lambda ops, place: ops.load(x.name, picked.locate(ops, place)), "index")
 
 
 @lowering("index_put")
 def index_put(
-    name: str, meta: TensorMeta, x: Operand, indices: Sequence[Operand | None], values: Operand, accumulate: bool
+    name: str,
+    meta: TensorMeta,
+    x: Operand,
+    indices: Sequence[Operand | None],
+    values: Operand,
+    accumulate: bool,
+    wrap: bool,
 ) -> Node:
     if same(values.meta.numel, 0):
         return view(name, meta, x, lambda place: place, "index_put")
-    picked = Picked(x.shape, indices)
+    picked = Picked(x.shape, indices, wrap)
     names = [x.name, values.name, *(i.name for i in indices if i is not None)]
     return Scatter(
         name,

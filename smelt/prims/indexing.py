@@ -1,8 +1,8 @@
 """Reads and writes at data-dependent places. Indices are int64 or int32 tensors and in range.
 
-Only `index` and `index_put` accept negative indices (counted from the end). An index out of range is an
-error in eager and undefined here unless the lowering checks it. Where several writes meet, the
-accumulating prims add them all and the others keep any one.
+Only `index` and `index_put` accept negative indices (counted from the end), and these only with `wrap`.
+An index out of range is an error in eager and undefined here unless the lowering checks it. Where
+several writes meet, the accumulating prims add them all and the others keep any one.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _index_arguments(indices: Sequence[Tensor | None]) -> tuple[Tensor | slice, 
     return tuple(slice(None) if i is None else i.long() for i in indices)
 
 
-@prim("index", kind=Kind.INDEXING, reference=lambda x, indices: x[_index_arguments(indices)])
-def index(x: TensorMeta, indices: Sequence[TensorMeta | None]) -> TensorMeta:
+@prim("index", kind=Kind.INDEXING, reference=lambda x, indices, wrap=True: x[_index_arguments(indices)])
+def index(x: TensorMeta, indices: Sequence[TensorMeta | None], wrap: bool = True) -> TensorMeta:
     """x[indices] with one entry per dimension: an index tensor (all of one shape) or None for all of it."""
     return make(_indexed_shape("index", x, indices), x.dtype, x.device)
 
@@ -78,14 +78,18 @@ def scatter_add(x: TensorMeta, dim: int, index: TensorMeta, src: TensorMeta) -> 
     return pointwise_like((x,), x.dtype)
 
 
-def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool) -> Tensor:
+def _index_put(
+    x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool, wrap: bool = True
+) -> Tensor:
     places = torch.arange(x.numel(), device=x.device).reshape(x.shape)[_index_arguments(indices)]
     flat = x.reshape(-1).index_put((places.reshape(-1),), values.reshape(-1), accumulate=accumulate)
     return flat.reshape(x.shape)
 
 
 @prim("index_put", kind=Kind.SCATTER, reference=_index_put)
-def index_put(x: TensorMeta, indices: Sequence[TensorMeta | None], values: TensorMeta, accumulate: bool) -> TensorMeta:
+def index_put(
+    x: TensorMeta, indices: Sequence[TensorMeta | None], values: TensorMeta, accumulate: bool, wrap: bool = True
+) -> TensorMeta:
     """A copy of x with x[indices] = values (or += when accumulate); values has the shape of x[indices]."""
     shape = _indexed_shape("index_put", x, indices)
     require(values.shape == shape and values.dtype is x.dtype, f"prim index_put: values {values.shape}, want {shape}")

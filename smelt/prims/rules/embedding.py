@@ -11,7 +11,7 @@ from smelt.prims.registry import Lowering, aten, decomposition, device_of, dtype
 def embedding(
     p: Lowering, weight: Node, places: Node, padding: int = -1, by_frequency: bool = False, sparse: bool = False
 ) -> Node:
-    return p.index(weight, (places, *(None,) * (rank_of(weight) - 1)))
+    return p.index(weight, (places, *(None,) * (rank_of(weight) - 1)), False)
 
 
 @decomposition(aten.embedding_dense_backward.default)

@@ -136,14 +136,16 @@ def scatter_add(p: Lowering, x: Node, dim: int, index: Node, src: Node) -> Node:
     return _scattered(p, "add", x, dim, index, src)
 
 
-def _put_slices(p: Lowering, x: Node, dim: int, index: Node, values: Node, accumulate: bool) -> Node:
+def _put_slices(
+    p: Lowering, x: Node, dim: int, index: Node, values: Node, accumulate: bool, wrap: bool = False
+) -> Node:
     x = _as_vector(p, x)
     dim %= rank_of(x)
     index = p.convert(_as_vector(p, index), torch.int64)
     shape = shape_of(x)[:dim] + shape_of(index) + shape_of(x)[dim + 1 :]
     values = p.broadcast(values, shape) if rank_of(values) <= len(shape) else values
     indices = tuple(index if d == dim else None for d in range(rank_of(x)))
-    return p.reshape(p.index_put(x, indices, values, accumulate), p.out.shape)
+    return p.reshape(p.index_put(x, indices, values, accumulate, wrap), p.out.shape)
 
 
 @decomposition(aten.index_add.default)
@@ -164,7 +166,7 @@ def index_copy(p: Lowering, x: Node, dim: int, index: Node, source: Node) -> Nod
 def index_fill(p: Lowering, x: Node, dim: int, index: Node, value: Any) -> Node:
     if not isinstance(value, Node):
         value = p.full((), value, dtype_of(x), device_of(x))
-    return _put_slices(p, x, dim, index, p.convert(value, dtype_of(x)), False)
+    return _put_slices(p, x, dim, index, p.convert(value, dtype_of(x)), False, wrap=True)
 
 
 @decomposition(aten.put.default)
