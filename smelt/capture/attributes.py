@@ -222,7 +222,19 @@ def _missing(vm: Any, obj: Any, name: str) -> Any:
 def no_attribute(vm: Any, obj: Any, name: str) -> UserError:
     """The error for a missing attribute; that it is missing is guarded."""
     guard_absence(vm, obj, name)
-    return UserError(AttributeError(f"{type(obj).__name__!r} object has no attribute {name!r}", name=name, obj=obj))
+    return UserError(AttributeError(f"{_class_name(obj)!r} object has no attribute {name!r}", name=name, obj=obj))
+
+
+def _class_name(obj: Any) -> str:
+    """The name of an object's class in Python's errors; in C modules it begins with theirs (`types.SimpleNamespace`)."""
+    try:
+        object.__getattribute__(obj, _NOBODYS)
+    except AttributeError as error:
+        return str(error).split("'")[1]
+    return type(obj).__name__
+
+
+_NOBODYS = "an attribute that no object has"
 
 
 def guard_absence(vm: Any, obj: Any, name: str) -> None:

@@ -42,11 +42,15 @@ class Rebuild:
         lines: where to put statements.
         constants: the names and values of `_c`.
         fetched: asks for a guard fetch; gives its expression.
+
+    Attributes:
+        late: statements for after the side effects: an iterator has no place behind the end of its list.
     """
 
     def __init__(self, vm: Any, lines: list[str], constants: dict[str, Any], fetched: Callable[[Any], str]) -> None:
         self.vm, self.lines, self.constants, self.fetched = vm, lines, constants, fetched
         self.outputs: list[TraceTensor] = []
+        self.late: list[str] = []
         self._made: dict[int, str] = {}
         self._running: set[int] = set()
         self._alive: list[Any] = []
@@ -367,10 +371,14 @@ def rebuild_reduced(r: Rebuild, value: Any) -> str:
     name = r.assign(value, made)
     if len(parts) > 2 and parts[2] is not None:
         if hasattr(value, "__setstate__"):
-            r.lines.append(f"{r.constant(_set_state, 'set_state')}({name}, {r(parts[2])})")
+            later = isinstance(value, _ON_LISTS)
+            (r.late if later else r.lines).append(f"{r.constant(_set_state, 'set_state')}({name}, {r(parts[2])})")
         else:
             r.lines.append(f"{name}.__dict__.update({r(parts[2])})")
     return name
+
+
+_ON_LISTS = (type(iter([])), type(reversed([])))
 
 
 def _set_state(value: Any, state: Any) -> None:

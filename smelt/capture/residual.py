@@ -194,6 +194,8 @@ class Writer:
         for mirror in {id(m): m for m in effects.mirrors.values()}.values():
             if mirror.changed:
                 self._write_back(mirror)
+        self.lines += self.value.late
+        self.value.late = self.lines
         if self.vm.ambient.left_switched:
             for fn, args, kwargs in self.vm.ambient.log:
                 given = [self.value(a) for a in args] + [f"{k}={self.value(v)}" for k, v in kwargs.items()]
