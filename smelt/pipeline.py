@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from smelt.autograd.again import Again
 from smelt.autograd.eager import compile_aot_eager
 from smelt.autograd.joint import trace_joint
 from smelt.autograd.partition import partition
@@ -99,7 +100,8 @@ def compile_smelt(
     parts = {"forward": forward} if backward is None else {"forward": forward, "backward": backward}
     rendered = render_and_build(parts, options, report)
     programs: list[Program] = [load(program, options) for program in rendered]
-    return wrap(joint, programs[0], programs[1] if backward is not None else None)
+    again = Again(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))
+    return wrap(joint, programs[0], programs[1] if backward is not None else None, again)
 
 
 def render_and_build(parts: Mapping[str, fx.GraphModule], options: Options, report: Report) -> list[Rendered]:

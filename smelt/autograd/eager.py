@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from smelt.autograd.again import Again
 from smelt.autograd.joint import trace_joint
 from smelt.autograd.sized import meta_in_numbers
 from smelt.autograd.split import split
@@ -31,7 +32,8 @@ def compile_aot_eager(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]
     # PyTorch's operators draw from its own generator, so nothing else may: bits are eager's
     joint = trace_joint(gm, example_inputs, dataclasses.replace(options, eager_rng=True))
     forward, backward = split(joint)
-    return wrap(joint, eager_program(forward), None if backward is None else eager_program(backward))
+    again = Again(gm, joint, lambda graph, examples: compile_aot_eager(graph, examples, options))
+    return wrap(joint, eager_program(forward), None if backward is None else eager_program(backward), again)
 
 
 def eager_program(module: fx.GraphModule) -> Program:

@@ -7,12 +7,14 @@ in the layout that was traced. What a call has to do is decided once; a call wit
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from smelt.autograd.again import Again, Memory
 from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, SparseGradient, View, unreached
 from smelt.autograd.sized import wrap_sized
 from smelt.base.errors import SmeltError
@@ -26,22 +28,25 @@ Compiled = Callable[..., tuple[Any, ...]]
 aten = torch.ops.aten
 
 
-def wrap(joint: Joint, compiled_forward: Program, compiled_backward: Program | None) -> Compiled:
+def wrap(
+    joint: Joint, compiled_forward: Program, compiled_backward: Program | None, again: Again | None = None
+) -> Compiled:
     """The callable `(*inputs) -> tuple` of a compiled graph.
 
     Args:
         joint: the plan of the call.
         compiled_forward: primals (and seed) -> program outputs, new values of written inputs, saved tensors.
         compiled_backward: saved tensors and tangents -> gradients; None when nothing is differentiable.
+        again: makes second derivatives.
     """
     if joint.sizes or joint.numbers or joint.reals:
-        return wrap_sized(joint, compiled_forward, compiled_backward, wrap)
+        return wrap_sized(joint, compiled_forward, compiled_backward, functools.partial(wrap, again=again))
     forward = _run_seeded(compiled_forward) if joint.has_seed else compiled_forward
     if joint.autocast:
         forward = _without_autocast(forward)
     if compiled_backward is None or not joint.differentiable:
         return _wrap_inference(joint, forward)
-    return _wrap_training(joint, forward, compiled_backward)
+    return _wrap_training(joint, forward, compiled_backward, again)
 
 
 # -- without gradients ---------------------------------------------------------------------------------------------
@@ -96,9 +101,13 @@ class _Plan:
         tangents: for each of the graph's, its place among the gradients that autograd brings, and its metadata.
         saving: how saved tensors relate to the caller's memory; found at the first call, the same at each.
         sparse: some gradients are sparse tensors.
+        again: makes second derivatives; why: the reason for which there are none.
+        memory: how calls remember their inputs for them; found at the first call.
     """
 
-    def __init__(self, joint: Joint, forward: Program, backward: Program) -> None:
+    def __init__(self, joint: Joint, forward: Program, backward: Program, again: Again | None) -> None:
+        self.again = again
+        self.why = "nobody compiled its gradients again" if again is None else again.refusal
         self.joint, self.forward, self.backward = joint, forward, backward
         self.num_outputs, self.num_forward = joint.num_outputs, joint.num_forward
         metas = joint.output_metas
@@ -109,6 +118,7 @@ class _Plan:
         self.without_grad = tuple(k for k, m in enumerate(joint.mutations) if not m.grad)
         self.num_grads = joint.num_outputs + len(self.with_grad)
         self.saving: _Saving | None = None
+        self.memory: Memory | None = None
         self.sparse = any(type(k) is SparseGradient for k in joint.gradients)
         self._absent: dict[tuple[int, ...], frozenset[int]] = {}
 
@@ -160,6 +170,12 @@ class _Compiled(torch.autograd.Function):
         saving = plan.saving
         if saving is None:
             saving = plan.saving = _Saving(plan, inputs, results)
+        if plan.why is None and plan.again is not None:
+            if plan.memory is None:
+                uncopied = [None if k in saving.copied else s for k, s in enumerate(saved)]
+                plan.memory = Memory(inputs, uncopied, plan.again.needed)
+            ctx.inputs = plan.memory.note(inputs)
+            ctx.version = plan.memory.version(inputs)
         for k in saving.copied:
             saved[k] = saved[k].clone()
         outputs = results[: plan.num_outputs]
@@ -181,8 +197,14 @@ class _Compiled(torch.autograd.Function):
         saved = ctx.saved_tensors
         assert plan.saving is not None
         if torch.is_grad_enabled():
-            found = _Gradients.apply(torch.empty(0, requires_grad=True), plan, plan.saving.count, *saved, *grads)
+            again = _again(ctx, plan, saved, grads)
+            if isinstance(again, tuple):
+                return again
+            anchor = torch.empty(0, requires_grad=True)
+            found = _Gradients.apply(anchor, plan, again, plan.saving.count, *saved, *grads)
         else:
+            if plan.memory is not None:
+                ctx.inputs = plan.memory.release(ctx.inputs)
             found = _gradients(plan, saved[: plan.saving.count], grads)
         absent = plan.absent(grads)
         if plan.sparse or absent:
@@ -224,15 +246,43 @@ def _tangent(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:
     return grad
 
 
+def _again(
+    ctx: Any, plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor | None, ...] | str:
+    """What `backward` returns, with a history of its own; or why there is none."""
+    again, memory = plan.again, plan.memory
+    if again is None or memory is None or plan.why is not None:
+        return plan.why or ""
+    inputs = again.inputs_of(memory.recall(ctx.inputs, saved))
+    if inputs is None:
+        return "an input that it begins from is gone: keep a reference to what the function is called with"
+    if memory.version(inputs) != ctx.version:
+        return "an input was written to after the call"
+    found = again(inputs, [_tangent_again(grads[k], meta) for k, meta in plan.tangents])
+    absent = plan.absent(grads)
+    return (None, *(None if i in absent else found.get(i) for i in range(len(plan.joint.gradients))))
+
+
+def _tangent_again(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:
+    """As `_tangent`, but differentiable."""
+    if grad is None or grad.stride() == meta.stride and grad.dtype is meta.dtype:
+        return _tangent(grad, meta)
+    out = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
+    return out.copy_(grad)
+
+
 class _Gradients(torch.autograd.Function):
-    """The backward program under `create_graph=True`: first derivatives work, second ones say why not.
+    """The backward program under `create_graph=True` where it cannot be compiled again: second derivatives say why not.
 
     Its first argument requires grad, so that a second derivative always comes here: saved intermediate values have no
     history that would lead back to the inputs.
     """
 
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, plan: _Plan, count: int, *tensors: torch.Tensor | None) -> Any:
+    def forward(
+        ctx: Any, anchor: torch.Tensor, plan: _Plan, why: str, count: int, *tensors: torch.Tensor | None
+    ) -> Any:
+        ctx.why = why
         first = len(tensors) - plan.num_grads
         return _gradients(plan, tensors[:count], tensors[first:])  # type: ignore[arg-type]
 
@@ -240,18 +290,18 @@ class _Gradients(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         raise SmeltError(
             "a second derivative through a compiled function",
-            why="its backward is a compiled program without a derivative of its own",
+            why=ctx.why,
             hint="take torch.autograd.grad inside the compiled function, or run this part in eager",
         )
 
 
-def _wrap_training(joint: Joint, forward: Program, backward: Program) -> Compiled:
+def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Again | None) -> Compiled:
     """Gradients are wanted even where the caller is in no_grad now (calls are guarded to be like this one).
 
     A frame resumed inside `with torch.no_grad()` leaves the block within the graph; what is computed without history in
     it is marked as such one by one.
     """
-    plan = _Plan(joint, forward, backward)
+    plan = _Plan(joint, forward, backward, again)
     finish = _finisher(joint)
     simple = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not plan.with_grad
     apply = _Compiled.apply if torch.is_grad_enabled() else torch.enable_grad()(_Compiled.apply)

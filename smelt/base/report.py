@@ -30,6 +30,10 @@ class Report:
         folder = env.trace_dir / f"{next(_numbers):03d}_{name}" if env.trace else None
         return cls(name, folder)
 
+    def derivative(self) -> Report:
+        """The report of the graph that computes the gradients of this one."""
+        return Report.for_graph(f"{self.name}_gradients")
+
     def add(self, file: str, text: Callable[[], str]) -> None:
         """Keep `text` under the name `file`; write it now when tracing."""
         self.artefacts[file] = text

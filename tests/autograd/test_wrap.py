@@ -11,7 +11,6 @@ from smelt.autograd.eager import compile_aot_eager, eager_program
 from smelt.autograd.joint import trace_joint
 from smelt.autograd.split import split
 from smelt.autograd.wrap import wrap
-from smelt.base.errors import SmeltError
 from smelt.base.options import Options
 from tests.autograd.compare import compiled
 from tests.autograd.joint_examples import graph_of_call
@@ -179,15 +178,6 @@ def test_tensor_hooks_run() -> None:
     y.register_hook(lambda g: g * 10)
     y.sum().backward()
     assert torch.equal(seen[0], torch.full((3,), 20.0))
-
-
-def test_second_derivative_says_why_not() -> None:
-    x = leaf(3)
-    (y,) = compiled(lambda x: x**3, [x])(x)
-    (grad,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    assert torch.allclose(grad, 3 * x**2)
-    with pytest.raises(SmeltError, match="second derivative"):
-        grad.sum().backward()
 
 
 def test_threads_share_one_callable() -> None:
