@@ -226,7 +226,7 @@ def no_attribute(vm: Any, obj: Any, name: str) -> UserError:
 
 
 def _class_name(obj: Any) -> str:
-    """The name of an object's class in Python's errors; in C modules it begins with theirs (`types.SimpleNamespace`)."""
+    """The name of an object's class in Python's errors; C modules are named with it (`types.SimpleNamespace`)."""
     try:
         object.__getattribute__(obj, _NOBODYS)
     except AttributeError as error:

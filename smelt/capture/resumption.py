@@ -10,7 +10,7 @@ from typing import Any
 
 from smelt.capture import _native as native
 from smelt.capture.bytecode import Covered
-from smelt.capture.frames import Frame
+from smelt.capture.frames import Frame, Unread
 from smelt.capture.functions import eager_form
 from smelt.capture.opcodes import unbound_slot
 
@@ -310,6 +310,9 @@ def load_fast(r: Resumption) -> None:
     if held == r.null:
         _raise_unbound(r)
         return
+    if type(r.frame.locals[r.raw]) is Unread:  # it has no guards, so there may be a value the next time
+        r.line(f"if {held} is {r.null}:")
+        _raise_unbound(r, "    ")
     r.stack.append(held)
     r.go()
 
