@@ -20,7 +20,11 @@ from smelt.bench.census.shorten import shorten
 from smelt.bench.census.shrink import TRIED, Sizes, small_settings
 from smelt.bench.workload import Batch
 
-ODD: dict[str, dict[str, Any]] = {}
+ODD: dict[str, dict[str, Any]] = {
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"], "num_hidden_layers": 2},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
+    "lfm2_moe": {"layer_types": ["full_attention", "conv", "full_attention", "conv"], "num_hidden_layers": 4},
+}
 """Settings by model type that no rule finds."""
 
 HEADS = (

@@ -139,7 +139,11 @@ def small_settings(config: Any, sizes: Sizes) -> dict[str, Any]:
             continue
         if value is None and sizes.fill and name in USUAL:
             found[name] = USUAL[name](sizes)
-        elif isinstance(value, int) and "num_key_value_heads" == name and value == config.num_attention_heads:
+        elif (
+            isinstance(value, int)
+            and "num_key_value_heads" == name
+            and value == getattr(config, "num_attention_heads", None)
+        ):
             found[name] = heads(value, sizes)
         elif value is not None and hasattr(value, "to_diff_dict"):
             smaller = small_settings(value, sizes)
@@ -172,9 +176,9 @@ def fit_stages(config: Any, small: dict[str, Any]) -> dict[str, Any]:
     """As many outputs of a backbone as before, of its last layers, where it has fewer layers now."""
     indices = getattr(config, "out_indices", None)
     layers = small.get("num_hidden_layers")
-    if not indices or layers is None or getattr(config, "num_hidden_layers", None) == layers:
+    if not indices or layers is None or layers + 1 < len(indices):
         return {}
-    kept = [max(layers - index, 0) for index in reversed(range(len(indices)))]
+    kept = [layers - index for index in reversed(range(len(indices)))]
     return {"out_indices": kept, "out_features": None}
 
 

@@ -49,3 +49,21 @@ def test_inputs_are_found(name: str, shape: str) -> None:
     subject = transformers_subject(name)
     assert subject.shape == shape
     assert sum(p.numel() for p in subject.model.parameters()) < 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("gemma4_text", "input_ids"),  # a layer with a head width of its own
+        ("depth_anything", "pixel_values"),  # four outputs of a backbone
+        ("glm4v", "image_grid_thw"),  # sections of a head's usual width
+        ("lxmert", "visual_feats"),
+        ("musicgen_decoder", "input_ids 8x12"),
+        ("autoformer", "past_time_features"),
+        ("blip_text_model", "input_ids"),  # beside its configuration in a file of its own
+    ],
+)
+def test_odd_models_are_built_and_run(name: str, what: str) -> None:
+    subject = transformers_subject(name)
+    assert what in subject.shape
+    assert sum(p.numel() for p in subject.model.parameters()) < 20_000_000
