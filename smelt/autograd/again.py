@@ -35,7 +35,8 @@ class Again:
     def __init__(self, gm: fx.GraphModule, joint: Joint, compile_again: CompileAgain) -> None:
         self.gm, self.joint, self.compile = gm, joint, compile_again
         self.casts = (joint.autocast, torch.get_autocast_dtype("cpu"))
-        self._made: dict[tuple[bool, ...], Callable[..., Any]] = {}
+        self._made: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._in_numbers = False
 
     @cached_property
     def refusal(self) -> str | None:
@@ -86,13 +87,35 @@ class Again:
 
     def __call__(self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> dict[int, Any]:
         """The gradients by primal, with a history that leads to `inputs` and `tangents`."""
-        key = tuple(t.requires_grad for t in tangents)
-        run = self._made.get(key)
+        given = [*inputs, *tangents]
+        run = self._known(given, len(inputs))
         if run is None:
             enabled, dtype = self.casts
             with torch.autocast("cpu", dtype, enabled):
-                run = self._made[key] = self.compile(self.graph, [*inputs, *tangents])
-        return dict(zip(self.wanted, run(*inputs, *tangents), strict=True))
+                run = self._compiled(given, len(inputs))
+        return dict(zip(self.wanted, run(*given), strict=True))
+
+    def _known(self, given: Sequence[torch.Tensor], first: int) -> Callable[..., Any] | None:
+        return self._made.get(self._key(given, first))
+
+    def _key(self, given: Sequence[torch.Tensor], first: int) -> tuple[Any, ...]:
+        tracked = tuple(t.requires_grad for t in given[first:])
+        return (*tracked, *(t.shape for t in given)) if self._in_numbers else tracked
+
+    def _compiled(self, given: Sequence[torch.Tensor], first: int) -> Callable[..., Any]:
+        """For all sizes if that works: some double backward formulas of PyTorch read sizes as numbers."""
+        try:
+            run = self.compile(self.graph, given)
+        except RuntimeError:
+            if not self.joint.sizes or self._in_numbers:
+                raise
+            self._in_numbers = True
+            for node in self.graph.graph.nodes:
+                if node.op == "placeholder":
+                    node.meta.pop("val", None)
+            run = self.compile(self.graph, given)
+        self._made[self._key(given, first)] = run
+        return run
 
     @cached_property
     def graph(self) -> fx.GraphModule:
