@@ -121,6 +121,7 @@ def work(seed: str, numbers: list[int], results: Path, corpus: Path | None) -> N
             out.write(json.dumps({"program": number, **found}) + "\n")
             if number % 10 == 0:
                 forget()
+                gc.freeze()  # what is left are tables that live on
 
 
 def forget() -> None:
