@@ -107,7 +107,15 @@ def _region(run: Callable[..., Any], fn: Callable[..., Any], session: Session) -
         return compiled_generator
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        return native.call(run, args, kwargs, session)
+        try:
+            result = native.call(run, args, kwargs, session)
+        except BaseException:
+            if session.raised:
+                session.settle(returned=False)
+            raise
+        if session.raised:
+            session.settle(returned=True)
+        return result
 
     return compiled
 

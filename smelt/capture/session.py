@@ -51,7 +51,7 @@ from smelt.capture import (
     transforms,
 )
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
-from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError
+from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError, too_deep
 from smelt.capture.changed import Change, what_changed
 from smelt.capture.dynamic import Changes
 from smelt.capture.frames import Frame, Unread, slot_names
@@ -139,7 +139,8 @@ class Session:
     """One compiled callable: its options, its places and versions.
 
     Attributes:
-        breaks: the distinct graph breaks so far.
+        breaks: the distinct graph breaks so far, and what else made frames run in eager.
+        raised: by thread, exceptions that captured code raised in the present call.
     """
 
     def __init__(self, compile_graph: CompileGraph, options: Options) -> None:
@@ -148,6 +149,7 @@ class Session:
         self.breaks: list[BreakReason] = []
         self.points: dict[tuple[int, int, int, tuple[int, ...]], native.ResumePoint] = {}
         self.handling: dict[int, tuple[int, ...]] = {}
+        self.raised: dict[int, list[BreakReason]] = {}
         self._kept: list[Any] = []
         self._lock = threading.RLock()
 
@@ -226,13 +228,15 @@ class Session:
         log("recompiles", lambda: f"{place.name}: {'; '.join(map(str, changes))}")
 
     def _over_limit(self, place: Place, read: _Reader) -> None:
-        place.given_up = True
-        if all(version.residual.gm is None for version in place.versions):
+        idle = all(version.residual.gm is None for version in place.versions)
+        place.given_up = idle or not self.options.fullgraph
+        if idle:
             return  # no tensor work in it: nothing is lost
         text = f"{place.name} was compiled {len(place.versions)} times: it runs in eager from now on"
         why = _kept_failing([*place.recompiles, *read.changes(place.versions)[-1:]])
         if self.options.fullgraph:
             raise Unsupported(text, why=why, hint="raise options recompile_limit, or make the value stable")
+        self._add_break(BreakReason(text, "", why, "options={'recompile_limit': n}"))
         warnings.warn(SmeltWarning(str(SmeltError(text, why=why, hint="options={'recompile_limit': n}"))), stacklevel=2)
 
     # -- capture -------------------------------------------------------------------------------------------------
@@ -250,10 +254,11 @@ class Session:
     def _capture_once(self, key: Any, place: Place, begin: Begin, again: Restart | None) -> None:
         try:
             vm, frame, stop = self._interpret(place, begin, again)
-        except UserError:
+        except UserError as raised:
             # eager raises it as well, with the user's own traceback; one that keeps raising is not tried forever
             place.failed += 1
-            place.given_up = place.failed >= self.options.recompile_limit
+            place.given_up = place.failed >= self.options.recompile_limit and not self.options.fullgraph
+            self.raised.setdefault(threading.get_ident(), []).append(_only_captured(place, raised))
             return
         except Break as refused:
             self._refuse(place, refused)
@@ -263,6 +268,8 @@ class Session:
         except RecursionError as error:
             if not _deep():
                 self._broken(place, error)
+            else:
+                self._tell(BreakReason.of(too_deep()))
             return
         except Exception as error:
             self._broken(place, error)
@@ -378,6 +385,7 @@ class Session:
             raise
         except Exception as error:
             if isinstance(error, RecursionError) and _deep():
+                self._tell(BreakReason.of(too_deep()))
                 return None
             if not environment().strict and self._without_symbols(place, vm, error):
                 raise _Again from error
@@ -392,13 +400,32 @@ class Session:
 
     def _refuse(self, place: Place, refused: Break) -> None:
         """The frame cannot be captured, not even in parts: eager, and a break for `explain`."""
-        reason = BreakReason.of(refused)
-        if self.options.fullgraph:
-            raise reason.error()
-        self._add_break(reason)
+        self._tell(BreakReason.of(refused))
         place.failed += 1
         if place.failed >= self.options.recompile_limit:
             place.given_up = True
+
+    def _tell(self, reason: BreakReason) -> None:
+        """A frame runs in eager: that is one of the breaks.
+
+        Raises:
+            Unsupported: with `fullgraph`.
+        """
+        if self.options.fullgraph:
+            raise reason.error()
+        self._add_break(reason)
+
+    def settle(self, returned: bool) -> None:
+        """A call has ended in which captured code raised. What the program itself raises needs no word.
+
+        Raises:
+            Unsupported: with `fullgraph`, the call returned: only capture raised.
+        """
+        if native.owner() is self:
+            return  # the outermost call of this thread will tell
+        reasons = self.raised.pop(threading.get_ident(), [])
+        for reason in reasons if returned else ():
+            self._tell(reason)
 
     def _broken(self, place: Place, error: Exception) -> None:
         """A bug of capture itself."""
@@ -412,6 +439,7 @@ class Session:
     def _fall_back(self, place: Place, error: CompileError) -> None:
         count("fallbacks")
         place.given_up = True
+        self._add_break(BreakReason(error.what, error.at or "", error.why or "", error.hint or ""))
         warnings.warn(SmeltWarning(f"{error}\n  the frame runs in eager"), stacklevel=2)
 
     # -- beginnings --------------------------------------------------------------------------------------------------
@@ -483,6 +511,17 @@ def _kept_failing(changes: list[Change]) -> str:
     values = dict.fromkeys([same[0].before, *(change.now for change in same)])
     at = f"  # {same[-1].at}" if same[-1].at else ""
     return f"the guard on {subject} failed {times} times, for {', '.join(values)}{at}"
+
+
+def _only_captured(place: Place, raised: UserError) -> BreakReason:
+    """What to say of a frame that raises while it is captured, should it not raise in eager."""
+    error = raised.error
+    entry = error.__traceback__
+    while entry is not None and entry.tb_next is not None:
+        entry = entry.tb_next
+    at = f"{entry.tb_frame.f_code.co_filename}:{entry.tb_lineno}" if entry is not None else ""
+    why = f"it raised {type(error).__name__}: {error}; while a frame is captured, tensors have no values"
+    return BreakReason(f"{place.name} cannot be captured", at, why, "smelt.disable what raises")
 
 
 class _Again(Exception):
