@@ -96,12 +96,14 @@ def _region(run: Callable[..., Any], fn: Callable[..., Any], session: Session) -
     if inspect.iscoroutinefunction(fn):
 
         async def compiled_coroutine(*args: Any, **kwargs: Any) -> Any:
+            session.leaves_body("coroutine", fn)
             return await Steps(native.call(run, args, kwargs, session).__await__(), session)
 
         return compiled_coroutine
     if inspect.isgeneratorfunction(fn):
 
         def compiled_generator(*args: Any, **kwargs: Any) -> Any:
+            session.leaves_body("generator", fn)
             return in_steps(native.call(run, args, kwargs, session), session)
 
         return compiled_generator
@@ -128,6 +130,8 @@ def compile_callable(fn: Callable[..., Any], compile_graph: CompileGraph, option
         compile_graph: (graph module, example inputs, report, options) -> callable(*inputs) -> flat tuple of tensors.
 
     The body of a generator or coroutine function runs as it is; what it calls between two of its steps is captured.
+
+    `explain` says so.
 
     Raises:
         Unsupported: (when called) with `fullgraph`, something cannot be captured.

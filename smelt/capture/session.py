@@ -7,6 +7,7 @@ point where a frame continues after a graph break (`Session.resumed`). What come
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import sys
 import threading
@@ -414,6 +415,19 @@ class Session:
         if self.options.fullgraph:
             raise reason.error()
         self._add_break(reason)
+
+    def leaves_body(self, kind: str, fn: Callable[..., Any]) -> None:
+        """The body of the compiled function runs as it is written.
+
+        Raises:
+            Unsupported: with `fullgraph`.
+        """
+        while isinstance(fn, functools.partial):
+            fn = fn.func
+        code: CodeType = fn.__code__  # type: ignore[attr-defined]
+        why = f"a {kind} is suspended between its steps; the functions that it calls are captured"
+        at = f"{code.co_filename}:{code.co_firstlineno}"
+        self._tell(BreakReason(f"the body of the {kind} {code.co_qualname}", at, why, "compile the functions it calls"))
 
     def settle(self, returned: bool) -> None:
         """A call has ended in which captured code raised. What the program itself raises needs no word.

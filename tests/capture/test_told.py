@@ -1,5 +1,7 @@
 """Every frame that is given up is told: in `explain` and `stats`, and as an error with `fullgraph`."""
 
+import asyncio
+import functools
 import inspect
 import sys
 import warnings
@@ -99,3 +101,22 @@ def test_a_stack_that_ends_while_a_frame_is_captured() -> None:
         except (RecursionError, Unsupported):
             raised += 1
     assert raised
+
+
+def test_bodies_that_run_as_they_are_written() -> None:
+    def steps(x: torch.Tensor):
+        yield x + 1
+
+    async def step(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    told = smelt.explain(steps)(X)
+    assert torch.equal(next(told.result), X + 1)
+    assert [reason.title.split(" test_")[0] for reason in told.break_reasons] == ["the body of the generator"]
+    run = smelt.compile(step)
+    assert torch.equal(asyncio.run(run(X)), X + 1)
+    assert "is suspended between its steps" in str(run._smelt_session.breaks[0])
+    with pytest.raises(Unsupported, match="the body of the generator"):
+        smelt.compile(steps, fullgraph=True)(X)
+    with pytest.raises(Unsupported, match="the body of the coroutine"):
+        asyncio.run(smelt.compile(functools.partial(step, X), fullgraph=True)())
