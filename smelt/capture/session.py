@@ -424,7 +424,7 @@ class Session:
         """
         while isinstance(fn, functools.partial):
             fn = fn.func
-        code: CodeType = fn.__code__  # type: ignore[attr-defined]
+        code: CodeType = fn.__code__
         why = f"a {kind} is suspended between its steps; the functions that it calls are captured"
         at = f"{code.co_filename}:{code.co_firstlineno}"
         self._tell(BreakReason(f"the body of the {kind} {code.co_qualname}", at, why, "compile the functions it calls"))
