@@ -19,7 +19,7 @@ from smelt.capture import calls
 from smelt.capture.behalf import on_behalf
 from smelt.capture.breaks import Break, UserError
 from smelt.capture.registry import special
-from smelt.capture.rehearsal import rehearse
+from smelt.capture.rehearsal import Context, call_forward, rehearse
 from smelt.capture.torch_calls import call_torch
 from smelt.graph.trace import TraceTensor
 
@@ -45,6 +45,8 @@ _APPLY = getattr(_APPLY, "__func__", _APPLY)  # written in C from torch 2.15 on
 def apply_function(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A user's own derivative: one node, so that its `backward` is used."""
     cls, *given = args
+    if not torch.is_grad_enabled() and not kwargs:
+        return _without_derivative(vm, cls, tuple(given))
     if cls not in _applies:
         _applies[cls] = FunctionApply(cls)
     rehearse(vm, cls, given)
@@ -52,6 +54,16 @@ def apply_function(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         return call_torch(vm, _applies[cls], tuple(given), kwargs)
     except UserError as raised:  # maybe only because the tensors have no values: eager will tell
         raise Break(f"{cls.__name__}.apply", f"its forward does not run on tensors without values: {raised}") from None
+
+
+def _without_derivative(vm: Any, cls: Any, given: tuple[Any, ...]) -> Any:
+    """Where no gradients are recorded, a Function is its `forward`, whatever that does and is given."""
+    ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad for a in given))
+    out, _ = call_forward(vm, cls, ctx, given)
+    results = out if isinstance(out, (tuple, list)) else (out,)
+    if any(type(result) is TraceTensor and any(result is a for a in given) for result in results):
+        raise Break(f"{cls.__name__}.apply", "it gives an argument back, of which PyTorch makes another tensor")
+    return out
 
 
 @special(torch.utils.checkpoint.checkpoint)

@@ -89,12 +89,17 @@ def _forward(twin: Any, cls: Any, given: tuple[Any, ...]) -> tuple[tuple[Any, ..
     needed = torch.is_grad_enabled()
     ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad and needed for a in given))
     twin.ambient.switch(torch_c.set_grad_enabled, (False,), {})
-    if cls.setup_context is torch.autograd.Function.setup_context:
-        out = twin.call(twin.load_attr(cls, "forward"), (ctx, *given), {})
-    else:
-        out = twin.call(twin.load_attr(cls, "forward"), given, {})
-        twin.call(twin.load_attr(cls, "setup_context"), (ctx, given, out), {})
+    out, ctx = call_forward(twin, cls, ctx, given)
     return (tuple(out) if isinstance(out, (tuple, list)) else (out,)), ctx
+
+
+def call_forward(vm: Any, cls: Any, ctx: Context, given: tuple[Any, ...]) -> tuple[Any, Context]:
+    """What a Function's `forward` gives, and the context that it (or `setup_context`) filled."""
+    if cls.setup_context is torch.autograd.Function.setup_context:
+        return vm.call(vm.load_attr(cls, "forward"), (ctx, *given), {}), ctx
+    out = vm.call(vm.load_attr(cls, "forward"), given, {})
+    vm.call(vm.load_attr(cls, "setup_context"), (ctx, given, out), {})
+    return out, ctx
 
 
 def _backward(twin: Any, cls: Any, ctx: Context, outputs: tuple[Any, ...]) -> None:

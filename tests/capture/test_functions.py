@@ -317,3 +317,43 @@ def test_what_draws_again_draws_the_same_numbers():
         grads = [p.grad.clone() for p in model.parameters()]
         want = want or grads
         assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(want, grads, strict=True))
+
+
+class Chained(Function):
+    """Takes its layers as an argument, which no node could hold."""
+
+    @staticmethod
+    def forward(ctx, x, layers):
+        for layer in layers:
+            x = layer(x) + 1
+        ctx.save_for_backward(x)
+        return x, x.sum()
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        return grad, None
+
+
+class Unchanged(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def test_without_gradients_a_function_is_its_forward():
+    layers = torch.nn.ModuleList([torch.nn.Linear(3, 3) for _ in range(2)])
+
+    def fn(x):
+        return Chained.apply(x * 2, layers)
+
+    x = torch.randn(2, 3)
+    run = smelt.compile(fn, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        assert all(map(torch.equal, run(x), fn(x)))
+        unchanged = smelt.compile(lambda x: Unchanged.apply(x) is x, backend="eager")
+        assert unchanged(x) == (Unchanged.apply(x) is x)
+    assert smelt.stats()["graphs"] == 1
