@@ -378,7 +378,8 @@ def rebuild_reduced(r: Rebuild, value: Any) -> str:
     return name
 
 
-_ON_LISTS = (type(iter([])), type(reversed([])))
+_LIST: list[int] = []
+_ON_LISTS = (type(iter(_LIST)), type(reversed(_LIST)))
 
 
 def _set_state(value: Any, state: Any) -> None:
