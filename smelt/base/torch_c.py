@@ -109,6 +109,25 @@ SETTINGS = tuple(
 """C functions that read settings of the process."""
 
 
+_ATTENTION_KINDS = ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+
+ATTENTION_SETTERS = tuple(getattr(torch._C, f"_set_sdp_use_{kind}") for kind in _ATTENTION_KINDS)
+"""C functions that allow or forbid one kernel of scaled_dot_product_attention, in the process."""
+
+_attention_getters = tuple(getattr(torch._C, f"_get_{kind}_sdp_enabled") for kind in _ATTENTION_KINDS)
+
+
+def attention_kernels() -> tuple[bool, ...]:
+    """Which of ATTENTION_SETTERS are on."""
+    return tuple(get() for get in _attention_getters)
+
+
+def set_attention_kernels(allowed: tuple[bool, ...]) -> None:
+    """Back to what `attention_kernels` returned."""
+    for switch, each in zip(ATTENTION_SETTERS, allowed, strict=True):
+        switch(each)
+
+
 def local_dispatch_keys() -> tuple[int, int]:
     """The dispatch keys that this thread includes and excludes, as raw 64-bit representations."""
     return torch._C._dispatch_tls_local_include_set().raw_repr(), torch._C._dispatch_tls_local_exclude_set().raw_repr()

@@ -37,9 +37,9 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def present_modes() -> Modes:
-    """(gradients enabled, then for each device: autocast enabled, its dtype)."""
+    """(gradients enabled, then for each device: autocast enabled, its dtype; then the kernels of attention allowed)."""
     casts = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in DEVICES)
-    return (torch.is_grad_enabled(), *casts)
+    return (torch.is_grad_enabled(), *casts, torch_c.attention_kernels())
 
 
 @contextmanager
@@ -112,6 +112,11 @@ class Ambient:
                     graph, modes.enter_autocast, (device, dtype, enabled), modes.exit_autocast, (target[at],), at
                 )
 
+        if self._recorded[-1] != target[-1]:
+            last = len(DEVICES) + 1
+            enter, leave = modes.enter_attention_kernels, modes.exit_attention_kernels
+            self._enter(graph, enter, (target[-1],), leave, (target[-1],), last)
+
     def _leave(self, graph: fx.Graph) -> None:
         node, leave, self._recorded = self._regions.pop()
         graph.call_function(leave, (node,)).meta["val"] = None
@@ -125,7 +130,9 @@ class Ambient:
 
     def switched(self) -> bool:
         """Whether the modes are now others than at the beginning."""
-        return self._nesting != 0 or bool(native.state() != self._full)
+        return (
+            self._nesting != 0 or bool(native.state() != self._full) or torch_c.attention_kernels() != self._start[-1]
+        )
 
     def restore(self) -> None:
         """Undo the switches on this thread; the capture is over."""
@@ -133,7 +140,8 @@ class Ambient:
         if not self.log:
             return
         torch.set_grad_enabled(self._start[0])
-        for device, (enabled, dtype) in zip(DEVICES, self._start[1:], strict=True):
+        torch_c.set_attention_kernels(self._start[-1])
+        for device, (enabled, dtype) in zip(DEVICES, self._start[1:-1], strict=True):
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
         torch.set_autocast_cache_enabled(self._caching)

@@ -43,9 +43,10 @@ SWITCHES = frozenset(
         torch.autocast_increment_nesting,
         torch.autocast_decrement_nesting,
         torch.clear_autocast_cache,
+        *torch_c.ATTENTION_SETTERS,
     )
 )
-"""C functions that switch a mode of the thread."""
+"""C functions that switch a mode of the thread, or which kernels attention may take."""
 
 constant(False, torch.jit.is_scripting, torch.jit.is_tracing)
 constant(False, torch._jit_internal.is_scripting, torch.onnx.is_in_onnx_export)

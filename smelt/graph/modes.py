@@ -1,4 +1,4 @@
-"""Grad-mode and autocast regions as graph nodes: capture emits calls of these functions, autograd runs them.
+"""Regions (gradients, autocast, kernels of attention) as graph nodes: capture emits these calls, autograd runs them.
 
 Each `enter_*` returns a token for the matching `exit_*`. They act on the thread's real state, so a captured graph also
 runs as plain Python.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 from torch.fx.node import has_side_effect
+
+from smelt.base import torch_c
 
 
 @has_side_effect
@@ -40,5 +42,21 @@ def exit_autocast(region: torch.autocast) -> None:
     region.__exit__(None, None, None)
 
 
-MODE_CHANGES = frozenset({enter_grad_mode, exit_grad_mode, enter_autocast, exit_autocast})
+@has_side_effect
+def enter_attention_kernels(allowed: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Allow these kernels of scaled_dot_product_attention (see `torch_c.ATTENTION_SETTERS`); returns which were."""
+    previous = torch_c.attention_kernels()
+    torch_c.set_attention_kernels(allowed)
+    return previous
+
+
+@has_side_effect
+def exit_attention_kernels(previous: tuple[bool, ...]) -> None:
+    """Back to what `enter_attention_kernels` returned."""
+    torch_c.set_attention_kernels(previous)
+
+
+MODE_CHANGES = frozenset(
+    {enter_grad_mode, exit_grad_mode, enter_autocast, exit_autocast, enter_attention_kernels, exit_attention_kernels}
+)
 """Node targets that change the thread's state and make no tensor."""

@@ -6,7 +6,9 @@ import contextlib
 
 import torch
 from torch import fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import smelt
 from smelt.capture.ambient import Ambient, present_modes
 from smelt.capture.calibrate import calibrate
 from smelt.capture.escapes import graph_break
@@ -106,3 +108,38 @@ def test_break_inside_nested_regions():
         return a, b, c, d, torch.is_grad_enabled()
 
     check(fn, X, breaks=1)
+
+
+def test_kernels_of_attention_are_chosen_in_the_graph_and_given_back():
+    before = present_modes()
+    x = torch.randn(1, 2, 8, 4, requires_grad=True)
+
+    def fn(x):
+        with sdpa_kernel(SDPBackend.MATH):
+            y = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+            with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+                y = torch.nn.functional.scaled_dot_product_attention(y, x, x)
+        return torch.nn.functional.scaled_dot_product_attention(y, x, x)
+
+    (graph,) = check(fn, x).graphs
+    assert [n.target for n in graph.graph.nodes if n.target in modes.MODE_CHANGES] == [
+        modes.enter_attention_kernels,
+        modes.enter_attention_kernels,
+        modes.exit_attention_kernels,
+        modes.exit_attention_kernels,
+    ]
+    assert present_modes() == before
+    torch.testing.assert_close(smelt.compile(fn)(x), fn(x))
+
+
+def test_kernels_of_attention_that_stay_chosen_are_chosen_afterwards():
+    def fn(x):
+        torch.backends.cuda.enable_math_sdp(False)
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    x = torch.randn(1, 2, 8, 4)
+    try:
+        compiled(fn, fullgraph=True)(x)
+        assert not torch.backends.cuda.math_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_math_sdp(True)
