@@ -28,17 +28,21 @@ from smelt.base.options import Options, environment
 from smelt.base.report import Report
 from smelt.base.stats import count, spend
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
+from smelt.codegen.chain import render_chain
 from smelt.codegen.host import Rendered, render_cpp
 from smelt.graph.conditional import conditionals
 from smelt.graph.meta import TensorMeta
 from smelt.graph.printer import print_graph
 from smelt.loops.describe import describe as describe_loops
 from smelt.loops.lower import lower
+from smelt.loops.parts import split_at_reads
 from smelt.prims.decompose import decompose
 from smelt.program import Program, load
 from smelt.runtime.build import build
 from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.plan import schedule
+from smelt.shapes.size import Size, symbols
+from smelt.shapes.unbacked import at_least, may_be_empty
 
 
 def compile_graph(
@@ -141,17 +145,34 @@ def compile_program(part: fx.GraphModule, options: Options, report: Report, name
 
 
 def render(part: fx.GraphModule, options: Options, report: Report, name: str) -> Rendered:
-    """One program of the pair as source text: loops, schedule, kernels, host."""
-    with _stage("loops"):
-        loops = lower(part)
-        report.add(f"4_{name}_loops.txt", lambda: describe_loops(loops))
-    with _stage("schedule"):
-        plan = schedule(loops, options)
-        report.add(f"5_{name}_schedule.txt", lambda: describe_schedule(plan))
-    with _stage("codegen"):
-        rendered = render_cpp(plan)
-        report.add(f"6_{name}_kernels.cpp", lambda: "\n".join(rendered.cpp_sources))
-        report.add(f"7_{name}_host.py", lambda: rendered.host_source)
+    """One program of the pair as source text; in parts where it reads numbers from tensors on its way."""
+    chain = split_at_reads(part)
+    if chain is None:
+        return render_part(part, options, report, name)
+    modules = [p.module for p in chain.parts if p.module is not None]
+    rendered = [render_part(m, options, report, f"{name}{i}") for i, m in enumerate(modules)]
+    whole = render_chain(chain, rendered)
+    report.add(f"7_{name}_host.py", lambda: whole.host_source)
+    return whole
+
+
+def render_part(part: fx.GraphModule, options: Options, report: Report, name: str) -> Rendered:
+    """A graph without such reads: loops, schedule, kernels, host."""
+    counts = [n.meta["val"] for n in part.graph.nodes if n.op == "placeholder" and isinstance(n.meta["val"], Size)]
+    empty = {i - len(counts): s for i, n in enumerate(counts) for s in symbols(n) if may_be_empty(s)}
+    with at_least(1, list(empty.values())):
+        with _stage("loops"):
+            loops = lower(part)
+            report.add(f"4_{name}_loops.txt", lambda: describe_loops(loops))
+        with _stage("schedule"):
+            plan = schedule(loops, options)
+            report.add(f"5_{name}_schedule.txt", lambda: describe_schedule(plan))
+        with _stage("codegen"):
+            rendered = render_cpp(plan)
+            report.add(f"6_{name}_kernels.cpp", lambda: "\n".join(rendered.cpp_sources))
+            report.add(f"7_{name}_host.py", lambda: rendered.host_source)
+    if empty:
+        rendered.empty, rendered.counts = part, tuple(empty)
     return rendered
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import fx
 
+from smelt.autograd.eager import eager_program
 from smelt.base.arena import place_buffers
 from smelt.base.options import Options
 from smelt.codegen.host import Rendered
@@ -28,6 +30,9 @@ Of a graph with symbolic sizes the last inputs are the values of its symbols.
 
 def load(rendered: Rendered, options: Options) -> Program:
     """Build the kernels and execute the host text."""
+    if rendered.parts:
+        programs = [load(part, options) for part in rendered.parts]
+        return _executed(rendered, {"parts": programs, "operators": rendered.operators, "torch": torch})
     addresses: dict[str, int] = {}
     if rendered.cpp_sources:
         libraries = build(rendered.cpp_sources)
@@ -54,6 +59,23 @@ def load(rendered: Rendered, options: Options) -> Program:
         "address": addresses.__getitem__,
         "constants": rendered.constants,
     }
+    program = _executed(rendered, scope)
+    return program if rendered.empty is None else _unless_empty(program, rendered.empty, rendered.counts)
+
+
+def _unless_empty(program: Program, graph: fx.GraphModule, counts: tuple[int, ...]) -> Program:
+    """The program; where a tensor has no elements, the graph itself, operator by operator."""
+    by_operators = eager_program(graph)
+
+    def run(inputs: list[Any]) -> list[Any]:
+        if any(inputs[i] == 0 for i in counts):
+            return by_operators(inputs)
+        return program(inputs)
+
+    return run
+
+
+def _executed(rendered: Rendered, scope: dict[str, Any]) -> Program:
     exec(compile(rendered.host_source, "<smelt host program>", "exec"), scope)
     return scope["call"]
 

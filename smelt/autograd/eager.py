@@ -42,16 +42,18 @@ def eager_program(module: fx.GraphModule) -> Program:
     promised: tuple[TensorMeta, ...] = module.graph.output_node().meta["val"]
     sizes = [as_symbol(n.meta["val"]) for n in module.graph.nodes if n.op == "placeholder"]
     symbols = [s for s in sizes if s is not None]
-    count = len(promised)
+    count = sum(isinstance(meta, TensorMeta) for meta in promised)  # numbers come last
+    symbolic = any(meta.symbolic for meta in promised[:count])
 
     def program(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         given = tuple(inputs)
         inputs.clear()
         metas = promised
-        if symbols:
-            numbers: dict[Any, Any] = dict(zip(symbols, given[-len(symbols) :], strict=True))
-            metas = tuple(meta_in_numbers(meta, numbers) for meta in promised)
         outputs = list(run(*given))
+        if symbolic:
+            numbers: dict[Any, Any] = dict(zip(symbols, given[len(given) - len(symbols) :], strict=True))
+            numbers |= {as_symbol(m): n for m, n in zip(promised[count:], outputs[count:], strict=True)}
+            metas = tuple(meta_in_numbers(meta, numbers) for meta in promised[:count])
         for i in range(count):
             if outputs[i].stride() != metas[i].stride:
                 outputs[i] = restride(outputs[i], metas[i])

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from smelt.autograd.reads import JointReads
 from smelt.autograd.simpler import PURE, WRITES, full, identity
 from smelt.autograd.views import read_view, write_memory, write_view
 from smelt.base.errors import CompileError, Unsupported
@@ -27,6 +28,7 @@ from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.trace import Layout, Place, TraceTensor, answer_for, argument, trace_like
 from smelt.shapes.real import Real
 from smelt.shapes.size import same, same_all
+from smelt.shapes.unbacked import is_unbacked
 
 aten = torch.ops.aten
 
@@ -40,6 +42,7 @@ class GraphRecorder:
         origin: name of the torch-level node that is running; becomes `node.meta["from"]`.
         checkpoint: the `torch.utils.checkpoint` region of that node; becomes `node.meta["checkpoint"]`.
         backward: the autograd engine is running; becomes `node.meta["backward"]`.
+        reads: numbers that the program reads from tensors.
         cloned: memory that the program copies by `clone()`; the graph, whose values never change, has no copy.
     """
 
@@ -50,6 +53,7 @@ class GraphRecorder:
         self.checkpoint: int | None = None
         self.backward = False
         self.cloned: set[Storage] = set()
+        self.reads: JointReads | None = None
         self.reals: dict[str, tuple[Real, fx.Node]] = {}
         self._known: dict[tuple[Any, ...], fx.Node] = {}
         self._constants: dict[int, tuple[torch.Tensor, TraceTensor]] = {}
@@ -94,7 +98,9 @@ class GraphRecorder:
             changed.node, changed.version = value, place.storage.version
 
     def number(self, real: Real) -> fx.Node:
-        """A floating-point number that each call brings, as a tensor input without dimensions."""
+        """A floating-point number that each call brings, as a tensor input without dimensions; or that tensors tell."""
+        if self.reads is not None and is_unbacked(real):
+            return self.reads.float_node(real)
         known = self.reals.get(real.key)
         if known is None:
             val = TensorMeta((), torch.float64, (), torch.device("cpu"))

@@ -31,6 +31,7 @@ from smelt.autograd.plan import (
     SparseGradient,
     View,
 )
+from smelt.autograd.reads import JointReads, owner_of
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
@@ -38,6 +39,7 @@ from smelt.graph.module import GraphModule, remove_dead
 from smelt.graph.sized_calls import for_stand_ins
 from smelt.graph.symint import to_torch
 from smelt.graph.trace import Place, Step, Storage, TraceMode, TraceTensor, trace_like
+from smelt.graph.unbacked import reading
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, Symbol, as_symbol, of_factor
 
@@ -112,6 +114,7 @@ class _Trace:
     def __init__(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor], options: Options, shared: bool) -> None:
         self.gm, self.options = gm, options
         self.rec = GraphRecorder()
+        self.reads = self.rec.reads = JointReads(self.rec, owner_of(gm))
         given = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
         given += [None] * (len(examples) - len(given))
         self.numbers = {i: val for i, val in enumerate(given) if isinstance(val, (Size, Real))}
@@ -129,7 +132,7 @@ class _Trace:
         self.program: list[TraceTensor] = []
 
     def run(self) -> Joint:
-        with TraceMode(self.rec):
+        with TraceMode(self.rec), reading(self.reads), self.reads.checking():
             results = run_graph(self.gm, self.arguments(), self.rec)
             mutations = self.mutations()
             outputs = tuple(self.plan(results))
@@ -245,7 +248,12 @@ class _Trace:
         with torch.enable_grad(), torch.autocast("cpu", enabled=False):
             leaves = [self.inputs[i].leaf for i in wanted]
             total = _Total.apply(tangents, *(heads[i] for i in roots))
-            grads = torch.autograd.grad(total, leaves, allow_unused=True)
+            owner = self.reads.owner
+            owner.small_is_usual = True
+            try:
+                grads = torch.autograd.grad(total, leaves, allow_unused=True)
+            finally:
+                owner.small_is_usual = False
         found = {i: g for i, g in zip(wanted, grads, strict=True) if g is not None}
         return tuple(roots) if found else (), {i: self.traced(g) for i, g in found.items()}
 
@@ -282,8 +290,9 @@ class _Trace:
         metas += [self.inputs[m.input].place.layout.val for m in mutations]
         by_position = {k: self.inputs[i].leaf.place.layout.val for i, k in positions.items() if isinstance(k, int)}
         metas += [by_position.get(k) or node.meta["val"] for k, node in enumerate(grads)]
-        output = graph.output((*values, *grads))
-        output.meta["val"] = tuple(_dense(m) for m in metas)
+        found = [*self.reads.nodes.values(), *self.reads.checks]
+        output = graph.output((*values, *grads, *found))
+        output.meta["val"] = (*map(_dense, metas), *(node.meta["val"] for node in found))
         remove_dead(graph, random=not self.options.eager_rng)  # eager draws also what nobody uses
         has_seed = not self.options.eager_rng and any(n.meta.get("random") for n in graph.nodes)
         if not has_seed:
@@ -309,6 +318,8 @@ class _Trace:
             sizes=self.sizes,
             numbers={i: val.name if isinstance(val, Real) else "" for i, val in self.numbers.items()},
             reals=tuple(reals),
+            reads=tuple(self.reads.nodes),
+            num_found=len(found),
         )
 
 
@@ -338,6 +349,8 @@ def run_graph(gm: fx.GraphModule, inputs: Sequence[Any], rec: GraphRecorder | No
             return list(result) if isinstance(result, (list, tuple)) else [result]
         if rec is not None:
             rec.origin, rec.checkpoint = node.name, node.meta.get("checkpoint")
+            if rec.reads is not None:
+                rec.reads.running = node.meta.get("origin")
         env[node] = _run_node(gm, node, args, fx.node.map_arg(node.kwargs, env.__getitem__))
     return []
 

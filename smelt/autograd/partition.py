@@ -73,13 +73,14 @@ class _Split:
         inputs = [n for n in self.nodes if n.op == "placeholder"]
         count, last = joint.num_primals + joint.has_seed, len(inputs) - len(joint.sizes)
         self.inputs, self.tangents, self.sizes = inputs[:count], inputs[count:last], inputs[last:]
-        results = output.args[0]
-        self.values: Sequence[Node] = results[: joint.num_forward]  # type: ignore[index,assignment]
-        self.gradients: Sequence[Node | None] = results[joint.num_forward :]  # type: ignore[index,assignment]
-        self.value_metas = output.meta["val"][: joint.num_forward]
-        self.gradient_metas = output.meta["val"][joint.num_forward :]
+        results = joint.parts(output.args[0])  # type: ignore[arg-type]
+        self.values: Sequence[Node] = results[0]
+        self.gradients: Sequence[Node | None] = results[1]
+        self.found: Sequence[Node] = results[2]
+        self.reads = self.found[: len(joint.reads)]
+        self.value_metas, self.gradient_metas, self.found_metas = joint.parts(output.meta["val"])
         self.late = _dependents(self.nodes, self.tangents)
-        self.needed_forward = _ancestors(_nodes(self.values))
+        self.needed_forward = _ancestors([*_nodes(self.values), *self.found])
         needed = _ancestors(_nodes(self.gradients))
         self.early = [n for n in self.nodes if n in needed and n not in self.late]
         self.needed = needed
@@ -172,8 +173,8 @@ class _Split:
     # -- building the two graphs
 
     def forward(self, saved: Sequence[Node]) -> fx.GraphModule:
-        results = [*self.values, *saved]
-        metas = (*self.value_metas, *(n.meta["val"] for n in saved))
+        results = [*self.values, *saved, *self.found]
+        metas = (*self.value_metas, *(n.meta["val"] for n in saved), *self.found_metas)
         module = _extract(self.module, [*self.inputs, *self.sizes], results, metas, self.nodes)
         describe = self._describer()
         module.meta["saved"] = [describe(n) for n in saved]
@@ -181,7 +182,7 @@ class _Split:
 
     def backward(self, saved: Sequence[Node]) -> fx.GraphModule:
         late = (n for n in self.nodes if n in self.late)  # recomputed values then live briefly
-        inputs = [*saved, *self.tangents, *self.sizes]
+        inputs = [*saved, *self.tangents, *self.sizes, *self.reads]
         return _extract(self.module, inputs, self.gradients, self.gradient_metas, late)
 
     def _describer(self) -> Callable[[Node], Saved]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,7 +107,9 @@ class Joint:
 
     Graph inputs: the primals, then `seed` if `has_seed`, then one tangent for each of `differentiable`, then one number
     for each of `sizes`; forward and backward programs both take those numbers last.
-    Graph outputs: `num_outputs` program outputs, the new values of `mutations`, then the gradients that exist.
+    Graph outputs: `num_outputs` program outputs, the new values of `mutations`, then the gradients that exist, then the
+    `num_found` numbers that the graph finds on its way: those of `reads`, and results of checks that nobody needs. The
+    forward program returns these last, after what it saves; the backward takes the numbers of `reads` after `sizes`.
 
     Attributes:
         module: the graph. The output node's meta holds the TensorMeta that eager would give each output.
@@ -123,6 +125,8 @@ class Joint:
         numbers: positions among the call's inputs that hold numbers, with the name of a floating-point one; they are
             no primals.
         reals: floating-point numbers that each call computes; tensors of them are the last primals.
+        reads: the symbols that only the forward program tells.
+        num_found: the numbers that it returns last.
         metas: what `output_metas` is where the graph's own metadata is symbolic and this plan is for given numbers.
         cloned: primals that the program calls `clone()` on: the caller may write to them before the backward.
     """
@@ -140,6 +144,8 @@ class Joint:
     sizes: tuple[SizeInput, ...] = ()
     numbers: Mapping[int, str] = field(default_factory=dict)
     reals: tuple[Real, ...] = ()
+    reads: tuple[Symbol, ...] = ()
+    num_found: int = 0
     metas: tuple[TensorMeta, ...] | None = None
 
     @property
@@ -149,10 +155,16 @@ class Joint:
 
     @property
     def output_metas(self) -> tuple[TensorMeta, ...]:
-        """Metadata of the graph's outputs as eager would return them."""
+        """Metadata of the graph's outputs as eager would return them; of tensors only."""
         if self.metas is not None:
             return self.metas
-        return self.module.graph.output_node().meta["val"]
+        metas = self.module.graph.output_node().meta["val"]
+        return metas[: len(metas) - self.num_found]
+
+    def parts(self, results: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        """The graph's outputs (or something for each): of the forward, gradients, numbers that it found."""
+        end = len(results) - self.num_found
+        return results[: self.num_forward], results[self.num_forward : end], results[end:]
 
 
 def unreached(joint: Joint, unused: Collection[int]) -> frozenset[int]:

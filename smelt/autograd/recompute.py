@@ -129,8 +129,12 @@ def never_twice(node: Node) -> bool:
     """A value that may differ when computed again."""
     target = node.target
     if isinstance(target, OpOverload):
-        return torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable
+        return not _ONCE.isdisjoint(target.tags) or target._schema.is_mutable
     return False
+
+
+_ONCE = frozenset({torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
+"""Of operators that draw random numbers, or whose results have sizes that the forward program tells."""
 
 
 def _work(node: Node, kind: Kind, count: int) -> float:

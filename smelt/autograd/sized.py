@@ -6,6 +6,7 @@ Everything around the programs (views made again, layouts of gradients) is then 
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,50 @@ def wrap_sized(joint: Joint, forward: Program, backward: Program | None, wrap: W
         if positions is None:
             positions = [i for i in range(len(inputs)) if i not in joint.numbers]
         return plan(*[inputs[i] for i in positions], *_reals(joint, inputs, values))
+
+    return call
+
+
+def wrap_reading(
+    joint: Joint, forward: Program, backward: Program | None, wrap: Wrap, below: Callable[[Joint, Program], Program]
+) -> Compiled:
+    """The callable of a graph whose forward finds the values of some symbols on its way.
+
+    The forward runs first; then everything is known that the plan of the call is made of.
+
+    Args:
+        below: makes a program run by itself, below autograd.
+    """
+    plans: dict[tuple[int, ...], Compiled] = {}
+    programs: dict[tuple[int, ...], Program] = {}
+    read = _reader(joint.sizes)
+    waiting = threading.local()
+
+    def finished(inputs: list[Any]) -> list[torch.Tensor]:
+        results, waiting.results = waiting.results, None
+        return results
+
+    def call(*inputs: Any) -> tuple[Any, ...]:
+        values = read(inputs)
+        tensors = [one for i, one in enumerate(inputs) if i not in joint.numbers]
+        tensors += _reals(joint, inputs, values)
+        program = programs.get(values)
+        if program is None:
+            program = programs[values] = below(joint, _given(forward, values))
+        results = program([*tensors])
+        found = len(results) - joint.num_found
+        values += tuple(map(int, results[found : found + len(joint.reads)]))
+        del results[found:]
+        plan = plans.get(values)
+        if plan is None:
+            if len(plans) >= LIMIT:
+                plans.clear()
+                programs.clear()
+            numbers = dict(zip([*(s.symbol for s in joint.sizes), *joint.reads], values, strict=True))
+            fixed = dataclasses.replace(in_numbers(joint, numbers), has_seed=False)
+            plan = plans[values] = wrap(fixed, finished, backward and _given(backward, values))
+        waiting.results = results
+        return plan(*tensors)
 
     return call
 
@@ -110,6 +155,8 @@ def in_numbers(joint: Joint, numbers: Mapping[Symbol, int]) -> Joint:
         sizes=(),
         numbers={},
         reals=(),
+        reads=(),
+        num_found=0,
     )
 
 

@@ -22,8 +22,8 @@ def split(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule | None]:
     """
     nodes = list(joint.module.graph.nodes)
     (results,) = nodes[-1].args
-    values, gradients = results[: joint.num_forward], results[joint.num_forward :]
-    metas = nodes[-1].meta["val"]
+    values, gradients, found = joint.parts(results)
+    value_metas, gradient_metas, found_metas = joint.parts(nodes[-1].meta["val"])
     inputs = [n for n in nodes if n.op == "placeholder"]
     count = joint.num_primals + joint.has_seed
     if not joint.differentiable:
@@ -38,9 +38,11 @@ def split(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule | None]:
     saved = _without_views(saved, nodes)
     saved += [g for g in dict.fromkeys(gradients) if g not in late and g not in saved]
     drawn = [n for n in nodes if n.meta.get("random") and n not in late]
-    results = [*values, *saved]
-    forward = extract(joint, [*inputs[:count], *sizes], results, metas[: joint.num_forward] + _vals(saved), drawn)
-    backward = extract(joint, [*saved, *tangents, *sizes], gradients, metas[joint.num_forward :])
+    results = [*values, *saved, *found]
+    metas = (*value_metas, *_vals(saved), *found_metas)
+    forward = extract(joint, [*inputs[:count], *sizes], results, metas, drawn)
+    numbers = [*sizes, *found[: len(joint.reads)]]
+    backward = extract(joint, [*saved, *tangents, *numbers], gradients, gradient_metas)
     return forward, backward
 
 

@@ -16,7 +16,7 @@ import torch
 
 from smelt.autograd.again import Again, Memory
 from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, SparseGradient, View, unreached
-from smelt.autograd.sized import wrap_sized
+from smelt.autograd.sized import wrap_reading, wrap_sized
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast
 from smelt.graph.meta import TensorMeta
@@ -39,14 +39,33 @@ def wrap(
         compiled_backward: saved tensors and tangents -> gradients; None when nothing is differentiable.
         again: makes second derivatives.
     """
+    if joint.reads:
+        made = functools.partial(wrap, again=again)
+        return wrap_reading(joint, compiled_forward, compiled_backward, made, _below)
     if joint.sizes or joint.numbers or joint.reals:
         return wrap_sized(joint, compiled_forward, compiled_backward, functools.partial(wrap, again=again))
-    forward = _run_seeded(compiled_forward) if joint.has_seed else compiled_forward
-    if joint.autocast:
-        forward = _without_autocast(forward)
+    forward = _bare(joint, compiled_forward)
     if compiled_backward is None or not joint.differentiable:
         return _wrap_inference(joint, forward)
     return _wrap_training(joint, forward, compiled_backward, again)
+
+
+def _bare(joint: Joint, program: Program) -> Program:
+    """The forward program as it runs: with a seed, outside of autocast regions."""
+    if joint.has_seed:
+        program = _run_seeded(program)
+    return _without_autocast(program) if joint.autocast else program
+
+
+def _below(joint: Joint, program: Program) -> Program:
+    """The same by itself, below autograd."""
+    bare = _bare(joint, program)
+
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        with below_autograd():
+            return bare(inputs)
+
+    return run
 
 
 # -- without gradients ---------------------------------------------------------------------------------------------

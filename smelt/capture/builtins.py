@@ -351,6 +351,8 @@ def _register_numbers() -> None:
                 number = number_at_entry(vm, args[0])
                 if number is not None and vm.type_of(number) is kind:
                     return number
+                if vm.reads_values and kind is (float if args[0].dtype.is_floating_point else int):
+                    return vm.call(torch.Tensor.item, args, {})
                 known = vm.tensors.speculation.value(args[0])
                 if known is None:
                     raise containers.tensor_value(f"{kind.__name__}() of a tensor")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 import torch
 from torch.distributions import Distribution, distribution
 
-from smelt.capture.breaks import UserError
+from smelt.capture.breaks import Break, UserError, user
 from smelt.capture.registry import special
 from smelt.capture.torch_calls import call_torch
 from smelt.graph.known import known_value
+from smelt.graph.question import Question
+from smelt.graph.symint import held
 from smelt.graph.trace import TraceTensor
 
 
@@ -62,3 +65,63 @@ def _check_all(vm: Any, error_type: type[Exception], cond: Any, message: Any = N
     if known is not None and not known.all():
         text = "Expected cond to be True" if message is None else vm.call(message, (), {})
         raise UserError(error_type(text))
+
+
+@special(torch._check)
+def check(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`torch._check(condition, message)`"""
+    _check(vm, RuntimeError, *args, **kwargs)
+
+
+@special(torch._check_with)
+def check_with(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`torch._check_with(error_type, condition, message)`, which the checks for other errors call."""
+    _check(vm, *args, **kwargs)
+
+
+@special(torch._check_is_size)
+def check_is_size(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`torch._check_is_size(number, message, max=...)`"""
+    _check_is_size(vm, *args, **kwargs)
+
+
+def _check_is_size(vm: Any, i: Any, message: Any = None, *, max: Any = None) -> None:
+    _check(vm, RuntimeError, i >= 0, message)
+    if max is not None:
+        _check(vm, RuntimeError, i <= max, message)
+
+
+def _check(vm: Any, error_type: type[Exception], cond: Any, message: Any = None) -> None:
+    if type(cond) is torch.SymBool:
+        question = held(cond)
+        if isinstance(question, Question) and question.fact is not None:
+            name = error_type.__name__ if getattr(builtins, error_type.__name__, None) is error_type else "RuntimeError"
+            if question.expect("", name):
+                vm.tensors.check(question.fact, _text(vm, message), name)
+                return
+        cond = user(bool, cond)
+    if not isinstance(cond, bool):
+        kind = "a Tensor. For tensor conditions, use torch._check_tensor_all() to assert that all elements are true."
+        raise UserError(TypeError(f"cond must be a bool, but got {kind if type(cond) is TraceTensor else type(cond)}"))
+    if not cond:
+        raise UserError(error_type(_DEFAULT if message is None else str(vm.call(message, (), {}))))
+
+
+def _text(vm: Any, message: Any) -> str:
+    """The text of an error that a graph may raise. One with numbers in it is made by eager, which runs after that."""
+    if message is None:
+        return _DEFAULT
+    owner = vm.sizes.owner
+    before = owner.unsettled
+    try:
+        text = vm.call(message, (), {})
+    except (Break, UserError):
+        text = None
+    owner.unsettled = before
+    return text if isinstance(text, str) else "a torch._check failed"
+
+
+_DEFAULT = (
+    "Expected cond to be True, but got False. (Could this error message be improved? If so, please report an "
+    "enhancement request to PyTorch.)"
+)

@@ -34,6 +34,7 @@ class Changes:
         shapes: source -> shape of its tensor in the first version that read it.
         numbers: source -> number.
         changing: (source, dim), or (source, None) for a number, that was not always the same.
+        values: what a line asked of tensors -> the answer in the first version that took it for granted.
         static: symbols did not work out here.
         refused: (code, instruction) of branches on tensors' values that cannot be nodes.
     """
@@ -43,6 +44,7 @@ class Changes:
     changing: set[tuple[str, int | None]] = field(default_factory=set)
     static: bool = False
     refused: set[tuple[int, int]] = field(default_factory=set)
+    values: dict[Any, Any] = field(default_factory=dict)
 
     def look(self, source: Source, shape: tuple[int, ...]) -> None:
         """Compare a tensor's shape with what was seen before."""
@@ -56,6 +58,10 @@ class Changes:
             return
         if self.numbers[source.text] != number:
             self.changing.add((source.text, None))
+
+    def look_at_value(self, asked: Any, found: Any) -> bool:
+        """Whether a value of a tensor was always the same."""
+        return bool(self.values.setdefault(asked, found) == found)
 
 
 @dataclass(frozen=True)
@@ -201,18 +207,26 @@ class Sizes:
                 return whole, source
         raise AssertionError(f"{symbol} has no origin")
 
-    def expression(self, size: IntLike, fetched: Callable[[Source], str]) -> str:
-        """Python source of a size in residual code."""
-        names = {s.name: self._read(s, fetched) for s in symbols(size)}
+    def expression(self, size: IntLike, fetched: Callable[[Source], str], read: Callable[[Any], str]) -> str:
+        """Python source of a size in residual code.
+
+        Args:
+            fetched: gives the expression of an input.
+            read: gives that of a number that the graph's tensors tell.
+        """
+        names = {s.name: self._read(s, fetched, read) for s in symbols(size)}
         return substitute_names(text(size), names)
 
-    def real_expression(self, real: Real, fetched: Callable[[Source], str]) -> str:
+    def real_expression(self, real: Real, fetched: Callable[[Source], str], read: Callable[[Any], str]) -> str:
         """Python source of a floating-point number in residual code."""
-        names = {s.name: self._read(s, fetched) for s in sizes_in(real)}
-        names |= {leaf.name: fetched(self.reals[leaf.name]) for leaf in leaves(real)}
+        names = {s.name: self._read(s, fetched, read) for s in sizes_in(real)}
+        for leaf in leaves(real):
+            names[leaf.name] = fetched(self.reals[leaf.name]) if leaf.origin is None else read(leaf)
         return substitute_names(real_text(real), names)
 
-    def _read(self, symbol: Symbol, fetched: Callable[[Source], str]) -> str:
+    def _read(self, symbol: Symbol, fetched: Callable[[Source], str], read: Callable[[Any], str]) -> str:
+        if symbol.origin is not None:
+            return read(symbol)
         whole, source = self.origin(symbol)
         return fetched(whole) if whole is source else f"{fetched(whole)}.shape[{source.key}]"
 

@@ -43,6 +43,8 @@ class Interpreter:
         sources: identity of an external object -> its source; the objects are kept alive.
         tensors: trace tensors, the fx graph and its inputs.
         speculates: values of masks and lengths may be taken for granted, see `speculation`.
+        outermost: the tensors of the graph itself, not those of a function inside.
+        reads_values: the graph may read values and go on with them, see `reads`.
         step: number of the captured frame's instruction that runs.
         work: counts what cannot be undone; a break before any work of its instruction needs no restart.
         inference: inference mode is on outside (`outside_inference_mode` switches it off for the capture).
@@ -58,11 +60,12 @@ class Interpreter:
         self, decode: Callable[[CodeType], Decoded], changes: Changes, dynamic: bool | None, speculates: bool = True
     ) -> None:
         self.decode, self.speculates = decode, speculates
+        self.reads_values = dynamic is not False and not changes.static
         self._sizing = changes, dynamic
         self.guards = GuardList(self.where)
         self.sizes = Sizes(changes, dynamic, lambda: str(self.where() or ""))
         self.ambient = Ambient()
-        self.tensors = Tensors(self)
+        self.tensors = self.outermost = Tensors(self)
         self.effects = Effects(self)
         self.sources: dict[int, Source] = {}
         self.frames: list[Frame] = []
@@ -90,6 +93,7 @@ class Interpreter:
     def twin(self) -> Interpreter:
         """An interpreter with the same guards, sizes and objects from outside, and tensors and effects of its own."""
         out = Interpreter(self.decode, *self._sizing, speculates=False)
+        out.reads_values = False
         tensors = self.tensors.traced.keys() | self.tensors.real.keys()
         out.guards, out.sizes, out.created, out._globals = self.guards, self.sizes, self.created, self._globals
         out.sources = {key: source for key, source in self.sources.items() if key not in tensors}

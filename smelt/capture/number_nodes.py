@@ -21,10 +21,10 @@ class NumberNodes:
 
     Args:
         append: creates a node at the end of the graph.
-        shown: for a symbol, the input that shows it and the dimension.
+        shown: for a symbol, the method that gives it and its arguments: a node, and the dimension of a size.
     """
 
-    def __init__(self, append: Append, shown: Callable[[Any], tuple[fx.Node, int]]) -> None:
+    def __init__(self, append: Append, shown: Callable[[Any], tuple[str, tuple[Any, ...]]]) -> None:
         self._append, self._shown = append, shown
         self._nodes: dict[str, fx.Node] = {}
 
@@ -53,7 +53,7 @@ class NumberNodes:
     def _size(self, size: Size) -> Any:
         symbol = as_symbol(size)
         if symbol is not None:
-            return self._node("call_method", "size", self._shown(symbol), size)
+            return self._node("call_method", *self._shown(symbol), size)
         total: Any = None
         for monomial, c in size.terms:
             product: Any = None
@@ -73,6 +73,8 @@ class NumberNodes:
         return self._compute(operator.mod if isinstance(factor, Modulo) else operator.floordiv, factor.of, factor.by)
 
     def _real(self, real: Real) -> fx.Node:
+        if real.compute is None:
+            return self._node("call_method", *self._shown(real), real)
         compute = _ON_SYMBOLS.get(real.compute, real.compute)
         return self._node("call_function", compute, tuple(map(self, real.args)), real)
 

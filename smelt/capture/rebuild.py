@@ -107,9 +107,9 @@ class Rebuild:
         if source is not None:
             return self.fetched(source)
         if kind is torch.SymInt:
-            return self.vm.sizes.expression(from_torch(value), self.fetched)
+            return self.vm.sizes.expression(from_torch(value), self.fetched, self._number)
         if kind is torch.SymFloat:
-            return self.vm.sizes.real_expression(as_real(from_torch(value)), self.fetched)
+            return self.vm.sizes.real_expression(as_real(from_torch(value)), self.fetched, self._number)
         if kind is torch.Size and has_symint(tuple(value)):
             return f"{self.constant(torch.Size, 'Size')}([{', '.join(map(self, value))}])"
         if kind in LEAVES:
@@ -123,9 +123,17 @@ class Rebuild:
         if id(tensor) not in self.vm.tensors.nodes:
             self.vm.tensors.refuse_inner(tensor)
             raise CannotRebuild("a tensor of unknown origin")
+        made = self._made.get(id(tensor))
+        if made is not None:
+            return made
         self.outputs.append(tensor)
         name = self._made[id(tensor)] = f"_out[{len(self.outputs) - 1}]"
         return name
+
+    def _number(self, number: Any) -> str:
+        """A number that a tensor of the graph tells."""
+        tensor, dim = self.vm.tensors.reads.exposed(number)
+        return f"{self._tensor(tensor)}.item()" if dim is None else f"{self._tensor(tensor)}.shape[{dim}]"
 
     def _object(self, value: Any, kind: type) -> str:
         if id(value) not in self.vm.created:

@@ -59,9 +59,13 @@ from smelt.capture.frames import Frame, Unread, slot_names
 from smelt.capture.guards import GuardList
 from smelt.capture.interpreter import Interpreter
 from smelt.capture.opcodes import store_unread
+from smelt.capture.reads import ended
 from smelt.capture.residual import Residual, Writer
 from smelt.capture.speculation import PATIENCE
 from smelt.capture.stance import current as current_stance
+from smelt.graph.conditional import conditionals
+from smelt.shapes.real import Real
+from smelt.shapes.unbacked import Unsettled
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor], Report, Options], Callable[..., Any]]
 Slots = tuple[Any, ...]
@@ -286,19 +290,33 @@ class Session:
     def _interpret(self, place: Place, begin: Begin, again: Restart | None) -> tuple[Interpreter, Frame, Break | None]:
         patience = self.options.recompile_limit - 1 if self.options.fullgraph else PATIENCE
         stop_at, cause = (-1, None) if again is None else (again.step, again.stop)
+        insists = again is not None
         while True:
             speculates = len(place.versions) < patience
             vm = Interpreter(decoding.decode, place.changes, self.options.dynamic, speculates)
+            vm.tensors.speculation.insists = insists
             try:
                 frame = begin(vm)
                 stop = vm.run_root(frame, stop_at)
-                return vm, frame, cause if stop is not None and cause is not None else stop
-            except Restart as late:
-                stop_at, cause = late.step, late.stop
-            except (UserError, Break, Exception) as error:
-                if not self._without_symbols(place, vm, error):
+                unsettled = vm.sizes.owner.unsettled
+                if unsettled is not None:
+                    raise unsettled
+                if stop is None or cause is None:
+                    return vm, frame, stop
+                cause.at = cause.at or frame.at
+                return vm, frame, cause
+            except (Restart, UserError, Break, Exception) as error:
+                unsettled = vm.sizes.owner.unsettled
+                if unsettled is not None and not insists:  # perhaps its value may be taken for granted
+                    insists = True
+                elif unsettled is not None:
+                    stop_at, cause = unsettled.step, ended(unsettled)
+                elif isinstance(error, Restart):
+                    stop_at, cause = error.step, error.stop
+                elif self._without_symbols(place, vm, error):
+                    stop_at, cause = -1, None
+                else:
                     raise
-                stop_at, cause = -1, None
             finally:
                 self._met_tensors = bool(vm.tensors.inputs)
                 vm.ambient.restore()
@@ -377,6 +395,8 @@ class Session:
         log("graphs", lambda: f"{place.name}, {residual.ops} operations, {len(guards.checks)} guards")
         started = time.perf_counter()
         assert residual.gm is not None
+        if vm.tensors.reads.found and conditionals(residual.gm.graph):  # pieces are compiled when nobody can go back
+            self._without_reads(vm, Unsupported("numbers that tensors tell, beside branches on tensors' values"))
         try:
             graph = self.compile_graph(residual.gm, [i.tensor for i in residual.inputs], report, self.options)
             count("graphs")
@@ -388,6 +408,7 @@ class Session:
             if isinstance(error, RecursionError) and _deep():
                 self._tell(BreakReason.of(too_deep()))
                 return None
+            self._without_reads(vm, error)
             if not environment().strict and self._without_symbols(place, vm, error):
                 raise _Again from error
             if environment().strict or self.options.fullgraph:
@@ -398,6 +419,22 @@ class Session:
             return None
         finally:
             self._compiling = time.perf_counter() - started
+
+    def _without_reads(self, vm: Interpreter, error: Exception) -> None:
+        """What the backend cannot do with numbers that tensors tell, the program does in Python.
+
+        Raises:
+            Restart: to end the graph where such a number is read.
+        """
+        numbers = [s.origin for s in vm.sizes.owner.symbols if s.origin is not None]
+        numbers += [n.origin for n in vm.tensors.reads.known.values() if isinstance(n, Real) and n.origin is not None]
+        if not numbers or (environment().strict and not isinstance(error, Unsupported)):
+            return
+        log("sizes", lambda: f"a number is read outside of the graph: {error}")
+        if isinstance(error, Unsettled):
+            raise Restart(error.step, ended(error)) from None
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise Restart(min(n.step for n in numbers), Break("a graph with numbers that tensors tell", why)) from None
 
     def _refuse(self, place: Place, refused: Break) -> None:
         """The frame cannot be captured, not even in parts: eager, and a break for `explain`."""

@@ -10,7 +10,9 @@ have a number that stands for padding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,10 +74,15 @@ class Speculation:
     Args:
         tensors: the capture's tensors.
         allowed: False: every question for values ends the graph.
+
+    Attributes:
+        insists: what the graph reads would not do.
     """
 
     def __init__(self, tensors: Any, allowed: bool) -> None:
         self.tensors, self.allowed = tensors, allowed
+        self.insists = self.yields = False
+        self._times: Counter[Any] = Counter()
         self._computed: dict[fx.Node, Any] = {}
         self._asked: dict[tuple[fx.Node, Callable[..., Any], int], Asked] = {}
         self._needed: set[fx.Node] = set()
@@ -108,10 +115,29 @@ class Speculation:
                     found = question(self._run(program)[node])
             except (Refused, RuntimeError):
                 return None
+            if not self._steady(question, found):
+                return None
             self._asked[key] = Asked(node, question, found, next(iter(reversed(self.tensors.graph.nodes))))
             self._needed.update(program)
             self.tensors.vm.work += 1
         return self._asked[key].found
+
+    def _steady(self, question: Callable[..., Any], found: torch.Tensor) -> bool:
+        """Whether the value is worth a version of its own: one that was another one before may be read by the graph."""
+        vm = self.tensors.vm
+        asked = (str(vm.where()), question)
+        self._times[asked] += 1  # a line in a loop asks more than once
+        same = vm.sizes.changes.look_at_value((*asked, self._times[asked]), found.tolist())
+        return not self.yields or (same and vm.sizes.dynamic is not True)
+
+    @contextmanager
+    def yielding(self) -> Iterator[None]:
+        """Inside, values that are not always the same stay unknown, because the graph may read them itself."""
+        before, self.yields = self.yields, self.tensors.vm.reads_values and not self.insists
+        try:
+            yield
+        finally:
+            self.yields = before
 
     # -- computing ----------------------------------------------------------------------------------------------------
 

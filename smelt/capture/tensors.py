@@ -21,6 +21,7 @@ from smelt.capture import _native as native
 from smelt.capture.breaks import Break, Restart, UserError, through_c, too_deep
 from smelt.capture.graph_module import CapturedGraph
 from smelt.capture.number_nodes import NumberNodes
+from smelt.capture.reads import Reads, version
 from smelt.capture.regions import Pullback
 from smelt.capture.registry import READ
 from smelt.capture.settle import settle
@@ -33,8 +34,10 @@ from smelt.graph.modes import MODE_CHANGES
 from smelt.graph.refusals import is_refusal
 from smelt.graph.schema import op_info
 from smelt.graph.sized_calls import for_stand_ins
-from smelt.graph.symint import as_real, from_torch, to_torch
+from smelt.graph.symint import SYMBOLIC, as_real, from_torch, to_torch
 from smelt.graph.trace import TraceMode, TraceTensor, trace_like
+from smelt.graph.unbacked import reading, require
+from smelt.shapes.assumptions import Assumed
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, Symbol
 
@@ -64,7 +67,7 @@ class Tensors:
         writes: True once a node wrote to a tensor in place.
         ops: nodes that compute.
         region: number of the `checkpoint` call that the program is in; becomes `node.meta["checkpoint"]`.
-        drawing: nodes that draw random numbers.
+        drawing: nodes that draw random numbers; checks: nodes that only raise.
         branches: branches on tensors' values may become nodes here, see `conditionals`.
         inner: tensors of functions that transforms have run (`bodies`), with the step that ran them.
     """
@@ -92,6 +95,8 @@ class Tensors:
         self.drawing: set[fx.Node] = set()
         self.inner: dict[int, int] = {}
         self._shared: set[int] = set()
+        self.checks: set[fx.Node] = set()
+        self.reads = Reads(self)
 
     # -- identity -------------------------------------------------------------------------------------------------
 
@@ -155,9 +160,11 @@ class Tensors:
             self._first = next(n for n in self.graph.nodes if n.op != "placeholder")
         return node
 
-    def _shown(self, symbol: Symbol) -> tuple[fx.Node, int]:
-        whole, source = self.vm.sizes.origin(symbol)
-        return next(i.node for i in self.inputs if i.source is whole), source.key
+    def _shown(self, number: Symbol | Real) -> tuple[str, tuple[Any, ...]]:
+        if number.origin is not None:
+            return self.reads.shown(number)
+        whole, source = self.vm.sizes.origin(number)
+        return "size", (next(i.node for i in self.inputs if i.source is whole), source.key)
 
     def own(self, tensor: TraceTensor, node: fx.Node) -> None:
         """The node is where the tensor comes from."""
@@ -203,10 +210,21 @@ class Tensors:
         try:
             out, written = self.attempt(target, args, kwargs)
         except ValuesNeededError as needed:
-            out = settle(self.vm, target, args, kwargs, method)
-            if out is NotImplemented:
-                raise needed.stop() from None
-            return out
+            with self.speculation.yielding():
+                out = settle(self.vm, target, args, kwargs, method)
+            if out is not NotImplemented:
+                return out
+            try:
+                if not self.vm.reads_values or self is not self.vm.outermost:
+                    raise
+                with reading(self.reads):
+                    out, written = self.attempt(target, args, kwargs)
+            except ValuesNeededError:
+                self.reads.take()
+                out = settle(self.vm, target, args, kwargs, method)
+                if out is NotImplemented:
+                    raise needed.stop() from None
+                return out
         return self.note(out, written, self._factories.drew, target, args, kwargs, method)
 
     def attempt(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
@@ -221,10 +239,10 @@ class Tensors:
         _collect(args, found)
         if kwargs:
             _collect(kwargs, found)
-        versions = [_version(t) for t in found]
+        versions = [version(t) for t in found]
         self._factories.drew = False
         out = self._run(target, args, kwargs)
-        return out, [t for t, v in zip(found, versions, strict=True) if _version(t) != v]
+        return out, [t for t, v in zip(found, versions, strict=True) if version(t) != v]
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -250,7 +268,8 @@ class Tensors:
         Args:
             out: the result; written: the tensors that it wrote to; drew: it draws random numbers.
         """
-        if not written and not drew and not self._fresh(out):
+        new = self.reads.take()
+        if not written and not drew and not new and not self._fresh(out):
             if isinstance(out, torch.Tensor) and type(out) is not TraceTensor:
                 raise Break(f"{_name(target)} gives a tensor that capture did not see", "its values are not an input")
             return out
@@ -264,7 +283,21 @@ class Tensors:
                 self._refuse_shared(tensor)
                 self.writers.setdefault(id(tensor.place.storage), []).append(node)
         self._assign(out, node)
+        self.reads.place(node, new, out)
+        if isinstance(out, SYMBOLIC) and len(new) == 1:
+            node.meta["val"] = new[0][0]
+            self.number_node.given(new[0][0], node)
         return out
+
+    def check(self, fact: Assumed, text: str, error: str) -> None:
+        """The program says what holds of a number, and raises where it does not."""
+        compute = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, ">=": operator.ge}[fact.sign]
+        self.vm.work += 1
+        condition = self._append("call_function", compute, (self.number_node(fact.left), self.number_node(fact.right)))
+        condition.meta["val"] = None
+        node = self._record(require, (condition, text, error), {}, None)
+        node.meta["val"] = None
+        self.checks.add(node)
 
     def _run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         try:
@@ -446,7 +479,7 @@ class Tensors:
         for node in reversed(list(self.graph.nodes)):
             if node in gone or node.op in ("placeholder", "output") or node.users or node in self.mutated:
                 continue
-            if node in self.drawing:
+            if node in self.drawing or node in self.checks:
                 continue
             doomed = [node]
             if node.target in MODE_CHANGES:
@@ -467,7 +500,7 @@ class Tensors:
             return kind([self.argument(v) for v in value])
         if kind is dict:
             return {k: self.argument(v) for k, v in value.items()}
-        if kind in _ATOMS:
+        if kind in _ATOMS or kind is fx.Node:
             return value
         if kind is torch.SymInt:
             return self.number_node(from_torch(value))
@@ -488,11 +521,6 @@ class Tensors:
 
 def _choose(condition: Any, a: Any, b: Any) -> Any:
     return torch.where(condition != 0, a, b)
-
-
-def _version(tensor: TraceTensor) -> tuple[int, int]:
-    """Changes with every write, whoever counts it."""
-    return tensor._version, tensor.place.storage.version
 
 
 class ValuesNeededError(Exception):

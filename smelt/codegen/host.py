@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import fx
 
 from smelt.base.errors import CompileError
 from smelt.base.text import Writer
@@ -39,12 +40,20 @@ class Rendered:
         exports: for each source, the functions it exports.
         host_source: Python text that defines `call`.
         constants: tensors that the text calls `constants[i]`.
+        parts: programs that the text calls `parts[i]`; the sources are then theirs.
+        operators: functions that it calls `operators[i]`.
+        empty: the graph itself, for calls in which one of the inputs at `counts` (from the end) is 0: kernels are made
+            for tensors with elements.
     """
 
     cpp_sources: list[str]
     exports: list[list[str]]
     host_source: str
     constants: list[torch.Tensor] = field(default_factory=list)
+    parts: list[Rendered] = field(default_factory=list)
+    operators: list[Any] = field(default_factory=list)
+    empty: fx.GraphModule | None = None
+    counts: tuple[int, ...] = ()
 
 
 def render_cpp(plan: Schedule) -> Rendered:

@@ -14,7 +14,8 @@ from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense, may_overla
 from smelt.graph.place import PlacedTensor, layout_for
 from smelt.graph.schema import Kind, OpInfo
 from smelt.shapes.real import Real
-from smelt.shapes.size import Size, hint, known_at_most, known_equal, same, same_all
+from smelt.shapes.size import IntLike, Size, hint, known_at_most, known_equal, same, same_all
+from smelt.shapes.unbacked import usually
 
 aten = torch.ops.aten
 
@@ -171,6 +172,11 @@ def _broadcast_stride(val: TensorMeta, shape: Sequence[int]) -> list[int]:
     return [0] * before + own
 
 
+def _at_most(a: IntLike, b: IntLike) -> bool:
+    """Whether a <= b; in a tensor without elements the order of dimensions says nothing."""
+    return known_at_most(a, b) or usually(b - a, 0)
+
+
 def _compare(a: int, b: int, rows: Sequence[Sequence[int]], shape: Sequence[int]) -> int:
     """Positive when dimension `b` belongs further in than `a`, negative when it is right so, 0 when nothing tells."""
     for row in rows:
@@ -178,7 +184,7 @@ def _compare(a: int, b: int, rows: Sequence[Sequence[int]], shape: Sequence[int]
         if same(outer, 0) or same(inner, 0):
             continue
         if not same(outer, inner):
-            return 1 if known_at_most(inner, outer) or (not known_at_most(outer, inner) and outer > inner) else -1
-        if not known_at_most(shape[a], shape[b]) and shape[a] > shape[b]:
+            return 1 if _at_most(inner, outer) or (not _at_most(outer, inner) and outer > inner) else -1
+        if not _at_most(shape[a], shape[b]) and shape[a] > shape[b]:
             return 1
     return 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from smelt.shapes.assumptions import Assumed
 from smelt.shapes.size import Size, hint
+from smelt.shapes.unbacked import is_unbacked
 
 
 class Question:
@@ -15,12 +17,41 @@ class Question:
         ask: the answer, for which something may have to be assumed.
         prove: the answer where it holds for all sizes, else None.
         example: the answer in the example at hand.
+        fact: what holds when the answer is yes; None for a combination.
+        parts: the questions of a combination.
     """
 
-    __slots__ = ("ask", "prove", "example")
+    __slots__ = ("ask", "prove", "example", "fact", "parts")
 
-    def __init__(self, ask: Callable[[], bool], prove: Callable[[], bool | None], example: bool) -> None:
-        self.ask, self.prove, self.example = ask, prove, example
+    def __init__(
+        self,
+        ask: Callable[[], bool],
+        prove: Callable[[], bool | None],
+        example: bool,
+        fact: Assumed | None = None,
+        parts: tuple[Question, ...] = (),
+    ) -> None:
+        self.ask, self.prove, self.example, self.fact, self.parts = ask, prove, example, fact, parts
+
+    def expect(self, text: str, error: str) -> bool:
+        """Take yes for the answer, because compiled code will check it. False: it is not about values of tensors.
+
+        Args:
+            text, error: what the code raises otherwise.
+        """
+        sizes = self.sizes()
+        if not is_unbacked(*sizes):
+            return False
+        if self.fact is None:
+            return self.ask()
+        if self.prove() is None:
+            next(s.owner for s in sizes if isinstance(s, Size)).expect(self.fact, text, error)
+        return True
+
+    def sizes(self) -> list[Any]:
+        """The sizes that it is about."""
+        own = [] if self.fact is None else [self.fact.left, self.fact.right]
+        return own + [size for part in self.parts for size in part.sizes()]
 
 
 def compare(sign: str, a: Any, b: Any, negated: bool = False) -> bool | Question:
@@ -38,7 +69,11 @@ def compare(sign: str, a: Any, b: Any, negated: bool = False) -> bool | Question
         return known
     left, right = hint(a), hint(b)
     example = (left < right) if sign == "<" else (left == right)
-    return Question(lambda: owner.decide(sign, a, b) != negated, prove, example != negated)
+    fact = Assumed(_OPPOSITE[sign] if negated else sign, a, b, "")
+    return Question(lambda: owner.decide(sign, a, b) != negated, prove, example != negated, fact)
+
+
+_OPPOSITE = {"<": ">=", "==": "!=", ">=": "<", "!=": "=="}
 
 
 def both(a: bool | Question, b: bool | Question) -> bool | Question:
@@ -52,7 +87,7 @@ def both(a: bool | Question, b: bool | Question) -> bool | Question:
         first, second = a.prove(), b.prove()
         return False if first is False or second is False else True if first and second else None
 
-    return Question(lambda: a.ask() and b.ask(), prove, a.example and b.example)
+    return Question(lambda: a.ask() and b.ask(), prove, a.example and b.example, None, (a, b))
 
 
 def opposite(a: bool | Question) -> bool | Question:
@@ -64,7 +99,8 @@ def opposite(a: bool | Question) -> bool | Question:
         known = a.prove()
         return known if known is None else not known
 
-    return Question(lambda: not a.ask(), prove, not a.example)
+    fact = a.fact and a.fact._replace(sign=_OPPOSITE[a.fact.sign])
+    return Question(lambda: not a.ask(), prove, not a.example, fact, a.parts)
 
 
 def either(a: bool | Question, b: bool | Question) -> bool | Question:

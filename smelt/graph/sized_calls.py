@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ def for_stand_ins(target: Any, args: Sequence[Any]) -> Any:
     """What to call instead of `target`: itself, unless it is one of these and its tensor lacks what it reads."""
     if target is functional.one_hot:
         return _one_hot
+    if target is operator.setitem and _writes_where_true(*args):
+        return _put
     other = _OTHER.get(target) if args and target.__hash__ is not None else None
     if other is None or not isinstance(args[0], PlacedTensor) or not args[0].place.layout.val.symbolic:
         return target
@@ -31,6 +34,21 @@ def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     classes = torch.arange(num_classes, device=x.device)
     checked = torch.gather(classes, 0, x.reshape(-1)).reshape(x.shape)
     return (checked.unsqueeze(-1) == classes).long()
+
+
+def _writes_where_true(x: Any, key: Any, value: Any) -> bool:
+    """`x[mask] = values`: the indexing code asks whether there is one value."""
+    return (
+        isinstance(key, PlacedTensor)
+        and key.dtype is torch.bool
+        and isinstance(value, PlacedTensor)
+        and value.ndim > 0
+        and value.place.layout.val.symbolic
+    )
+
+
+def _put(x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> None:
+    x.index_put_((mask,), values)
 
 
 def _interpolate(

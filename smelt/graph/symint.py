@@ -18,7 +18,7 @@ import torch
 from smelt.graph.meta import contiguous_stride, is_channels_last, is_dense
 from smelt.graph.question import Question, both, compare, either, opposite
 from smelt.shapes.real import Real, make
-from smelt.shapes.size import IntLike, Size, known_equal
+from smelt.shapes.size import IntLike, Size, known_equal, lowest
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -138,7 +138,10 @@ class SizeNode:
     def guard_bool(self, file: Any, line: Any) -> bool:
         return self.bool_()
 
-    expect_true = guard_bool
+    def expect_true(self, file: Any, line: Any) -> bool:
+        """The caller raises an error where the answer is no: compiled code may find that out."""
+        expected = isinstance(self.value, Question) and self.value.expect("a size is out of range", "RuntimeError")
+        return expected or self.bool_()
 
     def guard_or_false(self, file: Any, line: Any) -> bool:
         """The caller goes the way of False also for sizes of which True could be said."""
@@ -159,7 +162,7 @@ class SizeNode:
         return self.value.ask()
 
     def expect_size(self, file: Any, line: Any) -> bool:
-        return bool(self.value >= 0)
+        return SizeNode(compare("<", self.value, 0, True), bool).expect_true(file, line)
 
     def statically_known_true(self, file: Any, line: Any) -> bool:
         return self.value.prove() is True if isinstance(self.value, Question) else bool(self.value)
@@ -314,6 +317,11 @@ def _divided(a: Any, b: Any) -> Any:
     return make(operator.truediv, as_real(a), as_real(b))
 
 
+def _is_size_beside_one(size: Any, other: Any) -> bool:
+    """`max(size, 1)` is how C++ computes strides: where a size turns out as 0, no stride matters."""
+    return type(other) is int and other == 1 and isinstance(size, Size) and lowest(size) == 0
+
+
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -327,7 +335,7 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "pow": operator.pow,
     "pow_by_natural": operator.pow,
     "float_pow": operator.pow,
-    "sym_max": max,
+    "sym_max": lambda a, b: a if _is_size_beside_one(a, b) else b if _is_size_beside_one(b, a) else max(a, b),
     "sym_min": min,
     "lshift": lambda a, b: a * 2 ** int(b),
     "rshift": lambda a, b: a // 2 ** int(b),
@@ -378,6 +386,11 @@ def to_torch(value: Any) -> Any:
     if kind is list or kind is tuple or kind is torch.Size:
         return (list if kind is list else tuple)(map(to_torch, value))
     return value
+
+
+def held(value: Any) -> Any:
+    """What a SymInt, SymFloat or SymBool of ours stands for, as it is."""
+    return value.node.value if isinstance(value.node, SizeNode) else value
 
 
 def from_torch(value: Any) -> Any:

@@ -23,6 +23,7 @@ from smelt.graph.meta import TensorMeta, extent, meta_of
 from smelt.graph.place import Layout, Place, PlacedTensor, Step, Storage, layout_for, layout_of
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.symint import Ratio, from_torch, has_symint, to_torch
+from smelt.graph.unbacked import NEED_ELEMENTS, current, expect_elements, measure, read_scalar
 from smelt.shapes.size import Size
 
 aten = torch.ops.aten
@@ -219,6 +220,8 @@ def _ordinary(
     about = _ABOUT_SIZES.get(func)
     if about is not None:
         return about(args[0].place.layout, *args[1:])
+    if func in NEED_ELEMENTS and args[0].place.layout.val.symbolic:
+        expect_elements(func, args, kwargs)
     answer = answer_for(func, args, kwargs)
     if info.kind is Kind.PURE:
         if info.silent:
@@ -408,8 +411,50 @@ def _scalar(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], re
         known = known_value(value)
         if known is not None:
             return known.item()
-        raise depends_on_values("reading a tensor as a Python number (.item(), bool(), int(), float())")
+        return read_scalar(value, "reading a tensor as a Python number (.item(), bool(), int(), float())")
     return value.item()
+
+
+def _measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """As many rows as values tell."""
+    args, kwargs = _as_traced(args, kwargs, recorder)
+    measured = measure(func, args, kwargs)
+    out = _fresh(measured.answer)
+    if recorder is not None:
+        recorder.pure(func, args, kwargs, measured.answer, out)
+    if measured.new:
+        current(f"{func}").measured(measured.rows, out if measured.shows is None else out[measured.shows], 0)
+    return out
+
+
+def _select_masked(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    tensor, mask = propagate(aten.broadcast_tensors.default, (list(args),), {}, recorder)
+    return propagate(aten.index.Tensor, (tensor, [mask]), kwargs, recorder)
+
+
+def _index(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """A mask among the indices stands for the places where it is true."""
+    indices = list(_as_traced(tuple(args[1]), {}, recorder)[0])
+    if any(map(_is_mask, indices)) and _rows_count(args):
+        current(f"{func}")
+        args = (args[0], [place for index in indices for place in _places(index, recorder)], *args[2:])
+    return _ordinary(func, op_info(func), args, kwargs, recorder)
+
+
+def _is_mask(index: Any) -> bool:
+    return type(index) is TraceTensor and index.dtype in (torch.bool, torch.uint8)
+
+
+def _rows_count(args: Sequence[Any]) -> bool:
+    """Whether the call needs to know how many elements a mask chooses: one number may be written to all of them."""
+    return len(args) < 3 or not isinstance(args[2], torch.Tensor) or args[2].ndim > 0
+
+
+def _places(index: Any, recorder: Recorder | None) -> list[Any]:
+    if not _is_mask(index):
+        return [index]
+    found = propagate(aten.nonzero.default, (index,), {}, recorder)
+    return [propagate(aten.select.int, (found, 1, d), {}, recorder) for d in range(index.ndim)]
 
 
 def _on_real(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
@@ -444,9 +489,9 @@ def _unknown_shape(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def _repeats(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """As many indices as `output_size` says, or as nobody knows."""
+    """As many indices as `output_size` says, or as values tell."""
     if kwargs.get("output_size") is None:
-        raise depends_on_values(f"{func}")
+        return _measure(func, args, kwargs, recorder)
     return _ordinary(func, op_info(func), args, kwargs, recorder)
 
 
@@ -515,11 +560,15 @@ _SPECIAL: dict[OpOverload, Rule] = {
     aten.is_pinned.default: _no,
     aten.is_same_size.default: _same_size,
     aten._has_same_storage_numel.default: _same_storage,
-    aten.nonzero.default: _unknown_shape,
-    aten.masked_select.default: _unknown_shape,
-    aten._unique2.default: _unknown_shape,
-    aten.unique_consecutive.default: _unknown_shape,
-    aten.unique_dim.default: _unknown_shape,
+    aten.nonzero.default: _measure,
+    aten._unique2.default: _measure,
+    aten.unique_consecutive.default: _measure,
+    aten.unique_dim.default: _measure,
+    aten.masked_select.default: _select_masked,
+    aten.index.Tensor: _index,
+    aten.index_put.default: _index,
+    aten.index_put_.default: _index,
+    aten._index_put_impl_.default: _index,
     aten.repeat_interleave.Tensor: _repeats,
     aten.equal.default: _unknown_shape,
 }

@@ -50,7 +50,7 @@ def lower(gm: fx.GraphModule) -> LoopProgram:
                 nodes[node.name] = _constant(gm, node)
             case "call_function":
                 lowered = _lower_call(node)
-                if isinstance(lowered, Extern) and _is_random(node.target):
+                if isinstance(lowered, Extern) and is_random(node.target):
                     lowered, drawn = _after(lowered, drawn), lowered.name
                 nodes |= {n.name: n for n in _widened(lowered)}
             case "output":
@@ -89,7 +89,7 @@ def settled(value: Any) -> Any:
     return value
 
 
-def _is_random(target: Any) -> bool:
+def is_random(target: Any) -> bool:
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 

@@ -25,7 +25,7 @@ from smelt.prims.dtypes import PLAIN
 from smelt.prims.registry import DECOMPOSITIONS, Lowering
 from smelt.prims.rules import FAMILIES
 from smelt.prims.table import PRIMS, Prim
-from smelt.shapes.size import same_all
+from smelt.shapes.size import as_symbol, same_all
 
 _ALIASING = frozenset(
     {
@@ -118,7 +118,11 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any]) -> Any:
         if value is not NotImplemented:
             _check(node, value, result)
             return value
-    return p.call(target, _listed(args), {k: _listed(v, False) for k, v in kwargs.items()}, result)
+    value = p.call(target, _listed(args), {k: _listed(v, False) for k, v in kwargs.items()}, result)
+    symbol = as_symbol(result)
+    if symbol is not None:  # a number that the program reads: later sizes are expressions over its name
+        value._rename(symbol.name)
+    return value
 
 
 def _named_p(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -194,6 +198,8 @@ def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
 def _lay_out(value: Node, meta: TensorMeta) -> None:
     """Give an output the strides that the joint graph promised the caller; prims only propose some."""
     own = value.meta["val"]
+    if not isinstance(own, TensorMeta):
+        return
     if value.op != "call_function" or same_all(own.stride, meta.stride) or not is_dense(meta.shape, meta.stride):
         return
     value.meta["val"] = made = replace(own, stride=meta.stride)

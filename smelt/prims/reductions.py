@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -36,10 +37,25 @@ def _each(reduce: Callable[..., Tensor]) -> Callable[[Tensor, Shape], Tensor]:
     return reference
 
 
+def _extremum(reduce: Callable[..., Tensor], lowest: bool) -> Callable[[Tensor, Shape], Tensor]:
+    """Of nothing it is the bound that loses to every element, as in kernels; that eager refuses is checked before."""
+
+    def reference(x: Tensor, dims: Shape) -> Tensor:
+        if all(x.shape[d] for d in dims):
+            return reduce(x, dims)
+        if x.dtype.is_floating_point:
+            bound = -math.inf if lowest else math.inf
+        else:
+            bound = torch.iinfo(x.dtype).min if lowest else torch.iinfo(x.dtype).max
+        return x.new_full(_without(tuple(x.shape), dims), bound)
+
+    return reference
+
+
 _reduction("sum", lambda x, dims: torch.sum(x, dims, dtype=x.dtype))
 _reduction("prod", _each(lambda x, d: torch.prod(x, d, dtype=x.dtype)))
-_reduction("amax", torch.amax)  # NaN wins
-_reduction("amin", torch.amin)
+_reduction("amax", _extremum(torch.amax, True))  # NaN wins
+_reduction("amin", _extremum(torch.amin, False))
 _reduction("any", _each(torch.any), torch.bool)
 _reduction("all", _each(torch.all), torch.bool)
 

@@ -67,8 +67,13 @@ def rounded(number: Number, dtype: torch.dtype) -> Number:
 # -- identities of binary prims: (builder, x, y) with at most one number among x and y
 
 
+def _is(value: Any, number: int) -> bool:
+    """Whether an operand is that number for all sizes."""
+    return not isinstance(value, (Node, Size)) and bool(value == number)
+
+
 def _add(p: Builder, x: Any, y: Any) -> Any:
-    if y == 0 and not isinstance(y, Node):
+    if _is(y, 0):
         return x
     if isinstance(y, Node) and y.target is NEG:
         return p.sub(x, operands(y)[0])
@@ -77,14 +82,14 @@ def _add(p: Builder, x: Any, y: Any) -> Any:
 
 def _sub(p: Builder, x: Any, y: Any) -> Any:
     if not isinstance(y, Node):
-        return x if y == 0 else None
-    if x == 0 and not isinstance(x, Node):
+        return x if _is(y, 0) else None
+    if _is(x, 0):
         return None if y.meta["val"].dtype.is_floating_point else p.neg(y)
     return p.add(x, operands(y)[0]) if y.target is NEG else None
 
 
 def _mul(p: Builder, x: Any, y: Any) -> Any:
-    if isinstance(y, Node):
+    if isinstance(y, (Node, Size)):
         return None
     return x if y == 1 else p.neg(x) if y == -1 else _scaled_mask(p, x, y)
 
@@ -100,7 +105,9 @@ def _scaled_mask(p: Builder, x: Any, factor: Number) -> Any:
 
 def _div(p: Builder, x: Any, y: Any) -> Any:
     if isinstance(y, Node):
-        return p.reciprocal(y) if x == 1 else None
+        return p.reciprocal(y) if _is(x, 1) else None
+    if isinstance(y, Size):
+        return None
     if y == 1:
         return x
     if y != 0 and (mask := _scaled_mask(p, x, 1 / rounded(y, x.meta["val"].dtype))) is not None:
@@ -133,7 +140,7 @@ def _pow(p: Builder, x: Any, y: Any) -> Any:
 
 
 def _floor_div(p: Builder, x: Any, y: Any) -> Any:
-    return x if y == 1 and not isinstance(y, Node) and x.meta["val"].dtype in INTEGERS else None
+    return x if _is(y, 1) and x.meta["val"].dtype in INTEGERS else None
 
 
 def _logical_and(p: Builder, x: Any, y: Any) -> Any:

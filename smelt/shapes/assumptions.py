@@ -10,7 +10,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from smelt.base.errors import SmeltError, SpecializationError
 from smelt.shapes.real import Real, evaluate_real, real_text
@@ -20,6 +20,7 @@ from smelt.shapes.size import (
     Factor,
     IntLike,
     Modulo,
+    Monomial,
     Size,
     Symbol,
     evaluate,
@@ -35,6 +36,9 @@ from smelt.shapes.size import (
     symbols,
     text,
 )
+from smelt.shapes.unbacked import Origin, Unsettled, is_unbacked, numbers_in, unsettled, usually
+
+_KEEP = "keep it in tensors until after the graph, or read it outside of the compiled function"
 
 _serials = itertools.count()
 """Tells the symbols of different graphs apart."""
@@ -51,8 +55,8 @@ class Assumed(NamedTuple):
     def __str__(self) -> str:
         return f"{text(self.left)} {self.sign} {text(self.right)}"
 
-    def holds(self, values: Mapping[Symbol, int]) -> bool:
-        """Whether it is true for given values of the symbols."""
+    def holds(self, values: Any) -> bool:
+        """Whether it is true for given values of the symbols (a mapping)."""
         a, b = evaluate(self.left, values), evaluate(self.right, values)
         match self.sign:
             case "==":
@@ -103,6 +107,9 @@ class Assumptions:
         kept: symbols that the user marked as dynamic: to pin one is an error.
         tightened: counts what became known about ranges.
         refused: that error, once it was raised; whoever caught it on the way must not hide it.
+        expects: told of each fact that compiled code is to check, with the text and class of the error.
+        small_is_usual: sizes of 0 and 1 that only values tell are no special case: PyTorch's derivative formulas run.
+        unsettled: the same for a question about a number that only values tell.
     """
 
     def __init__(self, where: Callable[[], str] | None = None) -> None:
@@ -112,6 +119,9 @@ class Assumptions:
         self.where = where or (lambda: "")
         self.kept: set[Symbol] = set()
         self.refused: SpecializationError | None = None
+        self.unsettled: Unsettled | None = None
+        self.small_is_usual = False
+        self.expects: Callable[[Assumed, str, str], None] | None = None
         self.serial = next(_serials)
         self.tightened = 0
         self._answers: dict[tuple[str, str], bool] = {}
@@ -143,8 +153,45 @@ class Assumptions:
         self._reals += 1
         return Real(None, (), self, f"f{self._reals - 1}", value)
 
+    def unbacked(self, origin: Origin, low: int, high: Bound) -> Size:
+        """A new symbol that only the values of a tensor tell. It is within `low` and `high`."""
+        guess = _GUESS if high is None else min(_GUESS, -(-high // 2))
+        symbol = Symbol(f"u{len(self.symbols)}", max(low, guess), self, low, high, origin)
+        self.symbols.append(symbol)
+        return of_factor(symbol)
+
+    def unbacked_real(self, origin: Origin) -> Real:
+        """A new floating-point number that only the value of a tensor tells."""
+        self._reals += 1
+        return Real(None, (), self, f"f{self._reals - 1}", 0.5, origin)
+
+    def refuse(self, asked: str, *values: Any, hint: str = _KEEP) -> NoReturn:
+        """Nobody can tell.
+
+        Raises:
+            Unsettled: always.
+        """
+        numbers = [number for value in values for number in numbers_in(value)]
+        error = unsettled(asked, numbers, self.where(), hint)
+        self.unsettled = self.unsettled or error
+        raise error
+
+    def may_compute(self, compute: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Whether a graph may compute with floats that values tell: Python raises where tensors give inf or nan.
+
+        Raises:
+            Unsettled: it may not.
+        """
+        if not is_unbacked(*args) or compute in _NEVER_RAISE:
+            return
+        if compute is operator.truediv and isinstance(args[1], (int, float)) and args[1] != 0:
+            return
+        self.refuse(f"{compute.__name__} of {', '.join(map(real_text, args))}", *args)
+
     def decide_real(self, sign: str, a: Any, b: Any) -> bool:
         """Whether a comparison holds for the example; from now on it has to."""
+        if is_unbacked(a, b):
+            self.refuse(f"{real_text(a)} {sign} {real_text(b)}", a, b)
         left, right = (v.hint if isinstance(v, Real) else hint(v) for v in (a, b))
         fact = AssumedReal(sign, a, b, bool(_COMPARISONS[sign](left, right)), self.where())
         if str(fact) not in self._asked:
@@ -154,6 +201,8 @@ class Assumptions:
 
     def pin_real(self, value: Real) -> float:
         """The example's value as a plain number: from now on it has to be that."""
+        if is_unbacked(value):
+            self.refuse(f"the value of {value}", value)
         number = float(value.hint)
         self.decide_real("==", value, value if number != number else number)  # nan is what does not equal itself
         return number
@@ -163,6 +212,8 @@ class Assumptions:
         known = self.prove(sign, a, b)
         if known is not None:
             return known
+        if is_unbacked(a, b):
+            return self._usual(sign, b - a) if self.small_is_usual else self._refuse_question(sign, a, b)
         difference = _reduced(self.simplify(b - a))
         answer = hint(difference) > 0 if sign == "<" else hint(difference) == 0
         self._answers[_question(sign, difference)] = answer
@@ -219,6 +270,8 @@ class Assumptions:
         simple = self.simplify(value)
         if not isinstance(simple, Size):
             return simple
+        if is_unbacked(simple):
+            self.refuse(f"the value of {simple}", simple)
         number = hint(simple)
         self.decide("==", simple, number)
         return number
@@ -244,6 +297,42 @@ class Assumptions:
             self._tighten(self.simplify(b - a) if sign == "<" else self.simplify(a - b), 1 if sign == "<" else 0)
         self.assumed.append(fact)
 
+    def _usual(self, sign: str, difference: IntLike) -> bool:
+        """The answer for sizes of 2 and more, where derivative formulas ask for a shorter way around 0 and 1."""
+        if usually(difference, 1, 2):
+            return sign == "<"
+        if usually(-difference, 0 if sign == "<" else 1, 2):
+            return False
+        return self._refuse_question(sign, 0, difference)
+
+    def _refuse_question(self, sign: str, a: IntLike, b: IntLike) -> NoReturn:
+        asked, opposite = (f"{text(a)} {s} {text(b)}" for s in (sign, {"<": ">=", "==": "!="}[sign]))
+        hint = f"say before it what always holds: torch._check({asked}), or torch._check({opposite}), for these numbers"
+        self.refuse(asked, a, b, hint=hint)
+
+    def expect(self, fact: Assumed, text: str, error: str) -> None:
+        """Take a fact about values for granted, because compiled code raises an error where it is wrong."""
+        if self.expects is not None:
+            self.expects(fact, text, error)
+        self.learn(fact)
+
+    def learn(self, fact: Assumed) -> None:
+        """`fact` holds because compiled code checks it: no guard needs to."""
+        difference = self.simplify(fact.right - fact.left)
+        if not fact.holds(_Guesses()):
+            _guess_again(difference, {"==": 0, "!=": 1, "<": 1}.get(fact.sign, 0), fact.sign == ">=")
+        match fact.sign:
+            case "==":
+                self._answers[_question("==", _reduced(difference))] = True
+                self._learn(difference)
+            case "!=":
+                self._answers[_question("==", _reduced(difference))] = False
+            case "<":
+                self._tighten(difference, 1)
+            case _:
+                self._tighten(-difference, 0)
+        self.tightened += 1
+
     def _refuse_pinned(self, fact: Assumed) -> None:
         """A size that the user marked dynamic must not become a number (or another size's value)."""
         difference = self.simplify(fact.right - fact.left)
@@ -262,13 +351,13 @@ class Assumptions:
         if not isinstance(difference, Size):
             return
         unit = math.gcd(*(c for _, c in difference.terms))
-        for monomial, c in reversed(difference.terms):
+        for monomial, c in sorted(reversed(difference.terms), key=_tells_least):
             if len(monomial) != 1 or abs(c) != unit:
                 continue
             factor = monomial[0]
             rest = make({m: -d // c for m, d in difference.terms if m != monomial})
-            if factor in _factors(rest):
-                continue
+            if factor in _factors(rest) or (is_unbacked(rest) and not is_unbacked(of_factor(factor))):
+                continue  # what an input shows is not said by what values tell
             single = {factor: rest}
             self._values = {f: substitute(v, single) for f, v in self._values.items()} | single
             return
@@ -291,6 +380,35 @@ class Assumptions:
             factor.low = max(factor.low, bound)
         elif isinstance(factor, Symbol):
             factor.high = bound if factor.high is None else min(factor.high, bound)
+
+
+def _tells_least(term: tuple[Monomial, int]) -> bool:
+    """Sorts numbers that only values tell before all others: an equality replaces them."""
+    return not (len(term[0]) == 1 and is_unbacked(of_factor(term[0][0])))
+
+
+class _Guesses:
+    """The values of symbols in the example."""
+
+    def __getitem__(self, symbol: Symbol) -> int:
+        return symbol.hint
+
+
+def _guess_again(difference: IntLike, least: int, below: bool) -> None:
+    """Give a number that only values tell another example: with it `difference` is `least` (`below`: its negative)."""
+    wanted = -least if below else least
+    for monomial, c in difference.terms if isinstance(difference, Size) else ():
+        symbol = monomial[0] if len(monomial) == 1 else None
+        if abs(c) == 1 and isinstance(symbol, Symbol) and symbol.origin is not None:
+            symbol.hint += c * (wanted - hint(difference))
+            return
+
+
+_GUESS = 1024
+"""The example of a number without one, for estimates of work."""
+
+_NEVER_RAISE = frozenset({operator.add, operator.sub, operator.mul, operator.neg, operator.abs, float})
+"""What Python's floats compute for all values as tensors do."""
 
 
 def _reduced(difference: IntLike) -> IntLike:

@@ -15,6 +15,7 @@ from smelt.shapes.size import Size, evaluate, hint, key, symbols, text
 
 if TYPE_CHECKING:
     from smelt.shapes.assumptions import Assumptions
+    from smelt.shapes.unbacked import Origin
 
 _SIGNS = {
     operator.add: "({} + {})",
@@ -38,9 +39,10 @@ class Real:
         hint: the value in the example.
         owner: the assumptions that answer questions about it.
         key: identity as text.
+        origin: of a leaf that only the value of a tensor tells: where it is read (see `unbacked`).
     """
 
-    __slots__ = ("compute", "args", "name", "hint", "owner", "key")
+    __slots__ = ("compute", "args", "name", "hint", "owner", "key", "origin")
 
     def __init__(
         self,
@@ -49,8 +51,9 @@ class Real:
         owner: Assumptions,
         name: str = "",
         value: Any = 0,
+        origin: Origin | None = None,
     ) -> None:
-        self.compute, self.args, self.owner, self.name = compute, args, owner, name
+        self.compute, self.args, self.owner, self.name, self.origin = compute, args, owner, name, origin
         self.hint: Any = value if compute is None else compute(*map(_hint, args))
         self.key = f"{name}@{owner.serial}" if compute is None else _SIGNS[compute].format(*map(_key, args))
 
@@ -141,6 +144,7 @@ def make(compute: Callable[..., Any], *args: Any) -> Any:
         return compute(*args)
     if not all(isinstance(a, (Real, Size, int, float)) for a in args):
         return NotImplemented
+    owner.may_compute(compute, args)
     return Real(compute, args, owner)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 if TYPE_CHECKING:
     from smelt.shapes.assumptions import Assumptions
+    from smelt.shapes.unbacked import Origin
 
 IntLike: TypeAlias = Union[int, "Size"]
 Monomial: TypeAlias = "tuple[Factor, ...]"
@@ -53,13 +54,19 @@ class Factor:
 
 
 class Symbol(Factor):
-    """A number that is known when the compiled code runs. Made by `Assumptions.symbol`."""
+    """A number that is known when the compiled code runs. Made by `Assumptions.symbol`.
 
-    __slots__ = ("name", "low", "high")
+    Attributes:
+        origin: where it is read, when only the values of a tensor tell it (see `unbacked`); the hint is then a guess.
+    """
 
-    def __init__(self, name: str, hint: int, owner: Assumptions, low: int, high: Bound) -> None:
+    __slots__ = ("name", "low", "high", "origin")
+
+    def __init__(
+        self, name: str, hint: int, owner: Assumptions, low: int, high: Bound, origin: Origin | None = None
+    ) -> None:
         super().__init__(f"{name}@{owner.serial}", hint, owner)
-        self.name, self.low, self.high = name, low, high
+        self.name, self.low, self.high, self.origin = name, low, high, origin
 
     def __repr__(self) -> str:
         return self.name
@@ -337,7 +344,7 @@ def substitute_names(source: str, names: Mapping[str, str]) -> str:
     return _NAME.sub(lambda found: names.get(found.group(), found.group()), source)
 
 
-_NAME = re.compile(r"\b[fs]\d+\b")
+_NAME = re.compile(r"\b[fsu]\d+\b")
 
 
 def hint(value: IntLike) -> int:

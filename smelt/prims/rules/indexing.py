@@ -21,7 +21,7 @@ from smelt.prims.registry import (
     shape_of,
 )
 from smelt.prims.rules.elementwise import select
-from smelt.shapes.size import same, same_all
+from smelt.shapes.size import Size, lowest, same, same_all
 
 Indices = Sequence[Node | None]
 
@@ -183,8 +183,11 @@ def put(p: Lowering, x: Node, index: Node, source: Node, accumulate: bool = Fals
 def masked_scatter(p: Lowering, x: Node, mask: Node, source: Node) -> Any:
     """The n-th kept element takes the n-th element of source: its place is a running count of the mask."""
     size, available = math.prod(p.out.shape), math.prod(shape_of(source))
-    if not size or not available:
+    if same(size, 0) or same(available, 0):
         return NotImplemented
+    if isinstance(available, Size) and lowest(available) == 0:  # some element is read also where none is taken
+        source = p.cat((p.reshape(source, (available,)), p.full((1,), 0, dtype_of(source), device_of(source))), 0)
+        available = available + 1
     x, mask = p.broadcast(x, p.out.shape), p.reshape(p.broadcast(mask, p.out.shape), (size,))
     place = p.sub(p.cumsum(p.convert(mask, torch.int64), 0), 1)
     place = p.minimum(p.maximum(place, 0), available - 1)

@@ -1,0 +1,246 @@
+"""Reading values in a trace: `.item()`, `nonzero` and their kind give numbers that only the compiled code will know.
+
+Who traces says with `reading(numbers)` that reads are possible and keeps the numbers; without it the operators need
+values that nobody has (`DataDependent`).
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.graph.answers import depends_on_values
+from smelt.graph.layouts import fresh, given, val_of
+from smelt.graph.place import PlacedTensor
+from smelt.graph.question import Question, compare
+from smelt.graph.symint import SizeNode
+from smelt.shapes.assumptions import Assumed, Assumptions
+from smelt.shapes.real import Real
+from smelt.shapes.size import IntLike, Size, bounds
+from smelt.shapes.unbacked import LOWEST, Origin
+
+aten = torch.ops.aten
+
+
+class Numbers(Protocol):
+    """The numbers that one trace reads. Equal reads of equal values give one number."""
+
+    known: dict[Hashable, Any]
+
+    @property
+    def owner(self) -> Assumptions:
+        """Whose symbols they are."""
+
+    def identity(self, tensor: Any) -> Hashable:
+        """What two tensors share when they hold the same values."""
+
+    def origin(self) -> Origin:
+        """Where the program is."""
+
+    def read(self, number: Size | Real, tensor: Any) -> None:
+        """`number` is new: the value of `tensor`."""
+
+    def measured(self, number: Size, tensor: Any, dim: int) -> None:
+        """`number` is new: the size of dimension `dim` of `tensor`."""
+
+
+_thread = threading.local()
+
+
+@contextmanager
+def reading(numbers: Numbers | None) -> Iterator[None]:
+    """Inside, operators may read values."""
+    before = getattr(_thread, "numbers", None)
+    _thread.numbers = numbers
+    try:
+        yield
+    finally:
+        _thread.numbers = before
+
+
+def current(what: str) -> Any:
+    """Who keeps the numbers that are read now.
+
+    Raises:
+        DataDependent: nobody.
+    """
+    numbers = getattr(_thread, "numbers", None)
+    if numbers is None:
+        raise depends_on_values(what)
+    return numbers
+
+
+# -- reads ---------------------------------------------------------------------------------------------------------
+
+
+def read_scalar(tensor: PlacedTensor, what: str) -> Size | Real:
+    """The value of a tensor of one element as a number."""
+    val = tensor.place.layout.val
+    numbers = current(what)
+    if val.dtype is torch.bool or val.dtype.is_complex:
+        raise depends_on_values(what)
+    key = ("value", numbers.identity(tensor))
+    known = numbers.known.get(key)
+    if known is None:
+        if val.dtype.is_floating_point:
+            known = numbers.owner.unbacked_real(numbers.origin())
+        else:
+            info = torch.iinfo(val.dtype)
+            low, high = (LOWEST, None) if val.dtype is torch.int64 else (info.min, info.max)
+            known = numbers.owner.unbacked(numbers.origin(), low, high)
+        numbers.known[key] = known
+        numbers.read(known, tensor)
+    return known
+
+
+class Measured(NamedTuple):
+    """The answer of an operator that makes as many rows as values tell.
+
+    Attributes:
+        answer: layouts, as of any operator.
+        shows: which of its results has `rows` rows; None: the only result.
+        new: nobody asked for this count before.
+    """
+
+    answer: Any
+    shows: int | None
+    rows: Size
+    new: bool
+
+
+def measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Measured:
+    """The answer of an operator of `MEASURED`.
+
+    Raises:
+        DataDependent: nobody reads values now.
+    """
+    return MEASURED[func](func, given(func, args, kwargs))
+
+
+def _count(func: OpOverload, key: Hashable, tensor: Any, low: int, high: IntLike | None) -> tuple[Size, bool]:
+    """A number of rows, and whether it is new."""
+    numbers = current(f"{func}")
+    key = (key, numbers.identity(tensor))
+    known = numbers.known.get(key)
+    if known is not None:
+        return known, False
+    top = None if high is None else bounds(high)[1]
+    number = numbers.known[key] = numbers.owner.unbacked(numbers.origin(), low, top)
+    if isinstance(high, Size):
+        numbers.owner.learn(Assumed(">=", high, number, ""))
+    return number, True
+
+
+def _nonzero(func: OpOverload, given: dict[str, Any]) -> Measured:
+    val = val_of(given["self"])
+    count, new = _count(func, "nonzero", given["self"], 0, val.numel)
+    stride = (1, count) if val.ndim else (1, 1)  # eager makes a row for each dimension, and transposes
+    return Measured(fresh(val, (count, val.ndim), torch.int64, stride), None, count, new)
+
+
+def _unique(func: OpOverload, given: dict[str, Any]) -> Measured:
+    val, dim = val_of(given["self"]), given.get("dim")
+    if dim not in (None, 0) or (dim == 0 and func is aten.unique_consecutive.default):
+        raise depends_on_values(f"{func}")
+    length = val.numel if dim is None else val.shape[0]
+    low = 0 if isinstance(length, Size) or length == 0 else 1
+    count, new = _count(func, (str(func).split("_")[1], dim), given["self"], low, length)
+    rows: Sequence[IntLike] = (count,) if dim is None else (count, *val.shape[1:])
+    places: Sequence[IntLike] = val.shape if dim is None else (length,)
+    counts: Sequence[IntLike] = (count,)
+    if dim is None:  # the other results are empty unless asked for
+        places = places if given["return_inverse"] else (0,)
+        counts = counts if given["return_counts"] else (0,)
+    answer = (fresh(val, rows), fresh(val, places, torch.int64), fresh(val, counts, torch.int64))
+    return Measured(answer, 0, count, new)
+
+
+def _repeats(func: OpOverload, given: dict[str, Any]) -> Measured:
+    val = val_of(given["repeats"])
+    if given["output_size"] is not None:
+        raise AssertionError("the number of repeats is known")
+    count, new = _count(func, "repeats", given["repeats"], 0, None)
+    return Measured(fresh(val, (count,)), None, count, new)
+
+
+MEASURED: dict[OpOverload, Callable[[OpOverload, dict[str, Any]], Measured]] = {
+    aten.nonzero.default: _nonzero,
+    aten._unique2.default: _unique,
+    aten.unique_consecutive.default: _unique,
+    aten.unique_dim.default: _unique,
+    aten.repeat_interleave.Tensor: _repeats,
+}
+"""Operators whose results have as many rows as values tell."""
+
+
+# -- facts ---------------------------------------------------------------------------------------------------------
+
+
+def expect_elements(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """An extremum of nothing is an error in eager, so compiled code checks that there is something."""
+    values = given(func, args, kwargs)
+    val = val_of(values["self"])
+    dim = values.get("dim")
+    dims = range(val.ndim) if dim is None or dim == [] else dim if isinstance(dim, (list, tuple)) else [dim]
+    for size in (val.shape[d] for d in dims if val.ndim):
+        question = compare("<", size, 1, True)
+        if isinstance(question, Question):
+            question.expect(f"{func}: the dimension to reduce has no elements", "IndexError")
+
+
+NEED_ELEMENTS = frozenset(
+    getattr(getattr(aten, name), overload)
+    for name, overloads in {
+        "amax": ["default"],
+        "amin": ["default"],
+        "aminmax": ["default"],
+        "argmax": ["default"],
+        "argmin": ["default"],
+        "max": ["default", "dim"],
+        "min": ["default", "dim"],
+        "median": ["default", "dim"],
+        "mode": ["default"],
+        "kthvalue": ["default"],
+    }.items()
+    for overload in overloads
+)
+"""Operators that raise an error for a dimension without elements."""
+
+
+def require(cond: Any, text: str, error: str = "RuntimeError") -> None:
+    """`torch._check(cond, lambda: text)` as a graph holds it, which may be a symbolic condition.
+
+    Raises:
+        Exception: of the class named `error`; the condition is wrong.
+    """
+    question = cond.node.value if isinstance(cond, torch.SymBool) and isinstance(cond.node, SizeNode) else cond
+    if isinstance(question, Question) and question.expect(text, error):
+        return
+    if not cond:
+        raise getattr(builtins, error)(text)
+
+
+def holds(left: int, sign: str, right: int, text: str, error: str) -> int:
+    """A fact as compiled code checks it.
+
+    Raises:
+        Exception: of the class named `error`; it is wrong.
+    """
+    if not _HOLDS[sign](left, right):
+        raise getattr(builtins, error)(text)
+    return 0
+
+
+_HOLDS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">=": operator.ge,
+}

@@ -1,0 +1,202 @@
+"""Prim graph in; its parts out, where the program reads numbers from tensors on its way.
+
+A buffer can be made when its size is known. So the graph is cut by levels: part 0 is all that needs no such number; the
+host program then reads the numbers that part 0 gives, part 1 is all that needs these, and so on. Each part is a graph
+like any other, with the numbers among its inputs.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
+from smelt.graph.module import GraphModule
+from smelt.graph.unbacked import holds
+from smelt.loops.lower import is_random, settled
+from smelt.prims.table import Kind, Prim
+from smelt.shapes.size import Size, Symbol, as_symbol, of_factor, symbols
+
+aten = torch.ops.aten
+
+_READS = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
+_FREE = frozenset({Kind.VIEW, Kind.CREATION})
+"""Computed where they are used rather than handed on in memory."""
+
+
+@dataclass
+class Part:
+    """What the host does by itself, then a graph.
+
+    Attributes:
+        host: nodes that the host runs first, in order: reads, their items, checks.
+        module: the graph; None: there is nothing to compute.
+        inputs: nodes of the whole graph that are its tensors.
+        symbols: the numbers that follow them.
+        outputs: nodes of the whole graph that it makes.
+    """
+
+    host: list[fx.Node] = field(default_factory=list)
+    module: fx.GraphModule | None = None
+    inputs: list[fx.Node] = field(default_factory=list)
+    symbols: list[Symbol] = field(default_factory=list)
+    outputs: list[fx.Node] = field(default_factory=list)
+
+
+@dataclass
+class Chain:
+    """The parts of a graph in order. `names` holds the symbols that reads make, by node."""
+
+    inputs: list[fx.Node]
+    parts: list[Part]
+    results: tuple[Any, ...]
+
+
+def split_at_reads(gm: fx.GraphModule) -> Chain | None:
+    """The parts of a graph; None when it reads no numbers."""
+    if not any(map(_is_read, gm.graph.nodes)):
+        return None
+    return _Split(gm).chain()
+
+
+def _is_read(node: fx.Node) -> bool:
+    target = node.target
+    return node.op == "call_function" and isinstance(target, OpOverload) and not _READS.isdisjoint(target.tags)
+
+
+class _Split:
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self.gm = gm
+        self.nodes: list[fx.Node] = list(gm.graph.nodes)
+        output = self.nodes.pop()
+        self.results: tuple[Any, ...] = tuple(output.args[0])  # type: ignore[arg-type]
+        self.promised: dict[fx.Node, Any] = {}
+        for node, meta in zip(self.results, output.meta["val"], strict=True):
+            if isinstance(node, fx.Node) and isinstance(meta, TensorMeta):
+                self.promised.setdefault(node, meta)
+        self.level: dict[fx.Node, int] = {}
+        self.symbol_level: dict[Symbol, int] = {}
+        self.on_host: dict[fx.Node, int] = {}
+        self.inputs = [n for n in self.nodes if n.op == "placeholder"]
+        self.place()
+
+    # -- levels ---------------------------------------------------------------------------------------------------
+
+    def place(self) -> None:
+        """Which part computes each node, and before which part the host runs what it runs."""
+        drawn = 0
+        for node in self.nodes:
+            if node.op in ("placeholder", "get_attr"):
+                self.level[node] = 0
+                continue
+            level = max((self.level[n] for n in node.all_input_nodes), default=0)
+            level = max([level, *(self.symbol_level.get(s, 0) for s in _symbols_of(node))])
+            if _is_read(node):
+                level += 1
+            elif is_random(node.target):  # numbers are drawn in the program's order
+                level = drawn = max(level, drawn)
+            number = as_symbol(node.meta["val"])
+            if number is not None:
+                self.symbol_level[number] = level
+            items = node.target is operator.getitem and node.args[0] in self.on_host
+            if _is_read(node) or number is not None or items or node.target is holds:
+                self.on_host[node] = level
+            self.level[node] = level
+
+    # -- parts ----------------------------------------------------------------------------------------------------
+
+    def chain(self) -> Chain:
+        parts = [Part() for _ in range(max(self.level.values()) + 1)]
+        for node, level in self.on_host.items():
+            parts[level].host.append(node)
+        wanted = [r for r in self.results if isinstance(r, fx.Node)]
+        wanted += [n for node in self.on_host for n in node.all_input_nodes]
+        for level in reversed(range(len(parts))):
+            self.build(parts[level], level, wanted)
+            wanted += parts[level].inputs
+        return Chain(self.inputs, parts, self.results)
+
+    def computed(self, node: fx.Node) -> bool:
+        """Whether a part makes the node's value."""
+        return node.op != "placeholder" and node not in self.on_host
+
+    def build(self, part: Part, level: int, wanted: Iterable[fx.Node]) -> None:
+        """The graph that makes what is wanted of this level."""
+        part.outputs = [n for n in dict.fromkeys(wanted) if self.computed(n) and self.level[n] == level]
+        if not part.outputs:
+            return
+        inside, given = self.needed(part.outputs, level)
+        part.inputs = [n for n in self.nodes if n in given]
+        metas = tuple(self.meta(n) for n in part.outputs)
+        seen = [self.meta(n) for n in part.inputs] + [n.meta["val"] for n in inside] + [n.args for n in inside]
+        known = dict.fromkeys(s for value in (*seen, *metas) for s in _symbols_in(settled(value)))
+        part.symbols = list(known)
+        graph = fx.Graph()
+        env: dict[fx.Node, fx.Node] = {}
+        for node in part.inputs:
+            env[node] = graph.create_node("placeholder", node.name, (), {}, node.name)
+            env[node].meta = {**node.meta, "val": self.meta(node)}
+        for symbol in part.symbols:
+            graph.create_node("placeholder", symbol.name, (), {}, symbol.name).meta["val"] = of_factor(symbol)
+        for node in inside:
+            env[node] = graph.node_copy(node, env.__getitem__)
+        out = graph.output(tuple(env[n] for n in part.outputs))
+        out.meta["val"] = metas
+        part.module = GraphModule(self.gm, graph)
+
+    def needed(self, outputs: Iterable[fx.Node], level: int) -> tuple[list[fx.Node], set[fx.Node]]:
+        """The nodes to compute, in order, and those that are there already."""
+        inside: set[fx.Node] = set()
+        given: set[fx.Node] = set()
+        waiting = list(outputs)
+        while waiting:
+            node = waiting.pop()
+            if node in inside or node in given or isinstance(node.meta["val"], Size):
+                continue
+            if self.computed(node) and (self.level[node] == level or _is_free(node)):
+                inside.add(node)
+                waiting.extend(node.all_input_nodes)
+            else:
+                given.add(node)
+        return [n for n in self.nodes if n in inside], given
+
+    def meta(self, node: fx.Node) -> TensorMeta:
+        """The layout in which a value is handed on."""
+        own = self.promised.get(node, node.meta["val"]) if self.computed(node) else node.meta["val"]
+        if node.op == "placeholder" or node in self.on_host or is_dense(own.shape, own.stride):
+            return own
+        return replace(own, stride=contiguous_stride(own.shape))
+
+
+def _is_free(node: fx.Node) -> bool:
+    return node.op == "get_attr" or (isinstance(node.target, Prim) and node.target.kind in _FREE)
+
+
+def _symbols_of(node: fx.Node) -> Iterator[Symbol]:
+    """The numbers that a node's own numbers and sizes are made of."""
+    yield from _symbols_in(settled((node.args, dict(node.kwargs))))
+    if as_symbol(node.meta["val"]) is None and not _is_read(node):
+        yield from _symbols_in(settled(node.meta["val"]))
+
+
+def _symbols_in(value: Any) -> Iterator[Symbol]:
+    match value:
+        case Size():
+            yield from symbols(value)
+        case TensorMeta(shape=shape, stride=stride):
+            yield from symbols(*shape, *stride)
+        case fx.Node():
+            yield from _symbols_in(value.meta["val"]) if isinstance(value.meta["val"], Size) else ()
+        case tuple() | list():
+            for each in value:
+                yield from _symbols_in(each)
+        case dict():
+            yield from _symbols_in(tuple(value.values()))
+        case slice():
+            yield from _symbols_in((value.start, value.stop, value.step))

@@ -1,0 +1,108 @@
+"""Numbers that only the values of tensors tell: what `.item()` reads, how many elements of a mask are true.
+
+A graph goes on with such a number as a symbol without an example. So no question about it may be answered by the
+example: it has a proof (from bounds that `torch._check` gave), or it is refused, and the graph ends where the number
+was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from smelt.base.errors import Unsupported
+from smelt.shapes.size import IntLike, Size, Symbol, lowest, symbols
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a number is read.
+
+    Attributes:
+        step: of the capture, so that the graph can end there.
+        at: the user's line as text.
+    """
+
+    step: int
+    at: str
+
+
+class Unsettled(Unsupported):
+    """A question about a number that only values tell, which no bounds settle.
+
+    Attributes:
+        step: where the graph has to end instead.
+    """
+
+    step = 0
+
+
+def numbers_in(value: Any) -> Iterator[Any]:
+    """The symbols and leaves in a Size or Real that only values tell; repeats are possible."""
+    if isinstance(value, Size):
+        yield from (s for s in symbols(value) if s.origin is not None)
+    elif hasattr(value, "compute"):
+        if value.compute is None and value.origin is not None:
+            yield value
+        for arg in value.args:
+            yield from numbers_in(arg)
+
+
+def is_unbacked(*values: Any) -> bool:
+    """Whether one of these values is known only when the compiled code runs."""
+    return any(True for value in values for _ in numbers_in(value))
+
+
+def unsettled(asked: str, among: Iterable[Any], at: str, hint: str) -> Unsettled:
+    """The refusal of a question.
+
+    Args:
+        asked: what the program needs to know, as Python over the names of symbols.
+        among: the numbers in it; the graph ends where the last of them was read.
+    """
+    found = {number.name: number.origin for number in among}
+    read = "; ".join(f"{name} is read at {origin.at}" for name, origin in found.items())
+    error = Unsettled(
+        f"{asked} is asked of a number that only the values of tensors tell",
+        at=at or None,
+        why=f"{f'{at} asks, and ' if at else ''}{read}",
+        hint=hint,
+    )
+    error.step = max(origin.step for origin in found.values())
+    return error
+
+
+def usually(value: IntLike, least: int, smallest: int = 1) -> bool:
+    """Whether `value >= least` as soon as every size that only values tell is `smallest` or more. Assumes nothing."""
+    numbers = [s for s in numbers_in(value) if 0 <= s.low < smallest]
+    if not numbers:
+        return False
+    with at_least(smallest, numbers):
+        low = lowest(value)
+    return low is not None and low >= least
+
+
+@contextmanager
+def at_least(smallest: int, numbers: Collection[Symbol]) -> Iterator[None]:
+    """Inside, these symbols are `smallest` or more."""
+    before = [s.low for s in numbers]
+    for symbol in numbers:
+        symbol.low = max(symbol.low, smallest)
+        symbol.owner.tightened += 1  # bounds are remembered
+    try:
+        yield
+    finally:
+        for symbol, low in zip(numbers, before, strict=True):
+            symbol.low = low
+            symbol.owner.tightened += 1
+
+
+def may_be_empty(symbol: Symbol) -> bool:
+    """Whether a size that only values tell may be 0."""
+    return symbol.origin is not None and symbol.low == 0
+
+
+LOWEST = -(2**63)
+"""The least that a number read from a tensor may be."""

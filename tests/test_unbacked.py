@@ -1,0 +1,186 @@
+"""Numbers that only the values of tensors tell, through all stages: one graph, eager's results for every value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import smelt
+
+LIMITS = ([1.0, 1.0], [0.5, 0.5], [-9.0, 0.0], [9.0, 3.0], [0.0, 0.0], [2.0, 0.0])
+"""Their sums choose all, some or no elements of a normal sample, and are the whole numbers that programs read."""
+
+
+def count(t: Any) -> Any:
+    return (t * 1.0).sum().to(torch.int64)
+
+
+def item_as_size(x: Any, t: Any) -> Any:
+    n = count(t).item()
+    torch._check(n >= 0)
+    torch._check(n <= x.size(0))
+    return (x[:n] * 2).sum(0) + x.narrow(0, 0, n).exp().sum(0) + torch.zeros(n, 3).sum(0)
+
+
+def item_makes_tensors(x: Any, t: Any) -> Any:
+    n = count(t).item()
+    torch._check(n >= 0)
+    return x.sum(0).expand(n, 3) * 2, torch.arange(n), torch.full((n, 2), 3.0), x.new_zeros(n + 1, 2), x * n, n
+
+
+def item_of_a_float(x: Any, t: Any) -> Any:
+    s = x.detach().abs().sum().item()
+    return x * (s * 2 + 1) / x.detach().norm().item() - s / 2.0, s
+
+
+def with_a_message(x: Any, t: Any) -> Any:
+    n = count(t).item()
+    torch._check(n >= 0, lambda: "negative!")
+    torch._check(n < 4, lambda: f"too many: {n}")
+    return x * n
+
+
+def written_after_the_read(x: Any, t: Any) -> Any:
+    s = t.sum() + 0
+    n = s.item()
+    s.add_(1)
+    return x * n, n, s
+
+
+def masked(x: Any, t: Any) -> Any:
+    rows = x[x[:, 0] > t.sum()]
+    return rows.sin() + 1, torch.softmax(rows, 0), rows @ rows.t(), rows[:, 1:] + rows[:, :2], rows.shape
+
+
+def masked_write(x: Any, t: Any) -> Any:
+    y, mask = x.clone(), x > t.sum()
+    y[mask] = x[mask] * 3 + 1
+    return y
+
+
+def masked_reductions(x: Any, t: Any) -> Any:
+    rows = x[x[:, 0] > t.sum()]
+    return rows.mean(0), rows.sum(), rows.numel(), torch.cumsum(rows, 0), rows.max(1).values
+
+
+def extremum(x: Any, t: Any) -> Any:
+    return x[x[:, 0] > t.sum()].amax(0)
+
+
+def joined(x: Any, t: Any) -> Any:
+    mask = x[:, 0] > t.sum()
+    return torch.cat([x[mask], x[~mask]], 0) * 2, x[mask].view(-1, 3), x[mask].reshape(-1)
+
+
+def selected(x: Any, t: Any) -> Any:
+    return torch.masked_select(x, x > t.sum()) * 2
+
+
+def places(x: Any, t: Any) -> Any:
+    found = torch.nonzero(x > t.sum())
+    return found, found.shape[0], x[found[:, 0], found[:, 1]] * 2, torch.argwhere(x > t.sum()) + 1
+
+
+def distinct(x: Any, t: Any) -> Any:
+    values, inverse, counts = torch.unique((x * 2).round().detach(), return_inverse=True, return_counts=True)
+    return values * 2, inverse + 1, counts + 1, x * 2
+
+
+def repeated(x: Any, t: Any) -> Any:
+    return torch.repeat_interleave(x[:2], (t.abs() * 2).long(), dim=0) * 2
+
+
+def routed(x: Any, t: Any) -> Any:
+    best, expert = torch.softmax(x, -1).max(-1)
+    out = torch.zeros_like(x)
+    for e in range(x.shape[1]):
+        (rows,) = torch.where(expert == e)
+        out.index_add_(0, rows, x[rows] * (e + 1.5) * best[rows, None])
+    return out
+
+
+PROGRAMS = [item_as_size, item_makes_tensors, item_of_a_float, with_a_message, written_after_the_read, masked]
+PROGRAMS += [masked_write, masked_reductions, extremum, joined, selected, places, distinct, repeated, routed]
+
+
+def outcome(fn: Any, limit: list[float], grad: bool) -> tuple[Any, Any]:
+    """Results (or the error) and the gradient of a call."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(8, 3, generator=generator, dtype=torch.float64).requires_grad_(grad)
+    try:
+        out = fn(x, torch.tensor(limit))
+    except Exception as error:
+        return (type(error), str(error)), None
+    out = out if isinstance(out, tuple) else (out,)
+    heads = [o.sin().sum() for o in out if isinstance(o, torch.Tensor) and o.requires_grad]
+    if heads:
+        torch.stack(heads).sum().backward()
+    return out, x.grad
+
+
+def same(a: Any, b: Any) -> None:
+    if isinstance(a, torch.Tensor):
+        torch.testing.assert_close(b, a, equal_nan=True)
+        assert a.requires_grad == b.requires_grad and (a.numel() == 0 or a.stride() == b.stride())
+    else:
+        assert type(a) is type(b) and (a == b or (isinstance(a, float) and math.isclose(a, b)))
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["forward", "training"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "smelt"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
+def test_one_graph_for_every_value(program: Any, backend: str, grad: bool) -> None:
+    run = smelt.compile(program, backend=backend, fullgraph=True)
+    for limit in LIMITS:
+        (expected, wanted), (found, gradient) = outcome(program, limit, grad), outcome(run, limit, grad)
+        for a, b in zip(expected, found, strict=True):
+            same(a, b)
+        same(wanted, gradient)
+    places = run._smelt_session.places.values()
+    assert sum(len(place.versions) for place in places) == 1
+
+
+def test_a_question_without_an_answer_ends_the_graph_at_the_read() -> None:
+    def fn(x: Any, t: Any) -> Any:
+        n = count(t).item()
+        if n > 5:
+            return x + n
+        return x - n
+
+    run = smelt.compile(fn, backend="eager")
+    for limit in LIMITS:
+        assert torch.equal(run(torch.ones(3), torch.tensor(limit)), fn(torch.ones(3), torch.tensor(limit)))
+    (reason,) = run._smelt_session.breaks
+    assert reason.at.endswith(f":{fn.__code__.co_firstlineno + 1}")
+    assert f":{fn.__code__.co_firstlineno + 2} asks" in reason.why and "torch._check" in reason.hint
+    with pytest.raises(smelt.Unsupported, match="torch._check"):
+        smelt.compile(fn, backend="eager", fullgraph=True)(torch.ones(3), torch.ones(2))
+
+
+def test_a_bound_answers_the_question() -> None:
+    def fn(x: Any, t: Any) -> Any:
+        n = count(t).item()
+        torch._check(n > 5)
+        return x + n if n > 5 else x - n
+
+    run = smelt.compile(fn, backend="eager", fullgraph=True)
+    assert torch.equal(run(torch.ones(3), torch.tensor([9.0])), torch.full((3,), 10.0))
+    with pytest.raises(RuntimeError, match="Expected cond to be True"):
+        run(torch.ones(3), torch.tensor([2.0]))
+
+
+def test_a_whole_number_that_changes_is_read_by_the_graph() -> None:
+    """Static first; then it is a symbol, as sizes are."""
+
+    def fn(x: Any, n: Any) -> Any:
+        n = (n + 0).item()
+        torch._check(n >= 0)
+        return torch.zeros(n) + x.sum()
+
+    run = smelt.compile(fn, backend="eager", fullgraph=True)
+    for n in (3, 4, 5, 0, 1, 9):
+        assert run(torch.ones(2), torch.tensor(n)).shape == (n,)
+    assert [len(place.versions) for place in run._smelt_session.places.values()] == [2]
