@@ -49,6 +49,8 @@ class Again:
             return "the graph takes numbers that change between calls"
         if any(type(made) is SparseGradient for made in joint.gradients):
             return "a gradient is sparse"
+        if self.joint.reads:
+            return "the graph reads numbers from tensors"
         if any(m.grad for m in joint.mutations) or any(m.input in self.needed for m in joint.mutations):
             return "the graph writes to an input that its gradients depend on"
         if not all(Fresh(k) in joint.outputs for k in joint.differentiable):
@@ -61,7 +63,7 @@ class Again:
         graph = self.joint.module.graph
         primals = {node: i for i, node in enumerate(n for n in graph.nodes if n.op == "placeholder")}
         output: Any = graph.output_node().args[0]
-        waiting = list(output[self.joint.num_forward :])
+        waiting = list(self.joint.parts(output)[1])
         seen = set(waiting)
         while waiting:
             for before in _depends_on(waiting.pop()):
