@@ -183,7 +183,7 @@ def in_no_grad(x):
     return work(x)
 
 
-@case(1)
+@case(1, item=2)
 def in_a_comprehension(x):
     return [work(v).sum().item() for v in x], work(x)
 

@@ -121,8 +121,8 @@ def test_comparisons_with_small_floating_point_arguments() -> None:
     run = compiled(labelled, fullgraph=True)
     for padded in (labels, labels.roll(1), labels):
         assert same(run(X, padded), labelled(X, padded))
-    check(weighted, X, labels, breaks=1)
-    check(labelled, torch.ones(2, 512), torch.ones(2, 512), breaks=1)
+    check(weighted, X, labels, graphs=1)
+    check(labelled, torch.ones(2, 512), torch.ones(2, 512), graphs=1)
 
 
 def test_floating_point_arguments_are_data() -> None:
