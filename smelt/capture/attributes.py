@@ -318,6 +318,11 @@ def load_class_attr(vm: Any, cls: type, name: str) -> Any:
         fallback = find_in_class(vm, metaclass, "__getattr__")
         if isinstance(fallback, types.FunctionType):
             return vm.call(fallback, (cls, name), {})
+    if raw is not MISS and not _is_data(meta):
+        getter = find_in_class(vm, type(raw), "__get__")
+        if isinstance(getter, types.FunctionType):
+            own = raw if policy.is_frozen(type(raw).__module__) else class_value(vm, raw, cls, name)
+            return vm.call(getter, (own, None, cls), {})
     value = user(getattr, cls, name)
     if raw is value:
         value = class_value(vm, raw, cls, name)

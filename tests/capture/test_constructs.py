@@ -22,7 +22,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.capture.harness import check
+from tests.capture.harness import check, compiled, same
 
 X = torch.linspace(-1.0, 2.0, 6).reshape(2, 3)
 CASES: dict[str, Callable[..., Any]] = {}
@@ -464,3 +464,35 @@ def test_model_output() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_construct(name: str) -> None:
     check(CASES[name], X.clone(), graphs=None)
+
+
+class Shown:
+    """A descriptor that answers on the class as well."""
+
+    def __init__(self, held):
+        self.held = held
+
+    def __get__(self, obj, cls):
+        return self.held if obj is None else self.held + obj.more
+
+
+class Showing:
+    shown = Shown(3)
+
+    def __init__(self):
+        self.more = 5
+
+
+def test_descriptors_answer_on_a_class():
+    def fn(x):
+        return x * Showing.shown + Showing().shown
+
+    check(fn, X)
+    run = compiled(fn)
+    run(X)
+    vars(Showing)["shown"].held = 7
+    try:
+        assert same(run(X), fn(X))
+    finally:
+        vars(Showing)["shown"].held = 3
+    check(lambda x: torch.distributions.Categorical(logits=x).entropy(), X)
