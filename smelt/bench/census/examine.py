@@ -107,17 +107,16 @@ def examine_mode(subject: Subject, mode: str, phase: Callable[[str], None]) -> d
         "reasons": counts["break_reasons"],
         "recompiles": counted[-1]["graphs"] - counts["graphs"],
     }
+    broken = bool(counts["breaks"] or counts["graphs"] != 1)
     wrong = compare(expected, actual)
     if wrong:
         again = compare(expected, run(mirror(subject.model), subject.batch, mode))
         if again:
             return {"status": "eager_fails", "error": f"eager does not repeat itself: {again[0]}"}
         if not compare_compiling(subject, mode, actual):
-            return {"status": "forks", "error": "; ".join(wrong), **found}
+            return {"status": "breaks" if broken else "forks", "error": "; ".join(wrong), **found}
         return {"status": "wrong", "error": "; ".join(wrong), **found}
-    if counts["breaks"] or counts["graphs"] != 1:
-        return {"status": "breaks", **found}
-    return {"status": "whole", **found}
+    return {"status": "breaks" if broken else "whole", **found}
 
 
 def compare_compiling(subject: Subject, mode: str, actual: Ran) -> list[str]:

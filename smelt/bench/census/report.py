@@ -26,11 +26,14 @@ def counts(rows: list[Row]) -> Counter[str]:
 
 
 def share(rows: list[Row]) -> str:
-    """How many of the rows that eager runs are captured whole."""
+    """How many of the rows that eager runs are captured whole, also counting those where the library forks."""
     by_status = counts(rows)
     counted = len(rows) - by_status["eager_fails"]
-    whole = by_status["whole"]
-    return f"{whole} of {counted} captured whole ({100 * whole / counted:.1f} %)" if counted else "none runs in eager"
+    if not counted:
+        return "none runs in eager"
+    whole, forks = by_status["whole"], by_status["forks"]
+    text = f"{whole} of {counted} captured whole ({100 * whole / counted:.1f} %)"
+    return f"{text}, {whole + forks} with forks ({100 * (whole + forks) / counted:.1f} %)" if forks else text
 
 
 def frequent_reasons(rows: list[Row]) -> list[tuple[str, list[Row]]]:

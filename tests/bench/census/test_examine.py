@@ -34,6 +34,12 @@ class Forking(Whole):
         return x * 2 if torch.compiler.is_compiling() else x * 3
 
 
+class ForkingInParts(Forking):
+    def forward(self, x: torch.Tensor) -> Any:
+        smelt.graph_break()
+        return super().forward(x)
+
+
 class Drifting(Whole):
     """Another result at each construction of a copy: eager does not repeat itself."""
 
@@ -84,6 +90,7 @@ def test_a_compiler_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_library_that_forks_is_not_called_wrong() -> None:
     assert found(Forking())["eval"]["status"] == "forks"
+    assert found(ForkingInParts())["eval"]["status"] == "breaks"
 
 
 def test_eager_is_tried_first() -> None:

@@ -110,6 +110,8 @@ def test_the_gravest_mode_counts(tmp_path: Path) -> None:
     assert "- d: ValueError: no" in text
     assert "b (0.0 s): breaks: 2 x x | y (a/b.py:3)" in one_line(census.rows[1])
     assert write_census(tmp_path / "new", census).read_text() == text
+    census.rows.append(Row("f", modes={"eval": Outcome("forks", "output: 1 of 4 differs", 1)}))
+    assert "1 of 5 captured whole (20.0 %), 2 with forks (40.0 %)" in summary(census)
 
 
 @pytest.mark.parametrize(
