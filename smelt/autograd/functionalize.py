@@ -9,7 +9,7 @@ recorded when they are made but when their value is needed. Equal nodes are merg
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from smelt.autograd.reads import JointReads
+from smelt.autograd.numbers import has_real, with_numbers
 from smelt.autograd.simpler import PURE, WRITES, full, identity
 from smelt.autograd.views import read_view, write_memory, write_view
 from smelt.base.errors import CompileError, Unsupported
@@ -138,8 +139,8 @@ class GraphRecorder:
 
     def _node(self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], vals: Any) -> fx.Node:
         """One node, or the equal one that is already there. `vals` None: ask the operator."""
-        if any(type(a) is Real for a in args) or any(type(a) is Real for a in kwargs.values()):
-            op, args, kwargs = self._with_numbers(op, args, kwargs, vals)
+        if has_real(args) or has_real(kwargs.values()):
+            op, args, kwargs = with_numbers(self, op, args, kwargs, vals)
         random = op is not operator.getitem and op_info(op).random and op not in _RANDOM_IN_NAME_ONLY
         key = None if random else (op, *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
         known = self._known.get(key) if key is not None else None
@@ -161,30 +162,6 @@ class GraphRecorder:
         if key is not None:
             self._known[key] = node
         return node
-
-    def _with_numbers(
-        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], vals: Any
-    ) -> tuple[OpOverload, tuple[Any, ...], Mapping[str, Any]]:
-        """The same on tensors in place of the numbers that each call brings; others are pinned to the example's.
-
-        A number does not widen the result: `half * number` is half, `whole * number` has the default dtype.
-        """
-        form = _WITH_TENSORS.get(op)
-        if form is None or not isinstance(vals, TensorMeta) or type(kwargs.get("alpha")) is Real:
-            plain = [float(a) if type(a) is Real else a for a in args]
-            return op, tuple(plain), {k: float(v) if type(v) is Real else v for k, v in kwargs.items()}
-        made = []
-        for arg in args:
-            if type(arg) is Real:
-                arg = self.number(arg)
-                others = [a.meta["val"] for a in args if isinstance(a, fx.Node)]
-                floating = [val for val in others if val.dtype.is_floating_point]
-                if not floating:
-                    arg = self.emit(aten._to_copy.default, arg, dtype=torch.get_default_dtype())
-                elif not any(val.shape for val in floating):  # among tensors without dimensions the wider would win
-                    arg = self.emit(aten._to_copy.default, arg, dtype=floating[0].dtype)
-            made.append(arg)
-        return form(made, kwargs)
 
     def item(self, node: fx.Node, index: int) -> fx.Node:
         """One result of a node with several."""
@@ -332,24 +309,6 @@ class GraphRecorder:
             raise Unsupported(f"{op} with a generator of its own", hint="use torch.manual_seed and no generator=")
         return out
 
-
-_Form = Callable[[list[Any], Mapping[str, Any]], tuple[OpOverload, tuple[Any, ...], Mapping[str, Any]]]
-
-
-def _binary_form(op: OpOverload, swapped: bool = False) -> _Form:
-    return lambda args, kwargs: (op, (args[1], args[0], *args[2:]) if swapped else tuple(args), kwargs)
-
-
-_WITH_TENSORS: dict[OpOverload, _Form] = {
-    **{
-        getattr(getattr(aten, name), overload): _binary_form(getattr(aten, name).Tensor)
-        for name in ("add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge")
-        for overload in ("Tensor", "Scalar")
-    },
-    aten.rsub.Scalar: _binary_form(aten.sub.Tensor, swapped=True),
-    aten.pow.Tensor_Scalar: _binary_form(aten.pow.Tensor_Tensor),
-}
-"""Operators whose number may as well be a tensor."""
 
 _MEANINGLESS = frozenset({"pin_memory", "memory_format", "non_blocking", "layout"})
 """Keyword arguments that do not change values. Strides are said by metadata, and layout is always strided."""

@@ -434,3 +434,10 @@ def thread_attr(vm: Any, obj: Any, name: str) -> Any:
 def cast(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """typing.cast(type, value)"""
     return args[1]
+
+
+@special(types.FunctionType.__get__)
+def function_get(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`function.__get__(obj, type)`: the function as a method of the object."""
+    function, obj = args[0], args[1]
+    return function if obj is None else types.MethodType(function, obj)

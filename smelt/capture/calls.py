@@ -84,7 +84,7 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
 _DISABLING = torch.utils.checkpoint.checkpoint.__code__
 
 
-def inline(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
+def inline(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """Interpret the function's bytecode."""
     code = fn.__code__
     vm.work += 1

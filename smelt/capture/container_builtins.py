@@ -115,7 +115,7 @@ def dict_getitem(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """dict.__getitem__(key)"""
     held, key = args
     source = vm.sources.get(id(held))
-    if source is None or id(held) in vm.effects.mirrors or not dict.__contains__(held, key):
+    if source is None or id(held) in vm.effects.mirrors or not dict.__contains__(held, vm.effects.outside(key)):
         return vm.native(dict.__getitem__, vm.effects.mirror(held), key)
     vm.effects.has_key(held, source, key)
     return vm.effects.read_key(held, source, key)

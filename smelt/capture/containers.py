@@ -87,7 +87,7 @@ def _are_numbers(part: Any) -> bool:
 def subscript(vm: Any, obj: Any, key: Any) -> Any:
     """`obj[key]`"""
     kind = type(obj)
-    if kind is TraceTensor or type(key) is TraceTensor and kind is not dict:
+    if kind is TraceTensor or type(key) is TraceTensor and not issubclass(kind, dict):
         return vm.tensors.run(operator.getitem, (obj, tensor_key(vm, key)), {})
     source = vm.sources.get(id(obj))
     if source is None and kind in _DIRECT:

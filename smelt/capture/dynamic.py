@@ -22,6 +22,9 @@ from smelt.shapes.assumptions import Assumptions
 from smelt.shapes.real import Real, leaves, real_text, sizes_in
 from smelt.shapes.size import IntLike, Size, Symbol, as_symbol, hint, substitute_names, symbols, text
 
+_SCHEDULED = frozenset({"lr"})
+"""Settings of an optimizer's groups that schedulers change from step to step."""
+
 LEAST = 2
 """Sizes of 0 and 1 follow rules of their own (empty tensors, broadcasting): they stay static."""
 
@@ -163,10 +166,13 @@ class Sizes:
 
     def of_number(self, value: int | float, source: Source) -> Size | Real | None:
         """The symbol of a number that was another one before; None when it is static."""
-        if self.changes.static or self.dynamic is False or not source.local:
+        if self.changes.static or self.dynamic is False:
+            return None
+        scheduled = type(value) is float and _is_scheduled(source)
+        if not source.local and not scheduled:
             return None
         self.changes.look_at_number(source, value)
-        if (source.text, None) not in self.changes.changing:
+        if not scheduled and (source.text, None) not in self.changes.changing:
             return None
         if isinstance(value, float):
             real = self.owner.real(value)
@@ -229,6 +235,12 @@ class Sizes:
             return read(symbol)
         whole, source = self.origin(symbol)
         return fetched(whole) if whole is source else f"{fetched(whole)}.shape[{source.key}]"
+
+
+def _is_scheduled(source: Source) -> bool:
+    """An item of a dictionary (not an attribute) that goes by such a name."""
+    plain = source.base is not None and source.base.kind != native.INSTANCE_DICT
+    return plain and source.kind == native.DICT_ITEM and source.key in _SCHEDULED
 
 
 def _range(symbol: Symbol) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from smelt.capture import _native as native
 from smelt.capture import sources
 from smelt.capture.breaks import Break
@@ -83,6 +85,7 @@ class Effects:
         self.deferred: list[Deferred] = []
         self.mirrors: dict[int, Mirror] = {}
         self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
+        self.cleared: list[TraceTensor] = []
         self.class_writes: set[str] = set()  # names that were written on any class
         self._keys: dict[tuple[int, Any], Any] = {}
 
@@ -199,15 +202,27 @@ class Effects:
         if any(kind == "global" and target == id(value) for kind, target, _ in self.stores):
             raise Break("globals() as a whole, after a global variable was written")
         self.vm.guards.check(source, native.DICT_KEYS, tuple(dict.__iter__(value)))
-        return {k: self.read_key(value, source, k) for k in dict.__iter__(value)}
+        return {self._key(k): self.read_key(value, source, self._key(k)) for k in dict.__iter__(value)}
+
+    def _key(self, key: Any) -> Any:
+        """A key of an external dict as the program holds it: tensors are keys by identity."""
+        if not isinstance(key, torch.Tensor):
+            return key
+        return self.vm.external(key, sources.const(key, "a tensor that is a key"))
+
+    def outside(self, key: Any) -> Any:
+        """A key of the program as an external dict holds it."""
+        return self.vm.tensors.real.get(id(key), key) if type(key) is TraceTensor else key
 
     def read_key(self, value: dict[Any, Any], source: Source, key: Any) -> Any:
         """One item of an external dict that has the key."""
+        shown = self.vm.sources[id(key)].text if type(key) is TraceTensor else None
+        key = self.outside(key)
         written = self._written_global(value, key)
         if written is not None:
             return written.value
         if (id(value), key) not in self._keys:
-            item = self.vm.external(dict.__getitem__(value, key), sources.dict_item(source, key))
+            item = self.vm.external(dict.__getitem__(value, key), sources.dict_item(source, key, shown))
             self._keys[id(value), key] = item
         return self._keys[id(value), key]
 
@@ -220,8 +235,9 @@ class Effects:
         written = self._written_global(value, key)
         if written is not None:
             return written.value is not DELETED
-        present = dict.__contains__(value, key)
         known = self.vm.sources.get(id(key))
+        key = self.outside(key)
+        present = dict.__contains__(value, key)
         if known is not None:
             self.vm.guards.check(known, native.IS, key)
         self.vm.guards.check(source, native.HAS_KEY if present else native.NOT_KEY, key)

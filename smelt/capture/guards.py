@@ -38,6 +38,7 @@ class GuardList:
         self._by_step: dict[tuple[Any, ...], int] = {}
         self._known: set[tuple[Any, ...]] = set()
         self._flags: set[tuple[Any, ...]] = set()
+        self._together: dict[Callable[..., bool], list[Source]] = {}
 
     def fetch(self, source: Source) -> int:
         """The index of a source among the fetches; equal paths share one."""
@@ -88,6 +89,10 @@ class GuardList:
         indices = tuple(sorted({self.fetch(source) for source in sources}))
         self._add(indices[-1], native.PYTHON, (fn, indices))
 
+    def together(self, fn: Callable[..., bool], source: Source) -> None:
+        """`fn` of the values of all the sources that were given for it is true; one call of it for all of them."""
+        self._together.setdefault(fn, []).append(source)
+
     def sizes(self, names: dict[str, Source], equal: list[tuple[Source, Source]], conditions: list[str]) -> None:
         """Conditions over sizes: `names` says where each symbol is read; `equal` lists sizes that are the same."""
         indices = tuple(sorted({self.fetch(s) for s in [*names.values(), *(s for pair in equal for s in pair)]}))
@@ -113,6 +118,8 @@ class GuardList:
 
     def finish(self, outputs: Iterable[int]) -> native.Guards:
         """The guards in evaluable form; `outputs` are the fetches that residual code needs."""
+        for fn, given in self._together.items():
+            self.python(fn, given)
         checks = [
             (index, kind, _tensor_spec(operand) if kind == native.TENSOR else operand)
             for index, kind, operand in self.checks

@@ -24,6 +24,7 @@ from smelt.capture.effects import DELETED, Effects
 from smelt.capture.frames import Frame
 from smelt.capture.guards import GuardList
 from smelt.capture.policy import is_frozen
+from smelt.capture.readings import Readings
 from smelt.capture.registry import ATTR, CALL, READ
 from smelt.capture.sources import Source
 from smelt.capture.tensors import Tensors
@@ -82,6 +83,7 @@ class Interpreter:
         self.refused = changes.refused
         self.branches = True
         self.undecided = False
+        self.readings = Readings(self)
         self.defaults: dict[int, tuple[Any, Any]] = {}
         self._globals: dict[int, Source] = {}
         self._kept: list[Any] = []

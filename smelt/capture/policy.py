@@ -174,7 +174,7 @@ def skipped_prefixes() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     folder = os.path.dirname(torch.__file__)
     layers = os.path.join(folder, "nn", "modules")
-    found = ["<frozen", *_entries(here, ("bench", "cli", "demo", "integrations"))]
+    found = ["<frozen", "<smelt host", *_entries(here, ("bench", "cli", "demo", "integrations"))]
     for standard in dict.fromkeys((paths["stdlib"], paths["platstdlib"])):
         found += _entries(standard, ("site-packages", "dist-packages"))
     found += _entries(folder, ("nn",)) + _entries(os.path.dirname(layers), ("modules",))

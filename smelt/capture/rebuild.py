@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from smelt.capture._native import NULL, generator_at
+from smelt.capture.backward import is_spent, spent
 from smelt.capture.breaks import Break, CannotRebuild, Restart
 from smelt.capture.calls import Trampoline
 from smelt.capture.effects import items_of
@@ -126,6 +127,9 @@ class Rebuild:
         made = self._made.get(id(tensor))
         if made is not None:
             return made
+        if is_spent(self.vm, tensor):
+            self.outputs.append(self.vm.tensors.run(torch.Tensor.detach, (tensor,), {}, method="detach"))
+            return self.assign(tensor, f"{self.constant(spent, 'spent')}(_out[{len(self.outputs) - 1}])")
         self.outputs.append(tensor)
         name = self._made[id(tensor)] = f"_out[{len(self.outputs) - 1}]"
         return name

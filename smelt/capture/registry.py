@@ -6,6 +6,7 @@ So no module of this package needs to import its siblings to be complete ("regis
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,6 +69,19 @@ def special(*functions: Any) -> Callable[[F], F]:
 
 TRANSFORMED: dict[int, Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]] = {}
 """(vm, function, args, kwargs) -> result, by id of the code that all functions of one making share."""
+
+
+def made_by(code: CodeType | None) -> Callable[[F], F]:
+    """Decorator: the meaning that capture gives to functions with this code (None: this torch has no such)."""
+
+    def register(fn: F) -> F:
+        if code is not None:
+            TRANSFORMED[id(code)] = fn
+            _kept.append(code)
+        return fn
+
+    return register
+
 
 CONSTANTS: dict[int, Any] = {}
 """id of a function -> what any call of it gives while capturing."""

@@ -260,6 +260,7 @@ class Writer:
         """Close the graph and write the whole source."""
         self.vm.close_generators(self.value.makes)
         tensors = self.vm.tensors
+        early = [f"{self.value(tensor)}.grad = None" for tensor in self.vm.effects.cleared]
         again = self._again() if self.restarts and not tensors.writes_inputs() and not tensors.drawing else None
         gm, inputs, ops = tensors.finish(self.value.outputs, self.vm.ambient)
         head: list[str] = []
@@ -268,6 +269,7 @@ class Writer:
             order = list(dict.fromkeys([*indices, *self.fetches]))
             renamed = {old: order.index(index) for index, old in self.fetches.items()}
             self._renumber(renamed)
+            head += [self._renumbered(line, renamed) for line in early]  # what nobody reads is not kept meanwhile
             args = "*_f" if len(order) == len(indices) else f"*_f[:{len(indices)}]"
             target = "" if not self.value.outputs else "_out = "
             head += [

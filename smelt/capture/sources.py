@@ -97,12 +97,16 @@ def member(base: Source, table: str, name: str) -> Source:
     return Source(base, native.MODULE_MEMBER, (table, name), text)
 
 
-def dict_item(base: Source, key: Any) -> Source:
-    """An item of a dict or dict subclass, from its own storage; the tables of a module are known by name."""
+def dict_item(base: Source, key: Any, shown: str | None = None) -> Source:
+    """An item of a dict or dict subclass, from its own storage; the tables of a module are known by name.
+
+    Args:
+        shown: what to call the key, where its `repr` is of no use.
+    """
     if type(base.key) is str and base.key in MEMBERS and base.base is not None and type(key) is str:
         if base.base.kind == native.INSTANCE_DICT and base.base.base is not None:
             return member(base.base.base, base.key, key)
-    return Source(base, native.DICT_ITEM, key, f"{base.text}[{key!r}]")
+    return Source(base, native.DICT_ITEM, key, f"{base.text}[{shown or repr(key)}]")
 
 
 def global_item(base: Source, name: str) -> Source:

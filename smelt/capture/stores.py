@@ -10,7 +10,8 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture import sources
 from smelt.capture.attributes import MISS, find_in_class, instance_dict, no_attribute, own_dict
-from smelt.capture.breaks import Break, UserError, user
+from smelt.capture.backward import store_grad
+from smelt.capture.breaks import Break, UserError, user, user_raise
 from smelt.capture.effects import DELETED
 from smelt.graph.trace import TraceTensor
 
@@ -104,12 +105,27 @@ def store_tensor_attr(vm: Any, tensor: Any, name: str, value: Any) -> None:
     if name == "requires_grad":
         vm.call(vm.load_attr(tensor, "requires_grad_"), (value,), {})
         return
-    if name in ("grad", "grad_fn", "names"):
+    if name == "grad":
+        _store_grad(vm, tensor, value)
+        return
+    if name in ("grad_fn", "names"):
         raise Break(f"tensor.{name} is assigned", "a graph has no such operation", "do it outside of the function")
     if vm.source_of(tensor) is not None:
         vm.effects.store("attr", tensor, name, value)
     else:
         raise Break(f"tensor.{name} is assigned", "the tensor object does not exist yet", "assign it outside")
+
+
+def _store_grad(vm: Any, tensor: Any, value: Any) -> None:
+    """`tensor.grad = value`, which must be None or look like the tensor, as the setter has it."""
+    if value is not None:
+        if type(value) is not TraceTensor:
+            user_raise(TypeError(f"assigned grad expected to be a Tensor or None but got grad of type {type(value)}"))
+        if value is tensor:
+            user_raise(RuntimeError("can't assign Variable as its own grad"))
+        if value.shape != tensor.shape or value.dtype != tensor.dtype or value.device != tensor.device:
+            raise Break("tensor.grad is assigned a tensor of another shape, dtype or device")
+    store_grad(vm, tensor, value)
 
 
 def store_data(vm: Any, tensor: Any, value: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -70,6 +70,7 @@ class Tensors:
         drawing: nodes that draw random numbers; checks: nodes that only raise.
         branches: branches on tensors' values may become nodes here, see `conditionals`.
         inner: tensors of functions that transforms have run (`bodies`), with the step that ran them.
+        spent: the autograd nodes that a backward in the function has used up, by identity.
     """
 
     branches = True
@@ -97,6 +98,7 @@ class Tensors:
         self._shared: set[int] = set()
         self.checks: set[fx.Node] = set()
         self.reads = Reads(self)
+        self.spent: dict[int, Any] = {}
 
     # -- identity -------------------------------------------------------------------------------------------------
 
@@ -142,7 +144,7 @@ class Tensors:
         return to_torch(size)
 
     def _placeholder(self, source: Source, val: Any) -> fx.Node:
-        name = _NOT_NAME.sub("_", source.text).strip("_")
+        name = _NOT_NAME.sub("_", source.text).strip("_")[-_LONGEST:].lstrip("_0123456789") or "input"
         name = "self_" if name == "self" else name  # fx keeps `self` for the graph module
         if self._first is None:
             node = self.graph.placeholder(name)
@@ -323,6 +325,10 @@ class Tensors:
                 )
                 error.args = tuple(texts)
             raise UserError(error) from None
+
+    def spend(self, nodes: Iterable[Any]) -> None:
+        """A backward has used up these autograd nodes."""
+        self.spent |= {id(node): node for node in nodes}
 
     def writers_of(self, node: fx.Node) -> list[fx.Node]:
         """The nodes that wrote to the memory of the node's tensor so far."""
@@ -564,8 +570,11 @@ def share_no_memory(*tensors: torch.Tensor) -> bool:
 
 
 _getitem = operator.getitem
+
 _NO_DATA = "its data is not allocated yet"
 """What torch's C code says of a tensor without memory."""
+_LONGEST = 80
+"""Characters in the name of a graph input; the rest is in its comment."""
 
 _NOT_NAME = re.compile(r"\W+")
 _ATOMS = frozenset(

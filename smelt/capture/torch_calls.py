@@ -12,6 +12,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from smelt.base import torch_c
 from smelt.capture import _native as native
 from smelt.capture import sources
+from smelt.capture.backward import tensor_backward
 from smelt.capture.breaks import Break, user
 from smelt.capture.registry import ATTR, CALL, constant, special
 from smelt.graph.trace import TraceTensor
@@ -26,7 +27,7 @@ METADATA = frozenset(
 VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 """Tensor attributes that are tensors computed from the tensor."""
 
-BACKWARD = frozenset({"backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad"})
+HOOKS = frozenset({"register_hook", "register_post_accumulate_grad_hook", "retain_grad"})
 
 TENSOR_TYPES = tuple(cls for cls in torch.Tensor.__mro__ if cls is not object)
 
@@ -119,7 +120,10 @@ DTYPES: dict[type, torch.dtype] = {
 
 def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`args[0].name(*args[1:])` on a trace tensor."""
-    if name in BACKWARD:
+    if name == "backward":
+        tensor_backward(vm, args, kwargs)
+        return None
+    if name in HOOKS:
         raise Break(f"tensor.{name}()", "the graph holds the forward computation only")
     if name == "requires_grad_" and args[0].requires_grad != _wanted(*args[1:], **kwargs):
         if vm.source_of(args[0]) is not None or args[0].requires_grad:
@@ -214,9 +218,8 @@ def load_tensor_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
         return vm.tensors.run(getattr, (tensor, name), {})
     if name == "__class__":
         return vm.type_of(tensor)
-    stored = vm.reads.get((id(tensor), name))
-    if stored is not None:
-        return stored
+    if (id(tensor), name) in vm.reads:
+        return vm.reads[id(tensor), name]
     cls = vm.type_of(tensor)
     raw = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
     if isinstance(raw, types.FunctionType):
@@ -264,12 +267,6 @@ def is_tensor(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def annotate(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.jit.annotate(type, value)`: the value; the type is for another compiler."""
     return [*args, *kwargs.values()][1]
-
-
-@special(torch.autograd.backward)
-def differentiate(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Gradients that are accumulated in tensors."""
-    raise Break("torch.autograd.backward() is called", "the graph holds the forward computation only")
 
 
 @special(torch.manual_seed, torch.random.manual_seed, torch.seed, torch.set_rng_state, torch.get_rng_state)

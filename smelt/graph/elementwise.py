@@ -61,7 +61,7 @@ def elementwise(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     shape = broadcast(operands)
     if shape is None or any(isinstance(a, (list, tuple)) for a in args):
         return None
-    results = func(*map(_tiny, args), **kwargs)
+    results = func(*map(_tiny, args), **{name: _tiny(value) for name, value in kwargs.items()})
     stride = result_stride(shape, operands, _number_operands(func, args))
     device = next((o.device for o in operands if o.shape), operands[0].device)
     if isinstance(results, torch.Tensor):

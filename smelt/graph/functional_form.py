@@ -46,6 +46,59 @@ def flat_form(op: OpOverload, counts: tuple[int | None, ...]) -> OpOverload:
     return _register(op, name, ["Tensor"] * total, run)
 
 
+def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
+    """The operator that takes tensors without dimensions for these parameters, where `op` takes numbers.
+
+    Graphs hold numbers that are known when they are called in such tensors. A decomposition of `op` serves the form too
+    (`base_of`), if it can compute with them.
+    """
+    suffix = f"number_{'_'.join(names)}"
+    known = _forms.get((op, suffix))
+    if known is not None:
+        return known
+    space, _, rest = op.name().partition("::")
+    name = f"{space}__{rest.replace('.', '__')}__{suffix}"
+    parts, named = [], False
+    for a in op._schema.arguments:
+        if a.kwarg_only and not named:
+            parts.append("*")
+            named = True
+        kind = str(a.type)
+        if a.name in names:
+            parts.append(f"{'Tensor[]' if kind.startswith('List') else 'Tensor'} {a.name}")
+        else:
+            default = f"={a.default_value}" if a.has_default_value() else ""
+            parts.append(f"{_PARAMETERS[kind]} {a.name}{default}")
+    results = ", ".join(_TYPES[str(r.type)] for r in op._schema.returns)
+    _library.define(f"{name}({', '.join(parts)}) -> ({results})")
+    _library.impl(name, _on_numbers(op, names), "CompositeExplicitAutograd")
+    form = _forms[op, suffix] = getattr(getattr(torch.ops, _SPACE), name).default
+    _bases[form] = op
+    return form
+
+
+def base_of(form: Any) -> Any:
+    """The operator that a `number_form` stands for; any other target unchanged."""
+    return _bases.get(form, form)
+
+
+_bases: dict[OpOverload, OpOverload] = {}
+_PARAMETERS = {"Tensor": "Tensor", "List[Tensor]": "Tensor[]", "number": "Scalar", "List[number]": "Scalar[]"}
+
+
+def _on_numbers(op: OpOverload, names: tuple[str, ...]) -> Callable[..., Any]:
+    parameters = [a.name for a in op._schema.arguments]
+
+    def number(value: Any) -> Any:
+        return [number(v) for v in value] if isinstance(value, (list, tuple)) else value.item()
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(parameters, args, strict=False)) | kwargs
+        return op(**{name: number(value) if name in names else value for name, value in given.items()})
+
+    return run
+
+
 def flattened(values: Sequence[Any]) -> Iterator[Any]:
     """The items of a row in which some are lists."""
     for value in values:

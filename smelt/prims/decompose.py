@@ -19,6 +19,7 @@ from torch.fx import Node
 from smelt.base.errors import CompileError
 from smelt.base.options import Options
 from smelt.base.stats import count_named
+from smelt.graph.functional_form import base_of
 from smelt.graph.meta import TensorMeta, is_dense
 from smelt.graph.module import GraphModule
 from smelt.prims.dtypes import PLAIN
@@ -110,7 +111,7 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any]) -> Any:
     if isinstance(target, Prim):
         return p.emit(target, *args, **kwargs)
     p.result = result = node.meta["val"]
-    rule = DECOMPOSITIONS.get(target)
+    rule = DECOMPOSITIONS.get(base_of(target))
     p.node = node
     if rule is not None and _plain(result) and all(_plain(n.meta["val"]) for n in node.all_input_nodes):
         args = (*args, *_named_p(target, args, kwargs))

@@ -147,26 +147,36 @@ def div_mode(p: Lowering, x: Any, y: Any, *, rounding_mode: str | None = None) -
 
 @decomposition(aten.add.Tensor, aten.add.Scalar)
 def add(p: Lowering, x: Any, y: Any, alpha: Any = 1) -> Node:
-    def compute(a: Any, b: Any) -> Node:
+    def compute(a: Any, b: Any, alpha: Any) -> Node:
         if p.out.dtype is torch.bool:
             return p.logical_or(a, b) if alpha else p.logical_or(a, a)
         return p.add(a, _times(p, b, alpha))
 
-    return p.pointwise(compute, x, y)
+    return _with_factor(p, compute, x, y, alpha)
 
 
 @decomposition(aten.sub.Tensor, aten.sub.Scalar)
 def sub(p: Lowering, x: Any, y: Any, alpha: Any = 1) -> Node:
-    return p.pointwise(lambda a, b: p.sub(a, _times(p, b, alpha)), x, y)
+    return _with_factor(p, lambda a, b, factor: p.sub(a, _times(p, b, factor)), x, y, alpha)
 
 
 @decomposition(aten.rsub.Tensor, aten.rsub.Scalar)
 def rsub(p: Lowering, x: Any, y: Any, alpha: Any = 1) -> Node:
-    return p.pointwise(lambda a, b: p.sub(b, _times(p, a, alpha)), x, y)
+    return _with_factor(p, lambda a, b, factor: p.sub(b, _times(p, a, factor)), x, y, alpha)
+
+
+def _with_factor(p: Lowering, compute: Callable[..., Node], *operands: Any) -> Node:
+    """`compute` on operands of which the last is a number; a tensor without dimensions stands for one in graphs."""
+    *rest, factor = operands
+    if isinstance(factor, Node):
+        return p.pointwise(compute, *operands, dtype=p.out.dtype)
+    return p.pointwise(lambda *ready: compute(*ready, factor), *rest)
 
 
 def _times(p: Lowering, x: Any, factor: Any) -> Any:
-    if factor == 1:
+    if isinstance(factor, Node) and not isinstance(x, Node):
+        x, factor = factor, x
+    if not isinstance(factor, Node) and factor == 1:
         return x
     return p.mul(x, factor) if isinstance(x, Node) else x * factor
 
@@ -332,12 +342,12 @@ def logit(p: Lowering, x: Node, eps: float | None = None) -> Node:
 
 @decomposition(aten.addcmul.default)
 def addcmul(p: Lowering, x: Node, a: Node, b: Node, *, value: Any = 1) -> Node:
-    return p.pointwise(lambda x, a, b: p.add(x, p.mul(_times(p, a, value), b)), x, a, b)
+    return _with_factor(p, lambda x, a, b, value: p.add(x, p.mul(_times(p, a, value), b)), x, a, b, value)
 
 
 @decomposition(aten.addcdiv.default)
 def addcdiv(p: Lowering, x: Node, a: Node, b: Node, *, value: Any = 1) -> Node:
-    return p.pointwise(lambda x, a, b: p.add(x, p.div(_times(p, a, value), b)), x, a, b)
+    return _with_factor(p, lambda x, a, b, value: p.add(x, p.div(_times(p, a, value), b)), x, a, b, value)
 
 
 @decomposition(aten.lerp.Scalar, aten.lerp.Tensor)

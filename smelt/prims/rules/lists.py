@@ -47,7 +47,7 @@ def _pairwise(name: str) -> Decomposition:
     def compute(p: Lowering, x: Node, y: Any, alpha: Any = 1) -> Any:
         if dtype_of(x) is torch.bool:
             return NotImplemented
-        if alpha != 1:
+        if isinstance(alpha, Node) or alpha != 1:
             rule = elementwise.add if name == "add" else elementwise.sub
             return rule(p, x, y, alpha)
         dtype = p.out.dtype if name == "div" else None

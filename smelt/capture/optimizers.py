@@ -1,0 +1,185 @@
+"""`torch.optim` in captured code: the step of an optimizer is plain Python over parameters, so it joins the graph.
+
+What stands in the way is given its meaning here: regions of the profiler, marks that end graphs of another compiler,
+the step count that is read back as a number, state that the first step makes, gradients that are cleared unseen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import operator
+from collections.abc import Iterable
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+
+from smelt.base import torch_c
+from smelt.capture import calls
+from smelt.capture.registry import made_by, special
+from smelt.graph.trace import TraceTensor
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+@special(torch.autograd.profiler.record_function)
+def record_function(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A region of the profiler: a graph is one region, whatever it holds."""
+    return vm.call(contextlib.nullcontext, (), {})
+
+
+# -- clearing gradients --------------------------------------------------------------------------------------------
+
+
+@special(torch.optim.Optimizer.zero_grad)
+def zero_grad(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`optimizer.zero_grad(set_to_none=True)`: whether there was a gradient makes no difference."""
+    if _keeps(*args, **kwargs):
+        return calls.inline(vm, torch.optim.Optimizer.zero_grad, args, kwargs)
+    return calls.inline(vm, _clear_groups, args[:1], {})
+
+
+@special(torch.nn.Module.zero_grad)
+def module_zero_grad(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`module.zero_grad(set_to_none=True)`"""
+    if _keeps(*args, **kwargs) or getattr(args[0], "_is_replica", False):
+        return calls.inline(vm, torch.nn.Module.zero_grad, args, kwargs)
+    return calls.inline(vm, _clear, (vm.call(vm.load_attr(args[0], "parameters"), (), {}),), {})
+
+
+def _keeps(owner: Any, set_to_none: bool = True) -> bool:
+    return not set_to_none
+
+
+def _clear_groups(optimizer: Any) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+
+
+def _clear(parameters: Iterable[torch.Tensor]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
+
+
+# -- the step ------------------------------------------------------------------------------------------------------
+
+
+def _inner_code(function: FunctionType) -> CodeType | None:
+    """The code of the function that a decorator returns."""
+    return next((c for c in function.__code__.co_consts if isinstance(c, CodeType)), None)
+
+
+@made_by(_inner_code(torch_optimizer._use_grad_for_differentiable))  # type: ignore[arg-type]
+def step(vm: Any, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
+    """`optimizer.step(...)`: with gradients off, unless it is to be differentiated.
+
+    The wrapper that every `step` of torch.optim is in ends the graph of another compiler before and after.
+    """
+    wrapped = next(c.cell_contents for c in fn.__closure__ or () if isinstance(c.cell_contents, FunctionType))
+    optimizer = args[0]
+    _make_state(vm, optimizer)
+    before = torch.is_grad_enabled()
+    differentiable = vm.call(vm.load_attr(vm.load_attr(optimizer, "defaults"), "__getitem__"), ("differentiable",), {})
+    try:
+        vm.ambient.switch(torch_c.set_grad_enabled, (bool(differentiable),), {})
+        return vm.call(wrapped, args, kwargs)
+    finally:
+        vm.ambient.switch(torch_c.set_grad_enabled, (before,), {})
+
+
+def _make_state(vm: Any, optimizer: Any) -> None:
+    """What the first step would make (moments, counts), made before it, so that all steps are one graph.
+
+    It is as the optimizer itself makes it: zeros, which the captured step then begins from.
+    """
+    if not type(optimizer).__module__.startswith("torch.optim.") or not isinstance(optimizer, torch.optim.Optimizer):
+        return
+    if id(optimizer.state) in vm.sources:  # the program has looked at it
+        return
+    for group in optimizer.param_groups:
+        new = [p for p in group["params"] if not optimizer.state.get(p) and _gets_gradient(vm, p)]
+        if isinstance(optimizer, torch.optim.SGD):
+            if group["momentum"] != 0 and group["dampening"] == 0:
+                for p in new:
+                    optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        elif new:
+            _initialise(optimizer, {**group, "params": new})
+
+
+def _gets_gradient(vm: Any, parameter: torch.Tensor) -> bool:
+    """A gradient is there when the captured step begins."""
+    traced = vm.tensors.traced.get(id(parameter))
+    if traced is not None and (id(traced), "grad") in vm.reads:
+        return vm.reads[id(traced), "grad"] is not None
+    return parameter.grad is not None
+
+
+def _initialise(optimizer: Any, group: dict[str, Any]) -> None:
+    wanted = list(inspect.signature(optimizer._init_group).parameters)[1:]
+    real = [p.grad for p in group["params"]]
+    try:
+        for p in group["params"]:
+            p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape)
+        with torch.no_grad():
+            optimizer._init_group(group, *([] for _ in wanted))
+    finally:
+        for p, gradient in zip(group["params"], real, strict=True):
+            p.grad = gradient
+
+
+# -- step counts ---------------------------------------------------------------------------------------------------
+
+
+@special(torch_optimizer._get_value)
+def get_value(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A step count as a number of Python, as in eager: corrections for bias are computed in double precision."""
+    (value,) = args
+    if type(value) is not TraceTensor:
+        return value
+    counted = _count(vm, value)
+    return vm.call(vm.load_attr(value, "item"), (), {}) if counted is None else counted
+
+
+@special(torch_optimizer._stack_if_compiling)
+def stack_if_compiling(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Numbers stay numbers, as in eager."""
+    return args[0]
+
+
+_ADDS = (operator.iadd, "add_", torch._foreach_add_)
+
+
+def _count(vm: Any, step: TraceTensor) -> Any:
+    """The value of an input on the CPU that the graph has only added constants to; None for any other tensor."""
+    real, source = vm.tensors.real.get(id(step)), vm.sources.get(id(step))
+    if real is None or source is None or real.numel() != 1 or real.device.type != "cpu" or real.requires_grad:
+        return None
+    added, own = 0, vm.tensors.nodes[id(step)]
+    for node in vm.tensors.writers.get(id(step.place.storage), ()):
+        written, *rest = node.args
+        if node.target not in _ADDS or node.kwargs or len(rest) != 1 or type(rest[0]) is not int:
+            return None
+        if written is not own and not (isinstance(written, list) and written.count(own) == 1):
+            return None
+        added += rest[0]
+    return vm.readings(real, source) + added if real.dtype.is_floating_point else None
+
+
+@special(torch_optimizer._default_to_fused_or_foreach)
+def default_implementation(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """(fused, foreach): an optimizer that was told neither works on lists, with one node a step of the formula.
+
+    In a graph the two forms compute the same; this one is captured faster. Eager takes it on GPUs only. Nesterov's
+    momentum on lists writes to the gradients, which eager on a CPU leaves alone.
+    """
+    caller = vm.frames[-1]
+    held = dict(zip(caller.code.co_varnames, caller.locals, strict=False))
+    return False, _lists_will_do(*args, **kwargs) and held.get("nesterov") is not True
+
+
+def _lists_will_do(params: Any, differentiable: bool, use_fused: bool = False) -> bool:
+    return not differentiable and all(type(p) is TraceTensor and p.is_floating_point() for p in params)

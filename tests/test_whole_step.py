@@ -1,0 +1,327 @@
+"""A training step as one graph: forward, loss, backward, clipping and optimizer; equal to eager's, step by step."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import smelt
+
+BACKENDS = ("eager", "aot_eager", "smelt")
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
+    "adamax": lambda p: torch.optim.Adamax(p, lr=0.01),
+    "adadelta": lambda p: torch.optim.Adadelta(p),
+    "single": lambda p: torch.optim.AdamW(p, lr=0.01, foreach=False),
+    "lion": lambda p: Lion(p),
+}
+
+
+class Lion(torch.optim.Optimizer):
+    """As users write their own: in plain tensor operations, with state made in the first step."""
+
+    def __init__(self, params, lr=0.01, betas=(0.9, 0.99), weight_decay=0.1):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["exp_avg"] = torch.zeros_like(p)
+                beta1, beta2 = group["betas"]
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                update = state["exp_avg"].mul(beta1).add(p.grad, alpha=1 - beta1).sign_()
+                p.add_(update, alpha=-group["lr"])
+                state["exp_avg"].mul_(beta2).add_(p.grad, alpha=1 - beta2)
+
+
+def _model(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4))
+
+
+def _batches(count):
+    torch.manual_seed(1)
+    return [(torch.randn(5, 8), torch.randint(0, 4, (5,))) for _ in range(count)]
+
+
+def _train(make, backend, steps=4, scheduled=True, **how):
+    model = _model()
+    optimizer = make(model.parameters())
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9) if scheduled else None
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    run = step if backend is None else smelt.compile(step, backend=backend, **how)
+    losses = []
+    for x, y in _batches(steps):
+        losses.append(run(x, y).detach().clone())
+        if scheduler is not None:
+            scheduler.step()
+    return {
+        "losses": losses,
+        "parameters": [p.detach().clone() for p in model.parameters()],
+        "gradients": [p.grad.clone() for p in model.parameters()],
+        "state": optimizer.state_dict()["state"],
+    }
+
+
+def _close(a, b):
+    torch.testing.assert_close(a, b, rtol=2e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_step_is_one_graph_and_equals_eager(name, backend):
+    want = _train(OPTIMIZERS[name], None)
+    smelt.reset()
+    got = _train(OPTIMIZERS[name], backend, fullgraph=True)
+    _close(got, want)
+    # a custom optimizer makes its state in the first step, so that step is another program
+    assert smelt.stats()["graphs"] == (2 if name == "lion" else 1)
+    assert smelt.stats().get("breaks", 0) == 0
+
+
+def test_eager_graph_of_a_step_gives_the_same_bits():
+    want, got = _train(OPTIMIZERS["adamw"], None), _train(OPTIMIZERS["adamw"], "eager")
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_add_up_over_steps(backend):
+    def run(compile):
+        model = _model()
+        step = compile(lambda x, y: F.cross_entropy(model(x), y).backward())
+        for x, y in _batches(3):
+            step(x, y)
+        return [p.grad for p in model.parameters()]
+
+    _close(run(lambda f: smelt.compile(f, backend=backend, fullgraph=True)), run(lambda f: f))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_accumulation_inside_one_step(backend):
+    def run(compile):
+        model = _model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(batches):
+            total = 0.0
+            for x, y in batches:
+                loss = F.cross_entropy(model(x), y) / len(batches)
+                loss.backward()
+                total = total + loss.detach()
+            optimizer.step()
+            optimizer.zero_grad()
+            return total
+
+        step = compile(step)
+        totals = [step(_batches(2)), step(_batches(2))]
+        assert all(p.grad is None for p in model.parameters())
+        return totals, [p.detach() for p in model.parameters()]
+
+    _close(run(lambda f: smelt.compile(f, backend=backend, fullgraph=True)), run(lambda f: f))
+
+
+def test_gradients_that_only_feed_the_update_are_not_kept():
+    model = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x, y):
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    graphs = []
+
+    def backend(gm, inputs):
+        graphs.append(gm)
+        return gm.forward
+
+    smelt.compile(step, backend=backend, fullgraph=True)(*_batches(1)[0])
+    (output,) = [node for node in graphs[0].graph.nodes if node.op == "output"]
+    assert output.args == ((),)
+
+
+def test_clearing_gradients_needs_no_guard():
+    model = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @smelt.compile
+    def step(x, y):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+
+    smelt.reset()
+    for x, y in _batches(2):  # None before the first, tensors before the second
+        step(x, y)
+    assert smelt.stats()["graphs"] == 1
+
+
+def test_optimizer_step_alone():
+    def run(compile):
+        model = _model()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        step = compile(optimizer.step)
+        for x, y in _batches(3):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            step()
+        return [p.detach() for p in model.parameters()]
+
+    want = run(lambda f: f)
+    smelt.reset()
+    _close(run(lambda f: smelt.compile(f, fullgraph=True)), want)
+    assert smelt.stats()["graphs"] == 1
+
+
+def test_the_loss_that_is_returned_has_been_spent():
+    model = _model()
+
+    @smelt.compile(fullgraph=True)
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    loss = step(*_batches(1)[0])
+    assert loss.requires_grad and loss.grad_fn is not None
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_graph_that_is_retained_serves_a_second_backward_outside(backend):
+    def run(compile):
+        model = _model()
+
+        def step(x, y):
+            loss = F.cross_entropy(model(x), y)
+            loss.backward(retain_graph=True)
+            return loss
+
+        loss = compile(step)(*_batches(1)[0])
+        loss.backward()
+        return [p.grad for p in model.parameters()]
+
+    _close(run(lambda f: smelt.compile(f, backend=backend, fullgraph=True)), run(lambda f: f))
+
+
+def test_a_hook_on_a_parameter_ends_the_graph_and_is_called():
+    model, seen = _model(), []
+    model[0].weight.register_hook(lambda grad: seen.append(grad.shape))
+
+    def step(x, y):
+        F.cross_entropy(model(x), y).backward()
+        return x + 1
+
+    smelt.compile(step)(*_batches(1)[0])
+    assert seen == [torch.Size([16, 8])]
+    assert "hook" in str(smelt.explain(step)(*_batches(1)[0]))
+
+
+def test_a_hook_that_comes_later_is_called():
+    model, seen = _model(), []
+
+    @smelt.compile
+    def step(x, y):
+        F.cross_entropy(model(x), y).backward()
+
+    step(*_batches(1)[0])
+    model[0].weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.shape))
+    step(*_batches(1)[0])
+    assert seen == [torch.Size([16, 8])]
+
+
+def test_gradients_flow_on_to_what_came_before():
+    model, before = _model(), nn.Linear(8, 8)
+
+    @smelt.compile
+    def step(x, y):
+        F.cross_entropy(model(x), y).backward()
+
+    x, y = _batches(1)[0]
+    step(before(x), y)
+    assert before.weight.grad is not None
+    reference = copy.deepcopy(before)
+    reference.zero_grad()
+    other = _model()
+    F.cross_entropy(other(reference(x)), y).backward()
+    _close(before.weight.grad, reference.weight.grad)
+
+
+def test_frozen_parameters_get_no_gradient():
+    model = _model()
+    model[0].requires_grad_(False)
+
+    @smelt.compile(fullgraph=True)
+    def step(x, y):
+        F.cross_entropy(model(x), y).backward()
+
+    step(*_batches(1)[0])
+    assert [p.grad is None for p in model.parameters()] == [True, True, False, False, False, False]
+
+
+def test_step_count_of_a_restored_optimizer():
+    model = _model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    @smelt.compile(fullgraph=True)
+    def step(x, y):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    smelt.reset()
+    batches = _batches(3)
+    step(*batches[0])
+    kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    step(*batches[1])
+    want = [p.detach().clone() for p in model.parameters()]
+    step(*batches[2])
+    model.load_state_dict(kept[0])
+    optimizer.load_state_dict(kept[1])
+    step(*batches[1])
+    _close([p.detach() for p in model.parameters()], want)
+
+
+def test_an_epoch_of_autocast_steps():
+    def run(compile):
+        model = _model()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        step = compile(step)
+        return [float(step(x, y).detach()) for x, y in _batches(4)]
+
+    want = run(lambda f: f)
+    got = run(lambda f: smelt.compile(f, fullgraph=True))
+    torch.testing.assert_close(torch.tensor(got), torch.tensor(want), rtol=2e-2, atol=2e-2)
