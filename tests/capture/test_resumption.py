@@ -263,7 +263,7 @@ def masked(x):
     return y * 2
 
 
-@case(1)
+@case(0)
 def backward_inside(x):
     w = torch.ones(3, requires_grad=True)
     (x * w).sum().backward()
