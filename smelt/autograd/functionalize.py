@@ -16,8 +16,8 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from smelt.autograd.reads import JointReads
 from smelt.autograd.numbers import has_real, with_numbers
+from smelt.autograd.reads import JointReads
 from smelt.autograd.simpler import PURE, WRITES, full, identity
 from smelt.autograd.views import read_view, write_memory, write_view
 from smelt.base.errors import CompileError, Unsupported
