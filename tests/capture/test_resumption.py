@@ -366,3 +366,35 @@ def test_loop_over_modules_reuses_one_version():
     assert torch.equal(run(X), fn(X))
     session = run._smelt_session
     assert all(len(place.versions) <= 2 for place in session.places.values()), session.places
+
+
+class Base:
+    def scale(self, x):
+        return x * 2
+
+
+class Scaled(Base):
+    """What needs its own first argument after a break says so in no instruction."""
+
+    def scale(self, x):
+        y = x + 1
+        graph_break()
+        return super().scale(y)
+
+    def scale_in_eager(self, x):
+        y = x + 1
+        graph_break()
+        return disable(super().scale)(y)
+
+    def scale_with_cell(self, x):
+        graph_break()
+        found = super()
+        return (lambda: found.scale(x) if self else None)()
+
+
+@pytest.mark.parametrize("name", ["scale", "scale_in_eager", "scale_with_cell"])
+def test_super_without_arguments_after_a_break(name):
+    method = getattr(Scaled(), name)
+    run = compiled(method)
+    for _ in range(2):
+        assert torch.equal(run(torch.ones(2)), method(torch.ones(2)))

@@ -19,7 +19,7 @@ static PyCodeObject *return_none; /* code of `lambda: None` */
 #endif
 
 struct Injection {
-    PyCodeObject *code;
+    PyCodeObject *code, *original; /* what is called, without arguments; what the frame then runs */
     PyObject *slots, *stack; /* lists, checked by `resume` */
     int offset;
 };
@@ -173,7 +173,10 @@ static PyObject *run_injected(PyThreadState *state, Frame *frame, Injection *inj
         frame->localsplus[i] = value == smelt_null ? NULL : Py_NewRef(value);
     }
     frame->stacktop = (int)(slots + depth);
-    FRAME_SET_NEXT(frame, _PyCode_CODE(code) + injection->offset / (int)sizeof(_Py_CODEUNIT));
+    /* `super()` looks at the code's number of arguments, debuggers at the code itself */
+    FRAME_SET_CODE(frame, Py_NewRef(injection->original));
+    FRAME_SET_NEXT(frame, _PyCode_CODE(injection->original) + injection->offset / (int)sizeof(_Py_CODEUNIT));
+    Py_DECREF(code);
     return run_frame(state, frame, 0);
 }
 
@@ -262,7 +265,7 @@ static PyObject *injected_function(ResumePoint *point, PyObject *globals, PyObje
 static PyObject *run_at(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots, PyObject *stack) {
     PyObject *function = injected_function(point, globals, func);
     if (!function) return NULL;
-    Injection injection = {point->injected, slots, stack, point->offset}, *outer = thread.injection;
+    Injection injection = {point->injected, point->code, slots, stack, point->offset}, *outer = thread.injection;
     Py_INCREF(function);
     thread.injection = &injection;
     evaluator_acquire();
