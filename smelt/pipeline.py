@@ -102,19 +102,25 @@ def compile_smelt(
     with _stage("partition"):
         forward, backward = partition(prims, joint, options)
     parts = {"forward": forward} if backward is None else {"forward": forward, "backward": backward}
-    rendered = render_and_build(parts, options, report)
+    rendered = render_and_build(parts, options, report, joint.updates())
     programs: list[Program] = [load(program, options) for program in rendered]
     again = Again(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))
     return wrap(joint, programs[0], programs[1] if backward is not None else None, again)
 
 
-def render_and_build(parts: Mapping[str, fx.GraphModule], options: Options, report: Report) -> list[Rendered]:
-    """The programs as text, with their kernels in the store: each is built while the next one is rendered."""
+def render_and_build(
+    parts: Mapping[str, fx.GraphModule], options: Options, report: Report, updates: Mapping[int, str] | None = None
+) -> list[Rendered]:
+    """The programs as text, with their kernels in the store: each is built while the next one is rendered.
+
+    Args:
+        updates: of the forward program, see `schedule`.
+    """
     rendered: list[Rendered] = []
     building: list[Future[object]] = []
     with ThreadPoolExecutor(len(parts), "smelt-build") as pool:
         for name, part in parts.items():
-            rendered.append(render(part, options, report, name))
+            rendered.append(render(part, options, report, name, updates if name == "forward" else None))
             building.append(pool.submit(build, rendered[-1].cpp_sources))
         with _stage("build"):  # what is left to wait for
             for future in building:
@@ -144,11 +150,13 @@ def compile_program(part: fx.GraphModule, options: Options, report: Report, name
     return load(render(part, options, report, name), options)
 
 
-def render(part: fx.GraphModule, options: Options, report: Report, name: str) -> Rendered:
+def render(
+    part: fx.GraphModule, options: Options, report: Report, name: str, updates: Mapping[int, str] | None = None
+) -> Rendered:
     """One program of the pair as source text; in parts where it reads numbers from tensors on its way."""
     chain = split_at_reads(part)
     if chain is None:
-        return render_part(part, options, report, name)
+        return render_part(part, options, report, name, updates)
     modules = [p.module for p in chain.parts if p.module is not None]
     rendered = [render_part(m, options, report, f"{name}{i}") for i, m in enumerate(modules)]
     whole = render_chain(chain, rendered)
@@ -156,7 +164,9 @@ def render(part: fx.GraphModule, options: Options, report: Report, name: str) ->
     return whole
 
 
-def render_part(part: fx.GraphModule, options: Options, report: Report, name: str) -> Rendered:
+def render_part(
+    part: fx.GraphModule, options: Options, report: Report, name: str, updates: Mapping[int, str] | None = None
+) -> Rendered:
     """A graph without such reads: loops, schedule, kernels, host."""
     counts = [n.meta["val"] for n in part.graph.nodes if n.op == "placeholder" and isinstance(n.meta["val"], Size)]
     empty = {i - len(counts): s for i, n in enumerate(counts) for s in symbols(n) if may_be_empty(s)}
@@ -165,7 +175,7 @@ def render_part(part: fx.GraphModule, options: Options, report: Report, name: st
             loops = lower(part)
             report.add(f"4_{name}_loops.txt", lambda: describe_loops(loops))
         with _stage("schedule"):
-            plan = schedule(loops, options)
+            plan = schedule(loops, options, updates)
             report.add(f"5_{name}_schedule.txt", lambda: describe_schedule(plan))
         with _stage("codegen"):
             rendered = render_cpp(plan)

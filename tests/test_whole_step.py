@@ -325,3 +325,64 @@ def test_an_epoch_of_autocast_steps():
     want = run(lambda f: f)
     got = run(lambda f: smelt.compile(f, fullgraph=True))
     torch.testing.assert_close(torch.tensor(got), torch.tensor(want), rtol=2e-2, atol=2e-2)
+
+
+# -- updates in place --------------------------------------------------------------------------------------------------
+
+
+def _embedding_step(optimizer_of, compile):
+    torch.manual_seed(0)
+    table, head = nn.Embedding(10, 8), nn.Linear(8, 4)
+    parameters = [*table.parameters(), *head.parameters()]
+    optimizer = optimizer_of(parameters)
+
+    def step(ids, y):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(head(table(ids)), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return compile(step), parameters, optimizer
+
+
+def test_parameters_are_updated_where_they_are():
+    step, parameters, _ = _embedding_step(lambda p: torch.optim.AdamW(p, lr=0.01), smelt.compile)
+    where = [p.data_ptr() for p in parameters]
+    versions = [p._version for p in parameters]
+    for _ in range(2):
+        step(torch.randint(0, 10, (6,)), torch.randint(0, 4, (6,)))
+    assert [p.data_ptr() for p in parameters] == where
+    assert all(now > before for now, before in zip((p._version for p in parameters), versions, strict=True))
+
+
+def test_an_index_out_of_range_leaves_parameters_and_state_alone():
+    step, parameters, optimizer = _embedding_step(
+        lambda p: torch.optim.AdamW(p, lr=0.01), lambda f: smelt.compile(f, fullgraph=True)
+    )
+    good, y = torch.randint(0, 10, (6,)), torch.randint(0, 4, (6,))
+    step(good, y)
+    kept = copy.deepcopy(([p.detach() for p in parameters], optimizer.state_dict()["state"]))
+    with pytest.raises(IndexError):
+        step(torch.tensor([1, 2, 3, 4, 5, 10]), y)
+    torch.testing.assert_close(
+        ([p.detach() for p in parameters], optimizer.state_dict()["state"]), kept, rtol=0, atol=0
+    )
+    step(good, y)
+
+
+def test_an_old_value_that_the_backward_needs_is_kept():
+    running = torch.zeros(4)
+
+    @smelt.compile(fullgraph=True)
+    def fn(x):
+        y = (x + running).sin()  # its gradient needs x + running, computed once more or kept
+        running.add_(x.detach())
+        return y
+
+    x = torch.ones(4, requires_grad=True)
+    fn(x)
+    running.fill_(2.0)
+    fn(x).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((4,), 3.0).cos())
+    assert torch.equal(running, torch.full((4,), 3.0))

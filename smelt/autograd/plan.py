@@ -161,6 +161,16 @@ class Joint:
         metas = self.module.graph.output_node().meta["val"]
         return metas[: len(metas) - self.num_found]
 
+    def updates(self) -> dict[int, str]:
+        """Outputs of the forward that are nothing but the new value of an input, which they may be written over.
+
+        Not where a number that the graph finds may end the call: its inputs must then be as they were.
+        """
+        if self.num_found:
+            return {}
+        names = [node.name for node in self.module.graph.nodes if node.op == "placeholder"]
+        return {self.num_outputs + k: names[m.input] for k, m in enumerate(self.mutations) if not m.grad}
+
     def parts(self, results: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         """The graph's outputs (or something for each): of the forward, gradients, numbers that it found."""
         end = len(results) - self.num_found

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from smelt.autograd.again import Again, Memory
 from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, SparseGradient, View, unreached
@@ -87,11 +88,19 @@ def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
             results = forward([*inputs])
         if joint.mutations:
             with torch.no_grad():
-                for mutation, value in zip(joint.mutations, results[count:], strict=False):
-                    inputs[mutation.input].copy_(value)
+                _update((inputs[m.input], value) for m, value in zip(joint.mutations, results[count:], strict=False))
         return finish(inputs, results)
 
     return call
+
+
+def _update(written: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Give inputs their new values. A program that has written over an input returns it as its own new value."""
+    for tensor, value in written:
+        if value is not tensor:
+            tensor.copy_(value)
+        elif not tensor.is_inference():
+            increment_version(tensor)
 
 
 def _run_seeded(program: Program) -> Program:
@@ -199,8 +208,7 @@ class _Compiled(torch.autograd.Function):
             saved[k] = saved[k].clone()
         outputs = results[: plan.num_outputs]
         mutations = plan.joint.mutations
-        for k in plan.without_grad:
-            inputs[mutations[k].input].copy_(results[plan.num_outputs + k])
+        _update((inputs[mutations[k].input], results[plan.num_outputs + k]) for k in plan.without_grad)
         saved += [inputs[i] for i in saving.watched_inputs]
         saved += [outputs[i] for i in saving.watched_outputs]
         ctx.save_for_backward(*saved)

@@ -72,11 +72,12 @@ def render_cpp(plan: Schedule) -> Rendered:
 
 @dataclass
 class _Step:
-    """An extern call, or a run of kernels."""
+    """An extern call, or a run of kernels; `check`: not before it is known that every index so far was in range."""
 
     externs: Extern | None
     groups: list[int]
     last: int
+    check: bool = False
 
 
 class _Host:
@@ -125,16 +126,27 @@ class _Host:
     # steps
 
     def make_steps(self) -> list[_Step]:
+        """Externs and runs of kernels.
+
+        A kernel that writes over an input does so once it is known that no index so far was out of range: when the
+        program raises, the inputs are as they were.
+        """
         steps: list[_Step] = []
+        doubtful = False
         for position, number in enumerate(self.plan.steps):
             extern = self.plan.externs.get(number)
             if extern is not None:
                 steps.append(_Step(extern, [], position))
-            elif steps and steps[-1].externs is None:
+                continue
+            launch = self.kernels.launches.get(number)
+            doubtful = doubtful or (launch is not None and FAULT in launch.buffers)
+            check = doubtful and any(name in self.plan.over_inputs for name in self.plan.groups[number].members)
+            if steps and steps[-1].externs is None and not check:
                 steps[-1].groups.append(number)
                 steps[-1].last = position
             else:
-                steps.append(_Step(None, [number], position))
+                steps.append(_Step(None, [number], position, check))
+            doubtful = doubtful and not check
         return steps
 
     def plan_drops(self) -> dict[int, list[str]]:
@@ -146,10 +158,13 @@ class _Host:
                 of_position[position] = index
             first = step.last + 1
         drops: dict[int, list[str]] = {}
+        overwritten = set(self.plan.over_inputs.values())
         for name, position in self.plan.last_use.items():
             node = self.nodes[name]
             if name in self.outputs or self.in_arena(name) or isinstance(node, Constant):
                 continue
+            if name in overwritten:
+                continue  # returned, as its own new value
             if isinstance(node.meta, tuple):
                 continue
             index = of_position[position]
@@ -166,6 +181,8 @@ class _Host:
             if step.externs is not None:
                 self.extern_step(body, step.externs, bound)
             else:
+                if step.check:
+                    _check_fault(body)
                 self.kernel_step(body, step.groups, bound)
             names = [self.variable[n] for n in self.drops.get(index, []) if n in self.variable]
             if names:
@@ -186,8 +203,7 @@ class _Host:
             call("inputs.clear()")
             call(*body.text().splitlines())
             if self.fault:
-                with call.block("if workspace.fault[0]:"):
-                    call('raise IndexError("index out of range in a compiled graph")')
+                _check_fault(call)
             if self.uses_workspace():
                 call("give(workspace)")
             results = [self.variable[o.name] if o.name else str(o.number) for o in self.plan.program.outputs]
@@ -252,7 +268,11 @@ class _Host:
         fresh: list[str] = []
         for number in groups:
             for name in self.plan.groups[number].members:
-                if name in self.plan.stored and not self.in_arena(name) and name not in self.variable:
+                old = self.plan.over_inputs.get(name)
+                if old is not None:
+                    self.variable[name], self.slots[name] = self.variable[old], self.slots[old]
+                    bound.add(name)
+                elif name in self.plan.stored and not self.in_arena(name) and name not in self.variable:
                     fresh.append(name)
                     self.variable[name] = f"o{next(self.fresh)}"
         for name in fresh:
@@ -396,6 +416,11 @@ class _Host:
         view = self.plan.views.get(name)
         stride = view.stride if view is not None else self.plan.strides[name]
         return f"({meta.shape}, {stride}, {meta.dtype})"
+
+
+def _check_fault(w: Writer) -> None:
+    with w.block("if workspace.fault[0]:"):
+        w('raise IndexError("index out of range in a compiled graph")')
 
 
 TENSOR_OPTIONAL = frozenset({"bias"})

@@ -6,7 +6,7 @@ Ties keep the program's own order, which for a traced training graph is the orde
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -20,13 +20,26 @@ class Unit:
     position: int
 
 
-def order_units(units: Iterable[Unit], size: Callable[[str], int], kept: set[str]) -> list[Unit]:
+class CycleError(Exception):
+    """No order has every unit after those that it waits for."""
+
+
+def order_units(
+    units: Iterable[Unit],
+    size: Callable[[str], int],
+    kept: set[str],
+    after: Mapping[int, set[int]] | None = None,
+) -> list[Unit]:
     """A topological order.
 
     Args:
         units: every unit of the program; a buffer is written by one of them or by nobody (inputs).
         size: bytes that a buffer occupies from its first write to its last read; 0 for what is not counted.
         kept: buffers that live to the end.
+        after: for some units, others that they wait for without reading anything of theirs.
+
+    Raises:
+        CycleError: units wait for each other.
     """
     units = list(units)
     writer = {name: unit.number for unit in units for name in unit.writes}
@@ -36,6 +49,8 @@ def order_units(units: Iterable[Unit], size: Callable[[str], int], kept: set[str
     followers: dict[int, list[int]] = {unit.number: [] for unit in units}
     for unit in units:
         sources = {writer[name] for name in unit.reads if name in writer} - {unit.number}
+        if after:
+            sources |= after.get(unit.number, set())
         waiting[unit.number] = len(sources)
         for source in sources:
             followers[source].append(unit.number)
@@ -66,7 +81,7 @@ def order_units(units: Iterable[Unit], size: Callable[[str], int], kept: set[str
             if waiting[follower] == 0:
                 offer(follower)
     if len(done) != len(units):
-        raise AssertionError("cycle between kernels")
+        raise CycleError("cycle between kernels")
     return list(done.values())
 
 

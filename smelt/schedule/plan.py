@@ -5,7 +5,7 @@ realize -> split long reductions -> fuse -> drop buffers nobody else reads -> or
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from smelt.base.options import Options
@@ -14,11 +14,11 @@ from smelt.schedule.dependencies import Names
 from smelt.schedule.fuse import Decision, Fused, fuse
 from smelt.schedule.group import Group, Place
 from smelt.schedule.memory import MemoryPlan, plan_memory
-from smelt.schedule.order import Unit, order_units
+from smelt.schedule.order import CycleError, Unit, order_units
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
 from smelt.schedule.split import split_reductions
-from smelt.shapes.expr import flat_index
-from smelt.shapes.size import IntLike, hint
+from smelt.shapes.expr import Runtime, flat_index
+from smelt.shapes.size import IntLike, hint, same_all
 
 WRITE_INTO = frozenset({"mm", "bmm"})
 """Externs that write into a given tensor without a copy of their own."""
@@ -38,6 +38,7 @@ class Schedule:
         views: extern arguments that are strided views of buffers.
         memory: arena offsets; buffers in it are neither inputs nor outputs.
         last_use: step after which a buffer is not needed.
+        over_inputs: outputs that are written over the input whose new value they are.
     """
 
     program: LoopProgram
@@ -50,6 +51,7 @@ class Schedule:
     memory: MemoryPlan
     last_use: dict[str, int]
     decisions: list[Decision]
+    over_inputs: dict[str, str]
 
     def buffer_of(self, name: str) -> str:
         """The buffer that holds a value that an extern takes."""
@@ -57,14 +59,19 @@ class Schedule:
         return view.base if view is not None else name
 
 
-def schedule(program: LoopProgram, options: Options) -> Schedule:
-    """Plan a loop program."""
+def schedule(program: LoopProgram, options: Options, updates: Mapping[int, str] | None = None) -> Schedule:
+    """Plan a loop program.
+
+    Args:
+        updates: position of an output -> the input whose new value it is. Where the input is read for the last time by
+            the kernel that makes the new value, element by element, the kernel writes over it.
+    """
     names = Names()
     real = realize(program)
     program = split_reductions(program, real, names)
     fused = fuse(program, real, names)
     stored = real.stored - _private(program, real, fused)
-    return _Planner(program, real, fused, stored).plan()
+    return _Planner(program, real, fused, stored, updates or {}).plan()
 
 
 def _private(program: LoopProgram, real: Realized, fused: Fused) -> set[str]:
@@ -81,21 +88,71 @@ def _private(program: LoopProgram, real: Realized, fused: Fused) -> set[str]:
     return {name for group in fused.groups.values() for name in group.members if name not in shared}
 
 
+def _looks_up(group: Group) -> bool:
+    """Whether it reads elements at places that are themselves read from memory."""
+    places = (place for indices in group.accesses.values() for index in indices for place in index)
+    return not group.scatter and any(isinstance(atom, Runtime) for place in places for atom in place.atoms())
+
+
 class _Planner:
-    def __init__(self, program: LoopProgram, real: Realized, fused: Fused, stored: set[str]) -> None:
+    def __init__(
+        self, program: LoopProgram, real: Realized, fused: Fused, stored: set[str], updates: Mapping[int, str]
+    ) -> None:
         self.program, self.real, self.fused, self.stored = program, real, fused, stored
         self.outputs = {o.name for o in program.outputs if o.name is not None}
         self.externs = {n: node for n, node in fused.others.items() if isinstance(node, Extern)}
+        self.updates = self.possible_updates(updates)
 
     def plan(self) -> Schedule:
-        units = order_units(self.units(), self.occupied, self.outputs)
+        units = self.ordered()
         sizes = {name: self.nbytes(name) for unit in units for name in unit.writes if self.in_arena(name)}
         memory = plan_memory(units, sizes, self.may_overwrite)
         last = {name: step for step, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
+        writer = {name: step for step, unit in enumerate(units) for name in unit.writes}
+        over = {new: old for new, old in self.updates.items() if last.get(old, -1) <= writer[new]}
         return Schedule(
             self.program, [u.number for u in units], self.fused.groups, self.externs, self.stored, self.real.strides,
-            self.real.views, memory, last, self.fused.decisions,
+            self.real.views, memory, last, self.fused.decisions, over,
         )  # fmt: skip
+
+    def ordered(self) -> list[Unit]:
+        """All units; one that writes over an input comes after all others that read it, if that is possible.
+
+        And after all that may find an index out of range: such a call must leave its inputs alone. (A gradient scattered
+        to rows needs no such care: the rows were looked up before.)
+        """
+        units = list(self.units())
+        if not self.updates:
+            return order_units(units, self.occupied, self.outputs)
+        writer = {name: unit.number for unit in units for name in unit.writes}
+        readers: dict[str, set[int]] = {}
+        for unit in units:
+            for name in unit.reads:
+                readers.setdefault(name, set()).add(unit.number)
+        doubtful = {number for number, group in self.fused.groups.items() if _looks_up(group)}
+        after: dict[int, set[int]] = {}
+        for new, old in self.updates.items():
+            after.setdefault(writer[new], set()).update((readers.get(old, set()) | doubtful) - {writer[new]})
+        try:
+            return order_units(units, self.occupied, self.outputs, after)
+        except CycleError:
+            return order_units(units, self.occupied, self.outputs)
+
+    def possible_updates(self, updates: Mapping[int, str]) -> dict[str, str]:
+        """Outputs that a kernel may write over the input that they are the new value of."""
+        group = {name: number for number, each in self.fused.groups.items() for name in each.members}
+        names = [o.name for o in self.program.outputs]
+        found: dict[str, str] = {}
+        for position, old in updates.items():
+            new = names[position]
+            if new is None or new not in group or new not in self.stored or names.count(new) > 1 or old in names:
+                continue
+            made, read = metas_of(self.program.nodes[new]), metas_of(self.program.nodes[old])
+            alike = made.dtype == read.dtype and same_all(made.shape, read.shape)
+            if alike and same_all(self.real.strides[new], self.real.strides[old]):
+                if self.may_overwrite(group[new], new, old):
+                    found[new] = old
+        return found
 
     def units(self) -> Iterable[Unit]:
         for number, group in self.fused.groups.items():
@@ -124,6 +181,8 @@ class _Planner:
 
     def occupied(self, name: str) -> int:
         node = self.program.nodes[name]
+        if name in self.updates:
+            return 0
         return 0 if isinstance(node, (Input, Constant)) or isinstance(node.meta, tuple) else hint(self.nbytes(name))
 
     def in_arena(self, name: str) -> bool:
@@ -142,4 +201,4 @@ class _Planner:
         if made.dtype.itemsize != read.dtype.itemsize:
             return False
         place = flat_index(group.members[output].index, self.real.strides[output])
-        return all(flat_index(i, self.real.strides[source]) == place for i in group.accesses[source])
+        return all(flat_index(i, self.real.strides[source]) == place for i in group.accesses.get(source, ()))

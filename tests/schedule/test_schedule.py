@@ -180,3 +180,41 @@ def test_parts_of_a_symbolic_size():
     assert rows_per_part(n, 50) == 32
     assert rows_per_part(n * 48, 50) == 48
     assert rows_per_part(7, 1) == 1
+
+
+def updates_of(g: GraphBuilder, *outputs: object, updates: dict[int, str]) -> dict[str, str]:
+    return schedule(lower(g.build(*outputs)), Options(), updates).over_inputs
+
+
+def test_a_new_value_is_written_over_its_input():
+    g = GraphBuilder()
+    x, y = g.input(64), g.input(64)
+    assert updates_of(g, g.add(x, y), updates={0: "x0"}) == {"add": "x0"}
+
+
+def test_a_new_value_waits_for_other_readers_of_the_old_one():
+    g = GraphBuilder()
+    x, w = g.input(16, 16), g.input(16, 16)
+    new = g.add(x, w)
+    plan = schedule(lower(g.build(new, g.mm(x, w))), Options(), {0: "x0"})
+    assert plan.over_inputs == {"add": "x0"}
+    assert plan.steps[-1] in plan.groups
+
+
+def test_an_input_that_is_read_at_other_places_is_not_written_over():
+    g = GraphBuilder()
+    x = g.input(16, 16)
+    assert updates_of(g, g.add(x, g.permute(x, (1, 0))), updates={0: "x0"}) == {}
+
+
+def test_an_old_value_that_is_returned_is_not_written_over():
+    g = GraphBuilder()
+    x = g.input(16)
+    assert updates_of(g, g.add(x, 1.0), x, updates={0: "x0"}) == {}
+
+
+def test_a_value_that_the_new_one_needs_and_that_needs_the_old_one_is_no_cycle():
+    g = GraphBuilder()
+    x, w = g.input(16, 16), g.input(16, 16)
+    new = g.add(x, 1.0)
+    assert updates_of(g, new, g.add(g.mm(new, w), x), updates={0: "x0"}) == {}
