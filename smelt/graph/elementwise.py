@@ -20,8 +20,37 @@ from smelt.shapes.unbacked import usually
 aten = torch.ops.aten
 
 
+def on_lists(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    """`_foreach_*` on lists of floating-point tensors, alike row by row: each result is like its row."""
+    columns = [a for a in args if isinstance(a, (list, tuple)) and a and isinstance(a[0], PlacedTensor)]
+    if not columns or any(len(column) != len(columns[0]) for column in columns):
+        return None
+    answers = []
+    for row in zip(*columns, strict=True):
+        if not all(isinstance(each, PlacedTensor) for each in row):
+            return None
+        first, *others = map(val_of, row)
+        if not first.dtype.is_floating_point or any(o.dtype != first.dtype or o.device != first.device for o in others):
+            return None
+        if not all(same_all(first.shape, o.shape) for o in others) or may_overlap(first.shape, first.stride):
+            return None
+        stride = result_stride(first.shape, [first, *others], False)
+        answers.append(layout_for(first.shape, first.dtype, stride, first.device))
+    return () if op_writes(func) else answers
+
+
+def op_writes(func: OpOverload) -> bool:
+    """Whether it is the form of an operator that writes to its first argument."""
+    return func._schema.name.endswith("_")
+
+
+_REDUCING = frozenset({"aten::_foreach_norm", "aten::_foreach_max", "aten::_foreach_mm"})
+
+
 def elementwise_rule(func: OpOverload, info: OpInfo) -> Callable[..., Any] | None:
     """The rule of an operator that works element by element, or None."""
+    if func._schema.name.startswith("aten::_foreach_") and func._schema.name not in _REDUCING:
+        return on_lists
     if torch.Tag.pointwise not in func.tags and func not in _ALSO_POINTWISE:
         return None
     if info.random or func in _NOT_POINTWISE or any(name != "self" for name in info.written):

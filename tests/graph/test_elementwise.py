@@ -74,3 +74,20 @@ def test_masked_fill_is_laid_out_row_by_row():
         with TraceMode():
             traced = trace_like(x).masked_fill(trace_like(x > 0.5), 1.0)
         assert traced.stride() == x.masked_fill(x > 0.5, 1.0).stride()
+
+
+def test_lists_are_answered_row_by_row():
+    rows = [torch.rand(2, 3), torch.rand(4, 5).t(), torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)]
+    others = [torch.rand_like(row) for row in rows]
+    for op, rest in (
+        (aten._foreach_sqrt.default, ()),
+        (aten._foreach_mul.Scalar, (0.5,)),
+        (aten._foreach_add.List, (others,)),
+        (aten._foreach_lerp.Scalar, (others, 0.3)),
+    ):
+        rule = elementwise_rule(op, op_info(op))
+        with TraceMode():
+            traced = [trace_like(row) for row in rows]
+            given = [[trace_like(o) for o in rest[0]], *rest[1:]] if rest and rest[0] is others else rest
+        answers = rule(op, (traced, *given), {})
+        assert [a.val.stride for a in answers] == [each.stride() for each in op(rows, *rest)]
