@@ -151,6 +151,7 @@ class Tensors:
         else:
             with self.graph.inserting_before(self._first):
                 node = self.graph.placeholder(name)
+        node.target = node.name  # fx keeps the names apart; the target is what the code calls the argument
         node.meta["source"] = source.text
         node.meta["val"] = val
         return node

@@ -273,3 +273,8 @@ def test_python_types_are_dtypes():
     check(
         lambda x: (torch.ones(3, dtype=bool), x.to(int), torch.zeros(2, dtype=float), torch.zeros(2, dtype=complex)), X
     )
+
+
+def test_inputs_whose_names_look_alike_are_kept_apart():
+    check(lambda d: d["a.b"] - d["a_b"], {"a.b": X, "a_b": X * 3})
+    check(lambda d, e: d["a" * 300] - e["b" + "a" * 300], {"a" * 300: X}, {"b" + "a" * 300: X * 3})
