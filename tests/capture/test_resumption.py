@@ -21,6 +21,11 @@ def outside(x, by=1):
     return x + by
 
 
+@disable
+def read(v):
+    return v.item()
+
+
 class Box:
     def __init__(self, value):
         self.value = value
@@ -81,8 +86,8 @@ def and_or_not(x):
 
 
 @case(1)
-def item(x):
-    n = x.max().item()
+def number_from_a_break(x):
+    n = read(x.max())
     return x * n, n
 
 
@@ -200,7 +205,7 @@ def disabled_call(x):
 
 @case(1)
 def several_values_on_the_stack(x):
-    return [x + 1, (x * 2).sum().item(), {"k": x - 1}], x
+    return [x + 1, read((x * 2).sum()), {"k": x - 1}], x
 
 
 @case(1)
@@ -227,7 +232,7 @@ def closure_survives(x):
 
 @case(1)
 def comprehension(x):
-    return [v.item() for v in x[0]], x * 2
+    return [read(v) for v in x[0]], x * 2
 
 
 @case(1)
@@ -251,15 +256,30 @@ def local_class(x):
     return x * Inner.k
 
 
-@case(1)
-def unpack_nonzero(x):
-    rows, cols = (x + 1 > 3).nonzero(as_tuple=True)
-    return rows + 1, cols
+class Rows:
+    """A sequence that no graph can look into."""
+
+    def __init__(self, x):
+        self.x = x
+
+    @disable
+    def __getitem__(self, key):
+        return self.x[key]
+
+    @disable
+    def __iter__(self):
+        return iter(self.x.unbind())
 
 
 @case(1)
-def masked(x):
-    y = x[x + 1 > 3]
+def unpacked(x):
+    first, second = Rows(x + 1)
+    return first + 1, second
+
+
+@case(1)
+def subscript(x):
+    y = Rows(x + 1)[1]
     return y * 2
 
 

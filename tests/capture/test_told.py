@@ -52,6 +52,22 @@ def test_the_programs_own_exception_needs_no_word() -> None:
     assert not run._smelt_session.breaks and not run._smelt_session.raised
 
 
+def test_an_exception_that_the_program_catches_needs_no_word() -> None:
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        raise KeyError("mine")
+
+    def catches(x: torch.Tensor) -> tuple[torch.Tensor, str]:
+        try:
+            return inner(x), ""
+        except KeyError as error:
+            return x, str(error)
+
+    run = smelt.compile(catches, fullgraph=True)
+    for _ in range(3):
+        assert run(X) == (X, "'mine'")
+    assert not run._smelt_session.breaks and not run._smelt_session.raised
+
+
 def test_a_frame_over_the_limit_of_versions() -> None:
     def fn(x: torch.Tensor, word: str) -> torch.Tensor:
         return x + len(word)
