@@ -70,7 +70,8 @@ def set_callback(cb: FrameCallback | None) -> None:
     """`cb(code, func, slots, globals, builtins)` runs, with the hook inactive, before a function frame that starts
     without a matching entry. `slots` holds the argument slots. Afterwards entries are looked up again; still none: the
     original runs (and the callback runs again next time, unless `skip(code)`). What cb raises is what the frame raises.
-    Not called for module and class bodies or for the resumption of generators.
+    What it returns, unless None, is called without arguments if the original runs and returns; what that raises is
+    what the frame raises. Not called for module and class bodies or for the resumption of generators.
     """
 
 def set_resume_callback(cb: ResumeCallback | None) -> None:

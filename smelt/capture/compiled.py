@@ -20,15 +20,16 @@ from smelt.capture import _native as native
 from smelt.capture import policy
 from smelt.capture.behalf import Steps, in_steps
 from smelt.capture.calibrate import calibrate
-from smelt.capture.session import CompileGraph, Session, Slots
+from smelt.capture.session import CompileGraph, Session, Slots, WhenReturned
 
 
 def _on_frame(
     code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any], builtins: dict[str, Any]
-) -> None:
+) -> WhenReturned:
     session: Session | None = native.owner()
-    if session is not None and not _importing() and not torch_c.functorch_transforms_active():
-        session.frame(code, function, slots, globals)
+    if session is None or _importing() or torch_c.functorch_transforms_active():
+        return None
+    return session.frame(code, function, slots, globals)
 
 
 def _on_resume(
@@ -37,10 +38,11 @@ def _on_resume(
     slots: Slots,
     globals: dict[str, Any],
     builtins: dict[str, Any],
-) -> None:
+) -> WhenReturned:
     session: Session | None = native.owner()
-    if session is not None and not torch_c.functorch_transforms_active():
-        session.resumed(point, function, slots, globals)
+    if session is None or torch_c.functorch_transforms_active():
+        return None
+    return session.resumed(point, function, slots, globals)
 
 
 def _on_watched() -> None:

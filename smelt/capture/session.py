@@ -71,6 +71,8 @@ from smelt.shapes.unbacked import Unsettled
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor], Report, Options], Callable[..., Any]]
 Slots = tuple[Any, ...]
 Begin = Callable[[Interpreter], Frame]
+WhenReturned = Callable[[], None] | None
+"""Wants to hear that the frame, run as it is written, has returned."""
 
 _REGISTERED = (
     builtins,
@@ -147,7 +149,7 @@ class Session:
 
     Attributes:
         breaks: the distinct graph breaks so far, and what else made frames run in eager.
-        raised: by thread, exceptions that captured code raised in the present call.
+        raised: by thread, exceptions of the present call that frames raised only while they were captured.
     """
 
     def __init__(self, compile_graph: CompileGraph, options: Options) -> None:
@@ -162,46 +164,47 @@ class Session:
 
     # -- callbacks -----------------------------------------------------------------------------------------------
 
-    def frame(self, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any]) -> None:
+    def frame(self, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any]) -> WhenReturned:
         """A function frame is about to start and no version fits."""
         skipped = code.co_filename.startswith(policy.skipped_prefixes())  # the hook forgets its marks at a reset
         if skipped or code.co_flags & _NOT_CAPTURED or marks.disabled(function) is not None:
             native.skip(code)
-            return
+            return None
         read = _Reader(slots, globals, function)
-        self._attempt(code, code.co_qualname, read, lambda vm: self._start(vm, code, function, read))
+        return self._attempt(code, code.co_qualname, read, lambda vm: self._start(vm, code, function, read))
 
     def resumed(
         self, point: native.ResumePoint, function: FunctionType | None, slots: Slots, globals: dict[str, Any]
-    ) -> None:
+    ) -> WhenReturned:
         """A frame is about to continue after a break and no version fits."""
         name = f"{point.code.co_qualname}+{point.offset}"
         read = _Reader(slots, globals, function)
-        self._attempt(point, name, read, lambda vm: self._continue(vm, point, read))
+        return self._attempt(point, name, read, lambda vm: self._continue(vm, point, read))
 
-    def _attempt(self, key: Any, name: str, read: _Reader, begin: Begin) -> None:
+    def _attempt(self, key: Any, name: str, read: _Reader, begin: Begin) -> WhenReturned:
         place = self.places.get(id(key))
         if place is None:
             place = self.places[id(key)] = Place(name)
             self._kept.append(key)
         if place.given_up or self._refused_by_stance(place, read):
-            return
+            return None
         before = len(place.versions)
         with self._lock:
-            if len(place.versions) == before:  # else another thread made one meanwhile: try it first
-                self._attempt_locked(key, place, read, begin)
+            if len(place.versions) != before:  # another thread made one meanwhile: try it first
+                return None
+            return self._attempt_locked(key, place, read, begin)
 
-    def _attempt_locked(self, key: Any, place: Place, read: _Reader, begin: Begin) -> None:
+    def _attempt_locked(self, key: Any, place: Place, read: _Reader, begin: Begin) -> WhenReturned:
         if len(place.versions) >= self.options.recompile_limit:
             self._over_limit(place, read)
-            return
+            return None
         if place.versions:
             self._tell_recompile(place, read)
         marks.quiet_wrappers()
         started = time.perf_counter()
         try:
             with no_collection(), outside_inference_mode(), outside_saved_tensor_hooks():
-                self._capture(key, place, begin)
+                return self._capture(key, place, begin)
         finally:
             spend("capture", time.perf_counter() - started - self._compiling)
 
@@ -248,28 +251,26 @@ class Session:
 
     # -- capture -------------------------------------------------------------------------------------------------
 
-    def _capture(self, key: Any, place: Place, begin: Begin) -> None:
+    def _capture(self, key: Any, place: Place, begin: Begin) -> WhenReturned:
         self._compiling = 0.0
         again: Restart | None = None
         while True:
             try:
-                self._capture_once(key, place, begin, again)
-                return
+                return self._capture_once(key, place, begin, again)
             except Restart as restart:  # the residual would have to show what is not known yet
                 again = restart
 
-    def _capture_once(self, key: Any, place: Place, begin: Begin, again: Restart | None) -> None:
+    def _capture_once(self, key: Any, place: Place, begin: Begin, again: Restart | None) -> WhenReturned:
         try:
             vm, frame, stop = self._interpret(place, begin, again)
         except UserError as raised:
             # eager raises it as well, with the user's own traceback; one that keeps raising is not tried forever
             place.failed += 1
             place.given_up = place.failed >= self.options.recompile_limit and not self.options.fullgraph
-            self.raised.setdefault(threading.get_ident(), []).append(_only_captured(place, raised))
-            return
+            return functools.partial(self._only_capture_raised, _only_captured(place, raised))
         except Break as refused:
             self._refuse(place, refused)
-            return
+            return None
         except (SmeltError, MemoryError):
             raise
         except RecursionError as error:
@@ -277,17 +278,18 @@ class Session:
                 self._broken(place, error)
             else:
                 self._tell(BreakReason.of(too_deep()))
-            return
+            return None
         except Exception as error:
             self._broken(place, error)
-            return
+            return None
         try:
             self._finish(key, place, vm, frame, stop)
         except _Again:
-            self._capture(key, place, begin)
+            return self._capture(key, place, begin)
         except (Break, CannotRebuild) as refused:
             title = refused.title if isinstance(refused, Break) else f"{refused} leaves the frame"
             self._refuse(place, Break(title, "residual code cannot make it", "return tensors and plain objects"))
+        return None
 
     def _interpret(self, place: Place, begin: Begin, again: Restart | None) -> tuple[Interpreter, Frame, Break | None]:
         patience = self.options.recompile_limit - 1 if self.options.fullgraph else PATIENCE
@@ -468,8 +470,12 @@ class Session:
         at = f"{code.co_filename}:{code.co_firstlineno}"
         self._tell(BreakReason(f"the body of the {kind} {code.co_qualname}", at, why, "compile the functions it calls"))
 
+    def _only_capture_raised(self, reason: BreakReason) -> None:
+        """A frame that raised while it was captured has returned."""
+        self.raised.setdefault(threading.get_ident(), []).append(reason)
+
     def settle(self, returned: bool) -> None:
-        """A call has ended in which captured code raised. What the program itself raises needs no word.
+        """A call has ended in which only capture raised somewhere. Unless it returned, another exception is on its way.
 
         Raises:
             Unsupported: with `fullgraph`, the call returned: only capture raised.

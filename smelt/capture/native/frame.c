@@ -124,10 +124,10 @@ static enum Outcome look_up(Place *place, const Scope *scope, Entry **entry, PyO
     return outcome;
 }
 
-/* Calls callback(place, func, slots, globals, builtins) with the hook inactive; -1 when it raised. */
-static int call_back(PyObject *callback, PyObject *place, const Scope *scope) {
+/* Calls callback(place, func, slots, globals, builtins) with the hook inactive; NULL when it raised. */
+static PyObject *call_back(PyObject *callback, PyObject *place, const Scope *scope) {
     PyObject *slots = PyTuple_New(scope->count);
-    if (!slots) return -1;
+    if (!slots) return NULL;
     for (Py_ssize_t i = 0; i < scope->count; i++)
         PyTuple_SET_ITEM(slots, i, Py_NewRef(scope->slots[i] ? scope->slots[i] : smelt_null));
     PyObject *func = scope->func ? scope->func : Py_None;
@@ -138,17 +138,36 @@ static int call_back(PyObject *callback, PyObject *place, const Scope *scope) {
     set_active(1);
     Py_DECREF(callback);
     Py_DECREF(slots);
-    Py_XDECREF(result);
-    return result ? 0 : -1;
+    return result;
 }
 
-/* Entries, then the callback, then the entries again. */
+/* Entries, then the callback, then the entries again. MISS: `after`, unless NULL, is for `told`. */
 static enum Outcome find(Place *place, PyObject *key, PyObject *callback, const Scope *scope, Entry **entry,
-                         PyObject **outputs) {
+                         PyObject **outputs, PyObject **after) {
+    *after = NULL;
     enum Outcome outcome = look_up(place, scope, entry, outputs);
     if (outcome != MISS || !callback) return outcome;
-    if (call_back(callback, key, scope) < 0) return RAISED;
-    return place->skipped ? MISS : look_up(place, scope, entry, outputs);
+    PyObject *wants = call_back(callback, key, scope);
+    if (!wants) return RAISED;
+    outcome = place->skipped ? MISS : look_up(place, scope, entry, outputs);
+    if (outcome == MISS && wants != Py_None) *after = wants;
+    else Py_DECREF(wants);
+    return outcome;
+}
+
+/* The original has run, `result` came of it: calls what the callback returned if that is no exception. */
+static PyObject *told(PyObject *after, PyObject *result) {
+    if (!after) return result;
+    if (result) {
+        int active = thread.active;
+        set_active(0);
+        PyObject *heard = PyObject_CallNoArgs(after);
+        set_active(active);
+        if (!heard) Py_CLEAR(result);
+        Py_XDECREF(heard);
+    }
+    Py_DECREF(after);
+    return result;
 }
 
 /* A code seen for the first time by an active thread. NULL with an exception when out of memory. */
@@ -222,9 +241,9 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
     }
     Scope scope = {frame->localsplus, place->arity, frame->f_globals, frame->f_builtins, FRAME_FUNC(frame)};
     Entry *entry;
-    PyObject *outputs;
-    enum Outcome outcome = find(place, (PyObject *)code, frame_callback, &scope, &entry, &outputs);
-    if (outcome == MISS) return run_frame(state, frame, 0);
+    PyObject *outputs, *after;
+    enum Outcome outcome = find(place, (PyObject *)code, frame_callback, &scope, &entry, &outputs, &after);
+    if (outcome == MISS) return told(after, run_frame(state, frame, 0));
     if (outcome == RAISED) return leave_frame(state, frame, NULL);
     int fits = make_room(state, frame, entry->replacement);
     PyObject *result = (fits ? run_swapped : run_called)(state, frame, entry, place->arity, outputs);
@@ -290,17 +309,17 @@ static PyObject *resume_active(ResumePoint *point, PyObject *globals, PyObject *
                                PyObject *stack) {
     PyObject *values = joined(slots, stack), *result = NULL, *outputs;
     if (!values) return NULL;
-    PyObject **items = ((PyTupleObject *)values)->ob_item;
+    PyObject *after, **items = ((PyTupleObject *)values)->ob_item;
     Scope scope = {items, PyTuple_GET_SIZE(values), globals, scope_builtins(globals, func), func};
     Entry *entry;
-    enum Outcome outcome = find(&point->place, (PyObject *)point, resume_callback, &scope, &entry, &outputs);
+    enum Outcome outcome = find(&point->place, (PyObject *)point, resume_callback, &scope, &entry, &outputs, &after);
     if (outcome == HIT) {
         result = call_replacement(entry, globals, scope.slots, scope.count, outputs);
         Py_DECREF(outputs);
         Py_DECREF(entry);
     }
     Py_DECREF(values);
-    return outcome == MISS ? run_at(point, globals, func, slots, stack) : result;
+    return outcome == MISS ? told(after, run_at(point, globals, func, slots, stack)) : result;
 }
 
 static PyObject *resume_anywhere(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots,
