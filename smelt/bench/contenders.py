@@ -1,6 +1,7 @@
 """Who takes part: eager, torch.compile, smelt. Each turns a model into a callable; compilers are imported late.
 
-A contender is named `eager`, `torch.compile`, `smelt`, `smelt:BACKEND` (another of smelt's backends), or
+A contender is named `eager`, `torch.compile`, `smelt`, `smelt:step` (the whole training step), `smelt:BACKEND`
+(another of smelt's backends), or
 `package.module:function` with `function(model, settings) -> callable` (used to test the bench itself).
 """
 
@@ -46,7 +47,19 @@ def smelt_compile(model: nn.Module, settings: Settings, backend: str = "smelt") 
     return smelt.compile(model, backend=backend, mode=settings.mode, dynamic=settings.dynamic, options=options)
 
 
-CONTENDERS: dict[str, Prepare] = {"eager": eager, "torch.compile": torch_compile, "smelt": smelt_compile}
+def smelt_step(target: Any, settings: Settings) -> Prepared:
+    """The whole training step, with the optimizer, as one graph; asked for a model only, the model."""
+    return smelt_compile(target, settings)
+
+
+smelt_step.whole_step = True  # type: ignore[attr-defined]
+
+CONTENDERS: dict[str, Prepare] = {
+    "eager": eager,
+    "torch.compile": torch_compile,
+    "smelt": smelt_compile,
+    "smelt:step": smelt_step,
+}
 
 
 def find_contender(name: str) -> Prepare:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,22 +33,29 @@ def precision(settings: Settings) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
+OPTIMIZERS: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
 class Stepper:
     """One contender's model (its own), optimizer and compiled callable. Calling it does one step.
 
-    A training step is zero_grad, forward, loss, backward and SGD; an inference step is forward without
-    gradients. It ends when the device has finished.
+    A training step is forward, loss, backward, the optimizer and zero_grad; an inference step is forward without
+    gradients. It ends when the device has finished. Contenders get the model, or (`whole_step`) all of the step.
     """
 
     def __init__(self, workload: Workload, model: nn.Module, batch: Batch, settings: Settings) -> None:
         self.workload, self.batch, self.settings = workload, batch, settings
         self.model = model
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=settings.learning_rate)
+        self.optimizer = OPTIMIZERS[settings.optimizer](self.model.parameters(), lr=settings.learning_rate)
         self.call: Any = None
+        self.step: Callable[[], Tensor] = self._step
 
     def compile(self, prepare: Prepare) -> Stepper:
         """Hand the model to the contender. Compilation itself usually waits for the first step."""
-        self.call = prepare(self.model, self.settings)
+        if self.settings.train and getattr(prepare, "whole_step", False):
+            self.call, self.step = self.model, prepare(self._step, self.settings)  # type: ignore[arg-type]
+        else:
+            self.call = prepare(self.model, self.settings)
         return self
 
     def __call__(self) -> float:
@@ -57,11 +65,14 @@ class Stepper:
         return value
 
     def _train(self) -> float:
-        self.optimizer.zero_grad(set_to_none=True)
+        return float(self.step().detach())
+
+    def _step(self) -> Tensor:
         loss = self.forward()
         loss.backward()
         self.optimizer.step()
-        return float(loss.detach())
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss
 
     def _infer(self) -> float:
         with torch.no_grad():
@@ -73,12 +84,14 @@ class Stepper:
         Left out are operators that only make, move or view memory, and those whose kernels compilers take from
         libraries as well (products, convolutions, attention): what remains is what a compiler should have captured.
         """
-        self.optimizer.zero_grad(set_to_none=True)
         with torch.autograd.profiler.profile() as profile:
-            with torch.set_grad_enabled(self.settings.train):
-                loss = self.forward()
-            if self.settings.train:
-                loss.backward()
+            if self.step != self._step:
+                self.step()
+            else:
+                with torch.set_grad_enabled(self.settings.train):
+                    loss = self.forward()
+                if self.settings.train:
+                    loss.backward()
         outermost = [e for e in profile.function_events if _is_operator(e) and not _inside_operator(e)]
         names = Counter(event.name.removeprefix("aten::") for event in outermost)
         return {name: number for name, number in names.most_common() if _counts(name)}

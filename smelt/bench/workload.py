@@ -86,6 +86,7 @@ class Settings:
         size: of the entries of the suites: `cpu` or `full`.
         eager_rng: compilers draw the random numbers that eager draws (slower; for comparisons).
         threads: torch's threads, or None for its own choice.
+        optimizer: of a training step.
     """
 
     train: bool = True
@@ -98,14 +99,18 @@ class Settings:
     size: str = "cpu"
     eager_rng: bool = False
     threads: int | None = None
+    optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise unknown_name("precision", self.precision, PRECISIONS)
+        if self.optimizer not in OPTIMIZERS:
+            raise unknown_name("optimizer", self.optimizer, OPTIMIZERS)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
 
+OPTIMIZERS = ("sgd", "adam", "adamw")
 PRECISIONS = ("fp32", "amp")
 """fp32, or bfloat16 autocast around the forward pass."""

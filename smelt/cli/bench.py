@@ -39,8 +39,11 @@ def run(
     train: Annotated[bool, typer.Option("--train/--infer", help="Whole training steps, or forward passes.")] = True,
     precision: Annotated[str, typer.Option(help="fp32, or amp (bfloat16 autocast).")] = "fp32",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    optimizer: Annotated[str, typer.Option(help="Of a training step: sgd, adam or adamw.")] = "sgd",
     rivals: Annotated[str, typer.Option(help="Who runs beside smelt, by commas.")] = "eager,torch.compile",
-    contender: Annotated[str, typer.Option(help="Who is judged: smelt, or smelt:BACKEND.")] = "smelt",
+    contender: Annotated[
+        str, typer.Option(help="Who is judged: smelt, smelt:step (the whole training step), or smelt:BACKEND.")
+    ] = "smelt",
     mode: Annotated[str | None, typer.Option(help="The compilers' mode, such as max-autotune.")] = None,
     dynamic: Annotated[bool | None, typer.Option("--dynamic/--static", help="Symbolic or fixed shapes.")] = None,
     cold: Annotated[
@@ -66,7 +69,15 @@ def run(
         for name in contenders:
             find_contender(name)
         workloads = chosen(models or [], suite, only, size)
-        settings = Settings(train=train, precision=precision, device=device, mode=mode, dynamic=dynamic, size=size)
+        settings = Settings(
+            train=train,
+            precision=precision,
+            device=device,
+            mode=mode,
+            dynamic=dynamic,
+            size=size,
+            optimizer=optimizer,
+        )
         plan = Plan(
             rounds=steps,
             least_s=0.5 if suite else 0.0,

@@ -118,8 +118,8 @@ class _Planner:
     def ordered(self) -> list[Unit]:
         """All units; one that writes over an input comes after all others that read it, if that is possible.
 
-        And after all that may find an index out of range: such a call must leave its inputs alone. (A gradient scattered
-        to rows needs no such care: the rows were looked up before.)
+        And after all that may find an index out of range: such a call must leave its inputs alone. (Gradients scattered
+        to rows need no such care: the rows were looked up before.)
         """
         units = list(self.units())
         if not self.updates:
