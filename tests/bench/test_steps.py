@@ -23,4 +23,4 @@ def test_the_whole_step_gives_eagers_losses(optimizer: str) -> None:
         losses.append([step() for _ in range(4)])
     assert losses[0][0] != losses[0][-1]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
-    assert step.eager_operators() == {}
+    assert set(step.eager_operators()) <= {"bernoulli"}  # eager's own random numbers were asked for
