@@ -225,7 +225,7 @@ MODULE_MEMBER: Final[int]  # key: ("_parameters" | "_buffers" | "_modules", name
 SIZE: Final[int]  # key: dim. parent.shape[dim] as an int; parent passed a TENSOR check
 CALL: Final[int]  # key: callable. callable(parent): may run Python code
 PART: Final[int]  # key: name ("__code__", "__defaults__", ...). What the function `parent` keeps in its own structure
-SLOT: Final[int]  # key: member descriptor. The slot's content, NULL when it is empty; fails for other classes
+SLOT: Final[int]  # key: `is_slot`. Its content; NULL (members of C: None) when it is empty; fails for other classes
 
 # Check kinds: (fetch, KIND, operand). Those of one fetch run in their given order right after it, before any later
 # fetch. `fetch` is -1 for STATE.
@@ -258,6 +258,9 @@ CHECK_NAMES: Final[tuple[str, ...]]
 Fetch: TypeAlias = tuple[int, int, Any]
 Check: TypeAlias = tuple[int, int, Any]
 Failure: TypeAlias = tuple[Literal["fetch", "check"], int, Any]
+
+def is_slot(object: Any, /) -> bool:
+    """Whether it is the descriptor of a member that holds an object, not a C number."""
 
 @final
 class Guards:

@@ -180,7 +180,7 @@ def _slot(vm: Any, raw: Any, obj: Any, name: str, source: Source | None) -> Any:
         return user(raw.__get__, obj, type(obj))
     if raw is vars(object)["__class__"]:
         return type(obj)  # reading the object guarded it
-    if type(raw) is types.MemberDescriptorType and name not in _NUMERIC:
+    if native.is_slot(raw):
         base = sources.slot(source, raw)
         try:
             value = raw.__get__(obj, type(obj))
@@ -203,10 +203,6 @@ def _with_fallback(vm: Any, fget: Any, obj: Any, name: str) -> Any:
         if not isinstance(error.error, AttributeError) or not hasattr(type(obj), "__getattr__"):
             raise
         return _missing(vm, obj, name)
-
-
-_NUMERIC = frozenset({"__weakrefoffset__", "__basicsize__", "__itemsize__", "__flags__", "__dictoffset__"})
-"""Members of classes that hold plain C numbers, not objects."""
 
 
 def _missing(vm: Any, obj: Any, name: str) -> Any:

@@ -496,6 +496,26 @@ def slots_and_descriptors() -> World:
 
 
 @scenario
+def members_of_c_classes() -> World:
+    error, told = OSError(), KeyError("k")
+
+    def fn(x):
+        return x + (error.errno or 0), error.filename, told.__suppress_context__, told.args, type(told).__basicsize__
+
+    return (
+        fn,
+        (X(),),
+        [
+            lambda: setattr(error, "errno", 3),
+            lambda: setattr(error, "errno", None),
+            lambda: setattr(error, "filename", "a"),
+            lambda: setattr(told, "__suppress_context__", True),
+            lambda: setattr(told, "args", ("l",)),
+        ],
+    )
+
+
+@scenario
 def dataclasses_and_enums() -> World:
     class Color(enum.Enum):
         RED = 1

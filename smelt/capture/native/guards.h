@@ -29,7 +29,8 @@ typedef struct {
     int32_t dict_at;           /* where among the values this value's __dict__ is put, for its members; 0: nowhere */
     int32_t hint, second_hint; /* where key and second stood in their dicts (dicts.h) */
     PyObject *key;             /* borrowed from Guards.fetches */
-    PyObject *second; /* MODULE_MEMBER: the member's name; SIZE: set when the parent's metadata may be read raw */
+    /* MODULE_MEMBER: the member's name; SIZE: set when the parent's metadata may be read raw; SLOT: of an empty one */
+    PyObject *second;
     Py_hash_t hash;   /* of key, where it is looked up in a dict (MODULE_MEMBER: of second) */
     /* of LOCAL, CLOSURE, LIST_ITEM, TUPLE_ITEM, SIZE; PART, SLOT: offset; MODULE_MEMBER: the parent's dict_at */
     Py_ssize_t index;

@@ -102,7 +102,7 @@ static inline PyObject *fetch(FetchStep *step, PyObject *parent, PyObject **valu
     case F_SLOT:
         if (!PyObject_TypeCheck(parent, PyDescr_TYPE(step->key))) return NULL;
         found = *(PyObject **)((char *)parent + step->index);
-        return found ? found : smelt_null;
+        return found ? found : step->second;
     case F_ATTR: *made = 1; return PyObject_GetAttr(parent, step->key);
     case F_SIZE: *made = 1; return tensor_size(parent, step->index, step->second != NULL);
     case F_CALL: *made = 1; return PyObject_CallOneArg(step->key, parent);

@@ -58,11 +58,21 @@ static int read_part(FetchStep *step, PyObject *key) {
     return 0;
 }
 
+/* A member that holds an object, not a C number. */
+static int is_slot(PyObject *object) {
+    if (Py_TYPE(object) != &PyMemberDescr_Type) return 0;
+    int type = ((PyMemberDescrObject *)object)->d_member->type;
+    return type == T_OBJECT_EX || type == T_OBJECT;
+}
+
+PyObject *is_slot_method(PyObject *module, PyObject *object) { return PyBool_FromLong(is_slot(object)); }
+
 static int read_slot(FetchStep *step, PyObject *key) {
-    if (Py_TYPE(key) != &PyMemberDescr_Type) return 0;
+    if (!is_slot(key)) return 0;
     const PyMemberDef *member = ((PyMemberDescrObject *)key)->d_member;
     step->index = member->offset;
-    return member->type == T_OBJECT_EX || member->type == T_OBJECT;
+    step->second = member->type == T_OBJECT ? Py_None : smelt_null;
+    return 1;
 }
 
 /* Fills the step; -1 with an exception. */
