@@ -175,10 +175,15 @@ def _operands(value: Any) -> Any:
 
 
 def _extern(node: fx.Node, meta: Any) -> Extern:
-    args, kwargs = _references(node.args), _references(node.kwargs)
+    target = node.target
+    if isinstance(target, Prim) and target.kernel is not None:
+        by_place, by_name = target.kernel_arguments(node.args)
+        target, args, kwargs = target.kernel, _references(by_place), _references(by_name)
+    else:
+        args, kwargs = _references(node.args), _references(node.kwargs)
     inputs = tuple(dict.fromkeys(n.name for n in node.all_input_nodes if not isinstance(n.meta["val"], Size)))
-    parameters = node.target.parameters if isinstance(node.target, Prim) else ()
-    return Extern(node.name, meta, inputs, node.target, args, kwargs, parameters)
+    parameters = target.parameters if isinstance(target, Prim) else ()
+    return Extern(node.name, meta, inputs, target, args, kwargs, parameters)
 
 
 def _references(value: Any) -> Any:

@@ -23,7 +23,7 @@ from smelt.graph.functional_form import base_of
 from smelt.graph.meta import TensorMeta, is_dense
 from smelt.graph.module import GraphModule
 from smelt.prims.dtypes import PLAIN
-from smelt.prims.registry import DECOMPOSITIONS, Lowering
+from smelt.prims.registry import ANY_DTYPE, DECOMPOSITIONS, Lowering
 from smelt.prims.rules import FAMILIES
 from smelt.prims.table import PRIMS, Prim
 from smelt.shapes.size import as_symbol, same_all
@@ -111,9 +111,10 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any]) -> Any:
     if isinstance(target, Prim):
         return p.emit(target, *args, **kwargs)
     p.result = result = node.meta["val"]
-    rule = DECOMPOSITIONS.get(base_of(target))
+    base = base_of(target)
+    rule = DECOMPOSITIONS.get(base)
     p.node = node
-    if rule is not None and _plain(result) and all(_plain(n.meta["val"]) for n in node.all_input_nodes):
+    if rule is not None and (base in ANY_DTYPE or _is_plain(node)):
         args = (*args, *_named_p(target, args, kwargs))
         value = rule(p, *args, **kwargs)
         if value is not NotImplemented:
@@ -150,6 +151,10 @@ def _listed(arg: Any, top: bool = True) -> Any:
         items = [_listed(a, False) for a in arg]
         return tuple(items) if top else items
     return arg
+
+
+def _is_plain(node: Node) -> bool:
+    return _plain(node.meta["val"]) and all(_plain(n.meta["val"]) for n in node.all_input_nodes)
 
 
 def _plain(meta: Any) -> bool:

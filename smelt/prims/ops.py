@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smelt.prims import creation, indexing, pointwise, products, reductions, scans, views, windows
+from smelt.prims.kernels import FAMILIES as KERNELS
 from smelt.prims.table import PRIMS, Prim
 
-FAMILIES = (pointwise, reductions, views, indexing, creation, scans, products, windows)
+FAMILIES = (pointwise, reductions, views, indexing, creation, scans, products, windows, *KERNELS)
 """The modules whose import fills the table."""
 
 globals().update(PRIMS)

@@ -26,7 +26,15 @@ Decomposition = Callable[..., Any]
 DECOMPOSITIONS: dict[OpOverload, Decomposition] = {}
 """The decomposition of each ATen operator that has one."""
 
+ANY_DTYPE: set[OpOverload] = set()
+"""Operators whose decompositions also take complex operands; the others are asked about plain dtypes only."""
+
 aten = torch.ops.aten
+
+
+def any_dtype(*targets: OpOverload) -> None:
+    """Ask the decompositions of these operators about operands of any dtype."""
+    ANY_DTYPE.update(targets)
 
 
 def decomposition(*targets: OpOverload) -> Callable[[Decomposition], Decomposition]:

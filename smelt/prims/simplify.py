@@ -16,7 +16,7 @@ from torch.fx import Node
 
 from smelt.prims.dtypes import INTEGERS
 from smelt.prims.ops import PRIMS
-from smelt.prims.table import Number
+from smelt.prims.table import Kind, Number
 from smelt.shapes.size import Size
 
 if TYPE_CHECKING:
@@ -289,8 +289,9 @@ def _clone(p: Builder, x: Node) -> Any:
     return x if x.target is PRIMS["clone"] else None
 
 
-_BINARY = [name for name, prim in PRIMS.items() if prim.parameters == ("x", "y")]
-_UNARY = [name for name, prim in PRIMS.items() if prim.parameters == ("x",) and name != "clone"]
+_POINTWISE = {name: prim.parameters for name, prim in PRIMS.items() if prim.kind is Kind.POINTWISE}
+_BINARY = [name for name, parameters in _POINTWISE.items() if parameters == ("x", "y")]
+_UNARY = [name for name, parameters in _POINTWISE.items() if parameters == ("x",) and name != "clone"]
 
 RULES: dict[str, Rule] = (
     {name: _binary(name) for name in _BINARY}

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from smelt.base.errors import CompileError
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
@@ -33,6 +34,7 @@ class Kind(enum.Enum):
     SCAN = "scan"  # cumsum, sort, topk
     PRODUCT = "product"  # matrix products, convolution, attention
     WINDOW = "window"  # pooling
+    KERNEL = "kernel"  # one kernel of torch's library by name: see `kernel`
 
 
 class Prim:
@@ -45,6 +47,7 @@ class Prim:
         self.kind = kind
         self.meta = meta
         self.reference = reference
+        self.kernel: OpOverload | None = None
         self.signature = inspect.signature(meta)
         self.parameters = tuple(self.signature.parameters)
         self.defaults = tuple(p.default for p in self.signature.parameters.values())
@@ -80,6 +83,12 @@ class Prim:
         bound.apply_defaults()
         return tuple(bound.arguments.values())
 
+    def kernel_arguments(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as the overload `kernel` takes them: by position, and by name."""
+        assert self.kernel is not None
+        fixed = sum(not a.kwarg_only for a in self.kernel._schema.arguments)
+        return tuple(args[:fixed]), dict(zip(self.parameters[fixed:], args[fixed:], strict=True))
+
     def schema(self) -> str:
         """`add(x: Tensor, y: Tensor | Number)`: the typed signature as text."""
         parts = []
@@ -103,6 +112,34 @@ def prim(name: str, *, kind: Kind, reference: Callable[..., Any]) -> Callable[[C
         return meta
 
     return enter
+
+
+def kernel(name: str, overload: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter a primitive that is a call of one kernel of torch's library. The decorated function is its meta rule.
+
+    Its parameters are the operator's first arguments in their order, then any of those that have to be named, under
+    their names; what it leaves out keeps the operator's default.
+    """
+    fixed = [a.name for a in overload._schema.arguments if not a.kwarg_only]
+    named = {a.name for a in overload._schema.arguments if a.kwarg_only}
+
+    def enter(meta: Callable[..., Any]) -> Callable[..., Any]:
+        prim(name, kind=Kind.KERNEL, reference=lambda *args: _as_tuple(run(*args)))(meta)
+        made = PRIMS[name]
+        made.kernel = overload
+        if not named.issuperset(made.parameters[len(fixed) :]):
+            raise CompileError(f"prim {name}: {made.parameters} do not fit {overload._schema}")
+        return meta
+
+    def run(*args: Any) -> Any:
+        positional, keywords = PRIMS[name].kernel_arguments(args)
+        return overload(*positional, **keywords)
+
+    return enter
+
+
+def _as_tuple(result: Any) -> Any:
+    return tuple(result) if isinstance(result, list) else result
 
 
 Number = bool | int | float

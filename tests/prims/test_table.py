@@ -12,7 +12,9 @@ import torch
 from smelt.base.errors import CompileError
 from smelt.graph.meta import meta_of
 from smelt.prims import ops
+from smelt.prims.rules.kernels import arguments
 from smelt.prims.table import PRIMS, Kind, Prim
+from tests.prims.kernel_calls import kernel_calls
 
 CPU = torch.device("cpu")
 
@@ -56,10 +58,17 @@ def cases() -> dict[str, list[list[Any]]]:
         elif prim.parameters == ("x", "dims"):
             make = b if name in ("any", "all") else f
             table[name] = [[make(3, 4, 5), (0, 2)], [make(3, 4), ()], [make(3), (0,)]]
+    for name, calls in kernel_calls().items():
+        table[name] = [list(arguments(PRIMS[name], *each)) for each in calls]
     images = f(2, 3, 6, 8)
     _, places = ops.max_pool2d(images, *POOL, False)
     pooled = (2, 3, 3, 5)
     return table | {
+        "tril_indices": [[3, 4, -1, torch.int64, torch.strided, CPU]],
+        "triu_indices": [[4, 3, 1, torch.int32, torch.strided, CPU]],
+        "as_strided": [[f(3, 4), (2, 3), (1, 2), 1]],
+        "view_as_real": [[torch.complex(f(3), f(3))]],
+        "view_as_complex": [[f(3, 2)]],
         "where": [[b(3, 4), f(3, 4), f(3, 4)], [b(3), 1.0, f(3)], [b(3), f(3), 0.0]],
         "convert": [[f(3), torch.bfloat16], [f(3), torch.int64], [i(3), torch.bool], [b(3), torch.float32]],
         "argmax": [[f(3, 4), 1]],

@@ -7,6 +7,7 @@ from smelt.prims.rules import (
     elementwise,
     embedding,
     indexing,
+    kernels,
     lists,
     loss,
     normalization,
@@ -33,6 +34,7 @@ FAMILIES = (
     pooling,
     resampling,
     casts,
+    kernels,
     lists,
 )
 """The modules whose import fills the registry."""

@@ -193,3 +193,13 @@ def masked_scatter(p: Lowering, x: Node, mask: Node, source: Node) -> Any:
     place = p.minimum(p.maximum(place, 0), available - 1)
     picked = p.index(p.reshape(source, (available,)), (place,))
     return p.reshape(p.where(mask, picked, p.reshape(x, (size,))), p.out.shape)
+
+
+@decomposition(aten.scatter_reduce.two)
+def scatter_reduce(
+    p: Lowering, x: Node, dim: int, index: Node, src: Node, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Sums into x are a scatter_add, which fuses."""
+    if reduce == "sum" and include_self and dtype_of(x) is not torch.bool:
+        return _scattered(p, "add", x, dim, index, src)
+    return p.scatter_reduce(x, dim, index, src, reduce, include_self)

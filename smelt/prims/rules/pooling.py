@@ -121,13 +121,15 @@ def _adaptive_kernel(shape: tuple[int, ...], out: tuple[int, ...]) -> tuple[int,
 @decomposition(aten._adaptive_avg_pool2d.default)
 def adaptive_avg_pool2d(p: Lowering, x: Node, sizes: Sizes) -> Any:
     kernel = _adaptive_kernel(shape_of(x), p.out.shape)
-    return NotImplemented if kernel is None else _tiled_mean(p, x, kernel)
+    return p.adaptive_avg_pool2d(x, _pair(sizes)) if kernel is None else _tiled_mean(p, x, kernel)
 
 
 @decomposition(aten._adaptive_avg_pool2d_backward.default)
 def adaptive_avg_pool2d_backward(p: Lowering, g: Node, x: Node) -> Any:
     kernel = _adaptive_kernel(shape_of(x), shape_of(g))
-    return NotImplemented if kernel is None else _tiled_mean_backward(p, g, shape_of(x), kernel)
+    if kernel is None:
+        return p.adaptive_avg_pool2d_backward(g, x)
+    return _tiled_mean_backward(p, g, shape_of(x), kernel)
 
 
 # -- moves between channels and space

@@ -484,8 +484,28 @@ def casts() -> Table:
     return table | same("scalar_tensor", call(2.5), call(2, dtype=torch.int64))
 
 
+def special() -> Table:
+    """The forms of special functions with a number for a tensor, and what is made of them."""
+    polynomials = [
+        f"special_{name}"
+        for name in "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w "
+        "hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p "
+        "shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
+        "shifted_chebyshev_polynomial_w".split()
+    ]
+    degrees = i(3, 4, high=5).float()
+    table = same(" ".join(f"{name}.x_scalar" for name in polynomials), call(0.3, degrees))
+    table |= same(" ".join(f"{name}.n_scalar" for name in polynomials), call(u(3, 4), 3), call(u(2), 1.0))
+    table |= same("special_zeta.self_scalar", call(2.5, u(3))) | same("special_zeta.other_scalar", call(u(3) + 1, 2.5))
+    table |= same("lcm", call(i(3, 4, high=9), i(4, high=9) + 1)) | same(
+        "special_polygamma", call(0, u(3)), call(2, u(3))
+    )
+    return table | same("mvlgamma", call(u(3, 4) + 3, 1), call(u(3, 4) + 3, 4), call(i(3) + 4, 2))
+
+
 FAMILIES = (
     elementwise,
+    special,
     activations,
     reductions,
     normalization,

@@ -13,12 +13,14 @@ from torch.utils._pytree import tree_map
 from smelt.base.options import Options
 from smelt.graph.meta import meta_of
 from smelt.prims.decompose import decompose, fallbacks
+from smelt.prims.ops import PRIMS
 from smelt.prims.registry import DECOMPOSITIONS
 from tests.prims.aten_check import aten_graph, hold
+from tests.prims.kernel_calls import kernel_calls
 from tests.prims.rules.cases import Call, all_cases
 
 aten = torch.ops.aten
-CASES = all_cases()
+CASES = all_cases() | {str(PRIMS[name].kernel).removeprefix("aten."): calls for name, calls in kernel_calls().items()}
 TARGETS = {str(target).removeprefix("aten."): target for target in DECOMPOSITIONS}
 
 

@@ -1,0 +1,16 @@
+"""Primitives that are calls of torch's own kernels, by family: what a loop nest would not do better."""
+
+from smelt.prims.kernels import (
+    fourier,
+    linalg,
+    losses,
+    order,
+    pooling,
+    scattering,
+    segments,
+    special,
+    windows,
+)
+
+FAMILIES = (special, order, scattering, pooling, windows, segments, losses, linalg, fourier)
+"""The modules whose import fills the table."""

@@ -1,0 +1,57 @@
+"""Discrete Fourier transforms. `normalization`: 0 none, 1 over the square root of the length, 2 over the length."""
+
+from __future__ import annotations
+
+import torch
+
+from smelt.graph.meta import TensorMeta
+from smelt.prims.table import Shape, kernel, make, require
+
+aten = torch.ops.aten
+
+COMPLEX = {torch.float16: torch.complex32, torch.float32: torch.complex64, torch.float64: torch.complex128}
+REAL = {wide: real for real, wide in COMPLEX.items()}
+
+
+def _at(x: TensorMeta, d: int) -> int:
+    return d % len(x.shape)
+
+
+@kernel("fft_r2c", aten._fft_r2c.default)
+def fft_r2c(x: TensorMeta, dim: Shape, normalization: int, onesided: bool) -> TensorMeta:
+    """The transform of real x over dims; onesided: only the first half along the last of them."""
+    require(x.dtype in COMPLEX and bool(dim), f"prim fft_r2c: {x.dtype} over {dim}")
+    shape = list(x.shape)
+    if onesided:
+        shape[_at(x, dim[-1])] = shape[_at(x, dim[-1])] // 2 + 1
+    return make(tuple(shape), COMPLEX[x.dtype], x.device)
+
+
+@kernel("fft_c2c", aten._fft_c2c.default)
+def fft_c2c(x: TensorMeta, dim: Shape, normalization: int, forward: bool) -> TensorMeta:
+    """The transform of complex x over dims, or its inverse."""
+    require(x.dtype in REAL, f"prim fft_c2c: {x.dtype}")
+    return make(x.shape, x.dtype, x.device)
+
+
+@kernel("fft_c2r", aten._fft_c2r.default)
+def fft_c2r(x: TensorMeta, dim: Shape, normalization: int, last_dim_size: int) -> TensorMeta:
+    """The real inverse transform over dims of x, the first half along the last of them, which gets last_dim_size."""
+    require(x.dtype in REAL and bool(dim), f"prim fft_c2r: {x.dtype} over {dim}")
+    last = _at(x, dim[-1])
+    shape = (*x.shape[:last], last_dim_size, *x.shape[last + 1 :])
+    return make(shape, REAL[x.dtype], x.device)
+
+
+@kernel("view_as_real", aten.view_as_real_copy.default)
+def view_as_real(x: TensorMeta) -> TensorMeta:
+    """Complex numbers as pairs (real, imaginary) along a new last dimension."""
+    require(x.dtype in REAL, f"prim view_as_real: {x.dtype}")
+    return make((*x.shape, 2), REAL[x.dtype], x.device)
+
+
+@kernel("view_as_complex", aten.view_as_complex_copy.default)
+def view_as_complex(x: TensorMeta) -> TensorMeta:
+    """Pairs along the last dimension as complex numbers."""
+    require(x.dtype in COMPLEX and bool(x.shape) and x.shape[-1] == 2, f"prim view_as_complex: {x.dtype} {x.shape}")
+    return make(x.shape[:-1], COMPLEX[x.dtype], x.device)

@@ -1,0 +1,93 @@
+"""Losses that walk over classes or over alignments. Reductions are numbered as in ATen: 0 none, 1 mean, 2 sum."""
+
+from __future__ import annotations
+
+import torch
+
+from smelt.graph.meta import TensorMeta
+from smelt.prims.table import Number, Shape, kernel, make
+
+aten = torch.ops.aten
+
+
+def _like(x: TensorMeta) -> TensorMeta:
+    return make(x.shape, x.dtype, x.device)
+
+
+def _loss(x: TensorMeta, reduction: int) -> TensorMeta:
+    """One number a row, or one for all."""
+    return make(x.shape[:1] if reduction == 0 and len(x.shape) > 1 else (), x.dtype, x.device)
+
+
+@kernel("multi_margin_loss", aten.multi_margin_loss.default)
+def multi_margin_loss(
+    x: TensorMeta, target: TensorMeta, p: Number, margin: Number, weight: TensorMeta | None, reduction: int
+) -> TensorMeta:
+    """The mean over the other classes of max(0, margin - x[target] + x[class]) ** p."""
+    return make(target.shape if reduction == 0 else (), x.dtype, x.device)
+
+
+@kernel("multi_margin_loss_backward", aten.multi_margin_loss_backward.default)
+def multi_margin_loss_backward(
+    grad: TensorMeta,
+    x: TensorMeta,
+    target: TensorMeta,
+    p: Number,
+    margin: Number,
+    weight: TensorMeta | None,
+    reduction: int,
+) -> TensorMeta:
+    """The gradient of multi_margin_loss by x."""
+    return _like(x)
+
+
+@kernel("multilabel_margin_loss", aten.multilabel_margin_loss_forward.default)
+def multilabel_margin_loss(x: TensorMeta, target: TensorMeta, reduction: int) -> tuple[TensorMeta, TensorMeta]:
+    """(loss, 1 at each class that is a target): targets are the numbers of a row before its first -1."""
+    return _loss(x, reduction), make(target.shape, x.dtype, x.device)
+
+
+@kernel("multilabel_margin_loss_backward", aten.multilabel_margin_loss_backward.default)
+def multilabel_margin_loss_backward(
+    grad: TensorMeta, x: TensorMeta, target: TensorMeta, reduction: int, is_target: TensorMeta
+) -> TensorMeta:
+    """The gradient of multilabel_margin_loss by x."""
+    return _like(x)
+
+
+def _alignments(log_probs: TensorMeta, targets: TensorMeta, longest: int) -> tuple[TensorMeta, TensorMeta]:
+    steps, batch = log_probs.shape[0], log_probs.shape[1] if len(log_probs.shape) == 3 else 1
+    losses = (batch,) if len(log_probs.shape) == 3 else ()
+    return (
+        make(losses, log_probs.dtype, log_probs.device),
+        make((batch, steps, 2 * longest + 1), log_probs.dtype, log_probs.device),
+    )
+
+
+@kernel("ctc_loss", aten._ctc_loss.default)
+def ctc_loss(
+    log_probs: TensorMeta,
+    targets: TensorMeta,
+    input_lengths: Shape,
+    target_lengths: Shape,
+    blank: int,
+    zero_infinity: bool,
+) -> tuple[TensorMeta, TensorMeta]:
+    """(-log of the probability of the targets, log of that of each prefix) for (steps, batch, classes)."""
+    return _alignments(log_probs, targets, max(target_lengths, default=0))
+
+
+@kernel("ctc_loss_backward", aten._ctc_loss_backward.default)
+def ctc_loss_backward(
+    grad: TensorMeta,
+    log_probs: TensorMeta,
+    targets: TensorMeta,
+    input_lengths: Shape,
+    target_lengths: Shape,
+    losses: TensorMeta,
+    prefixes: TensorMeta,
+    blank: int,
+    zero_infinity: bool,
+) -> TensorMeta:
+    """The gradient of ctc_loss by log_probs."""
+    return _like(log_probs)

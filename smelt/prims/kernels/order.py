@@ -1,0 +1,154 @@
+"""Running extremes, selection by rank, search in sorted values, histograms."""
+
+from __future__ import annotations
+
+import torch
+
+from smelt.graph.meta import TensorMeta
+from smelt.prims.table import Number, Shape, kernel, make, require
+
+aten = torch.ops.aten
+Pair = tuple[TensorMeta, TensorMeta]
+
+
+def _like(x: TensorMeta, dtype: torch.dtype | None = None) -> TensorMeta:
+    return make(x.shape, dtype or x.dtype, x.device)
+
+
+@kernel("cummax", aten.cummax.default)
+def cummax(x: TensorMeta, dim: int) -> Pair:
+    """(running maximum along dim, int64 place of its last occurrence)."""
+    return _like(x), _like(x, torch.int64)
+
+
+@kernel("cummin", aten.cummin.default)
+def cummin(x: TensorMeta, dim: int) -> Pair:
+    """(running minimum along dim, int64 place of its last occurrence)."""
+    return _like(x), _like(x, torch.int64)
+
+
+@kernel("logcumsumexp", aten.logcumsumexp.default)
+def logcumsumexp(x: TensorMeta, dim: int) -> TensorMeta:
+    """log of the running sum of exp along dim."""
+    return _like(x)
+
+
+def _reduced(x: TensorMeta, dim: int, keepdim: bool) -> Pair:
+    if not x.shape:
+        return _like(x), _like(x, torch.int64)
+    dim %= len(x.shape)
+    shape = x.shape[:dim] + ((1,) if keepdim else ()) + x.shape[dim + 1 :]
+    return make(shape, x.dtype, x.device), make(shape, torch.int64, x.device)
+
+
+@kernel("kthvalue", aten.kthvalue.default)
+def kthvalue(x: TensorMeta, k: int, dim: int, keepdim: bool) -> Pair:
+    """(k-th smallest element along dim, counted from 1, int64 place)."""
+    return _reduced(x, dim, keepdim)
+
+
+@kernel("mode", aten.mode.default)
+def mode(x: TensorMeta, dim: int, keepdim: bool) -> Pair:
+    """(most frequent element along dim, the smallest of several, int64 place)."""
+    return _reduced(x, dim, keepdim)
+
+
+@kernel("median_dim", aten.median.dim)
+def median_dim(x: TensorMeta, dim: int, keepdim: bool) -> Pair:
+    """(lower median along dim, int64 place); NaN wins."""
+    return _reduced(x, dim, keepdim)
+
+
+@kernel("nanmedian_dim", aten.nanmedian.dim)
+def nanmedian_dim(x: TensorMeta, dim: int, keepdim: bool) -> Pair:
+    """(lower median along dim of what is not NaN, int64 place)."""
+    return _reduced(x, dim, keepdim)
+
+
+@kernel("median", aten.median.default)
+def median(x: TensorMeta) -> TensorMeta:
+    """The lower median of all elements; NaN wins."""
+    return make((), x.dtype, x.device)
+
+
+@kernel("nanmedian", aten.nanmedian.default)
+def nanmedian(x: TensorMeta) -> TensorMeta:
+    """The lower median of all elements that are not NaN."""
+    return make((), x.dtype, x.device)
+
+
+def _place(narrow: bool) -> torch.dtype:
+    return torch.int32 if narrow else torch.int64
+
+
+@kernel("searchsorted", aten.searchsorted.Tensor)
+def searchsorted(
+    sequence: TensorMeta, x: TensorMeta, out_int32: bool, right: bool, side: str | None, sorter: TensorMeta | None
+) -> TensorMeta:
+    """Where each element of x would go in the ascending last dimension of sequence."""
+    require(len(sequence.shape) == 1 or sequence.shape[:-1] == x.shape[:-1], f"prim searchsorted: {x.shape}")
+    return _like(x, _place(out_int32))
+
+
+@kernel("searchsorted_number", aten.searchsorted.Scalar)
+def searchsorted_number(
+    sequence: TensorMeta, x: Number, out_int32: bool, right: bool, side: str | None, sorter: TensorMeta | None
+) -> TensorMeta:
+    """Where a number would go in the ascending vector."""
+    require(len(sequence.shape) == 1, f"prim searchsorted_number: {sequence.shape}")
+    return make((), _place(out_int32), sequence.device)
+
+
+@kernel("bucketize", aten.bucketize.Tensor)
+def bucketize(x: TensorMeta, boundaries: TensorMeta, out_int32: bool, right: bool) -> TensorMeta:
+    """The number of the bucket between ascending boundaries that holds each element."""
+    require(len(boundaries.shape) == 1, f"prim bucketize: {boundaries.shape}")
+    return _like(x, _place(out_int32))
+
+
+@kernel("histc", aten.histc.default)
+def histc(x: TensorMeta, bins: int, low: Number, high: Number) -> TensorMeta:
+    """How many elements lie in each of `bins` equal parts of low to high (equal: of all values)."""
+    return make((bins,), x.dtype, x.device)
+
+
+@kernel("isin", aten.isin.Tensor_Tensor)
+def isin(x: TensorMeta, tests: TensorMeta, assume_unique: bool, invert: bool) -> TensorMeta:
+    """Whether each element is among the tests (or, inverted, is not)."""
+    return _like(x, torch.bool)
+
+
+@kernel("nonzero_static", aten.nonzero_static.default)
+def nonzero_static(x: TensorMeta, size: int, fill_value: int) -> TensorMeta:
+    """The index of each element that is not 0, as the first rows of a (size, rank) table filled with fill_value."""
+    return make((size, len(x.shape)), torch.int64, x.device)
+
+
+@kernel("hash_tensor", aten.hash_tensor.default)
+def hash_tensor(x: TensorMeta, dim: Shape, keepdim: bool, mode: int) -> TensorMeta:
+    """The exclusive or of the bits of the elements over dims (none: all), as uint64."""
+    rank = len(x.shape)
+    over = {d % rank for d in dim} if dim else set(range(rank))
+    shape = tuple(1 if d in over else n for d, n in enumerate(x.shape) if keepdim or d not in over)
+    return make(shape, torch.uint64, x.device)
+
+
+def _triangle(rows: int, columns: int, offset: int) -> int:
+    """How many places (i, j) of a table have j - i <= offset."""
+    return sum(min(max(i + offset + 1, 0), columns) for i in range(rows))
+
+
+@kernel("tril_indices", aten.tril_indices.default)
+def tril_indices(
+    row: int, col: int, offset: int, dtype: torch.dtype, layout: torch.layout | None, device: torch.device
+) -> TensorMeta:
+    """The (row, column) places on and below a diagonal, as a table of two rows."""
+    return make((2, _triangle(row, col, offset)), dtype, device)
+
+
+@kernel("triu_indices", aten.triu_indices.default)
+def triu_indices(
+    row: int, col: int, offset: int, dtype: torch.dtype, layout: torch.layout | None, device: torch.device
+) -> TensorMeta:
+    """The (row, column) places on and above a diagonal, as a table of two rows."""
+    return make((2, row * col - _triangle(row, col, offset - 1)), dtype, device)

@@ -1,0 +1,37 @@
+"""Reductions of what meets at data-dependent places, and looks at memory by strides."""
+
+from __future__ import annotations
+
+import torch
+
+from smelt.graph.meta import TensorMeta
+from smelt.prims.table import Shape, kernel, make, pointwise_like, require
+
+aten = torch.ops.aten
+
+REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
+
+
+@kernel("scatter_reduce", aten.scatter_reduce.two)
+def scatter_reduce(
+    x: TensorMeta, dim: int, index: TensorMeta, src: TensorMeta, reduce: str, include_self: bool
+) -> TensorMeta:
+    """As scatter; what meets at one place is reduced, with x's own element where include_self."""
+    require(reduce in REDUCTIONS and src.dtype is x.dtype, f"prim scatter_reduce: {reduce} of {src.dtype}")
+    return pointwise_like((x,), x.dtype)
+
+
+@kernel("index_reduce", aten.index_reduce.default)
+def index_reduce(
+    x: TensorMeta, dim: int, index: TensorMeta, source: TensorMeta, reduce: str, include_self: bool
+) -> TensorMeta:
+    """The slices of source reduced into the slices of x along dim that the 1-d index names."""
+    require(reduce in REDUCTIONS and source.dtype is x.dtype, f"prim index_reduce: {reduce} of {source.dtype}")
+    return pointwise_like((x,), x.dtype)
+
+
+@kernel("as_strided", aten.as_strided_copy.default)
+def as_strided(x: TensorMeta, size: Shape, stride: Shape, storage_offset: int | None) -> TensorMeta:
+    """Elements of the memory that x, an input, is part of. The offset counts from the start of that memory."""
+    require(len(size) == len(stride), f"prim as_strided: {size} by {stride}")
+    return make(size, x.dtype, x.device)

@@ -1,0 +1,159 @@
+"""Operators that are kernels of their own: those of the prims of kind `kernel`, and the special functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from smelt.graph.meta import TensorMeta, is_dense
+from smelt.prims.dtypes import is_integral
+from smelt.prims.kernels import special
+from smelt.prims.ops import PRIMS
+from smelt.prims.registry import Lowering, any_dtype, aten, decomposition, dtype_of
+from smelt.prims.table import Kind, Prim
+from smelt.shapes.size import same_all
+
+ON_EQUAL_OPERANDS = frozenset({*special.UNARY, *special.BINARY, "polygamma", "frexp", "gcd"})
+"""Kernels with rules of their own below: their operands are brought to one shape and dtype first."""
+
+ELSEWHERE = frozenset(
+    "as_strided view_as_real view_as_complex adaptive_avg_pool2d adaptive_avg_pool2d_backward scatter_reduce "
+    "tril_indices triu_indices".split()
+)
+"""Kernels that rules of other families use."""
+
+COMPLEX_TOO = frozenset({"linalg", "fourier"})
+"""Families whose kernels also take what generated kernels do not hold."""
+
+
+def call_kernel(p: Lowering, prim: Prim, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The kernel with the operator's arguments, results in the strides that the operator gives them."""
+    value = p.emit(prim, *arguments(prim, args, kwargs))
+    _as_eager_lays_out(value, p.result)
+    return value
+
+
+def arguments(prim: Prim, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The prim's complete arguments from those of a call of its kernel."""
+    assert prim.kernel is not None
+    schema = prim.kernel._schema.arguments
+    given = {a.name: v for a, v in zip(schema, args, strict=False)} | kwargs
+    fixed = [a for a in schema if not a.kwarg_only]
+    named = {a.name: a for a in schema if a.kwarg_only}
+    wanted = fixed + [named[name] for name in prim.parameters[len(fixed) :]]
+    ready = [given.get(a.name, a.default_value if a.has_default_value() else None) for a in wanted]
+    return tuple(tuple(v) if isinstance(v, list) else v for v in ready)
+
+
+def _as_eager_lays_out(value: Any, result: Any) -> None:
+    if isinstance(value, tuple):
+        for one, meta in zip(value, result, strict=True):
+            _as_eager_lays_out(one, meta)
+    elif isinstance(value, Node) and isinstance(result, TensorMeta):
+        own = value.meta["val"]
+        if same_all(own.shape, result.shape) and is_dense(result.shape, result.stride):
+            _lay_out(value, replace(own, stride=result.stride))
+
+
+def _lay_out(value: Node, meta: TensorMeta) -> None:
+    value.meta["val"] = meta
+    source = value.args[0] if value.args else None
+    if isinstance(source, Node) and isinstance(source.meta["val"], tuple) and isinstance(value.args[1], int):
+        parts, place = source.meta["val"], value.args[1]
+        source.meta["val"] = (*parts[:place], meta, *parts[place + 1 :])
+
+
+def _rule(prim: Prim) -> Callable[..., Any]:
+    return lambda p, *args, **kwargs: call_kernel(p, prim, args, kwargs)
+
+
+for _prim in PRIMS.values():
+    if _prim.kind is Kind.KERNEL and _prim.name not in ON_EQUAL_OPERANDS | ELSEWHERE:
+        assert _prim.kernel is not None
+        decomposition(_prim.kernel)(_rule(_prim))
+        if _prim.meta.__module__.rpartition(".")[2] in COMPLEX_TOO:
+            any_dtype(_prim.kernel)
+any_dtype(aten.hash_tensor.default)  # unsigned 64-bit numbers
+
+
+@decomposition(aten.tril_indices.default)
+def tril_indices(p: Lowering, rows: int, columns: int, offset: int = 0, **options: Any) -> Node:
+    return p.tril_indices(rows, columns, offset, p.out.dtype, torch.strided, p.out.device)
+
+
+@decomposition(aten.triu_indices.default)
+def triu_indices(p: Lowering, rows: int, columns: int, offset: int = 0, **options: Any) -> Node:
+    return p.triu_indices(rows, columns, offset, p.out.dtype, torch.strided, p.out.device)
+
+
+# -- special functions
+
+
+def _unary(name: str) -> Callable[..., Any]:
+    return lambda p, x: p.pointwise(lambda a: p.emit(PRIMS[name], a), x, dtype=p.out.dtype)
+
+
+def _binary(name: str) -> Callable[..., Any]:
+    def rule(p: Lowering, x: Any, y: Any) -> Node:
+        def compute(a: Any, b: Any) -> Node:
+            like = a if isinstance(a, Node) else b
+            a, b = (v if isinstance(v, Node) else p.full_like(like, v) for v in (a, b))
+            return p.emit(PRIMS[name], a, b)
+
+        return p.pointwise(compute, x, y, dtype=p.out.dtype)
+
+    return rule
+
+
+for _name in special.UNARY:
+    decomposition(getattr(aten, _name).default)(_unary(_name))
+for _name in special.BINARY:
+    _packet = getattr(aten, _name)
+    _overloads = [getattr(_packet, o) for o in _packet.overloads() if not o.endswith("out")]
+    decomposition(*_overloads)(_binary(_name))
+decomposition(aten.gcd.default)(lambda p, x, y: p.pointwise(lambda a, b: p.gcd(a, b), x, y))
+
+
+@decomposition(aten.lcm.default)
+def lcm(p: Lowering, x: Node, y: Node) -> Node:
+    def compute(a: Node, b: Node) -> Node:
+        common = p.gcd(a, b)
+        return p.abs(p.mul(p.where(p.eq(common, 0), 0, p.floor_div(a, p.maximum(common, 1))), b))
+
+    return p.pointwise(compute, x, y)
+
+
+@decomposition(aten.polygamma.default)
+def polygamma(p: Lowering, n: int, x: Node) -> Node:
+    return p.pointwise(lambda a: p.digamma(a) if n == 0 else p.polygamma(n, a), x, dtype=p.out.dtype)
+
+
+@decomposition(aten.special_polygamma.default)
+def special_polygamma(p: Lowering, n: int, x: Node) -> Node:
+    return polygamma(p, n, x)
+
+
+@decomposition(aten.mvlgamma.default)
+def mvlgamma(p: Lowering, x: Node, order: int) -> Node:
+    def compute(a: Node) -> Node:
+        total = p.lgamma(a)
+        for i in range(1, order):
+            total = p.add(total, p.lgamma(p.sub(a, i / 2)))
+        return p.add(total, order * (order - 1) / 4 * LOG_PI) if order > 1 else total
+
+    return p.pointwise(compute, x, dtype=p.out.dtype)
+
+
+LOG_PI = 1.1447298858494002
+
+
+@decomposition(aten.frexp.Tensor)
+def frexp(p: Lowering, x: Node) -> Any:
+    if is_integral(dtype_of(x)):
+        return NotImplemented
+    mantissa, exponent = p.frexp(p.widen(x))
+    return p.convert(mantissa, dtype_of(x)), p.convert(exponent, torch.int32)
