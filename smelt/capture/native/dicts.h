@@ -54,7 +54,11 @@ enum { LONG_SCAN = 64 };
 
 /* Changes with every attribute of the class and of its bases; 0: it has none, or none yet. */
 static inline uint64_t class_version(const PyTypeObject *type) {
+#if PY_VERSION_HEX >= 0x030d0000
+    return type->tp_version_tag; /* a change sets it to 0; the flag below is no longer kept */
+#else
     return type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG ? type->tp_version_tag : 0;
+#endif
 }
 
 /* A look-up by hash that renews the hint. Borrowed; NULL with or without an exception. */
