@@ -282,6 +282,9 @@ class Guards:
     def checks(self) -> tuple[Check, ...]: ...
     @property
     def outputs(self) -> tuple[int, ...]: ...
+    @property
+    def renewed(self) -> int:
+        """How often a dict or class had to be read again: it does not grow while nothing is written."""
     def check(
         self, slots: Sequence[Any], globals: dict[str, Any], func: FunctionType | None = None
     ) -> tuple[Any, ...] | None:

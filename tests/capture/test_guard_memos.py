@@ -133,6 +133,60 @@ def test_no_write_to_a_class_passes_unseen() -> None:
     assert not holds(guards, None)
 
 
+def test_what_nobody_wrote_to_is_read_once() -> None:
+    thing = Plain()
+    guards = native.Guards(
+        [
+            (-1, LOCAL, 0), (0, native.INSTANCE_DICT, None), (1, native.DICT_ITEM, "a"), (-1, native.CONST, Plain),
+            (3, native.CLASS_ATTR, "__init__"), (0, native.MODULE_MEMBER, ("table", "w")),
+        ],
+        [(0, native.MODULE, (True, ("hooks",))), (2, native.EQ, 1), (4, native.IS, Plain.__init__)],
+        [],
+    )  # fmt: skip
+    thing.other = 1  # type: ignore[attr-defined]
+    assert holds(guards, thing)
+    before = guards.renewed
+    for _ in range(100):
+        assert holds(guards, thing)
+    assert guards.renewed == before
+    thing.a = 2
+    assert not holds(guards, thing) and guards.renewed > before
+
+
+def test_another_object_in_the_same_memory_is_seen() -> None:
+    things = [Plain(), many()]
+    guards = native.Guards(
+        [(-1, LOCAL, 0), (0, native.INSTANCE_DICT, None), (1, native.DICT_ITEM, "a"), (1, native.DICT_ITEM, "table")],
+        [(2, native.EQ, 10**6), (3, native.TYPE_IS, dict)],
+        [],
+    )
+    for thing in things * 200:
+        thing.a = int("1000000")
+        thing.table = {}
+        assert holds(guards, thing)
+        thing.a = int("1000001")  # takes the place of the other number, once that is gone
+        assert not holds(guards, thing)
+        thing.a = int("1000000")
+        thing.table = None  # type: ignore[assignment]
+        thing.table = []  # type: ignore[assignment]
+        assert not holds(guards, thing)
+
+
+def test_hooks_that_come_and_go_in_the_same_memory_are_seen() -> None:
+    guards = native.Guards([(-1, LOCAL, 0)], [(0, native.MODULE, (None, ("hooks", "more")))], [])
+    thing = Plain()
+    for empty in (dict, collections.OrderedDict) * 100:
+        thing.hooks, thing.more = empty(), empty()  # type: ignore[attr-defined]
+        assert holds(guards, thing)
+        thing.more[1] = 2  # type: ignore[attr-defined]
+        assert not holds(guards, thing)
+        thing.more.clear()  # type: ignore[attr-defined]
+        assert holds(guards, thing)
+        thing.hooks = None  # type: ignore[assignment]
+        thing.hooks = empty(a=1)
+        assert not holds(guards, thing)
+
+
 def test_globals_and_their_shadowing() -> None:
     space: dict[str, Any] = {"x": 1}
     guards = native.Guards(

@@ -131,6 +131,8 @@ static PyMemberDef guards_members[] = {
     {"fetches", T_OBJECT, offsetof(Guards, fetches), READONLY, NULL},
     {"checks", T_OBJECT, offsetof(Guards, checks), READONLY, NULL},
     {"outputs", T_OBJECT, offsetof(Guards, outputs), READONLY, NULL},
+    {"renewed", T_ULONGLONG, offsetof(Guards, program) + offsetof(Program, renewed), READONLY,
+     "how often a dict or class had to be read again"},
     {NULL, 0, 0, 0, NULL},
 };
 PyTypeObject GuardsType = {
@@ -165,6 +167,7 @@ static int add_object(PyObject *module, const char *name, PyObject *object) { /*
 }
 
 int guards_ready(PyObject *module) {
+    evaluate_ready();
     name_training = PyUnicode_InternFromString("training");
     if (!name_training || PyObject_Hash(name_training) == -1) return -1;
     if (add_object(module, "FETCH_NAMES", add_names(module, fetch_names, FETCH_COUNT)) < 0) return -1;

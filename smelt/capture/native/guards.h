@@ -62,12 +62,22 @@ typedef struct {
     uint8_t required;     /* that there is none fails the guards */
     uint8_t hollow;       /* it must be a dict without items, which is looked at every time */
     PyObject *value;      /* what was there at the memo's version; borrowed, NULL: nothing */
+    PyObject *held;       /* strong: the value, where a check compared its content and it could die */
 } Item;
+
+/* A value that an object's dict had at a place, and the place. */
+typedef struct {
+    PyObject *value;
+    Py_ssize_t place;
+} Seen;
 
 /* What the guards read from one dict (or class, if `is_class`). */
 typedef struct {
-    uint64_t version; /* 0: not known */
+    uint64_t version;   /* 0: not known */
+    uint64_t confirmed; /* the stretch of an evaluation in which it was found to hold (evaluate.c) */
+    uint64_t hollow_at; /* the number of writes to watched dicts at which the hollow ones were all empty; 0: never */
     int32_t first_item, item_count, hollow_count; /* the hollow ones come last */
+    int32_t seen_count; /* of `seen`, from first_item on; -1: they do not tell whether the memo holds */
     uint8_t is_class;
     Shape shape; /* of a dict without a version */
 } Memo;
@@ -79,14 +89,17 @@ typedef struct {
     int32_t first, count; /* checks to make every time */
     int32_t item, of;     /* the item that it is, and its parent's memo; -1 */
     int32_t memo;         /* of its value; -1 */
+    uint8_t foreign;      /* its fetch or a check may run Python code, which may write anywhere */
 } Node;
 
 typedef struct {
     Node *nodes;
     Memo *memos;
     Item *items;
+    Seen *seen; /* as many as items */
     CheckStep *checks; /* grouped by node and item; `numbers` borrowed from Guards.check_steps */
-    int32_t node_count, memo_count, value_count;
+    int32_t node_count, memo_count, item_count, value_count;
+    unsigned long long renewed; /* how often a dict or class was read again */
 } Program;
 
 typedef struct {
@@ -105,9 +118,12 @@ typedef struct {
 extern PyObject *name_training; /* "training", hashed */
 extern const char *const fetch_names[], *const check_names[];
 int build_steps(Guards *guards, PyObject *fetches, PyObject *checks, PyObject *outputs); /* -1 with an exception */
+void evaluate_ready(void);
 int build_program(Guards *guards); /* -1 with an exception */
 void free_program(Program *program);
 int equal_constants(PyObject *value, PyObject *constant); /* 1, 0; -1 with an exception */
+int fetch_is_foreign(const FetchStep *step);
+int check_is_foreign(const CheckStep *step);
 int is_plain_constant(PyObject *object);                  /* its == runs no Python code */
 int is_immutable(PyObject *object);                       /* and it will never equal anything else */
 

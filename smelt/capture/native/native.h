@@ -3,7 +3,7 @@
  *   running.c  where the evaluator acts: call, Compiled, Quiet
  *   entries.c  compiled versions per place (a code object or a resume point);  points.c  resume points
  *   guards.c   the Guards type;  steps.c, program.c  what it is compiled to;  evaluate.c  its evaluation, over reads.h,
- *              dicts.h (fetches) and checks.h, checks.c
+ *              dicts.h (fetches), checks.h, checks.c and memos.h (what was read before)
  *   tensor.c   TensorSpec: tensor metadata through calibrated reads;  state.c  ambient modes of torch
  *   module.c   the module's table
  * Everything runs under the GIL. Nothing here links torch. */

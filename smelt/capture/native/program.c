@@ -276,7 +276,7 @@ static void lay_out_nodes(Builder *b, Program *p) {
         int32_t item = draft->item == NONE ? NONE : b->items[draft->item].at;
         int32_t of = draft->item == NONE ? NONE : b->items[draft->item].memo;
         p->nodes[i] = (Node){.step = draft->step, .at = b->order[i], .count = draft->checks, .item = item, .of = of,
-                             .memo = draft->memo};
+                             .memo = draft->memo, .foreign = (uint8_t)fetch_is_foreign(&draft->step)};
     }
 }
 
@@ -299,6 +299,7 @@ static void lay_out_checks(Builder *b, Program *p) {
         if (placed->draft != NONE) {
             Node *node = &p->nodes[b->drafts[placed->draft].node];
             to = node->first + node->count++;
+            node->foreign |= (uint8_t)check_is_foreign(&placed->step);
         } else if (placed->item != NONE) {
             Item *item = &p->items[b->items[placed->item].at];
             to = item->first + item->count++;
@@ -311,15 +312,19 @@ static int allocate_program(const Builder *b, Program *p) {
     p->nodes = PyMem_Calloc((size_t)b->node_count + 1, sizeof(Node));
     p->memos = PyMem_Calloc((size_t)b->memo_count + 1, sizeof(Memo));
     p->items = PyMem_Calloc((size_t)b->item_count + 1, sizeof(Item));
+    p->seen = PyMem_Calloc((size_t)b->item_count + 1, sizeof(Seen));
     p->checks = PyMem_Calloc((size_t)b->placed_count + 1, sizeof(CheckStep));
-    return p->nodes && p->memos && p->items && p->checks ? 0 : -1;
+    p->item_count = b->item_count;
+    return p->nodes && p->memos && p->items && p->seen && p->checks ? 0 : -1;
 }
 
 void free_program(Program *program) {
     for (int32_t i = 0; i < program->memo_count; i++) Py_XDECREF(program->memos[i].shape.type);
+    for (int32_t i = 0; program->items && i < program->item_count; i++) Py_XDECREF(program->items[i].held);
     PyMem_Free(program->nodes);
     PyMem_Free(program->memos);
     PyMem_Free(program->items);
+    PyMem_Free(program->seen);
     PyMem_Free(program->checks);
 }
 

@@ -75,6 +75,18 @@ static int read_slot(FetchStep *step, PyObject *key) {
     return 1;
 }
 
+/* Whether fetching may run Python code, or makes an object that nobody else holds. */
+int fetch_is_foreign(const FetchStep *step) {
+    switch (step->kind) {
+    case F_ATTR:
+    case F_SIZE:
+    case F_CALL: return 1;
+    case F_DICT_ITEM:
+    case F_DICT_ITEM_OR_MISSING: return !is_plain_constant(step->key);
+    default: return 0;
+    }
+}
+
 /* Fills the step; -1 with an exception. */
 static int read_key(Guards *guards, FetchStep *step, Py_ssize_t index, PyObject *key) {
     const char *kind = fetch_names[step->kind];
@@ -88,22 +100,17 @@ static int read_key(Guards *guards, FetchStep *step, Py_ssize_t index, PyObject 
     case F_CLOSURE_CELL: return read_index(step, key, 0) ? 0 : bad("fetch", index, kind, "an index");
     case F_LIST_ITEM:
     case F_TUPLE_ITEM: return read_index(step, key, 1) ? 0 : bad("fetch", index, kind, "an index");
-    case F_SIZE:
-        guards->owning = 1;
-        return read_index(step, key, 1) ? 0 : bad("fetch", index, kind, "a dimension");
+    case F_SIZE: return read_index(step, key, 1) ? 0 : bad("fetch", index, kind, "a dimension");
     case F_GLOBAL:
         step->hash = PyObject_Hash(key);
         return PyUnicode_CheckExact(key) ? 0 : bad("fetch", index, kind, "a name");
     case F_ATTR:
-        guards->owning = 1; /* fallthrough */
     case F_TYPE_ATTR:
     case F_CLASS_ATTR: return is_interned_name(key) ? 0 : bad("fetch", index, kind, "a name");
     case F_DICT_ITEM:
     case F_DICT_ITEM_OR_MISSING:
         step->hash = PyObject_Hash(key);
-        if (step->hash == -1) return -1;
-        if (!is_plain_constant(key)) guards->owning = 1;
-        return 0;
+        return step->hash == -1 ? -1 : 0;
     case F_MODULE_MEMBER:
         return read_member(guards, step, key) ? 0 : bad("fetch", index, kind, "(dict name, member name)");
     case F_WEAK:
@@ -111,9 +118,7 @@ static int read_key(Guards *guards, FetchStep *step, Py_ssize_t index, PyObject 
         return PyWeakref_CheckRefExact(key) ? 0 : bad("fetch", index, kind, "a weakref.ref");
     case F_PART: return read_part(step, key) ? 0 : bad("fetch", index, kind, "the name of a part of functions");
     case F_SLOT: return read_slot(step, key) ? 0 : bad("fetch", index, kind, "the descriptor of a slot");
-    case F_CALL:
-        guards->owning = 1;
-        return PyCallable_Check(key) ? 0 : bad("fetch", index, kind, "a callable");
+    case F_CALL: return PyCallable_Check(key) ? 0 : bad("fetch", index, kind, "a callable");
     default: return 0;
     }
 }
@@ -135,7 +140,9 @@ static int read_fetch(Guards *guards, Py_ssize_t index) {
     step->kind = (uint8_t)kind;
     step->parent = (int32_t)parent;
     step->hint = step->second_hint = NO_HINT;
-    return read_key(guards, step, index, key);
+    if (read_key(guards, step, index, key) < 0) return -1;
+    guards->owning |= fetch_is_foreign(step);
+    return 0;
 }
 
 /* -- checks ------------------------------------------------------------------------------------ */
@@ -188,25 +195,32 @@ static int read_python(PyObject *operand, Py_ssize_t fetch) {
            is_index_tuple(PyTuple_GET_ITEM(operand, 1), fetch);
 }
 
+/* Whether checking may run Python code. */
+int check_is_foreign(const CheckStep *step) {
+    switch (step->kind) {
+    case C_EQ:
+    case C_DICT_KEYS:
+    case C_HAS_KEY:
+    case C_NOT_KEY: return !is_plain_constant(step->operand);
+    case C_TENSOR: return !tensor_spec_is_raw(step->operand);
+    case C_PYTHON: return 1;
+    default: return 0;
+    }
+}
+
 /* Fills the step; -1 with an exception. */
 static int read_operand(Guards *guards, CheckStep *step, Py_ssize_t index, Py_ssize_t fetch, PyObject *operand) {
     const char *kind = check_names[step->kind];
     step->operand = operand;
     switch (step->kind) {
     case C_TYPE_IS: return PyType_Check(operand) ? 0 : bad("check", index, kind, "a class");
-    case C_EQ:
-        if (!is_plain_constant(operand)) guards->owning = 1;
-        return 0;
+    case C_EQ: return 0;
     case C_DICT_KEYS:
-        if (!PyTuple_Check(operand)) return bad("check", index, kind, "a tuple of keys");
-        if (!is_plain_constant(operand)) guards->owning = 1;
-        return 0;
+        return PyTuple_Check(operand) ? 0 : bad("check", index, kind, "a tuple of keys");
     case C_HAS_KEY:
     case C_NOT_KEY:
         step->high = PyObject_Hash(operand);
-        if (step->high == -1) return -1;
-        if (!is_plain_constant(operand)) guards->owning = 1;
-        return 0;
+        return step->high == -1 ? -1 : 0;
     case C_LEN:
     case C_ALIASED:
     case C_NOT_ALIASED:
@@ -218,9 +232,7 @@ static int read_operand(Guards *guards, CheckStep *step, Py_ssize_t index, Py_ss
     case C_RANGE: return read_range(step, operand) ? 0 : bad("check", index, kind, "(low, high)");
     case C_WEAK_IS: return PyWeakref_CheckRefExact(operand) ? 0 : bad("check", index, kind, "a weakref.ref");
     case C_TENSOR:
-        if (Py_TYPE(operand) != &TensorSpecType) return bad("check", index, kind, "a TensorSpec");
-        if (!tensor_spec_is_raw(operand)) guards->owning = 1;
-        return 0;
+        return Py_TYPE(operand) == &TensorSpecType ? 0 : bad("check", index, kind, "a TensorSpec");
     case C_NONE_ALIASED:
         if (!is_index_tuple(operand, fetch)) return bad("check", index, kind, "a tuple of fetch indices");
         return set_numbers(step, operand, 0);
@@ -234,7 +246,6 @@ static int read_operand(Guards *guards, CheckStep *step, Py_ssize_t index, Py_ss
         return bad("check", index, kind, "(code, defaults, keyword defaults)");
     case C_PYTHON:
         if (fetch < 0) return PyCallable_Check(operand) ? 0 : bad("check", index, kind, "a callable");
-        guards->owning = 1; /* without a fetch it runs before there is anything to hold */
         return read_python(operand, fetch) ? 0 : bad("check", index, kind, "a callable or (callable, fetch indices)");
     default: return 0;
     }
@@ -279,6 +290,8 @@ static int read_checks(Guards *guards) {
         step->kind = (uint8_t)kind;
         step->given = (int32_t)i;
         status = read_operand(guards, step, i, fetch, operand);
+        /* without a fetch it runs before there is anything to hold */
+        if (status == 0 && fetch >= 0) guards->owning |= check_is_foreign(step);
         if (status == 0 && kind == C_TENSOR && tensor_spec_is_raw(operand))
             for (Py_ssize_t child = fetch + 1; child < guards->fetch_count; child++)
                 if (guards->fetch_steps[child].kind == F_SIZE && guards->fetch_steps[child].parent == fetch)

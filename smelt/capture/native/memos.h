@@ -1,0 +1,174 @@
+/* Whether what was read from a dict or class still stands there. Included by evaluate.c.
+ *
+ * Three ways, cheapest first: its version is the one that it had (dicts, classes); the values that the guards look at
+ * are the very objects that they were (3.13: dicts that share their values with an object have no version); all is read
+ * and checked again. */
+#ifndef SMELT_CAPTURE_MEMOS_H
+#define SMELT_CAPTURE_MEMOS_H
+
+#include "checks.h"
+
+/* -- writes to watched dicts ------------------------------------------------------------------- */
+static uint64_t writes = 1; /* to any of them, its end included */
+
+#if PY_VERSION_HEX >= 0x030c0000
+static int watcher = -1;
+
+static int count_write(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObject *value) {
+    writes++;
+    return 0;
+}
+
+/* Without a free watcher, the sizes of hollow dicts are read each time. */
+static void start_watching(void) {
+    watcher = PyDict_AddWatcher(count_write);
+    if (watcher < 0) PyErr_Clear();
+}
+
+/* Whether each write from now on is counted. */
+static inline int watch(PyObject *dict) {
+    if (watcher < 0 || ((PyDictObject *)dict)->ma_values) return 0; /* 3.13.0 tells of no write through an object */
+    if (PyDict_Watch(watcher, dict) == 0) return 1;
+    PyErr_Clear();
+    return 0;
+}
+#else
+static void start_watching(void) {}
+static inline int watch(PyObject *dict) { return 0; }
+#endif
+
+/* -- reading again ----------------------------------------------------------------------------- */
+static inline uint64_t version_now(const Memo *memo, PyObject *object) {
+    return memo->is_class ? class_version((PyTypeObject *)object) : dict_version(object);
+}
+
+static inline int item_holds(const Program *program, const Item *item, PyObject *value) {
+    if (!value && item->required) return 0;
+    if (item->hollow && !PyDict_Check(value)) return 0;
+    if (!value) value = smelt_null;
+    for (int32_t k = item->first; k < item->first + item->count; k++)
+        if (holds(&program->checks[k], value, NULL) != 1) return 0;
+    return 1;
+}
+
+#if PY_VERSION_HEX >= 0x030d0000
+/* Whether an item's checks hold for whatever is the same object as now; keeps it alive where that takes it. */
+static inline int is_told_by_identity(const Program *program, Item *item) {
+    int by_content = 0;
+    for (int32_t k = item->first; k < item->first + item->count; k++) {
+        const CheckStep *check = &program->checks[k];
+        by_content |= check->kind == C_TYPE_IS || (check->kind == C_EQ && item->value != check->operand);
+    }
+    if (!by_content) return 1;
+    if (!item->value || !is_immutable(item->value)) return 0; /* what is held must not keep anything else alive */
+    if (item->held != item->value) Py_XSETREF(item->held, Py_NewRef(item->value));
+    return 1;
+}
+
+/* Remembers the values of a memo with a shape, which has just been found to hold. */
+static inline void see(const Program *program, Memo *memo) {
+    Seen *seen = program->seen + memo->first_item;
+    Item *item = program->items + memo->first_item;
+    int32_t count = 0;
+    memo->seen_count = -1;
+    for (int32_t i = 0; i < memo->item_count; i++, item++) {
+        if (!is_told_by_identity(program, item)) return;
+        if (item->place >= 0) seen[count++] = (Seen){item->value, item->place};
+    }
+    memo->seen_count = count;
+}
+
+/* The same values as when they were seen. */
+static inline int is_as_seen(const Program *program, const Memo *memo, PyObject *dict) {
+    PyObject *const *values = memo->seen_count >= 0 ? shaped_values(&memo->shape, dict) : NULL;
+    if (!values) return 0;
+    const Seen *seen = program->seen + memo->first_item;
+    uintptr_t different = 0;
+    for (int32_t i = 0; i < memo->seen_count; i++) different |= (uintptr_t)values[seen[i].place] ^ (uintptr_t)seen[i].value;
+    return !different;
+}
+
+/* Reads the values of an object at their places. */
+static inline int shape_holds(Program *program, Memo *memo, PyObject *dict) {
+    PyObject *const *values = shaped_values(&memo->shape, dict);
+    if (!values) return 0;
+    memo->version = memo->hollow_at = 0; /* the items are no longer those of the dict that had it */
+    memo->seen_count = -1;
+    Item *item = program->items + memo->first_item;
+    for (int32_t i = 0; i < memo->item_count; i++, item++) {
+        item->value = item->place >= 0 ? values[item->place] : NULL;
+        if (!item_holds(program, item, item->value)) return 0; /* said so again by `renew` */
+    }
+    see(program, memo);
+    return 1;
+}
+#endif
+
+/* Reads what the memo is about again; runs no Python code. `object` is what `owner` has as its dict, or a class. */
+static Py_NO_INLINE int renew(Program *program, Memo *memo, PyObject *owner, PyObject *object) {
+    memo->version = memo->hollow_at = 0;
+    memo->seen_count = -1;
+    if (!memo->is_class && !PyDict_Check(object)) return 0;
+    for (int32_t i = memo->first_item; i < memo->first_item + memo->item_count; i++) {
+        Item *item = &program->items[i];
+        if (memo->is_class) item->value = _PyType_Lookup((PyTypeObject *)object, item->key);
+        else item->value = hinted_item(object, item->key, item->hash, &item->hint);
+        if ((!item->value && PyErr_Occurred()) || !item_holds(program, item, item->value)) return 0;
+    }
+    memo->version = version_now(memo, object); /* of a class: looking names up gave it one */
+#if PY_VERSION_HEX >= 0x030d0000
+    if (!memo->version && !memo->is_class && owner) {
+        take_shape(&memo->shape, owner, object);
+        for (int32_t i = 0; memo->shape.keys && i < memo->item_count; i++) {
+            Item *item = &program->items[memo->first_item + i];
+            item->place = place_in(&memo->shape, item->key);
+        }
+        if (memo->shape.keys) see(program, memo);
+    }
+#endif
+    return 1;
+}
+
+/* -- holding ----------------------------------------------------------------------------------- */
+/* Every hollow dict is without items. */
+static inline int is_hollow(const Program *program, Memo *memo) {
+    if (!memo->hollow_count || memo->hollow_at == writes) return 1;
+    const Item *item = program->items + memo->first_item + memo->item_count - memo->hollow_count;
+    int watched = 1;
+    for (int32_t i = 0; i < memo->hollow_count; i++, item++) {
+        if (PyDict_GET_SIZE(item->value)) return 0;
+        watched &= watch(item->value);
+    }
+    if (watched) memo->hollow_at = writes;
+    return 1;
+}
+
+/* Whether the items are what stands in `object` now. */
+static inline int is_current(const Program *program, const Memo *memo, PyObject *object) {
+    if (memo->version && version_now(memo, object) == memo->version) return 1;
+#if PY_VERSION_HEX >= 0x030d0000
+    return is_as_seen(program, memo, object);
+#else
+    return 0;
+#endif
+}
+
+static inline int memo_holds(Program *program, Memo *memo, PyObject *owner, PyObject *object) {
+    if (is_current(program, memo, object)) return is_hollow(program, memo);
+    program->renewed++;
+#if PY_VERSION_HEX >= 0x030d0000
+    if (shape_holds(program, memo, object)) return is_hollow(program, memo);
+#endif
+    return renew(program, memo, owner, object) && is_hollow(program, memo);
+}
+
+/* What the parent's memo knows; NULL with `*known` set: there is nothing. */
+static inline PyObject *recall(const Program *program, const Node *node, PyObject *parent, uint64_t now, int *known) {
+    const Memo *memo = &program->memos[node->of];
+    *known = memo->confirmed == now || is_current(program, memo, parent);
+    if (!*known) return NULL;
+    PyObject *value = program->items[node->item].value;
+    return value || node->step.kind == F_DICT_ITEM ? value : smelt_null;
+}
+
+#endif
