@@ -6,7 +6,7 @@ Neither derives from Exception, so that interpreted `except Exception` clauses a
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -145,3 +145,15 @@ def through_c(run: Callable[[], Any]) -> Any:
 def user_raise(error: BaseException) -> Any:
     """Raise `error` as the interpreted program would."""
     raise UserError(error)
+
+
+def with_causes(errors: Iterable[BaseException | None]) -> set[int]:
+    """The identities of exceptions and of all that led to them."""
+    found: set[int] = set()
+    left = list(errors)
+    while left:
+        error = left.pop()
+        if error is not None and id(error) not in found:
+            found.add(id(error))
+            left += [error.__context__, error.__cause__]
+    return found

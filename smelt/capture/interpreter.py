@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from smelt.base.errors import Unsupported
-from smelt.capture import sources
+from smelt.capture import breaks, sources
 from smelt.capture._native import NULL
 from smelt.capture.ambient import Ambient
 from smelt.capture.breaks import At, Break, Restart, SymbolicNumber, UserError, plain_numbers, through_c, too_deep
@@ -178,9 +178,9 @@ class Interpreter:
                     self.unwind(frame, error)
                 except Break as stop:
                     stop.at = stop.at or frame.at
-                    made = [raised[id(e)] for e in frame.handled if id(e) in raised and id(e) not in self.sources]
-                    if made:  # let it be raised in earnest: it needs its traceback
-                        raise Restart(min(made), stop) from None
+                    made = breaks.with_causes(frame.handled) & raised.keys() - self.sources.keys()
+                    if made:  # let it be raised in earnest: it needs its traceback and its context
+                        raise Restart(min(raised[error] for error in made), stop) from None
                     if self.work != work:
                         raise Restart(steps - 1, stop) from None
                     frame.pc, frame.stack, frame.kw_names = pc, stack, names
