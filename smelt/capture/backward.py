@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from smelt.capture import _native as native
 from smelt.capture.breaks import Break, user_raise
 from smelt.capture.registry import special
 from smelt.graph.conditional import conditionals
@@ -144,6 +145,9 @@ def _has_hooks(tensor: torch.Tensor) -> bool:
 def no_hooks(*tensors: torch.Tensor) -> bool:
     """No hook is called when these tensors get a gradient."""
     return not any(map(_has_hooks, tensors))
+
+
+no_hooks.shortcut = native.SHORT_NO_HOOKS  # type: ignore[attr-defined]
 
 
 # -- what becomes of the gradients ---------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from smelt.capture import _native
 
 _IMPL_BYTES = 192  # sizeof(TensorImpl) is asserted to be at least this in every torch of the supported range
 _OBJECT_BYTES = 48  # the head of the Python object, up to and including its pointer to the TensorImpl
+_STORAGE_BYTES = 48  # of a StorageImpl: head, counts, the pointer to its memory with what frees it
 _INLINE_DIMS = 5  # more dims than this make TensorImpl allocate sizes and strides elsewhere
 _KIND_BYTES = 5  # dtype (2), device type (1), device index (1), "has a device" (1)
 
@@ -97,11 +98,54 @@ def _tensor_layout() -> dict[str, int] | None:
             "kind": kind,
             "kind_mask": (1 << 8 * _KIND_BYTES) - 1,
             "requires_grad": requires_grad,
+            "storage": 0,
+            "storage_offset": 0,
+            "data": 0,
+            "hooks": 0,
+            "late_hooks": 0,
         }
     except LookupError:
         return None
+    layout |= _storage_layout() | _hooks_layout()
     _native.set_tensor_layout(torch.Tensor, describe, layout)
     return layout if _agrees(samples) else None
+
+
+def _storage_layout() -> dict[str, int]:
+    """Where a tensor's memory is: without it, questions about memory go to Python. Nothing where it is not found."""
+    base = torch.empty(5, 7, 3)
+    foreign = torch.frombuffer(bytearray(96), dtype=torch.float32)  # what frees its memory stands elsewhere
+    samples = [base, base[1], base[3, 5:], foreign, foreign[17:], torch.empty(11, device="meta")[4:]]
+    bodies = [ctypes.string_at(torch_c.implementation_address(t), _IMPL_BYTES) for t in samples]
+    storages = [t.untyped_storage() for t in samples]
+    memories = [ctypes.string_at(storage._cdata, _STORAGE_BYTES) for storage in storages]
+    try:
+        return {
+            "storage": _word_equal(bodies, [storage._cdata for storage in storages]),
+            "storage_offset": _word_equal(bodies, [int(t.storage_offset()) for t in samples]),
+            "data": _word_equal(memories, [storage.data_ptr() for storage in storages]),
+        }
+    except LookupError:
+        return {}
+
+
+def _hooks_layout() -> dict[str, int]:
+    """Where a tensor's object keeps the hooks for its gradient; nothing where it is not found."""
+    samples = [torch.nn.Parameter(torch.empty(2)) for _ in range(2)]
+    for parameter in samples:
+        parameter.register_hook(_no_hook)
+        parameter.register_post_accumulate_grad_hook(_no_hook)
+    heads = [ctypes.string_at(id(parameter), _OBJECT_BYTES) for parameter in samples]
+    try:
+        return {
+            "hooks": _word_equal(heads, [id(parameter._backward_hooks) for parameter in samples]),
+            "late_hooks": _word_equal(heads, [id(parameter._post_accumulate_grad_hooks) for parameter in samples]),
+        }
+    except (LookupError, AttributeError):
+        return {}
+
+
+def _no_hook(_: torch.Tensor) -> None: ...
 
 
 def _agrees(samples: list[torch.Tensor]) -> bool:

@@ -152,7 +152,7 @@ def _function(source: Any, parts: Any, found: Any, guards: GuardList) -> tuple[A
 def _python(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
     if isinstance(operand, Flag):
         return operand.subject, value_text(operand.value), value_text(operand.now())
-    fn, indices = operand if isinstance(operand, tuple) else (operand, ())
+    fn, indices = operand[:2] if isinstance(operand, tuple) else (operand, ())
     names = ", ".join(guards.sources[i].text for i in indices)
     return f"{getattr(fn, '__name__', value_text(fn))} ({names or source.text})", "True", "False"
 

@@ -69,7 +69,7 @@ def _state(subject: Any, operand: Any, sources: Sequence[Source]) -> str:
 
 def _python(subject: Any, operand: Any, sources: Sequence[Source]) -> str:
     if isinstance(operand, tuple):
-        fn, indices = operand
+        fn, indices = operand[:2]
         name, given = getattr(fn, "__name__", repr(fn)), ", ".join(sources[i].text for i in indices)
         return name if " == " in name or " <= " in name else f"{name}({given})"
     name = getattr(operand, "__name__", repr(operand))

@@ -84,10 +84,13 @@ class GuardList:
         if len(indices) > 1:
             self._add(indices[-1], native.NONE_ALIASED, indices)
 
-    def python(self, fn: Callable[..., bool], sources: Iterable[Source]) -> None:
-        """`fn` of the values of these sources is true (evaluated by Python: for rare cases)."""
+    def python(self, fn: Callable[..., bool], sources: Iterable[Source], shortcut: int | None = None) -> None:
+        """`fn` of the values of these sources is true (evaluated by Python: for rare cases).
+
+        `shortcut`: which native answer is taken where it is yes (`native.SHORT_...`).
+        """
         indices = tuple(sorted({self.fetch(source) for source in sources}))
-        self._add(indices[-1], native.PYTHON, (fn, indices))
+        self._add(indices[-1], native.PYTHON, (fn, indices) if shortcut is None else (fn, indices, shortcut))
 
     def together(self, fn: Callable[..., bool], source: Source) -> None:
         """`fn` of the values of all the sources that were given for it is true; one call of it for all of them."""
@@ -119,7 +122,7 @@ class GuardList:
     def finish(self, outputs: Iterable[int]) -> native.Guards:
         """The guards in evaluable form; `outputs` are the fetches that residual code needs."""
         for fn, given in self._together.items():
-            self.python(fn, given)
+            self.python(fn, given, getattr(fn, "shortcut", None))
         checks = [
             (index, kind, _tensor_spec(operand) if kind == native.TENSOR else operand)
             for index, kind, operand in self.checks

@@ -474,7 +474,7 @@ class Tensors:
             return
         if not share_no_memory(*(i.tensor for i in given)):
             raise Break("an argument is written that shares memory with another one", "a graph has no such aliases")
-        self.vm.guards.python(share_no_memory, [i.source for i in given])
+        self.vm.guards.python(share_no_memory, [i.source for i in given], native.SHORT_APART)
 
     def writes_inputs(self) -> bool:
         """Whether the graph writes to memory that existed before it."""

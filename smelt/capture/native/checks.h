@@ -75,7 +75,9 @@ static inline int holds(const CheckStep *step, PyObject *value, PyObject **value
     case C_NONE_ALIASED: return all_different(step->numbers, (size_t)PyTuple_GET_SIZE(step->operand), values);
     case C_STATE: return state_matches(step->operand);
     case C_MODULE: return module_is(values[step->high], step->number, step->operand, step->numbers);
-    case C_PYTHON: return ask_python(step->operand, value, values);
+    case C_PYTHON:
+        if (step->shortcut && shortcut_holds(step->shortcut, values)) return 1;
+        return ask_python(step->operand, value, values);
     case C_FUNCTION: return function_is(value, step->operand);
     }
     Py_UNREACHABLE();

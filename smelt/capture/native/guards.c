@@ -33,8 +33,10 @@ static void guards_dealloc(Guards *guards) {
     PyObject_GC_UnTrack(guards);
     guards_clear(guards);
     Py_XDECREF(guards->outputs);
-    for (Py_ssize_t i = 0; guards->check_steps && i < guards->check_count; i++)
+    for (Py_ssize_t i = 0; guards->check_steps && i < guards->check_count; i++) {
         PyMem_Free(guards->check_steps[i].numbers);
+        shortcut_free(guards->check_steps[i].shortcut);
+    }
     free_program(&guards->program);
     PyMem_Free(guards->fetch_steps);
     PyMem_Free(guards->check_steps);
@@ -168,6 +170,9 @@ static int add_object(PyObject *module, const char *name, PyObject *object) { /*
 
 int guards_ready(PyObject *module) {
     evaluate_ready();
+    if (PyModule_AddIntConstant(module, "SHORT_APART", S_APART) < 0) return -1;
+    if (PyModule_AddIntConstant(module, "SHORT_EQUAL_NUMBERS", S_EQUAL_NUMBERS) < 0) return -1;
+    if (PyModule_AddIntConstant(module, "SHORT_NO_HOOKS", S_NO_HOOKS) < 0) return -1;
     name_training = PyUnicode_InternFromString("training");
     if (!name_training || PyObject_Hash(name_training) == -1) return -1;
     if (add_object(module, "FETCH_NAMES", add_names(module, fetch_names, FETCH_COUNT)) < 0) return -1;

@@ -5,7 +5,7 @@
 #ifndef SMELT_CAPTURE_GUARDS_H
 #define SMELT_CAPTURE_GUARDS_H
 
-#include "native.h"
+#include "shortcuts.h"
 
 /* Order is the number that Python sees. Roots come first. */
 #define FETCH_KINDS(X)                                                                                                 \
@@ -42,6 +42,7 @@ typedef struct {
     PyObject *operand; /* borrowed from Guards.checks */
     Py_ssize_t number; /* LEN, ALIASED, NOT_ALIASED; RANGE: low; MODULE: 0, 1 or -1 for any */
     Py_ssize_t high;   /* RANGE; hash of HAS_KEY, NOT_KEY; MODULE: the value's dict_at */
+    Shortcut *shortcut; /* owned. PYTHON: asked first, if there is one */
     int32_t *numbers;  /* owned. NONE_ALIASED: the fetches; MODULE: hints for "training" and each name */
 } CheckStep;
 
@@ -97,7 +98,7 @@ typedef struct {
     Memo *memos;
     Item *items;
     Seen *seen; /* as many as items */
-    CheckStep *checks; /* grouped by node and item; `numbers` borrowed from Guards.check_steps */
+    CheckStep *checks; /* grouped by node and item; `numbers` and `shortcut` borrowed from Guards.check_steps */
     int32_t node_count, memo_count, item_count, value_count;
     unsigned long long renewed; /* how often a dict or class was read again */
 } Program;

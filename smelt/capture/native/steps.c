@@ -191,8 +191,41 @@ static int read_module(CheckStep *step, PyObject *operand) {
 
 static int read_python(PyObject *operand, Py_ssize_t fetch) {
     if (!PyTuple_Check(operand)) return PyCallable_Check(operand);
-    return PyTuple_GET_SIZE(operand) == 2 && PyCallable_Check(PyTuple_GET_ITEM(operand, 0)) &&
+    Py_ssize_t size = PyTuple_GET_SIZE(operand);
+    if (size == 3) {
+        PyObject *which = PyTuple_GET_ITEM(operand, 2);
+        if (!PyLong_Check(which) || PyLong_AsLong(which) < 0 || PyLong_AsLong(which) >= SHORTCUT_COUNT) return 0;
+    }
+    return (size == 2 || size == 3) && PyCallable_Check(PyTuple_GET_ITEM(operand, 0)) &&
            is_index_tuple(PyTuple_GET_ITEM(operand, 1), fetch);
+}
+
+/* The check, made before `asking`, that a fetch gives a tensor whose memory may be read; NULL: there is none. */
+static TensorSpec *raw_spec_of(const Guards *guards, Py_ssize_t fetch, const CheckStep *asking) {
+    const CheckStep *step = guards->check_steps + guards->rootless;
+    for (Py_ssize_t i = 0; i < fetch; i++) step += guards->fetch_steps[i].checks;
+    for (const CheckStep *end = step + guards->fetch_steps[fetch].checks; step < end && step < asking; step++)
+        if (step->kind == C_TENSOR && tensor_spec_is_raw(step->operand)) return (TensorSpec *)step->operand;
+    return NULL;
+}
+
+/* Gives a check of the kind PYTHON its shortcut, if it names one and it is about such tensors. */
+static int add_shortcut(const Guards *guards, CheckStep *step) {
+    PyObject *operand = step->operand;
+    if (step->kind != C_PYTHON || !PyTuple_Check(operand) || PyTuple_GET_SIZE(operand) != 3) return 0;
+    PyObject *indices = PyTuple_GET_ITEM(operand, 1);
+    Py_ssize_t count = PyTuple_GET_SIZE(indices), found = 0;
+    TensorSpec **specs = PyMem_Malloc((size_t)(count + 1) * sizeof *specs);
+    if (!specs) return PyErr_NoMemory(), -1;
+    while (found < count) {
+        specs[found] = raw_spec_of(guards, PyLong_AsSsize_t(PyTuple_GET_ITEM(indices, found)), step);
+        if (!specs[found]) break;
+        found++;
+    }
+    if (count && found == count)
+        step->shortcut = shortcut_new((int)PyLong_AsLong(PyTuple_GET_ITEM(operand, 2)), indices, specs);
+    PyMem_Free(specs);
+    return count && found == count && !step->shortcut ? -1 : 0;
 }
 
 /* Whether checking may run Python code. */
@@ -332,5 +365,8 @@ int build_steps(Guards *guards, PyObject *fetches, PyObject *checks, PyObject *o
     if (!guards->outputs || allocate(guards) < 0) return -1;
     for (Py_ssize_t i = 0; i < guards->fetch_count; i++)
         if (read_fetch(guards, i) < 0) return -1;
-    return read_checks(guards) < 0 ? -1 : read_outputs(guards);
+    if (read_checks(guards) < 0) return -1;
+    for (Py_ssize_t i = 0; i < guards->check_count; i++)
+        if (add_shortcut(guards, &guards->check_steps[i]) < 0) return -1;
+    return read_outputs(guards);
 }

@@ -169,6 +169,22 @@ static int reads_raw(const Facts *facts, PyObject *tensor) {
     return same;
 }
 
+/* itemsize and is_float_on_cpu; -1 with an exception. */
+static int set_element(TensorSpec *spec) {
+    PyObject *size = PyObject_GetAttrString(spec->dtype, "itemsize");
+    PyObject *floating = PyObject_GetAttrString(spec->dtype, "is_floating_point");
+    PyObject *place = PyObject_GetAttrString(spec->device, "type");
+    if (size && floating && place && PyUnicode_Check(place)) {
+        spec->itemsize = (int32_t)PyLong_AsLong(size);
+        spec->is_float_on_cpu = floating == Py_True && (spec->itemsize == 4 || spec->itemsize == 8) &&
+                                PyUnicode_CompareWithASCIIString(place, "cpu") == 0;
+    }
+    Py_XDECREF(size);
+    Py_XDECREF(floating);
+    Py_XDECREF(place);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 static int set_requires_grad(TensorSpec *spec, const Facts *facts, PyObject *given) {
     if (!given || PyUnicode_Check(given)) spec->requires_grad = (int8_t)facts->requires_grad;
     else if (given == Py_None) spec->requires_grad = -1;
@@ -194,7 +210,7 @@ static PyObject *spec_new(PyTypeObject *type, PyObject *args, PyObject *keywords
         spec->raw = (int8_t)reads_raw(&facts, tensor);
         if (spec->raw) spec->kind = word(impl_of(tensor) + layout.kind) & layout.kind_mask;
         if (set_shape(spec, &facts, shape == Py_None ? NULL : shape, stride == Py_None ? NULL : stride) < 0 ||
-            set_requires_grad(spec, &facts, requires_grad) < 0)
+            set_requires_grad(spec, &facts, requires_grad) < 0 || set_element(spec) < 0)
             Py_CLEAR(spec);
     }
     Py_DECREF(facts.all);
@@ -273,11 +289,13 @@ static int layout_number(PyObject *numbers, const char *name, unsigned long long
 }
 
 PyObject *set_tensor_layout(PyObject *module, PyObject *args) {
-    static const char *const names[] = {"impl", "keys", "dims", "kind", "kind_mask", "requires_grad"};
+    static const char *const names[] = {"impl", "keys", "dims", "kind", "kind_mask", "requires_grad",
+                                       "storage", "storage_offset", "data", "hooks", "late_hooks"};
+    enum { COUNT = sizeof names / sizeof *names };
     PyObject *type, *function, *numbers;
-    unsigned long long found[6] = {0};
+    unsigned long long found[COUNT] = {0};
     if (!PyArg_ParseTuple(args, "O!OO", &PyType_Type, &type, &function, &numbers)) return NULL;
-    for (int i = 0; numbers != Py_None && i < 6; i++)
+    for (int i = 0; numbers != Py_None && i < COUNT; i++)
         if (layout_number(numbers, names[i], &found[i]) < 0) return NULL;
     Py_XSETREF(describe, Py_NewRef(function));
     Py_XSETREF(tensor_type, (PyTypeObject *)Py_NewRef(type));
@@ -287,6 +305,11 @@ PyObject *set_tensor_layout(PyObject *module, PyObject *args) {
     layout.kind = (Py_ssize_t)found[3];
     layout.kind_mask = found[4];
     layout.requires_grad = (unsigned char (*)(void *))(uintptr_t)found[5];
+    layout.storage = (Py_ssize_t)found[6];
+    layout.storage_offset = (Py_ssize_t)found[7];
+    layout.data = (Py_ssize_t)found[8];
+    layout.hooks = (Py_ssize_t)found[9];
+    layout.late_hooks = (Py_ssize_t)found[10];
     layout.known = numbers != Py_None;
     Py_RETURN_NONE;
 }

@@ -12,6 +12,9 @@ typedef struct {
     Py_ssize_t keys, dims, kind;             /* in the TensorImpl: dispatch keys; number of dims; dtype and device */
     uint64_t kind_mask;                      /* which bits at `kind` are dtype and device */
     unsigned char (*requires_grad)(void *);  /* TensorImpl const* -> bool */
+    Py_ssize_t storage, storage_offset;      /* in the TensorImpl: pointer to the StorageImpl; 0: not known */
+    Py_ssize_t data;                         /* in the StorageImpl: address of its memory */
+    Py_ssize_t hooks, late_hooks; /* in the PyObject: _backward_hooks, _post_accumulate_grad_hooks; 0: not known */
 } TensorLayout;
 
 extern TensorLayout layout;
@@ -26,7 +29,8 @@ typedef struct {
     int64_t *wanted; /* ndim sizes, then ndim strides */
     int32_t ndim;
     int8_t requires_grad; /* -1: any */
-    int8_t raw, contiguous;
+    int8_t raw, contiguous, is_float_on_cpu;
+    int32_t itemsize;
 } TensorSpec;
 
 /* -- raw reads --------------------------------------------------------------------------------- */

@@ -1,0 +1,143 @@
+/* Quick ways to a yes, for questions that guards put to Python about many tensors. A shortcut that does not know says no;
+ * then Python is asked. */
+#include "shortcuts.h"
+
+typedef struct {
+    uintptr_t start, end; /* addresses of the first element and behind the last */
+} Span;
+
+struct Shortcut {
+    int which;
+    Py_ssize_t count;
+    TensorSpec **specs; /* borrowed from Guards.checks: what the tensors are known to match */
+    int32_t *fetches;   /* of the tensors */
+    int32_t *order;     /* APART: by address, when last asked */
+    Span *spans;
+};
+
+Shortcut *shortcut_new(int which, PyObject *indices, TensorSpec **specs) {
+    Py_ssize_t count = PyTuple_GET_SIZE(indices);
+    Shortcut *shortcut = PyMem_Calloc(1, sizeof(Shortcut));
+    if (!shortcut) return (Shortcut *)PyErr_NoMemory();
+    *shortcut = (Shortcut){.which = which, .count = count};
+    shortcut->specs = PyMem_Malloc((size_t)(count + 1) * sizeof(TensorSpec *));
+    shortcut->fetches = PyMem_Malloc((size_t)(count + 1) * sizeof(int32_t));
+    shortcut->order = PyMem_Malloc((size_t)(count + 1) * sizeof(int32_t));
+    shortcut->spans = PyMem_Malloc((size_t)(count + 1) * sizeof(Span));
+    if (!shortcut->specs || !shortcut->fetches || !shortcut->order || !shortcut->spans) {
+        shortcut_free(shortcut);
+        return (Shortcut *)PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        shortcut->specs[i] = specs[i];
+        shortcut->fetches[i] = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(indices, i));
+        shortcut->order[i] = (int32_t)i;
+    }
+    return shortcut;
+}
+
+void shortcut_free(Shortcut *shortcut) {
+    if (!shortcut) return;
+    PyMem_Free(shortcut->specs);
+    PyMem_Free(shortcut->fetches);
+    PyMem_Free(shortcut->order);
+    PyMem_Free(shortcut->spans);
+    PyMem_Free(shortcut);
+}
+
+/* The address of a tensor's first element; 0: not known, or it has none. */
+static inline uintptr_t first_element(const char *impl, int64_t size) {
+    const char *storage = (const char *)word(impl + layout.storage);
+    uintptr_t data = storage ? word(storage + layout.data) : 0;
+    return data ? data + word(impl + layout.storage_offset) * (uint64_t)size : 0;
+}
+
+/* -- no two share memory ----------------------------------------------------------------------- */
+/* An empty span for a tensor without elements; 0: not known. */
+static int span_of(const TensorSpec *spec, PyObject *tensor, Span *span) {
+    const char *impl = impl_of(tensor);
+    int64_t ndim = spec->ndim, last = 0;
+    const int64_t *sizes = sizes_of(impl, ndim), *strides = strides_of(sizes, ndim);
+    *span = (Span){0, 0};
+    for (int64_t i = 0; i < ndim; i++) {
+        if (sizes[i] == 0) return 1;
+        last += (sizes[i] - 1) * strides[i]; /* strides of tensors are never negative */
+    }
+    span->start = first_element(impl, spec->itemsize);
+    span->end = span->start + (uint64_t)(last + 1) * (uint64_t)spec->itemsize;
+    return span->start != 0;
+}
+
+static int are_apart_in_order(const Shortcut *shortcut) {
+    uintptr_t end = 0;
+    for (Py_ssize_t i = 0; i < shortcut->count; i++) {
+        const Span *span = &shortcut->spans[shortcut->order[i]];
+        if (span->end == 0) continue;
+        if (span->start < end) return 0;
+        end = span->end;
+    }
+    return 1;
+}
+
+static int by_start(const void *a, const void *b, void *spans) {
+    uintptr_t first = ((Span *)spans)[*(const int32_t *)a].start, second = ((Span *)spans)[*(const int32_t *)b].start;
+    return first < second ? -1 : first > second;
+}
+
+static int are_apart(Shortcut *shortcut, PyObject **values) {
+    for (Py_ssize_t i = 0; i < shortcut->count; i++)
+        if (!span_of(shortcut->specs[i], values[shortcut->fetches[i]], &shortcut->spans[i])) return 0;
+    if (are_apart_in_order(shortcut)) return 1;
+    qsort_r(shortcut->order, (size_t)shortcut->count, sizeof *shortcut->order, by_start, shortcut->spans);
+    return are_apart_in_order(shortcut);
+}
+
+/* -- all hold the same number ------------------------------------------------------------------ */
+static int number_of(const TensorSpec *spec, PyObject *tensor, double *number) {
+    const char *impl = impl_of(tensor);
+    const int64_t *sizes = sizes_of(impl, spec->ndim);
+    for (int64_t i = 0; i < spec->ndim; i++)
+        if (sizes[i] != 1) return 0;
+    const char *at = (const char *)first_element(impl, spec->itemsize);
+    if (!at) return 0;
+    float single;
+    if (spec->itemsize == sizeof single) memcpy(&single, at, sizeof single), *number = single;
+    else memcpy(number, at, sizeof *number);
+    return 1;
+}
+
+static int are_equal_numbers(const Shortcut *shortcut, PyObject **values) {
+    double first, other;
+    const TensorSpec *like = shortcut->specs[0];
+    if (!like->is_float_on_cpu || !number_of(like, values[shortcut->fetches[0]], &first)) return 0;
+    for (Py_ssize_t i = 1; i < shortcut->count; i++) {
+        const TensorSpec *spec = shortcut->specs[i];
+        /* the same dispatch keys: none is the lazy negative of its memory, or all are */
+        if (!spec->is_float_on_cpu || spec->keys != like->keys) return 0;
+        if (!number_of(spec, values[shortcut->fetches[i]], &other) || first != other) return 0;
+    }
+    return 1;
+}
+
+/* -- none has hooks ---------------------------------------------------------------------------- */
+static inline int is_empty(PyObject *tensor, Py_ssize_t at) {
+    PyObject *hooks = *(PyObject **)((char *)tensor + at);
+    return !hooks || hooks == Py_None || (PyDict_Check(hooks) && PyDict_GET_SIZE(hooks) == 0);
+}
+
+static int have_no_hooks(const Shortcut *shortcut, PyObject **values) {
+    for (Py_ssize_t i = 0; i < shortcut->count; i++) {
+        PyObject *tensor = values[shortcut->fetches[i]];
+        if (!is_empty(tensor, layout.hooks) || !is_empty(tensor, layout.late_hooks)) return 0;
+    }
+    return 1;
+}
+
+int shortcut_holds(Shortcut *shortcut, PyObject **values) {
+    switch (shortcut->which) {
+    case S_APART: return layout.storage && are_apart(shortcut, values);
+    case S_EQUAL_NUMBERS: return layout.storage && are_equal_numbers(shortcut, values);
+    case S_NO_HOOKS: return layout.hooks && have_no_hooks(shortcut, values);
+    }
+    return 0;
+}

@@ -1,0 +1,16 @@
+/* Quick ways to a yes for checks of the kind PYTHON: see shortcuts.c. */
+#ifndef SMELT_CAPTURE_SHORTCUTS_H
+#define SMELT_CAPTURE_SHORTCUTS_H
+
+#include "tensor.h"
+
+/* Order is the number that Python sees, as names with "SHORT_" before them. */
+enum { S_APART, S_EQUAL_NUMBERS, S_NO_HOOKS, SHORTCUT_COUNT };
+
+typedef struct Shortcut Shortcut;
+
+Shortcut *shortcut_new(int which, PyObject *indices, TensorSpec **specs); /* NULL with an exception */
+void shortcut_free(Shortcut *shortcut);
+int shortcut_holds(Shortcut *shortcut, PyObject **values); /* 1: surely; 0: not known */
+
+#endif
