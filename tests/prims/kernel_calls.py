@@ -133,7 +133,9 @@ def linalg() -> Table:
     )
     table |= named("lu_solve", call(lu, pivots, b), call(lu, pivots, b, adjoint=True))
     table |= named("solve", call(a, b), call(a, b[..., 0])) | named("det slogdet inverse", call(a))
-    table |= named("cholesky_ex cholesky ldl_factor", call(spd)) | named("cholesky_inverse", call(lower))
+    table |= named("cholesky_ex ldl_factor", call(spd)) | named("cholesky_inverse", call(lower))
+    if hasattr(aten, "cholesky"):  # until torch 2.14
+        table |= named("cholesky", call(spd))
     table |= named("cholesky_solve", call(b, lower))
     ld, places, _ = torch.linalg.ldl_factor_ex(spd)
     table |= named("ldl_solve", call(ld, places, b))

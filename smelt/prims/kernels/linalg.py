@@ -189,10 +189,12 @@ def cholesky_ex(a: TensorMeta, upper: bool, check_errors: bool) -> Metas:
     return _same(a), _plain(lead, a, torch.int32)
 
 
-@kernel("cholesky", aten.cholesky.default)
-def cholesky(a: TensorMeta, upper: bool) -> TensorMeta:
-    """As cholesky_ex without the status: other matrices are an error."""
-    return _same(a)
+if hasattr(aten, "cholesky"):  # until torch 2.14
+
+    @kernel("cholesky", aten.cholesky.default)
+    def cholesky(a: TensorMeta, upper: bool) -> TensorMeta:
+        """As cholesky_ex without the status: other matrices are an error."""
+        return _same(a)
 
 
 @kernel("cholesky_inverse", aten.cholesky_inverse.default)
