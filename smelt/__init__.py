@@ -17,6 +17,7 @@ from smelt.base.version import VERSION as __version__
 
 try:
     from smelt.api import compile, explain, is_compiled, reset
+    from smelt.autograd.aot import aot_autograd
     from smelt.backends import list_backends, register_backend
     from smelt.capture.dynamic import mark_dynamic, mark_static
     from smelt.capture.escapes import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling
@@ -46,6 +47,7 @@ __all__ = [
     "Unsupported",
     "__version__",
     "allow_in_graph",
+    "aot_autograd",
     "assume_constant_result",
     "compile",
     "disable",

@@ -7,7 +7,7 @@ Values in a functional graph are logical: a node may hold other strides than eag
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from smelt.autograd.joint import trace_joint
 from smelt.autograd.sized import meta_in_numbers
 from smelt.autograd.split import split
 from smelt.autograd.wrap import Compiled, Program, wrap
+from smelt.base.errors import SmeltError
 from smelt.base.kernels import KERNELS
 from smelt.base.options import Options
 from smelt.graph.meta import TensorMeta
@@ -38,7 +39,15 @@ def compile_aot_eager(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]
 
 def eager_program(module: fx.GraphModule) -> Program:
     """A boxed program (`list -> list`) that runs a functional ATen graph."""
-    run = with_reshape(module).forward
+    return laid_out(module, with_reshape(module).forward)
+
+
+def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
+    """A boxed program of `run`, which computes what the graph does: its results get the strides that eager would give.
+
+    Raises:
+        SmeltError: (when called) it returns another number of results.
+    """
     promised: tuple[TensorMeta, ...] = module.graph.output_node().meta["val"]
     sizes = [as_symbol(n.meta["val"]) for n in module.graph.nodes if n.op == "placeholder"]
     symbols = [s for s in sizes if s is not None]
@@ -50,6 +59,8 @@ def eager_program(module: fx.GraphModule) -> Program:
         inputs.clear()
         metas = promised
         outputs = list(run(*given))
+        if len(outputs) != len(promised):
+            raise SmeltError(f"a compiled graph returned {len(outputs)} results", why=f"the graph has {len(promised)}")
         if symbolic:
             numbers: dict[Any, Any] = dict(zip(symbols, given[len(given) - len(symbols) :], strict=True))
             numbers |= {as_symbol(m): n for m, n in zip(promised[count:], outputs[count:], strict=True)}

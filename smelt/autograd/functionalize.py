@@ -220,6 +220,11 @@ class GraphRecorder:
         if rule is not None:
             self.assign(args[0].place, self.like(rule(self, args, kwargs), args[0].place))
             return
+        if _in_turn(info, op, args, kwargs):
+            for i in range(len(args[0])):
+                one = tuple(a[i : i + 1] if isinstance(a, (list, tuple)) else a for a in args)
+                self.write(op, info, one, kwargs, answer, outputs)
+            return
         if info.functional is None:
             raise Unsupported(f"{op} in a graph", why="it writes to its arguments and has no functional form")
         results = self._functional(info, op, args, kwargs)
@@ -362,3 +367,17 @@ def _metas(args: Any) -> Any:
 def is_view_node(node: fx.Node) -> bool:
     """True when an eager run of the node may share memory with its first argument."""
     return node.op == "call_function" and isinstance(node.target, OpOverload) and op_info(node.target).kind is Kind.VIEW
+
+
+def _in_turn(info: OpInfo, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator on lists of tensors (`_foreach_add_`) writes memory that another of its items has as well."""
+    if not isinstance(args[0] if args else None, (list, tuple)) or len(args[0]) < 2:
+        return False
+    written = [id(t.place.storage) for t in argument(op, args, kwargs, info.written[0])]
+    lists = [a for a in args if isinstance(a, (list, tuple)) and a and type(a[0]) is TraceTensor]
+    if any(len(a) != len(written) for a in lists):
+        return False
+    places: dict[int, int] = {}
+    shared = set(written)
+    held = ((i, id(t.place.storage)) for a in lists for i, t in enumerate(a))
+    return any(places.setdefault(storage, i) != i for i, storage in held if storage in shared)

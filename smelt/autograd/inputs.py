@@ -13,21 +13,7 @@ from smelt.autograd.functionalize import GraphRecorder
 from smelt.base.errors import Unsupported
 from smelt.graph.meta import TensorMeta, extent, is_dense
 from smelt.graph.place import Place, layout_of
-from smelt.graph.trace import TraceTensor, trace_like
-
-
-class _NonLeaf(torch.autograd.Function):
-    """The same place as a tensor that has history, as the caller's input has: it may be written in place."""
-
-    @staticmethod
-    def forward(ctx: Any, leaf: TraceTensor) -> TraceTensor:
-        out = TraceTensor(Place(leaf.place.layout))
-        out.place.node, out.place.version = leaf.place.node, 0
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        return grad
+from smelt.graph.trace import TraceTensor, computed_before, trace_like
 
 
 @dataclass
@@ -80,8 +66,7 @@ def _root_input(rec: GraphRecorder, example: torch.Tensor, val: TensorMeta, node
     rec.bind(leaf, node)
     seen = leaf
     if example.requires_grad and not example.is_leaf:
-        with torch.enable_grad():
-            seen = _NonLeaf.apply(leaf)
+        seen = computed_before(leaf)
     return Input(node, leaf, seen, seen.place, seen.grad_fn)
 
 

@@ -14,20 +14,23 @@ from smelt.autograd.plan import Joint
 from smelt.graph.module import GraphModule, remove_dead
 
 
-def split(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule | None]:
-    """(forward, backward) graphs of a joint graph; backward is None when nothing is differentiable.
+def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphModule, fx.GraphModule | None]:
+    """(forward, backward) graphs of a joint graph (or of `module`, the same graph over other operators).
+
+    Backward is None when nothing is differentiable.
 
     Forward: primals (and seed) in; the joint graph's forward outputs, then saved tensors, out.
     Backward: saved tensors, then tangents in; gradients out.
     """
-    nodes = list(joint.module.graph.nodes)
+    module = module or joint.module
+    nodes = list(module.graph.nodes)
     (results,) = nodes[-1].args
     values, gradients, found = joint.parts(results)
     value_metas, gradient_metas, found_metas = joint.parts(nodes[-1].meta["val"])
     inputs = [n for n in nodes if n.op == "placeholder"]
     count = joint.num_primals + joint.has_seed
     if not joint.differentiable:
-        return joint.module, None
+        return module, None
     last = len(inputs) - len(joint.sizes)
     tangents, sizes = inputs[count:last], inputs[last:]
     late = dependents(nodes, tangents)
@@ -40,9 +43,9 @@ def split(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule | None]:
     drawn = [n for n in nodes if n.meta.get("random") and n not in late]
     results = [*values, *saved, *found]
     metas = (*value_metas, *_vals(saved), *found_metas)
-    forward = extract(joint, [*inputs[:count], *sizes], results, metas, drawn)
+    forward = extract(module, [*inputs[:count], *sizes], results, metas, drawn)
     numbers = [*sizes, *found[: len(joint.reads)]]
-    backward = extract(joint, [*saved, *tangents, *numbers], gradients, gradient_metas)
+    backward = extract(module, [*saved, *tangents, *numbers], gradients, gradient_metas)
     return forward, backward
 
 
@@ -86,7 +89,7 @@ def _vals(nodes: Sequence[fx.Node]) -> tuple[object, ...]:
 
 
 def extract(
-    joint: Joint,
+    module: fx.GraphModule,
     inputs: Sequence[fx.Node],
     outputs: Sequence[fx.Node],
     metas: Sequence[object],
@@ -98,12 +101,12 @@ def extract(
     for node in inputs:
         env[node] = graph.placeholder(node.name)
         env[node].meta = dict(node.meta)
-    for node in _sources([*outputs, *drawn], set(inputs), joint.module.graph.nodes):
+    for node in _sources([*outputs, *drawn], set(inputs), module.graph.nodes):
         env[node] = graph.node_copy(node, env.__getitem__)
     result = graph.output(tuple(env[n] for n in outputs))
     result.meta["val"] = tuple(metas)
     remove_dead(graph, random=False)
-    return GraphModule(joint.module, graph)
+    return GraphModule(module, graph)
 
 
 def _sources(outputs: Iterable[fx.Node], inputs: set[fx.Node], nodes: Iterable[fx.Node]) -> list[fx.Node]:

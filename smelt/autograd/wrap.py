@@ -267,6 +267,8 @@ def _tangent(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:
     """`grad` in the layout and dtype that the backward program was traced for; zeros when there is none."""
     if grad is None:
         return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).zero_()
+    if grad.layout is not torch.strided:
+        grad = grad.to_dense()
     if grad.stride() != meta.stride or grad.dtype is not meta.dtype:
         out = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
         return out.copy_(grad.detach())
@@ -292,6 +294,8 @@ def _again(
 
 def _tangent_again(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:
     """As `_tangent`, but differentiable."""
+    if grad is not None and grad.layout is not torch.strided:
+        grad = grad.to_dense()
     if grad is None or grad.stride() == meta.stride and grad.dtype is meta.dtype:
         return _tangent(grad, meta)
     out = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -60,6 +61,15 @@ log_api_usage_once = torch._C._log_api_usage_once
 
 functorch_transforms_active = torch._C._are_functorch_transforms_active
 """Whether `torch.func` transforms run in this thread."""
+
+forward_ad_level = functools.partial(getattr, torch.autograd.forward_ad, "_current_level")
+"""How many levels of `torch.autograd.forward_ad` are entered, less one; the engine keeps the number to itself."""
+
+
+def derivatives_outside() -> bool:
+    """Whether `torch.func` transforms or forward-mode derivatives of the caller run: compiled code carries neither."""
+    return functorch_transforms_active() or forward_ad_level() >= 0
+
 
 deterministic_algorithms = torch._C._get_deterministic_algorithms
 """Whether deterministic algorithms are on; a builtin, unlike `torch.are_deterministic_algorithms_enabled`."""

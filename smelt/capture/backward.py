@@ -118,16 +118,16 @@ def begins_here(vm: Any, leaf: TraceTensor) -> None:
     Raises:
         Break: a gradient would have to flow on to what was computed before the function, or through a hook.
     """
+    if id(leaf) in vm.tensors.computed:
+        raise Break(
+            "backward() reaches what was computed before the function",
+            "its gradients flow on, outside of the graph",
+            "compile the function that computes it too, or call backward() outside",
+        )
     source, real = vm.sources.get(id(leaf)), vm.tensors.real.get(id(leaf))
     if real is None or source is None:
         return
     if not isinstance(real, torch.nn.Parameter):  # a parameter cannot be anything else
-        if not real.is_leaf:
-            raise Break(
-                "backward() reaches what was computed before the function",
-                "its gradients flow on, outside of the graph",
-                "compile the function that computes it too, or call backward() outside",
-            )
         vm.guards.python(_is_leaf, [source])
     if _has_hooks(real):
         raise Break("backward() with a hook on a tensor", "the hook is called with the gradient, in the middle of it")

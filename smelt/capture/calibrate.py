@@ -262,6 +262,7 @@ _READERS = (
         "torch function modes", torch_c.torch_function_modes,
         "libtorch_cpu", "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", 0, 8,
     ),
+    _Reader("forward-mode derivatives", torch_c.forward_ad_level),
     _Reader("torch function enabled", torch_c.torch_function_enabled),
     _Reader(
         "dispatch modes", torch_c.dispatch_modes, "libc10", "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", 0, 8

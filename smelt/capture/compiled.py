@@ -27,7 +27,7 @@ def _on_frame(
     code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any], builtins: dict[str, Any]
 ) -> WhenReturned:
     session: Session | None = native.owner()
-    if session is None or _importing() or torch_c.functorch_transforms_active():
+    if session is None or _importing() or torch_c.derivatives_outside():
         return None
     return session.frame(code, function, slots, globals)
 
@@ -40,7 +40,7 @@ def _on_resume(
     builtins: dict[str, Any],
 ) -> WhenReturned:
     session: Session | None = native.owner()
-    if session is None or torch_c.functorch_transforms_active():
+    if session is None or torch_c.derivatives_outside():
         return None
     return session.resumed(point, function, slots, globals)
 

@@ -29,13 +29,13 @@ from smelt.capture.sources import Source
 from smelt.capture.speculation import Speculation
 from smelt.graph.answers import DataDependent
 from smelt.graph.conditional import Conditional
-from smelt.graph.meta import extent, meta_of
+from smelt.graph.meta import extent, may_overlap, meta_of
 from smelt.graph.modes import MODE_CHANGES
 from smelt.graph.refusals import is_refusal
 from smelt.graph.schema import op_info
 from smelt.graph.sized_calls import for_stand_ins
 from smelt.graph.symint import SYMBOLIC, as_real, from_torch, to_torch
-from smelt.graph.trace import TraceMode, TraceTensor, trace_like
+from smelt.graph.trace import TraceMode, TraceTensor, computed_before, trace_like
 from smelt.graph.unbacked import reading, require
 from smelt.shapes.assumptions import Assumed
 from smelt.shapes.real import Real
@@ -71,6 +71,7 @@ class Tensors:
         branches: branches on tensors' values may become nodes here, see `conditionals`.
         inner: tensors of functions that transforms have run (`bodies`), with the step that ran them.
         spent: the autograd nodes that a backward in the function has used up, by identity.
+        computed: where inputs that have a history come from, by identity.
     """
 
     branches = True
@@ -99,6 +100,7 @@ class Tensors:
         self.checks: set[fx.Node] = set()
         self.reads = Reads(self)
         self.spent: dict[int, Any] = {}
+        self.computed: dict[int, TraceTensor] = {}
 
     # -- identity -------------------------------------------------------------------------------------------------
 
@@ -127,6 +129,9 @@ class Tensors:
             traced = trace_like(value) if sized is None else trace_like(sized.meta)
         except Unsupported as error:
             raise Break(error.what, error.why or "", error.hint or "") from None
+        if value.requires_grad and not value.is_leaf:
+            leaf, traced = traced, computed_before(traced)
+            self.computed[id(leaf)] = leaf
         node = self._placeholder(source, meta_of(value) if sized is None else sized.meta)
         self.inputs.append(Input(value, source, node))
         self.traced[id(value)] = traced
@@ -359,6 +364,9 @@ class Tensors:
     def _refuse_shared(self, tensor: TraceTensor) -> None:
         if id(tensor.place.storage) in self._shared:
             raise Break("a write to a tensor that came out of a branch", "it may share its memory with another one")
+        root = tensor.place.storage.root
+        if root is not None and may_overlap(root.layout.val.shape, root.layout.val.stride):
+            raise Break("a write to an argument whose elements share memory", "a graph's values have an element each")
 
     def asked_gradient(self, node: fx.Node) -> bool:
         """Whether the node's tensor was made a leaf by the program."""

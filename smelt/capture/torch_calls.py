@@ -133,6 +133,8 @@ def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
                 "call it before the compiled function, on its arguments",
             )
         return vm.tensors.ask_gradient(args[0])
+    if name == "detach_" and args[0].requires_grad and (id(args[0]) in vm.sources or args[0].grad_fn is None):
+        raise Break("detach_() of a tensor that others hold", "a graph leaves the history of its inputs as it is")
     if name in _RESHAPING and id(args[0]) in vm.sources:
         raise Break(f"tensor.{name}() of an argument", "a graph's inputs keep their shape and storage")
     plain = vm.effects.plain
@@ -212,6 +214,8 @@ class _Method:
 @ATTR(TraceTensor)
 def load_tensor_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
     """An attribute of a tensor."""
+    if name == "is_leaf" and tensor.requires_grad and id(tensor) in vm.sources:
+        vm.external(vm.tensors.real[id(tensor)].is_leaf, vm.attr_source(vm.sources[id(tensor)], name, False))
     if name in METADATA:
         return user(getattr, tensor, name)
     if name in VIEWS:

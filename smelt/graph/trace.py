@@ -184,6 +184,25 @@ def trace_like(source: torch.Tensor | TensorMeta, requires_grad: bool | None = N
     return out
 
 
+class _Before(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, leaf: TraceTensor) -> TraceTensor:
+        out = TraceTensor(Place(leaf.place.layout))
+        out.place.node, out.place.version = leaf.place.node, 0
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+def computed_before(leaf: TraceTensor) -> TraceTensor:
+    """`leaf` as a tensor that has a history, as the caller's input has: it may be written in place."""
+    with torch.enable_grad():
+        out: TraceTensor = _Before.apply(leaf)
+    return out
+
+
 def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     """Run one operator on trace tensors (and scalars): metadata, aliasing and, with a recorder, a record.
 
@@ -276,7 +295,8 @@ def _whole(place: Place) -> Place:
     root = place.storage.root
     assert root is not None
     while place.parent is not None:
-        if place.step is not None and place.step.op is aten.detach.default:
+        step = place.step
+        if step is not None and (step.op is aten.detach.default or torch.is_grad_enabled() and not step.grad):
             return Place(root.layout, root, Step(aten.detach.default, (), {}, None))
         place = place.parent
     return root
@@ -427,6 +447,13 @@ def _measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
     return out
 
 
+def _conjugate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """A formula conjugates a number of the program, which the engine hands over as Python's."""
+    if isinstance(args[0], complex):
+        return func(torch.tensor(args[0]))
+    return _ordinary(func, op_info(func), args, kwargs, recorder)
+
+
 def _select_masked(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     tensor, mask = propagate(aten.broadcast_tensors.default, (list(args),), {}, recorder)
     return propagate(aten.index.Tensor, (tensor, [mask]), kwargs, recorder)
@@ -557,6 +584,7 @@ _SPECIAL: dict[OpOverload, Rule] = {
     aten._fused_sdp_choice.default: _on_real,
     aten.set_.source_Tensor: _set,
     aten.resize_.default: _resize,
+    aten._conj_physical.default: _conjugate,
     aten.is_pinned.default: _no,
     aten.is_same_size.default: _same_size,
     aten._has_same_storage_numel.default: _same_storage,

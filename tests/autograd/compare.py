@@ -24,15 +24,17 @@ def as_tuple(out: Any) -> tuple[Any, ...]:
     return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
-def check(fn: Function, make: Callable[[], Sequence[torch.Tensor]], *, backward: bool = True) -> None:
-    """Compare `fn` with its compiled form on inputs that `make` builds, twice (the second call uses learned plans).
+def check(
+    fn: Function, make: Callable[[], Sequence[torch.Tensor]], call: Function | None = None, *, backward: bool = True
+) -> None:
+    """Compare `fn` with its compiled form (or `call`) on inputs of `make`, twice: the second uses learned plans.
 
     Compares outputs (values, dtype, strides, requires_grad, identity with inputs, shared memory), inputs afterwards
     (values, requires_grad), and the gradients of the leaves that `make` attaches as `inputs[0].leaves` or of the
     inputs that are leaves.
     """
     torch.manual_seed(0)
-    call = compiled(fn, make())
+    call = call or compiled(fn, make())
     for round_ in range(2):
         seen = []
         for f in (lambda *xs: as_tuple(fn(*xs)), call):

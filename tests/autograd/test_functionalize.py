@@ -9,6 +9,7 @@ from smelt.autograd.functionalize import GraphRecorder, is_view_node
 from smelt.base.errors import CompileError, Unsupported
 from smelt.graph.meta import meta_of
 from smelt.graph.trace import TraceMode, TraceTensor, trace_like
+from tests.autograd.compare import check
 
 aten = torch.ops.aten
 
@@ -129,3 +130,23 @@ def test_is_view_node(rec: GraphRecorder) -> None:
     with TraceMode(rec):
         view, value = x.t(), x * 2
     assert is_view_node(rec.value(view.place)) and not is_view_node(rec.value(value.place))
+
+
+def test_lists_whose_tensors_share_memory_are_written_in_turn() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a, b = x.clone(), y.clone()
+        torch._foreach_add_([a, a], 1.0)
+        torch._foreach_add_([a, b], [b, a])
+        torch._foreach_mul_([a, a[0]], [2.0, 3.0])
+        return a, b
+
+    check(fn, lambda: [torch.arange(3.0), torch.ones(3)])
+
+
+def test_a_view_taken_under_no_grad_keeps_to_itself() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.no_grad():
+            row = x[0]
+        return row.as_strided((2,), (1,)) * x.sum(), x * 1
+
+    check(fn, lambda: [torch.ones(2, 3, requires_grad=True)])

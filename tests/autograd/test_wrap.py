@@ -12,7 +12,7 @@ from smelt.autograd.joint import trace_joint
 from smelt.autograd.split import split
 from smelt.autograd.wrap import wrap
 from smelt.base.options import Options
-from tests.autograd.compare import compiled
+from tests.autograd.compare import check, compiled
 from tests.autograd.joint_examples import graph_of_call
 
 
@@ -260,3 +260,18 @@ def test_inference_tensors_and_inference_mode() -> None:
         x = torch.randn(3)
         call = compile_aot_eager(graph_of_call(lambda x: x * 2, 1), [x], Options())
         assert torch.equal(call(x)[0], x * 2)
+
+
+def test_sparse_tangents() -> None:
+    fn = lambda x: (x.sin() * 2,)  # noqa: E731
+    found = []
+    for call in (fn, compiled(fn, [torch.ones(4, 2, requires_grad=True)])):
+        x = torch.linspace(0, 1, 8).reshape(4, 2).requires_grad_()
+        rows = torch.nn.functional.embedding(torch.tensor([1, 1, 3]), call(x)[0], sparse=True)
+        rows.sum().backward()
+        found.append(x.grad.to_dense())
+    torch.testing.assert_close(*found)
+
+
+def test_conjugate_of_a_number() -> None:
+    check(lambda x: x * (2 + 1j), lambda: [torch.ones(3, dtype=torch.complex64, requires_grad=True)])

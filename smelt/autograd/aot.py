@@ -1,0 +1,104 @@
+"""Two compilers of FX graphs in, a backend for `smelt.compile` out: everything around them is done here.
+
+The compilers see functional graphs: no mutation, no aliasing, no autograd. What a caller may tell from eager (written
+inputs, outputs that share memory, strides, who gets gradients) is the business of `wrap`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import fx
+
+from smelt.autograd.again import Again
+from smelt.autograd.eager import laid_out, with_reshape
+from smelt.autograd.joint import trace_joint
+from smelt.autograd.partition import partition as min_cut
+from smelt.autograd.plan import Joint
+from smelt.autograd.split import split
+from smelt.autograd.wrap import Compiled, Program, wrap
+from smelt.base.errors import OptionError, SmeltError
+from smelt.base.options import Options
+from smelt.graph.meta import TensorMeta
+from smelt.prims.decompose import decompose
+from smelt.shapes.size import hint
+
+FxCompiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
+"""(functional graph, example inputs) -> callable over the graph's inputs that returns its outputs"""
+Partition = Callable[[fx.GraphModule, Joint], tuple[fx.GraphModule, fx.GraphModule | None]]
+"""(joint graph, its plan) -> (forward, backward), see `smelt.autograd.split.split` for what they take and return"""
+Backend = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Compiled]
+
+
+def aot_autograd(
+    fw_compiler: FxCompiler,
+    bw_compiler: FxCompiler | None = None,
+    *,
+    opset: Literal["aten", "prims"] = "aten",
+    partition: Literal["save", "min-cut"] | Partition | None = None,
+    activation_memory_budget: float = 1.0,
+) -> Backend:
+    """A backend for `smelt.compile(backend=...)` and `smelt.register_backend` from compilers of functional FX graphs.
+
+    Args:
+        fw_compiler: `(graph, example_inputs) -> callable`. The graph is a `torch.fx.GraphModule` without mutation; the
+            callable takes its inputs one by one and returns its outputs as a tuple or list. Example inputs are tensors
+            on the meta device (and, for dynamic shapes, integers): they have a shape, a stride and a dtype, no data.
+        bw_compiler: the same for backward graphs (saved values, then tangents in; gradients out). Default: fw_compiler.
+        opset: "aten" (functional ATen operators) or "prims" (the closed set that `smelt ops` lists, and ATen operators
+            that have no decomposition).
+        partition: "save" keeps what backward reads and recomputes only views (the default of "aten"); "min-cut" weighs
+            memory against recomputation (the default of "prims", which it needs); or a function `(joint graph, plan) ->
+            (forward, backward)`.
+        activation_memory_budget: of "min-cut": 0 saves as little as possible for backward, 1 what is fastest.
+
+    Raises:
+        OptionError: an unknown opset or partition, or a min-cut over ATen operators.
+    """
+    if opset not in ("aten", "prims"):
+        raise OptionError(f"opset {opset!r}", hint='one of "aten", "prims"')
+    cut: Any = partition or ("save" if opset == "aten" else "min-cut")
+    if not callable(cut) and cut not in ("save", "min-cut"):
+        raise OptionError(f"partition {cut!r}", hint='one of "save", "min-cut", or a function')
+    if cut == "min-cut" and opset == "aten":
+        raise OptionError("partition='min-cut' with opset='aten'", why="it weighs primitives", hint='opset="prims"')
+    # the compilers' programs draw from PyTorch's own generator
+    options = Options(eager_rng=True, activation_memory_budget=activation_memory_budget)
+    second = bw_compiler or fw_compiler
+
+    def backend(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Compiled:
+        joint = trace_joint(gm, example_inputs, options)
+        module = joint.module if opset == "aten" else decompose(joint.module, options)
+        match cut:
+            case "save":
+                forward, backward = split(joint, module)
+            case "min-cut":
+                forward, backward = min_cut(module, joint, options)
+            case made:
+                forward, backward = made(module, joint)
+        programs = [_program(forward, fw_compiler)]
+        if backward is not None:
+            programs.append(_program(backward, second))
+        again = Again(gm, joint, backend)
+        return wrap(joint, programs[0], programs[1] if backward is not None else None, again)
+
+    backend.__name__ = f"aot_autograd_{getattr(fw_compiler, '__name__', type(fw_compiler).__name__)}"
+    return backend
+
+
+def _program(module: fx.GraphModule, compiler: FxCompiler) -> Program:
+    """What the compiler made of a graph, as `wrap` calls it."""
+    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    run = compiler(with_reshape(module), [_example(node.meta["val"]) for node in inputs])
+    if not callable(run):
+        raise SmeltError(f"a compiler given to aot_autograd returned {type(run).__name__}", hint="return a callable")
+    return laid_out(module, run)
+
+
+def _example(val: Any) -> Any:
+    if not isinstance(val, TensorMeta):
+        return hint(val)
+    shape, stride = (tuple(map(hint, sizes)) for sizes in (val.shape, val.stride))
+    return torch.empty_strided(shape, stride, dtype=val.dtype, device="meta")
