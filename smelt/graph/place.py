@@ -65,14 +65,17 @@ class Storage:
         version: counts writes; a place whose value is of an older version must be replayed.
         root: the place that covers the memory.
         constant: the real tensor, when the memory holds a constant of the program.
+        reshaped: a view of it changed its shape in place. The engine makes the history of views again after a write,
+            by what the view was at first.
     """
 
-    __slots__ = ("version", "root", "constant")
+    __slots__ = ("version", "root", "constant", "reshaped")
 
     def __init__(self) -> None:
         self.version = 0
         self.root: Place | None = None
         self.constant: torch.Tensor | None = None
+        self.reshaped = False
 
 
 class Step:

@@ -313,7 +313,11 @@ def _write(
     answers = answer if isinstance(answer, (list, tuple)) else [answer]
     fresh = [_fresh(a) for a, source in zip(answers, info.returned, strict=False) if source is None]
     for name in info.written:
-        forget(argument(func, args, kwargs, name))
+        target = argument(func, args, kwargs, name)
+        forget(target)
+        if type(target) is TraceTensor and target.place.storage.reshaped and torch.is_grad_enabled():
+            if any(type(a) is TraceTensor and a.requires_grad for a in args):
+                raise _reshaped(func)
     if recorder is not None:
         recorder.write(func, info, args, kwargs, answer, fresh)
     else:
@@ -448,10 +452,11 @@ def _measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
 
 
 def _conjugate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """A formula conjugates a number of the program, which the engine hands over as Python's."""
-    if isinstance(args[0], complex):
-        return func(torch.tensor(args[0]))
-    return _ordinary(func, op_info(func), args, kwargs, recorder)
+    """No lazy bits: conjugate at once; also a number of the program, which the engine hands over as Python's."""
+    if not isinstance(args[0], torch.Tensor):
+        return torch.tensor(args[0].conjugate())
+    physical = aten._conj_physical.default
+    return _ordinary(physical, op_info(physical), args, kwargs, recorder)
 
 
 def _select_masked(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
@@ -527,8 +532,18 @@ def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
     view = op_info(func).functional
     if view is None:
         raise Unsupported(f"{func} cannot be traced", why="it changes a tensor's shape in place")
+    if args[0]._is_view():
+        storage = args[0].place.storage
+        if storage.version and args[0].requires_grad and torch.is_grad_enabled():
+            raise _reshaped(func)
+        storage.reshaped = True
     args[0].data = propagate(view, (TraceTensor(args[0].place), *args[1:]), kwargs, recorder)
     return args[0]
+
+
+def _reshaped(func: OpOverload) -> Unsupported:
+    why = "the history of a view that changed its shape in place is made again by what it was at first"
+    return Unsupported(f"{func} on memory that such a view shows", why=why, hint="x = x.unsqueeze(0) makes a view")
 
 
 def _set(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
@@ -584,6 +599,7 @@ _SPECIAL: dict[OpOverload, Rule] = {
     aten._fused_sdp_choice.default: _on_real,
     aten.set_.source_Tensor: _set,
     aten.resize_.default: _resize,
+    aten._conj.default: _conjugate,
     aten._conj_physical.default: _conjugate,
     aten.is_pinned.default: _no,
     aten.is_same_size.default: _same_size,
@@ -624,13 +640,7 @@ def _batch_norm_backward(args: tuple[Any, ...]) -> Call:
     return aten.native_batch_norm_backward.default, args
 
 
-def _conj(args: tuple[Any, ...]) -> Call:
-    """No lazy bits: conjugate at once."""
-    return aten._conj_physical.default, args
-
-
 _REWRITES: dict[OpOverload, Callable[[tuple[Any, ...]], Call]] = {
     aten.native_batch_norm.default: _batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
-    aten._conj.default: _conj,
 }

@@ -150,3 +150,17 @@ def test_a_view_taken_under_no_grad_keeps_to_itself() -> None:
         return row.as_strided((2,), (1,)) * x.sum(), x * 1
 
     check(fn, lambda: [torch.ones(2, 3, requires_grad=True)])
+
+
+def test_the_history_of_a_view_that_was_reshaped_in_place_is_refused() -> None:
+    """PyTorch's engine makes it again from what the view was at first, and gradients would be wrong."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        row = x[0]
+        row.unsqueeze_(0)
+        row.index_put_((torch.tensor([0, 0]),), y.mean())
+        return (x,)
+
+    with pytest.raises(Unsupported, match="changed its shape in place"):
+        check(fn, lambda: [torch.zeros(3, 4), torch.ones(2, requires_grad=True)])
+    check(fn, lambda: [torch.zeros(3, 4), torch.ones(2)])
