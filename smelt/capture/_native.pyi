@@ -249,11 +249,13 @@ STATE: Final[int]  # operand: what state() returned. fetch is -1
 MODULE: Final[int]  # operand: (training | None, names). parent.__dict__["training"] is so, parent.__dict__[names] empty
 FUNCTION: Final[int]  # operand: (__code__, __defaults__, __kwdefaults__). A function with these very objects
 PYTHON: Final[int]  # operand: callable(value) -> truthy, or (callable, (i, j, ...)): callable(*values of these fetches)
-# ... or (callable, (i, j, ...), one of these): the callable is asked where C does not know
+# ... or (callable, (i, j, ...), one of these or a program over sizes): the callable is asked where C does not know
 SHORT_APART: Final[int]  # the tensors share no memory
 SHORT_EQUAL_NUMBERS: Final[int]  # the tensors hold one floating-point number each, all the same
 SHORT_NO_HOOKS: Final[int]  # the tensors have no hooks for their gradients
 
+SIZE_OPS: Final[tuple[str, ...]]
+"""Names of the steps of programs over sizes, by number: (op, argument, op, argument ...)."""
 FETCH_NAMES: Final[tuple[str, ...]]
 """Name of each fetch kind, by number."""
 CHECK_NAMES: Final[tuple[str, ...]]

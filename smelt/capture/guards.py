@@ -14,6 +14,7 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture.breaks import At
 from smelt.capture.guard_text import TensorText, guard_text
+from smelt.capture.size_programs import size_program
 from smelt.capture.sources import Source
 from smelt.graph.meta import meta_of
 from smelt.shapes.size import substitute_names
@@ -100,13 +101,21 @@ class GuardList:
         """Conditions over sizes: `names` says where each symbol is read; `equal` lists sizes that are the same."""
         indices = tuple(sorted({self.fetch(s) for s in [*names.values(), *(s for pair in equal for s in pair)]}))
         variable = {index: f"v{index}" for index in indices} | {self.fetch(s): name for name, s in names.items()}
-        same = [f"{variable[self.fetch(a)]} == {variable[self.fetch(b)]}" for a, b in equal]
-        text = " and ".join([*same, *conditions])
-        scope: dict[str, Any] = {}
-        exec(f"def sizes({', '.join(variable[i] for i in indices)}):\n    return {text}\n", scope)
-        shown = [f"{a.text} == {b.text}" for a, b in equal] + [substitute_names(c, _texts(names)) for c in conditions]
-        scope["sizes"].__name__ = " and ".join(shown)
-        self._add(indices[-1], native.PYTHON, (scope["sizes"], indices))
+        place = {variable[index]: i for i, index in enumerate(indices)}
+        asked = [(f"{variable[self.fetch(a)]} == {variable[self.fetch(b)]}", f"{a.text} == {b.text}") for a, b in equal]
+        asked += [(c, substitute_names(c, _texts(names))) for c in conditions]
+        programs = [(size_program(text, place), text, shown) for text, shown in asked]
+        for native_too in (True, False):
+            chosen = [each for each in programs if (each[0] is not None) == native_too]
+            if not chosen:
+                continue
+            scope: dict[str, Any] = {}
+            text = " and ".join(f"({text})" for _, text, _ in chosen)
+            exec(f"def sizes({', '.join(place)}):\n    return {text}\n", scope)
+            scope["sizes"].__name__ = " and ".join(shown for _, _, shown in chosen)
+            program = tuple(number for steps, _, _ in chosen for number in steps or ())
+            operand = (scope["sizes"], indices, program) if native_too else (scope["sizes"], indices)
+            self._add(indices[-1], native.PYTHON, operand)
 
     def state(self, state: tuple[Any, ...]) -> None:
         """The ambient modes (gradients, autocast ...) are what `native.state()` gave."""

@@ -175,6 +175,9 @@ int guards_ready(PyObject *module) {
     if (PyModule_AddIntConstant(module, "SHORT_NO_HOOKS", S_NO_HOOKS) < 0) return -1;
     name_training = PyUnicode_InternFromString("training");
     if (!name_training || PyObject_Hash(name_training) == -1) return -1;
+    PyObject *ops = PyTuple_New(Z_GE + 1);
+    for (Py_ssize_t i = 0; ops && i <= Z_GE; i++) PyTuple_SET_ITEM(ops, i, PyUnicode_FromString(size_ops[i]));
+    if (add_object(module, "SIZE_OPS", ops) < 0) return -1;
     if (add_object(module, "FETCH_NAMES", add_names(module, fetch_names, FETCH_COUNT)) < 0) return -1;
     return add_object(module, "CHECK_NAMES", add_names(module, check_names, CHECK_COUNT));
 }

@@ -5,7 +5,7 @@
  *   guards.c   the Guards type;  steps.c, program.c  what it is compiled to;  evaluate.c  its evaluation, over reads.h,
  *              dicts.h (fetches), checks.h, checks.c and memos.h (what was read before)
  *   tensor.c   TensorSpec: tensor metadata through calibrated reads;  state.c  ambient modes of torch
- *   shortcuts.c  native answers to questions for Python
+ *   shortcuts.c, sizes.c  native answers to questions for Python
  *   module.c   the module's table
  * Everything runs under the GIL. Nothing here links torch. */
 #ifndef SMELT_CAPTURE_NATIVE_H

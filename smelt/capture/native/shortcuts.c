@@ -13,6 +13,7 @@ struct Shortcut {
     int32_t *fetches;   /* of the tensors */
     int32_t *order;     /* APART: by address, when last asked */
     Span *spans;
+    SizeProgram *sizes; /* instead of all but the fetches */
 };
 
 Shortcut *shortcut_new(int which, PyObject *indices, TensorSpec **specs) {
@@ -36,8 +37,23 @@ Shortcut *shortcut_new(int which, PyObject *indices, TensorSpec **specs) {
     return shortcut;
 }
 
+Shortcut *shortcut_of_sizes(PyObject *indices, PyObject *program) {
+    Py_ssize_t count = PyTuple_GET_SIZE(indices);
+    Shortcut *shortcut = PyMem_Calloc(1, sizeof(Shortcut));
+    if (!shortcut) return (Shortcut *)PyErr_NoMemory();
+    shortcut->fetches = PyMem_Malloc((size_t)(count + 1) * sizeof(int32_t));
+    shortcut->sizes = shortcut->fetches ? size_program_new(program, count) : (SizeProgram *)PyErr_NoMemory();
+    if (!shortcut->sizes) {
+        shortcut_free(shortcut);
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) shortcut->fetches[i] = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(indices, i));
+    return shortcut;
+}
+
 void shortcut_free(Shortcut *shortcut) {
     if (!shortcut) return;
+    PyMem_Free(shortcut->sizes);
     PyMem_Free(shortcut->specs);
     PyMem_Free(shortcut->fetches);
     PyMem_Free(shortcut->order);
@@ -134,6 +150,7 @@ static int have_no_hooks(const Shortcut *shortcut, PyObject **values) {
 }
 
 int shortcut_holds(Shortcut *shortcut, PyObject **values) {
+    if (shortcut->sizes) return size_program_holds(shortcut->sizes, shortcut->fetches, values);
     switch (shortcut->which) {
     case S_APART: return layout.storage && are_apart(shortcut, values);
     case S_EQUAL_NUMBERS: return layout.storage && are_equal_numbers(shortcut, values);

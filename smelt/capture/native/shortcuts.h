@@ -2,6 +2,7 @@
 #ifndef SMELT_CAPTURE_SHORTCUTS_H
 #define SMELT_CAPTURE_SHORTCUTS_H
 
+#include "sizes.h"
 #include "tensor.h"
 
 /* Order is the number that Python sees, as names with "SHORT_" before them. */
@@ -9,7 +10,9 @@ enum { S_APART, S_EQUAL_NUMBERS, S_NO_HOOKS, SHORTCUT_COUNT };
 
 typedef struct Shortcut Shortcut;
 
-Shortcut *shortcut_new(int which, PyObject *indices, TensorSpec **specs); /* NULL with an exception */
+/* NULL with an exception. Without a program, `specs` are what the tensors are known to match. */
+Shortcut *shortcut_new(int which, PyObject *indices, TensorSpec **specs);
+Shortcut *shortcut_of_sizes(PyObject *indices, PyObject *program);
 void shortcut_free(Shortcut *shortcut);
 int shortcut_holds(Shortcut *shortcut, PyObject **values); /* 1: surely; 0: not known */
 

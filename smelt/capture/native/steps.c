@@ -194,7 +194,8 @@ static int read_python(PyObject *operand, Py_ssize_t fetch) {
     Py_ssize_t size = PyTuple_GET_SIZE(operand);
     if (size == 3) {
         PyObject *which = PyTuple_GET_ITEM(operand, 2);
-        if (!PyLong_Check(which) || PyLong_AsLong(which) < 0 || PyLong_AsLong(which) >= SHORTCUT_COUNT) return 0;
+        long number = PyLong_Check(which) ? PyLong_AsLong(which) : PyTuple_Check(which) ? 0 : -1;
+        if (number < 0 || number >= SHORTCUT_COUNT) return PyErr_Clear(), 0;
     }
     return (size == 2 || size == 3) && PyCallable_Check(PyTuple_GET_ITEM(operand, 0)) &&
            is_index_tuple(PyTuple_GET_ITEM(operand, 1), fetch);
@@ -214,6 +215,10 @@ static int add_shortcut(const Guards *guards, CheckStep *step) {
     PyObject *operand = step->operand;
     if (step->kind != C_PYTHON || !PyTuple_Check(operand) || PyTuple_GET_SIZE(operand) != 3) return 0;
     PyObject *indices = PyTuple_GET_ITEM(operand, 1);
+    if (PyTuple_Check(PyTuple_GET_ITEM(operand, 2))) {
+        step->shortcut = shortcut_of_sizes(indices, PyTuple_GET_ITEM(operand, 2));
+        return step->shortcut ? 0 : -1;
+    }
     Py_ssize_t count = PyTuple_GET_SIZE(indices), found = 0;
     TensorSpec **specs = PyMem_Malloc((size_t)(count + 1) * sizeof *specs);
     if (!specs) return PyErr_NoMemory(), -1;

@@ -1,0 +1,80 @@
+"""Conditions over sizes for the C core: comparisons of integer expressions become programs for a stack.
+
+What is written otherwise (real numbers, `or`) stays a Python function. native/sizes.c runs the programs.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+from smelt.capture import _native as native
+
+_OPS = {name: number for number, name in enumerate(native.SIZE_OPS)}
+_BINARY: dict[type[ast.operator], str] = {
+    ast.Add: "ADD", ast.Sub: "SUB", ast.Mult: "MUL", ast.FloorDiv: "FLOORDIV", ast.Mod: "MOD",
+}  # fmt: skip
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Eq: "EQ", ast.NotEq: "NE", ast.Lt: "LT", ast.LtE: "LE", ast.Gt: "GT", ast.GtE: "GE",
+}  # fmt: skip
+_LARGEST_POWER = 8
+_DEEPEST = 32
+
+
+def size_program(condition: str, place: Mapping[str, int]) -> tuple[int, ...] | None:
+    """The program of one condition; `place` says which value each name stands for. None: Python has to ask it."""
+    try:
+        tree = ast.parse(condition, mode="eval").body
+        parts = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]
+        return tuple(number for part in parts for number in _comparison(part, place))
+    except _OtherwiseError:
+        return None
+
+
+class _OtherwiseError(Exception):
+    """Not a comparison of integer expressions."""
+
+
+def _comparison(node: ast.expr, place: Mapping[str, int]) -> list[int]:
+    if isinstance(node, ast.Constant) and node.value is True:
+        return []
+    if not isinstance(node, ast.Compare):
+        raise _OtherwiseError
+    if any(1 + _depth(each) > _DEEPEST for each in (node.left, *node.comparators)):
+        raise _OtherwiseError
+    operands = [_expression(each, place) for each in (node.left, *node.comparators)]
+    out: list[int] = []
+    for left, sign, right in zip(operands, node.ops, operands[1:], strict=False):
+        if type(sign) not in _COMPARISONS:
+            raise _OtherwiseError
+        out += [*left, *right, _OPS[_COMPARISONS[type(sign)]], 0]
+    return out
+
+
+def _expression(node: ast.expr, place: Mapping[str, int]) -> list[int]:
+    """The steps that leave one number."""
+    match node:
+        case ast.Constant(value=int(value)) if type(value) is int and abs(value) < 2**62:
+            return [_OPS["CONSTANT"], value]
+        case ast.Name(id=name) if name in place:
+            return [_OPS["VALUE"], place[name]]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return [_OPS["CONSTANT"], 0, *_expression(operand, place), _OPS["SUB"], 0]
+        case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(power))) if 1 <= power <= _LARGEST_POWER:
+            base = _expression(left, place)
+            return base + [*base, _OPS["MUL"], 0] * (power - 1)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            return [*_expression(left, place), *_expression(right, place), _OPS[_BINARY[type(op)]], 0]
+    raise _OtherwiseError
+
+
+def _depth(node: ast.expr) -> int:
+    """How many numbers wait on the stack at most."""
+    match node:
+        case ast.BinOp(left=left, op=ast.Pow()):
+            return 1 + _depth(left)
+        case ast.BinOp(left=left, right=right):
+            return max(_depth(left), 1 + _depth(right))
+        case ast.UnaryOp(operand=operand):
+            return 1 + _depth(operand)
+    return 1
