@@ -257,7 +257,12 @@ def run(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[list[Any], list[
 def test_whole_graphs_that_train(name: str, backend: str) -> None:
     fn, args = CASES[name]
     smelt.reset()
-    expected, theirs = run(fn, args)
+    try:
+        expected, theirs = run(fn, args)
+    except RuntimeError as error:  # as that of attention's kernels, from torch 2.15 on
+        if "is not implemented" not in str(error):
+            raise
+        pytest.skip(f"eager has no such derivative: {error}")
     options = {"eager_rng": True} if backend == "smelt" else None
     ours, mine = run(smelt.compile(fn, backend=backend, fullgraph=True, options=options), args)
     assert smelt.stats()["graphs"] == 1 and smelt.stats()["breaks"] == 0
