@@ -179,6 +179,36 @@ def test_clearing_gradients_needs_no_guard():
     assert smelt.stats()["graphs"] == 1
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_closures_schedulers_and_gradients_set_to_zero(backend):
+    def run(compile):
+        model = _model()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.9**epoch)
+
+        def step(x, y):
+            def closure():
+                optimizer.zero_grad(set_to_none=False)
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                return loss
+
+            loss = optimizer.step(closure)
+            scheduler.step()
+            return loss
+
+        step = compile(step)
+        losses = [step(x, y).detach() for x, y in _batches(4)]
+        return (
+            losses,
+            [p.detach() for p in model.parameters()],
+            scheduler.get_last_lr(),
+            optimizer.param_groups[0]["lr"],
+        )
+
+    _close(run(lambda f: smelt.compile(f, backend=backend, fullgraph=True)), run(lambda f: f))
+
+
 def test_optimizer_step_alone():
     def run(compile):
         model = _model()

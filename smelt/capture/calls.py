@@ -350,7 +350,7 @@ def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         owner = getattr(fn, "__self__", None)
         if isinstance(owner, (types.ModuleType, type(None))) and fn.__name__ not in _TEXT_FUNCTIONS:
             raise Break(f"a call of {module}.{fn.__name__}", "C code that capture does not know")
-    plain = vm.effects.plain
+    plain = vm.effects.mirror if passes_on(fn, kwargs) else vm.effects.plain
     if type(fn) in _METHODS and args and isinstance(args[0], CONTAINERS) and not isinstance(args[0], tuple):
         rest = args[1:] if fn.__name__ in _KEEPING else map(plain, args[1:])
         args = (vm.effects.mirror(args[0]), *rest)
@@ -366,6 +366,15 @@ def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return vm.effects.original(vm.native(fn, *args, **kwargs))
 
 
+def passes_on(fn: Any, kwargs: Kwargs) -> bool:
+    """Whether C code takes items out of containers and hands on the very objects, without a look at what is in them."""
+    if isinstance(fn, type):
+        return fn in _PASSING_ON or fn.__module__ == "itertools"
+    return fn in _BY_KEY and kwargs.get("key") is not None
+
+
+_PASSING_ON = frozenset({list, tuple, set, frozenset, collections.deque, enumerate, zip, map, filter, reversed})
+_BY_KEY = (sorted, min, max)
 _TEXT_FUNCTIONS = frozenset({"_path_normpath", "_path_splitroot", "_path_splitroot_ex"})
 """Functions of the posix module that only work on text."""
 _METHODS = frozenset({types.MethodDescriptorType, types.WrapperDescriptorType})

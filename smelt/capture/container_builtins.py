@@ -20,18 +20,23 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 
-def _iterable(vm: Any, value: Any) -> Any:
-    """The argument as C code may iterate it: through the interpreter where Python code does it."""
+def _iterable(vm: Any, value: Any, plain: Any = None) -> Any:
+    """The argument as C code may iterate it: through the interpreter where Python code does it.
+
+    Args:
+        plain: what makes containers from outside readable; by default with all that is in them.
+    """
+    plain = plain or vm.effects.plain
     if type(value) in LEAVES:
         return value
     if type(value) is TraceTensor:
         return containers.iterate(vm, value)
     if isinstance(value, CONTAINERS) and python_method(vm, value, "__iter__") is None:
-        return vm.effects.plain(value)
+        return plain(value)
     if python_method(vm, value, "__iter__") is None and not (
         python_method(vm, value, "__getitem__") and hasattr(type(value), "__len__")
     ):
-        return vm.effects.plain(value)
+        return plain(value)
     return containers.iterate(vm, value)
 
 
@@ -41,7 +46,8 @@ def _register_iterating() -> None:
 
         def consume(vm: Any, args: Args, kwargs: Kwargs, fn: Any = fn, first: int = first) -> Any:
             count = len(args) if fn in (zip, map) else first + 1
-            head = tuple(_iterable(vm, a) if first <= i < count else a for i, a in enumerate(args))
+            plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
+            head = tuple(_iterable(vm, a, plain) if first <= i < count else a for i, a in enumerate(args))
             return calls.call_native(vm, fn, head, kwargs)
 
         special(fn)(consume)
@@ -49,7 +55,8 @@ def _register_iterating() -> None:
 
         def choose(vm: Any, args: Args, kwargs: Kwargs, fn: Any = pick) -> Any:
             if len(args) == 1:
-                args = (_iterable(vm, args[0]),)
+                plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
+                args = (_iterable(vm, args[0], plain),)
             return calls.call_native(vm, fn, args, kwargs)
 
         special(pick)(choose)
@@ -79,7 +86,7 @@ def reverse(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     if python_method(vm, args[0], "__getitem__") is not None:
         count = containers.length(vm, args[0])
         return iter([containers.subscript(vm, args[0], i) for i in range(count - 1, -1, -1)])
-    return vm.native(reversed, vm.effects.plain(args[0]))
+    return vm.native(reversed, vm.effects.mirror(args[0]))
 
 
 def as_mapping(vm: Any, value: Any) -> Any:

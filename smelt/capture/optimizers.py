@@ -18,7 +18,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from smelt.base import torch_c
 from smelt.capture import calls
-from smelt.capture.registry import made_by, special
+from smelt.capture.registry import CALL, made_by, special
 from smelt.graph.trace import TraceTensor
 
 Args = tuple[Any, ...]
@@ -38,7 +38,7 @@ def record_function(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 def zero_grad(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """`optimizer.zero_grad(set_to_none=True)`: whether there was a gradient makes no difference."""
     if _keeps(*args, **kwargs):
-        return calls.inline(vm, torch.optim.Optimizer.zero_grad, args, kwargs)
+        return calls.inline(vm, inspect.unwrap(torch.optim.Optimizer.zero_grad), args, kwargs)
     return calls.inline(vm, _clear_groups, args[:1], {})
 
 
@@ -81,14 +81,42 @@ def step(vm: Any, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
     """
     wrapped = next(c.cell_contents for c in fn.__closure__ or () if isinstance(c.cell_contents, FunctionType))
     optimizer = args[0]
-    _make_state(vm, optimizer)
     before = torch.is_grad_enabled()
+    if hasattr(type(optimizer), "_init_group"):  # others call the closure as often as they like
+        args, kwargs = _with_closure_called(vm, *args, **kwargs)
+    _make_state(vm, optimizer)
     differentiable = vm.call(vm.load_attr(vm.load_attr(optimizer, "defaults"), "__getitem__"), ("differentiable",), {})
     try:
         vm.ambient.switch(torch_c.set_grad_enabled, (bool(differentiable),), {})
         return vm.call(wrapped, args, kwargs)
     finally:
         vm.ambient.switch(torch_c.set_grad_enabled, (before,), {})
+
+
+class _Loss:
+    """A closure that has been called."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+@CALL(_Loss)
+def call_loss(vm: Any, loss: _Loss, args: Args, kwargs: Kwargs) -> Any:
+    """What the closure gave."""
+    return loss.value
+
+
+def _with_closure_called(vm: Any, optimizer: Any, closure: Any = None, **others: Any) -> tuple[Args, Kwargs]:
+    """The arguments of a step; its closure, which comes first in any step, is called before state is made."""
+    if closure is None or isinstance(closure, _Loss):
+        return (optimizer,), {"closure": closure, **others}
+    before = torch.is_grad_enabled()
+    vm.ambient.switch(torch_c.set_grad_enabled, (True,), {})
+    try:
+        loss = vm.call(closure, (), {})
+    finally:
+        vm.ambient.switch(torch_c.set_grad_enabled, (before,), {})
+    return (optimizer,), {"closure": _Loss(loss), **others}
 
 
 def _make_state(vm: Any, optimizer: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import logging
 
 import pytest
@@ -309,3 +310,31 @@ def test_assigned_data_that_a_graph_cannot_hold_breaks():
             compiled(fn, fullgraph=True)(w.clone().detach().requires_grad_(w.requires_grad), X)
         out = compiled(fn)(w, X)
         assert torch.equal(out, w * 2)
+
+
+THROUGH = [
+    *(zip, enumerate, list, tuple, reversed, itertools.chain),
+    lambda held: map(lambda item: item, held),
+    lambda held: sorted(held, key=lambda item: item["rate"]),
+    lambda held: itertools.islice(held, 1, None),
+    lambda held: [max(held, key=lambda item: item["rate"])],
+]
+
+
+@pytest.mark.parametrize("through", THROUGH)
+def test_containers_that_are_handed_on_are_the_very_objects(through):
+    """Also where they hold containers themselves: what is written to them is not lost."""
+
+    def fn(x, held):
+        for item in through(held):
+            group = item if isinstance(item, dict) else item[-1]
+            group["rate"] = group["rate"] * 0.5
+            group["inner"].append(len(group["inner"]))
+        return x + held[0]["rate"]
+
+    def arguments():
+        return torch.ones(2), [{"rate": 1.0, "inner": [1]}, {"rate": 3.0, "inner": []}]
+
+    want, got = arguments(), arguments()
+    assert torch.equal(fn(*want), compiled(fn, fullgraph=True)(*got))
+    assert want[1] == got[1]
