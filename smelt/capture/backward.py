@@ -15,8 +15,10 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture.breaks import Break, user_raise
+from smelt.capture.gradient_hooks import call_hooks, call_late_hooks, has_hooks, in_order
 from smelt.capture.registry import special
 from smelt.graph.conditional import conditionals
+from smelt.graph.gradients import gradients
 from smelt.graph.trace import TraceTensor
 
 Args = tuple[Any, ...]
@@ -72,11 +74,17 @@ def _of_tensors(
             raise Break("backward(inputs=...) of tensors that are computed", "their .grad would be kept")
         reached = [leaf for leaf in reached if any(leaf is each for each in wanted)]
     for leaf in reached:
-        begins_here(vm, leaf)
+        begins_here(vm, leaf, hooks=True)
+    hooked = any(_hooked(vm, leaf) for leaf in reached)
+    if hooked:
+        reached = in_order(roots, reached)
     spent = [] if retain_graph else list(nodes_below(roots))
     if reached:
         call = {"retain_graph": True, "allow_unused": True} if retain_graph else {"allow_unused": True}
-        found = vm.tensors.run(torch.autograd.grad, (roots, reached, given), call)
+        if hooked:
+            found = vm.tensors.run(gradients, (roots, reached, given), {"retain_graph": bool(retain_graph)})
+        else:
+            found = vm.tensors.run(torch.autograd.grad, (roots, reached, given), call)
         vm.tensors.spend(spent)
         _accumulate(vm, reached, found)
     else:  # nothing to compute: what is wrong with the call, the engine says
@@ -112,8 +120,11 @@ def leaves_below(roots: Sequence[torch.Tensor]) -> Iterator[TraceTensor]:
             yield leaf
 
 
-def begins_here(vm: Any, leaf: TraceTensor) -> None:
+def begins_here(vm: Any, leaf: TraceTensor, hooks: bool = False) -> None:
     """See to it that a leaf of the trace is one for the program too; one that the function makes is.
+
+    Args:
+        hooks: those of the leaf will be called.
 
     Raises:
         Break: a gradient would have to flow on to what was computed before the function, or through a hook.
@@ -129,22 +140,24 @@ def begins_here(vm: Any, leaf: TraceTensor) -> None:
         return
     if not isinstance(real, torch.nn.Parameter):  # a parameter cannot be anything else
         vm.guards.python(_is_leaf, [source])
-    if _has_hooks(real):
-        raise Break("backward() with a hook on a tensor", "the hook is called with the gradient, in the middle of it")
-    vm.guards.together(no_hooks, source)
+    if not has_hooks(real):
+        vm.guards.together(no_hooks, source)
+    elif not hooks:
+        raise Break("torch.autograd.grad with a hook on a tensor", "the hook is called with the gradient")
 
 
 def _is_leaf(tensor: torch.Tensor) -> bool:
     return tensor.is_leaf
 
 
-def _has_hooks(tensor: torch.Tensor) -> bool:
-    return bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
+def _hooked(vm: Any, leaf: TraceTensor) -> bool:
+    real = vm.tensors.real.get(id(leaf))
+    return real is not None and has_hooks(real)
 
 
 def no_hooks(*tensors: torch.Tensor) -> bool:
     """No hook is called when these tensors get a gradient."""
-    return not any(map(_has_hooks, tensors))
+    return not any(map(has_hooks, tensors))
 
 
 no_hooks.shortcut = native.SHORT_NO_HOOKS  # type: ignore[attr-defined]
@@ -159,16 +172,25 @@ def _accumulate(vm: Any, leaves: Iterable[TraceTensor], gradients: Iterable[Any]
     for leaf, gradient in zip(leaves, gradients, strict=True):
         if gradient is None:
             continue
-        before = vm.load_attr(leaf, "grad")
-        if before is not None:
-            with torch.no_grad():
-                vm.tensors.run(torch.Tensor.add_, (before, gradient), {}, method="add_")
-            continue
-        if id(gradient.place.storage) in taken or not _fits(gradient, leaf):
-            kept = vm.tensors.run(torch.empty_like, (leaf,), {"requires_grad": False})
-            gradient = vm.tensors.run(torch.Tensor.copy_, (kept, gradient), {}, method="copy_")
-        taken.add(id(gradient.place.storage))
-        store_grad(vm, leaf, gradient)
+        if _hooked(vm, leaf):
+            gradient = call_hooks(vm, leaf, gradient)
+        _add(vm, leaf, gradient, taken)
+        if _hooked(vm, leaf):
+            call_late_hooks(vm, leaf)
+
+
+def _add(vm: Any, leaf: TraceTensor, gradient: TraceTensor, taken: set[int]) -> None:
+    """`taken`: memory that is the `.grad` of another tensor already."""
+    before = vm.load_attr(leaf, "grad")
+    if before is not None:
+        with torch.no_grad():
+            vm.tensors.run(torch.Tensor.add_, (before, gradient), {}, method="add_")
+        return
+    if id(gradient.place.storage) in taken or not _fits(gradient, leaf):
+        kept = vm.tensors.run(torch.empty_like, (leaf,), {"requires_grad": False})
+        gradient = vm.tensors.run(torch.Tensor.copy_, (kept, gradient), {}, method="copy_")
+    taken.add(id(gradient.place.storage))
+    store_grad(vm, leaf, gradient)
 
 
 def _fits(gradient: TraceTensor, leaf: TraceTensor) -> bool:

@@ -247,10 +247,10 @@ class Tensors:
         _collect(args, found)
         if kwargs:
             _collect(kwargs, found)
-        versions = [version(t) for t in found]
+        versions = [(version(t), t.requires_grad) for t in found]  # `detach_` writes to the history alone
         self._factories.drew = False
         out = self._run(target, args, kwargs)
-        return out, [t for t, v in zip(found, versions, strict=True) if version(t) != v]
+        return out, [t for t, v in zip(found, versions, strict=True) if (version(t), t.requires_grad) != v]
 
     @contextmanager
     def paused(self) -> Iterator[None]:

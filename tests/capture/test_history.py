@@ -97,3 +97,17 @@ def test_inference_mode_inside():
             assert (a.is_inference(), a.requires_grad) == (b.is_inference(), b.requires_grad)
             torch.testing.assert_close(a, b)
     assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_detaching_a_result(backend):
+    def fn(x):
+        y, z = x * 2, x * 3
+        y.detach_()
+        torch.detach_(z)
+        return y, z, y * x.sin()
+
+    run = smelt.compile(fn, backend=backend, fullgraph=True)
+    x = torch.ones(3, requires_grad=True)
+    assert [t.requires_grad for t in run(x)] == [False, False, True]
+    torch.testing.assert_close(torch.autograd.grad(run(x)[2].sum(), x), torch.autograd.grad(fn(x)[2].sum(), x))

@@ -1,0 +1,24 @@
+"""Derivatives as a graph node, for a program whose hooks are nodes of the same graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+def gradients(
+    outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], tangents: Sequence[Any], retain_graph: bool = False
+) -> tuple[torch.Tensor | None, ...]:
+    """`torch.autograd.grad` that calls no hook of the leaves, whose calls are in the graph (which backend "eager" runs)."""
+    held = [leaf._backward_hooks for leaf in leaves]
+    try:
+        for leaf, hooks in zip(leaves, held, strict=True):
+            if hooks:
+                leaf._backward_hooks = None
+        return torch.autograd.grad(outputs, leaves, tangents, retain_graph=retain_graph, allow_unused=True)
+    finally:
+        for leaf, hooks in zip(leaves, held, strict=True):
+            if hooks:
+                leaf._backward_hooks = hooks

@@ -1,0 +1,173 @@
+"""Hooks on parameters, with the backward inside the compiled function and outside; on other tensors; on modules."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import smelt
+
+BACKENDS = ("eager", "aot_eager")
+
+
+def _model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 3))
+
+
+def _same(run, backend, breaks=0, fullgraph=True):
+    """`run(compile)` gives the same with and without the compiler."""
+    want = run(lambda f: f)
+    smelt.reset()
+    got = run(lambda f: smelt.compile(f, backend=backend, fullgraph=fullgraph))
+    assert got[0] == want[0]
+    torch.testing.assert_close(got[-1], want[-1])
+    assert smelt.stats().get("breaks", 0) == breaks
+
+
+X = torch.linspace(-1, 1, 20).reshape(5, 4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_backward_inside_calls_them_in_the_order_of_the_engine(backend):
+    def run(compile):
+        model, seen = _model(), []
+        for name, p in model.named_parameters():
+            p.register_hook(lambda grad, name=name: seen.append(name))
+            p.register_hook(lambda grad: grad + 1)
+            p.register_hook(lambda grad: grad * 2)
+            p.register_post_accumulate_grad_hook(lambda p, name=name: seen.append(f"{name} has its gradient"))
+        step = compile(lambda x: model(x).square().sum().backward())
+        step(X)
+        step(X)
+        assert len(seen) == 16
+        return seen, [p.grad for p in model.parameters()]
+
+    _same(run, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_optimizers_in_hooks(backend):
+    """The step of each parameter as soon as its gradient is there, which is then let go."""
+
+    def run(compile):
+        model = _model()
+        optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+        def update(p):
+            optimizers[p].step()
+            optimizers[p].zero_grad()
+
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(update)
+
+        def step(x):
+            loss = model(x).square().sum()
+            loss.backward()
+            return loss
+
+        step = compile(step)
+        losses = [step(X).detach() for _ in range(3)]
+        assert all(p.grad is None for p in model.parameters())
+        return [], [*losses, *(p.detach() for p in model.parameters())]
+
+    _same(run, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_hooks_come_and_go(backend):
+    def run(compile):
+        model = _model()
+        step = compile(lambda x: model(x).sum().backward())
+        step(X)
+        first = model[0].weight.register_hook(lambda grad: grad * 3)
+        step(X)
+        second = model[0].weight.register_post_accumulate_grad_hook(lambda p: p.grad.clamp_(-1, 1) and None)
+        second.remove()
+        step(X)
+        first.remove()
+        step(X)
+        return [], [p.grad for p in model.parameters()]
+
+    _same(run, backend)
+
+
+def test_what_a_hook_may_not_return():
+    for hook, register in (
+        (lambda p: p.grad, "register_post_accumulate_grad_hook"),
+        (lambda grad: grad[0], "register_hook"),
+    ):
+        texts = []
+        for compile in (lambda f: f, lambda f: smelt.compile(f, backend="aot_eager")):
+            model = _model()
+            getattr(model[0].weight, register)(hook)
+            with pytest.raises(RuntimeError) as error:
+                compile(lambda x, model=model: model(x).sum().backward())(X)
+            texts.append(str(error.value))
+        assert texts[0] == texts[1]
+
+
+def test_torch_autograd_grad_calls_them():
+    def run(compile):
+        w = torch.ones(4, requires_grad=True)
+        w.register_hook(lambda grad: grad * 5)
+        return [], compile(lambda x: torch.autograd.grad((x * w).sum(), w)[0])(X)
+
+    _same(run, "aot_eager", breaks=1, fullgraph=False)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_backward_outside(backend):
+    def run(compile):
+        model, seen = _model(), []
+        model[0].weight.register_hook(lambda grad: grad * 2)
+        model[0].bias.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.sum().item()))
+        forward = compile(model)
+        for _ in range(2):
+            out = forward(X)
+            out.register_hook(lambda grad: grad * 3)
+            out.sum().backward()
+        return seen, [p.grad for p in model.parameters()]
+
+    _same(run, backend)
+
+
+def test_hooks_on_tensors_inside():
+    """They end the graph."""
+
+    def run(compile):
+        seen = []
+
+        def fn(x):
+            h = x * 2
+            handle = h.register_hook(lambda grad: seen.append(grad.sum().item()))
+            h.register_hook(lambda grad: grad * 3)
+            y = h.sin()
+            handle.remove()
+            h.retain_grad()
+            return y, h
+
+        x = X.clone().requires_grad_()
+        y, h = compile(fn)(x)
+        y.sum().backward()
+        return seen, x.grad, h.grad
+
+    want, got = run(lambda f: f), run(lambda f: smelt.compile(f, backend="aot_eager"))
+    torch.testing.assert_close(got, want)
+
+
+def test_hooks_of_modules():
+    def run(compile):
+        model, seen = _model(), []
+        model[0].register_full_backward_hook(lambda module, given, made: seen.append(made[0].sum().item()))
+        model[2].register_full_backward_hook(lambda module, given, made: (given[0] * 2,))
+        model[2].register_full_backward_pre_hook(lambda module, made: (made[0] * 3,))
+        forward = compile(model)
+        x = X.clone().requires_grad_()
+        for _ in range(2):
+            forward(x).sum().backward()
+        return seen, x.grad, [p.grad for p in model.parameters()]
+
+    want, got = run(lambda f: f), run(lambda f: smelt.compile(f, backend="aot_eager"))
+    torch.testing.assert_close(got, want)
