@@ -34,6 +34,11 @@ def find_in_class(vm: Any, cls: type, name: str) -> Any:
         pending = written_class_attr(vm, cls, name)
         if pending is not None:
             return MISS if pending[0] is DELETED else pending[0]
+    return _outside_in_class(vm, cls, name)
+
+
+def _outside_in_class(vm: Any, cls: type, name: str) -> Any:
+    """The same, whatever the program has written."""
     key = (cls, name)
     found = vm.lookups.get(key, MISS)
     if found is MISS:
@@ -54,6 +59,8 @@ def written_class_attr(vm: Any, cls: type, name: str) -> tuple[Any] | None:
     for base in cls.__mro__:
         store = vm.effects.stores.get(("attr", id(base), name))
         if store is not None and store.value is not DELETED:
+            if base is not cls:
+                _outside_in_class(vm, cls, name)  # no class before the base has the name: at the next call it may
             return (store.value,)
         deleted = deleted or store is not None
         if store is None and name in vars(base):
