@@ -1,5 +1,18 @@
-import bisect, collections, contextlib, dataclasses, enum, functools, io, itertools, logging, math, operator, random
-import numpy, torch
+import bisect
+import collections
+import contextlib
+import dataclasses
+import enum
+import functools
+import io
+import itertools
+import logging
+import math
+import operator
+import random
+
+import numpy
+import torch
 from torch import nn
 
 
