@@ -71,11 +71,17 @@ def _image_batch(x: torch.Tensor) -> torch.Tensor:
     return x if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) else x.contiguous()
 
 
+def as_complex(pairs: torch.Tensor) -> torch.Tensor:
+    """`aten.view_as_complex_copy` of any strides."""
+    return aten.view_as_complex_copy.default(pairs.contiguous())
+
+
 KERNELS: dict[Any, Callable[..., Any]] = {
     aten.mkldnn_rnn_layer.default: lstm_layer,
     aten.mkldnn_rnn_layer_backward.default: lstm_layer_backward,
     aten.native_group_norm.default: group_norm,
     aten.native_group_norm_backward.default: group_norm_backward,
     aten.native_layer_norm_backward.default: layer_norm_backward,
+    aten.view_as_complex_copy.default: as_complex,
 }
 """What runs in place of an operator."""

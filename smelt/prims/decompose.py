@@ -23,7 +23,8 @@ from smelt.graph.functional_form import base_of
 from smelt.graph.meta import TensorMeta, is_dense
 from smelt.graph.module import GraphModule
 from smelt.prims.dtypes import PLAIN
-from smelt.prims.registry import ANY_DTYPE, DECOMPOSITIONS, Lowering
+from smelt.prims.kernels.fourier import REAL
+from smelt.prims.registry import ANY_DTYPE, COMPLEX, DECOMPOSITIONS, Lowering, is_empty
 from smelt.prims.rules import FAMILIES
 from smelt.prims.table import PRIMS, Prim
 from smelt.shapes.size import as_symbol, same_all
@@ -112,11 +113,14 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any]) -> Any:
         return p.emit(target, *args, **kwargs)
     p.result = result = node.meta["val"]
     base = base_of(target)
-    rule = DECOMPOSITIONS.get(base)
+    plain = _is_plain(node)
+    rule = (DECOMPOSITIONS if plain or base in ANY_DTYPE else COMPLEX).get(base)
     p.node = node
-    if rule is not None and (base in ANY_DTYPE or _is_plain(node)):
+    if rule is not None and (plain or base in ANY_DTYPE or _is_complex(node)):
         args = (*args, *_named_p(target, args, kwargs))
         value = rule(p, *args, **kwargs)
+        if value is NotImplemented and plain and _is_nothing(result):
+            value = _nothing(p, result)
         if value is not NotImplemented:
             _check(node, value, result)
             return value
@@ -155,6 +159,30 @@ def _listed(arg: Any, top: bool = True) -> Any:
 
 def _is_plain(node: Node) -> bool:
     return _plain(node.meta["val"]) and all(_plain(n.meta["val"]) for n in node.all_input_nodes)
+
+
+def _is_complex(node: Node) -> bool:
+    """Only complex numbers of two known parts are between it and plain dtypes."""
+    return all(_plain(m) for m in map(_of_parts, (node.meta["val"], *(n.meta["val"] for n in node.all_input_nodes))))
+
+
+def _of_parts(meta: Any) -> Any:
+    if isinstance(meta, TensorMeta):
+        return replace(meta, dtype=REAL.get(meta.dtype, meta.dtype))
+    return tuple(map(_of_parts, meta)) if isinstance(meta, (tuple, list)) else meta
+
+
+def _is_nothing(meta: Any) -> bool:
+    """Whether the results have no elements: then there is nothing to compute."""
+    if isinstance(meta, (tuple, list)):
+        return bool(meta) and all(map(_is_nothing, meta))
+    return isinstance(meta, TensorMeta) and is_empty(meta.shape)
+
+
+def _nothing(p: Lowering, meta: Any) -> Any:
+    if isinstance(meta, (tuple, list)):
+        return tuple(_nothing(p, m) for m in meta)
+    return p.full(meta.shape, 0, meta.dtype, meta.device)
 
 
 def _plain(meta: Any) -> bool:

@@ -26,6 +26,9 @@ Decomposition = Callable[..., Any]
 DECOMPOSITIONS: dict[OpOverload, Decomposition] = {}
 """The decomposition of each ATen operator that has one."""
 
+COMPLEX: dict[OpOverload, Decomposition] = {}
+"""The decomposition of each ATen operator that has one for complex operands or results."""
+
 ANY_DTYPE: set[OpOverload] = set()
 """Operators whose decompositions also take complex operands; the others are asked about plain dtypes only."""
 
@@ -39,12 +42,20 @@ def any_dtype(*targets: OpOverload) -> None:
 
 def decomposition(*targets: OpOverload) -> Callable[[Decomposition], Decomposition]:
     """Enter a decomposition for one or more operators."""
+    return _enter_in(DECOMPOSITIONS, targets)
 
+
+def complex_decomposition(*targets: OpOverload) -> Callable[[Decomposition], Decomposition]:
+    """Enter a decomposition for calls that have a complex operand or result."""
+    return _enter_in(COMPLEX, targets)
+
+
+def _enter_in(table: dict[OpOverload, Decomposition], targets: Sequence[OpOverload]) -> Any:
     def enter(function: Decomposition) -> Decomposition:
         for target in targets:
-            if target in DECOMPOSITIONS:
+            if target in table:
                 raise ValueError(f"{target} has two decompositions")
-            DECOMPOSITIONS[target] = function
+            table[target] = function
         return function
 
     return enter

@@ -132,7 +132,15 @@ def _reduction(p: Builder, x: Node, dims: Shape) -> Any:
     return None
 
 
+def _undoes(name: str) -> Callable[..., Any]:
+    """The rule of a prim that takes back what the prim `name` did."""
+    other = PRIMS[name]
+    return lambda p, x: operands(x)[0] if x.target is other else None
+
+
 VIEW_RULES: dict[str, Callable[..., Any]] = {
+    "view_as_real": _undoes("view_as_complex"),
+    "view_as_complex": _undoes("view_as_real"),
     "reshape": _reshape,
     "permute": _permute,
     "broadcast_in_dim": _broadcast,

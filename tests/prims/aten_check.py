@@ -14,13 +14,15 @@ from torch.utils._pytree import tree_map
 from smelt.base.options import Options
 from smelt.graph.meta import TensorMeta, meta_of
 from smelt.prims.decompose import decompose, fallbacks
-from smelt.prims.registry import DECOMPOSITIONS
+from smelt.prims.registry import COMPLEX, DECOMPOSITIONS
 
 TOLERANCE = {
     torch.float64: (1e-7, 1e-9),
     torch.float32: (2e-5, 2e-5),
     torch.bfloat16: (1.6e-2, 1e-2),
     torch.float16: (2e-3, 2e-3),
+    torch.complex64: (2e-5, 2e-5),
+    torch.complex128: (1e-7, 1e-9),
 }
 
 
@@ -85,7 +87,8 @@ class CheckedInterpreter(fx.Interpreter):
 
 VALUELESS = frozenset(
     "empty empty_like new_empty empty_strided new_empty_strided empty_permuted rand rand_like randn randn_like randint "
-    "randint_like bernoulli native_dropout uniform normal_functional exponential".split()
+    "randint_like bernoulli native_dropout uniform normal_functional exponential cauchy geometric log_normal normal "
+    "multinomial".split()
 )
 """Operators whose values are arbitrary or random: only dtype and shape are compared."""
 
@@ -142,6 +145,8 @@ def hold(
         pairs = zip(got, result if isinstance(result, (tuple, list)) else (result,), strict=True)
         got, result = map(tuple, zip(*((g, r) for g, r in pairs if g is not None), strict=True))
     got = got if isinstance(result, (tuple, list)) else got[0]
+    if name == "_ctc_loss":  # eager leaves what no alignment reaches as it found the memory
+        got, result = got[0], result[0]
     try:
         assert_close(got, result, scale)
     except AssertionError:
@@ -182,10 +187,11 @@ class CheckMode(TorchDispatchMode):
         if op._schema.is_mutable:
             return op(*args, **kwargs)
         result = op(*args, **kwargs)
-        if op in DECOMPOSITIONS and op not in self.skip:
+        known = op in DECOMPOSITIONS or op in COMPLEX
+        if known and op not in self.skip:
             self.seen[op] = self.seen.get(op, 0) + 1
             self.compare(op, args, kwargs, result)
-        elif op not in DECOMPOSITIONS:
+        elif not known:
             self.missing[op] = self.missing.get(op, 0) + 1
         return result
 

@@ -66,7 +66,6 @@ def cases() -> dict[str, list[list[Any]]]:
     return table | {
         "tril_indices": [[3, 4, -1, torch.int64, torch.strided, CPU]],
         "triu_indices": [[4, 3, 1, torch.int32, torch.strided, CPU]],
-        "as_strided": [[f(3, 4), (2, 3), (1, 2), 1]],
         "view_as_real": [[torch.complex(f(3), f(3))]],
         "view_as_complex": [[f(3, 2)]],
         "where": [[b(3, 4), f(3, 4), f(3, 4)], [b(3), 1.0, f(3)], [b(3), f(3), 0.0]],

@@ -1,11 +1,11 @@
-"""Reductions of what meets at data-dependent places, and looks at memory by strides."""
+"""Reductions of what meets at data-dependent places."""
 
 from __future__ import annotations
 
 import torch
 
 from smelt.graph.meta import TensorMeta
-from smelt.prims.table import Shape, kernel, make, pointwise_like, require
+from smelt.prims.table import kernel, pointwise_like, require
 
 aten = torch.ops.aten
 
@@ -28,10 +28,3 @@ def index_reduce(
     """The slices of source reduced into the slices of x along dim that the 1-d index names."""
     require(reduce in REDUCTIONS and source.dtype is x.dtype, f"prim index_reduce: {reduce} of {source.dtype}")
     return pointwise_like((x,), x.dtype)
-
-
-@kernel("as_strided", aten.as_strided_copy.default)
-def as_strided(x: TensorMeta, size: Shape, stride: Shape, storage_offset: int | None) -> TensorMeta:
-    """Elements of the memory that x, an input, is part of. The offset counts from the start of that memory."""
-    require(len(size) == len(stride), f"prim as_strided: {size} by {stride}")
-    return make(size, x.dtype, x.device)

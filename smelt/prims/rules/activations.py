@@ -63,6 +63,11 @@ def elu(p: Lowering, x: Node, alpha: float = 1.0, scale: float = 1.0, input_scal
     return p.pointwise(compute, x)
 
 
+@decomposition(aten.celu.default)
+def celu(p: Lowering, x: Node, alpha: float = 1.0) -> Node:
+    return elu(p, x, alpha, 1.0, 1.0 / alpha)
+
+
 @decomposition(aten.elu_backward.default)
 def elu_backward(
     p: Lowering, g: Node, alpha: float, scale: float, input_scale: float, of_result: bool, x: Node

@@ -26,6 +26,7 @@ def _same(p: Lowering, x: Node, *args: Any, **kwargs: Any) -> Node:
 decomposition(
     aten.clone.default,
     aten.alias.default,
+    aten.alias_copy.default,
     aten.detach.default,
     aten.lift_fresh.default,
     aten.lift_fresh_copy.default,

@@ -382,6 +382,21 @@ def logaddexp(p: Lowering, x: Node, y: Node) -> Node:
     return p.pointwise(compute, x, y)
 
 
+@decomposition(aten.logaddexp2.default)
+def logaddexp2(p: Lowering, x: Node, y: Node) -> Node:
+    def compute(a: Node, b: Node) -> Node:
+        rest = p.log1p(p.exp2(p.neg(p.abs(p.sub(a, b)))))
+        sure = p.add(p.maximum(a, b), p.mul(rest, 1 / math.log(2)))
+        return p.where(p.logical_and(p.isinf(a), p.eq(a, b)), a, sure)
+
+    return p.pointwise(compute, x, y)
+
+
+@decomposition(aten.ldexp.Tensor)
+def ldexp(p: Lowering, x: Node, y: Node) -> Node:
+    return p.pointwise(lambda a, b: p.mul(a, p.exp2(b)), x, y, dtype=p.out.dtype)
+
+
 @decomposition(aten.heaviside.default)
 def heaviside(p: Lowering, x: Node, values: Node) -> Any:
     if dtype_of(x) is torch.bool:

@@ -42,6 +42,11 @@ def _places(p: Lowering, index: Node) -> Node:
 
 @decomposition(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(p: Lowering, x: Node, indices: Indices) -> Any:
+    return read_at(p, x, indices)
+
+
+def read_at(p: Lowering, x: Node, indices: Indices) -> Any:
+    """x[indices], or NotImplemented for masks."""
     aligned = _aligned(p, x, indices)
     if aligned is None or is_empty(shape_of(x)):
         return NotImplemented
@@ -54,8 +59,11 @@ def index(p: Lowering, x: Node, indices: Indices) -> Any:
 @decomposition(aten.index_put.default, aten._unsafe_index_put.default)
 def index_put(p: Lowering, x: Node, indices: Indices, values: Node, accumulate: bool = False) -> Any:
     masked = _masked_put(p, x, indices, values, accumulate)
-    if masked is not None:
-        return masked
+    return put_at(p, x, indices, values, accumulate) if masked is None else masked
+
+
+def put_at(p: Lowering, x: Node, indices: Indices, values: Node, accumulate: bool) -> Any:
+    """x with x[indices] = values, or +=; NotImplemented for masks."""
     aligned = _aligned(p, x, indices)
     if aligned is None or is_empty(shape_of(x)):
         return NotImplemented

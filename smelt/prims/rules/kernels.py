@@ -21,7 +21,7 @@ ON_EQUAL_OPERANDS = frozenset({*special.UNARY, *special.BINARY, "polygamma", "fr
 """Kernels with rules of their own below: their operands are brought to one shape and dtype first."""
 
 ELSEWHERE = frozenset(
-    "as_strided view_as_real view_as_complex adaptive_avg_pool2d adaptive_avg_pool2d_backward scatter_reduce "
+    "view_as_real view_as_complex adaptive_avg_pool2d adaptive_avg_pool2d_backward scatter_reduce "
     "tril_indices triu_indices".split()
 )
 """Kernels that rules of other families use."""

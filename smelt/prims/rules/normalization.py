@@ -162,7 +162,7 @@ def group_norm_backward(
     mask: Sequence[bool],
 ) -> Any:
     if is_empty((batch, channels, space)):
-        return NotImplemented
+        return tuple(None if m is None else p.full(m.shape, 0, m.dtype, m.device) for m in p.result)
     g, a, mean, rstd, w = _wide(p, g, x, mean, rstd, weight)
     grouped, stats = (batch, groups, channels // groups, space), (batch, groups, 1, 1)
     g, a, mean, rstd = p.reshape(g, grouped), p.reshape(a, grouped), p.reshape(mean, stats), p.reshape(rstd, stats)

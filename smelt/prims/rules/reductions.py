@@ -105,7 +105,9 @@ def _with_place(name: str, low: bool) -> Callable[..., Any]:
     extreme, place = (amin, _arg("argmin")) if low else (amax, _arg("argmax"))
 
     def rule(p: Lowering, x: Node, dim: int, keepdim: bool = False) -> Any:
-        if not rank_of(x) or is_empty(shape_of(x)):
+        if not rank_of(x):
+            return x, p.full((), 0, torch.int64, p.out.device)
+        if is_empty(shape_of(x)):
             return NotImplemented
         return extreme(p, x, dim, keepdim), place(p, x, dim, keepdim)
 
@@ -195,7 +197,7 @@ def var_unbiased(p: Lowering, x: Node, dims: Any = None, unbiased: bool = True, 
 def logsumexp(p: Lowering, x: Node, dims: Dims, keepdim: bool = False) -> Any:
     dims = p.dims_of(x, dims)
     if same(count_over(x, dims), 0):
-        return NotImplemented
+        return p.full(p.out.shape, -math.inf, p.out.dtype, p.out.device)
     a = p.convert(x, compute_dtype(p.out.dtype))
     top = reduce(p, "amax", a, dims, keep=True)
     top = p.where(p.eq(p.abs(top), math.inf), 0.0, top)
@@ -210,7 +212,7 @@ def vector_norm(
 ) -> Any:
     dims = p.dims_of(x, dims)
     a = p.convert(x, compute_dtype(p.out.dtype))
-    if same(count_over(x, dims), 0):
+    if same(count_over(x, dims), 0) and (math.isinf(order) or order < 0):
         return NotImplemented
     return p.convert(norm_of(p, a, order, dims, keepdim), p.out.dtype)
 
@@ -263,7 +265,9 @@ def sort(p: Lowering, x: Node, dim: Any = -1, descending: bool = False, *, stabl
 
 @decomposition(aten.topk.default)
 def topk(p: Lowering, x: Node, k: int, dim: int = -1, largest: bool = True, ordered: bool = True) -> Any:
-    return p.topk(x, k, dim % rank_of(x), largest, ordered) if rank_of(x) else NotImplemented
+    if not rank_of(x):
+        return (x, p.full((), 0, torch.int64, p.out.device)) if k == 1 else NotImplemented
+    return p.topk(x, k, dim % rank_of(x), largest, ordered)
 
 
 @decomposition(aten.std.default, aten.std.dim)

@@ -50,8 +50,10 @@ def _factor(scales: Sequence[float | None], i: int, size: int, out: int) -> int 
     return factor  # type: ignore[return-value]
 
 
-def _nearest(p: Lowering, size: int, out: int, given: float | None) -> Node:
+def _nearest(p: Lowering, size: int, out: int, given: float | None, exact: bool = False) -> Node:
+    """floor(place * scale), or that of the middle of each element."""
     place = p.iota(out, 0, 1, torch.float32, p.out.device)
+    place = p.add(place, 0.5) if exact else place
     return p.minimum(p.convert(p.floor(_scaled(p, place, given, size, out)), torch.int64), size - 1)
 
 
@@ -92,6 +94,32 @@ def upsample_nearest_backward(
             a = p.sum(tiles, (dim + 1,))
         else:
             a = _add_back(p, a, dim, _nearest(p, size, out, _given(scales, i)), size)
+    return p.convert(a, p.out.dtype)
+
+
+EXACT = [getattr(aten, f"_upsample_nearest_exact{_rank}d").default for _rank in (1, 2, 3)]
+EXACT_BACKWARD = [getattr(aten, f"_upsample_nearest_exact{_rank}d_backward").default for _rank in (1, 2, 3)]
+
+
+@decomposition(*EXACT)
+def upsample_nearest_exact(p: Lowering, x: Node, sizes: Sequence[int], *scales: float | None) -> Any:
+    if is_empty(shape_of(x)):
+        return NotImplemented
+    for i, out in enumerate(p.out.shape[2:]):
+        x = _read(p, x, 2 + i, _nearest(p, shape_of(x)[2 + i], out, _given(scales, i), True))
+    return x
+
+
+@decomposition(*EXACT_BACKWARD)
+def upsample_nearest_exact_backward(
+    p: Lowering, g: Node, sizes: Sequence[int], input_size: Sequence[int], *scales: float | None
+) -> Any:
+    if is_empty(input_size):
+        return NotImplemented
+    a = p.widen(g)
+    for i, size in enumerate(input_size[2:]):
+        places = _nearest(p, size, shape_of(a)[2 + i], _given(scales, i), True)
+        a = _add_back(p, a, 2 + i, places, size)
     return p.convert(a, p.out.dtype)
 
 
@@ -165,7 +193,7 @@ def _over_padded(
     p: Lowering, x: Node, sizes: Sequence[int], amounts: Sequence[int], reflect: bool, step: Callable[..., Node]
 ) -> Any:
     """`step(x, dim, places, size)` for each padded dimension of a tensor of `sizes`."""
-    if is_empty(sizes) or min(amounts) < 0:
+    if is_empty(sizes):
         return NotImplemented
     for i in range(len(amounts) // 2):
         dim = rank_of(x) - 1 - i

@@ -310,19 +310,6 @@ def select_scatter(p: Lowering, x: Node, src: Node, dim: int, index: int) -> Nod
     return put(p, x, p.keep(src, (dim,)), dim, index, index + 1)
 
 
-@decomposition(aten.unfold.default)
-def unfold(p: Lowering, x: Node, dim: int, size: int, step: int) -> Any:
-    if not rank_of(x):
-        return NotImplemented
-    dim %= rank_of(x)
-    count = p.out.shape[dim]
-    rows = [cut(p, x, dim, i, i + (count - 1) * step + 1, step) for i in range(size)] if size <= 16 else []
-    if not rows or same(count, 0):
-        return NotImplemented
-    last = rank_of(x)
-    return p.cat(tuple(p.keep(row, (last,)) for row in rows), last)
-
-
 @decomposition(aten.rot90.default)
 def rot90(p: Lowering, x: Node, k: int = 1, dims: Sequence[int] = (0, 1)) -> Node:
     a, b = (d % rank_of(x) for d in dims)

@@ -503,9 +503,68 @@ def special() -> Table:
     return table | same("mvlgamma", call(u(3, 4) + 3, 1), call(u(3, 4) + 3, 4), call(i(3) + 4, 2))
 
 
+def vectors() -> Table:
+    """Cross products, distances, ranges, joins, windows, masks."""
+    x, y, end = f(3, 4), f(3, 4), torch.tensor(2.5)
+    table = same("angle", call(x), call(SPECIAL), call(i(3) - 1)) | same(
+        "_conj_physical conj_physical alias_copy", call(x)
+    )
+    table |= same("celu", call(x), call(x, 0.5)) | same("logaddexp2", call(x, y), call(SPECIAL, SPECIAL))
+    table |= same("ldexp.Tensor", call(x, i(4)), call(i(3), i(3))) | same(
+        "linalg_cross", call(x, y, dim=0), call(f(2, 3), f(1, 3))
+    )
+    table |= same("dist", call(x, y), call(x, f(4), 1), call(x, y, math.inf), call(x, y, 0))
+    table |= same("renorm", call(x, 2, 0, 1.0), call(x, 1, 1, 0.5))
+    table |= same("_trilinear", call(f(2, 3), f(4, 3, 5), f(2, 5), [1, 3], [0], [1, 2], [2, 3]))
+    for name in ("linspace", "logspace"):
+        table |= {f"{name}.Tensor_Tensor": [call(torch.tensor(0.5), end, n) for n in (0, 1, 2, 7)]}
+        table |= {f"{name}.Tensor_Scalar": [call(end, -1, 4)], f"{name}.Scalar_Tensor": [call(1, end, 5)]}
+    table |= same("block_diag", call([x, f(2), f()]), call([i(2, 2), x]))
+    table |= same("_chunk_cat", call([f(5, 2), f(4, 3)], 0, 2), call([f(2, 3), f(2, 5, 2)], 1, 4))
+    table |= same(
+        "unfold unfold_copy", call(f(3, 24), 1, 3, 2), call(f(3, 40), 1, 18, 4), call(f(), 0, 1, 1), call(x, 0, 3, 1)
+    )
+    table |= same(
+        "unfold_backward",
+        call(f(3, 4, 3), [3, 9], 1, 3, 2),
+        call(f(2, 4, 18), [19, 4], 0, 18, 1),
+        call(f(1), [], 0, 1, 1),
+    )
+    table["unfold.default"] = table["unfold_copy.default"][:2]
+    mask, places = b(2, 4), i(2, 4) * 5 - 4
+    table |= same("_unsafe_masked_index", call(x, places.abs() < 3, [places, i(4, high=4)], 7.0))
+    table |= same(
+        "_unsafe_masked_index_put_accumulate", call(x, (places >= 0) & (places < 3), [places, i(4, high=4)], f(2, 4))
+    )
+    table |= same("masked_scatter_backward", call(f(2, 4), mask, [8]), call(f(2, 4), mask, [3, 2]))
+    return table
+
+
+def distributions() -> Table:
+    table = same("cauchy log_normal", call(f(3, 4)), call(f(3), 1.0, 0.5)) | same(
+        "geometric", call(f(3), 0.3), call(i(3), 0.9)
+    )
+    table |= {"normal.Tensor_Tensor": [call(f(3), u(3))], "normal.Tensor_float": [call(f(3, 4), 2.0)]}
+    table |= {"normal.float_Tensor": [call(1.0, u(3))], "normal.float_float": [call(1.0, 2.0, [3, 4])]}
+    return table | same("multinomial", call(u(5), 1), call(u(2, 5), 3), call(u(2, 5), 8, True))
+
+
+def exact() -> Table:
+    """Nearest neighbours of the middles."""
+    table: Table = {}
+    for rank, space, out in ((1, (5,), [8]), (2, (5, 4), [3, 8]), (3, (5, 4, 3), [3, 8, 6])):
+        name = f"_upsample_nearest_exact{rank}d"
+        table |= same(name, call(f(2, 3, *space), out), call(f(2, 3, *space), out, *([1.6] * rank)))
+        table |= same(f"{name}_backward", call(f(2, 3, *out), out, [2, 3, *space]))
+    return table
+
+
 FAMILIES = (
     elementwise,
     special,
+    vectors,
+    distributions,
+    exact,
     activations,
     reductions,
     normalization,

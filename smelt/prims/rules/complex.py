@@ -1,0 +1,301 @@
+"""Complex values as pairs of real ones: generated kernels hold no complex numbers, so each rule computes both parts.
+
+What goes on to a kernel of torch's library, or to the caller, is put together; `view_as_real` of that is the pair
+again, so that between two such kernels nothing complex is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from smelt.graph.meta import TensorMeta
+from smelt.prims.kernels.fourier import REAL
+from smelt.prims.registry import (
+    DECOMPOSITIONS,
+    Lowering,
+    aten,
+    complex_decomposition,
+    decomposition,
+    dtype_of,
+    rank_of,
+)
+from smelt.prims.rules.views import cut
+
+Pair = tuple[Any, Any]
+
+
+def is_complex(x: Any) -> bool:
+    """A node or number with an imaginary part."""
+    return dtype_of(x).is_complex if isinstance(x, Node) else isinstance(x, complex)
+
+
+def parts(p: Lowering, x: Any) -> Pair:
+    """(real, imaginary) of a node or number; the imaginary part of something real is the number 0."""
+    if not isinstance(x, Node):
+        return (x.real, x.imag) if isinstance(x, complex) else (x, 0)
+    if not is_complex(x):
+        return x, 0
+    pair = p.view_as_real(x)
+    last = rank_of(x)
+    shape = x.meta["val"].shape
+    return p.reshape(cut(p, pair, last, 0, 1), shape), p.reshape(cut(p, pair, last, 1, 2), shape)
+
+
+def together(p: Lowering, real: Node, imaginary: Any) -> Node:
+    """The complex value of two parts; the second may be a number."""
+    if not isinstance(imaginary, Node):
+        imaginary = p.full_like(real, imaginary)
+    last = rank_of(real)
+    return p.view_as_complex(p.cat((p.keep(real, (last,)), p.keep(imaginary, (last,))), last))
+
+
+def _real_meta(meta: Any) -> Any:
+    if isinstance(meta, (tuple, list)):
+        return tuple(map(_real_meta, meta))
+    if isinstance(meta, TensorMeta) and meta.dtype.is_complex:
+        return replace(meta, dtype=REAL[meta.dtype])
+    return meta
+
+
+def _as_real(p: Lowering, op: Any, *args: Any, **kwargs: Any) -> Any:
+    """The operator's real rule on real operands, under the meta of one part of its result."""
+    result, p.result = p.result, _real_meta(p.result)
+    value = DECOMPOSITIONS[op](p, *args, **kwargs)
+    p.result = result
+    return value
+
+
+# -- linear operators work on each part alone
+
+
+def _parted(p: Lowering, value: Any, place: int) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(_parted(p, v, place) for v in value)
+    if is_complex(value):
+        part = parts(p, value)[place]
+        return part
+    return value
+
+
+def _partwise(op: Any, *extra: int) -> Callable[..., Any]:
+    """The rule of an operator that is linear in its operands: `extra` are operands that count even when real."""
+
+    def rule(p: Lowering, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(v, complex) for v in kwargs.values()):
+            return NotImplemented
+        done = []
+        for place in (0, 1):
+            mine = [_second(p, a) if place and i in extra and not is_complex(a) else _parted(p, a, place)
+                    for i, a in enumerate(args)]  # fmt: skip
+            done.append(_as_real(p, op, *mine, **{k: _parted(p, v, place) for k, v in kwargs.items()}))
+        real, imaginary = done
+        if real is NotImplemented or imaginary is NotImplemented:
+            return NotImplemented
+        if isinstance(real, tuple):
+            return tuple(together(p, a, b) for a, b in zip(real, imaginary, strict=True))
+        return together(p, real, imaginary)
+
+    return rule
+
+
+def _second(p: Lowering, x: Any) -> Any:
+    """The imaginary part of a real operand."""
+    return p.full_like(x, 0) if isinstance(x, Node) else 0
+
+
+MOVES = """
+view.default _unsafe_view.default reshape.default squeeze.default squeeze.dim squeeze.dims unsqueeze.default
+expand.default permute.default transpose.int t.default slice.Tensor narrow.default select.int unbind.int split.Tensor
+split_with_sizes.default diagonal.default flip.default roll.default repeat.default slice_backward.default
+select_backward.default diagonal_backward.default index_select.default gather.default index.Tensor clone.default
+alias.default detach.default sum.default sum.dim_IntList mean.default mean.dim neg.default tril.default triu.default
+_reshape_alias.default view_copy.default unfold.default
+""".split()
+"""Linear in their one operand."""
+
+JOINS = {
+    "add.Tensor": (0, 1), "sub.Tensor": (0, 1), "where.self": (1, 2), "slice_scatter.default": (0, 1),
+    "select_scatter.default": (0, 1), "masked_fill.Scalar": (0, 2), "constant_pad_nd.default": (0, 2),
+    "copy.default": (1,),
+}  # fmt: skip
+"""Linear in several operands, at these places, of which some may be real."""
+
+
+def _overload(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(aten, packet), overload)
+
+
+for _name in MOVES:
+    complex_decomposition(_overload(_name))(_partwise(_overload(_name)))
+for _name, _places in JOINS.items():
+    complex_decomposition(_overload(_name))(_partwise(_overload(_name), *_places))
+
+
+def _joined(op: Any) -> Callable[..., Any]:
+    def rule(p: Lowering, tensors: Any, dim: int = 0) -> Node:
+        pairs = [(a, b if isinstance(b, Node) else p.full_like(a, b)) for a, b in (parts(p, x) for x in tensors)]
+        return together(p, *(_as_real(p, op, tuple(part), dim) for part in zip(*pairs, strict=True)))
+
+    return rule
+
+
+for _op in (aten.cat.default, aten.stack.default):
+    complex_decomposition(_op)(_joined(_op))
+
+
+# -- from and to real numbers
+
+
+@complex_decomposition(aten.view_as_real.default, aten.view_as_real_copy.default)
+def view_as_real(p: Lowering, x: Node) -> Node:
+    return p.view_as_real(x)
+
+
+@complex_decomposition(aten.view_as_complex.default, aten.view_as_complex_copy.default)
+def view_as_complex(p: Lowering, x: Node) -> Node:
+    return p.view_as_complex(x)
+
+
+@complex_decomposition(aten.complex.default)
+def from_parts(p: Lowering, real: Node, imaginary: Node) -> Node:
+    return together(p, *(p.broadcast(x, p.out.shape) for x in (real, imaginary)))
+
+
+@complex_decomposition(aten.polar.default)
+def polar(p: Lowering, size: Node, angle: Node) -> Node:
+    size, angle = (p.broadcast(x, p.out.shape) for x in (size, angle))
+    return together(p, p.mul(size, p.cos(angle)), p.mul(size, p.sin(angle)))
+
+
+@complex_decomposition(aten._to_copy.default)
+def to_copy(p: Lowering, x: Node, **options: Any) -> Any:
+    real, imaginary = parts(p, x)
+    dtype = _real_meta(p.out).dtype
+    if p.out.device != x.meta["val"].device:
+        return NotImplemented
+    if not p.out.dtype.is_complex:
+        return p.convert(real, dtype)
+    return together(p, p.convert(real, dtype), p.convert(imaginary, dtype) if isinstance(imaginary, Node) else 0)
+
+
+@complex_decomposition(
+    aten.full.default,
+    aten.zeros.default,
+    aten.zeros_like.default,
+    aten.ones.default,
+    aten.ones_like.default,
+    aten.full_like.default,
+    aten.new_zeros.default,
+    aten.new_full.default,
+    aten.empty_like.default,
+    aten.empty.memory_format,
+)
+def constant(p: Lowering, *args: Any, **options: Any) -> Node:
+    assert p.node is not None
+    name = p.node.target._schema.name  # type: ignore[union-attr]
+    value = args[-1] if "full" in name else 1 if "ones" in name else 0
+    a, b = parts(p, value)
+    dtype = REAL[p.out.dtype]
+    return together(p, p.full(p.out.shape, a, dtype, p.out.device), b)
+
+
+# -- arithmetic
+
+
+def _ready(p: Lowering, x: Any) -> Pair:
+    """The parts in the result's precision and shape; numbers stay."""
+    dtype = _real_meta(p.out).dtype
+    return tuple(  # type: ignore[return-value]
+        p.broadcast(p.convert(v, dtype), p.out.shape) if isinstance(v, Node) else v for v in parts(p, x)
+    )
+
+
+def _product(p: Lowering, x: Pair, y: Pair) -> Pair:
+    """Of which parts that are the number 0 are left out, as eager does for a real operand."""
+    (a, b), (c, d) = x, y
+    if not isinstance(d, Node) and d == 0:
+        return p.mul(a, c), p.mul(b, c)
+    if not isinstance(b, Node) and b == 0:
+        return p.mul(c, a), p.mul(d, a)
+    return p.sub(p.mul(a, c), p.mul(b, d)), p.add(p.mul(a, d), p.mul(b, c))
+
+
+@complex_decomposition(aten.mul.Tensor, aten.mul.Scalar)
+def mul(p: Lowering, x: Any, y: Any) -> Node:
+    return together(p, *_product(p, _ready(p, x), _ready(p, y)))
+
+
+@complex_decomposition(aten.div.Tensor, aten.div.Scalar)
+def div(p: Lowering, x: Any, y: Any) -> Any:
+    if not isinstance(x, Node):
+        return NotImplemented
+    (a, b), (c, d) = _ready(p, x), _ready(p, y)
+    if not isinstance(d, Node) and d == 0:
+        return together(p, p.div(a, c), p.div(b, c) if isinstance(b, Node) else b)
+    if not isinstance(d, Node):
+        return NotImplemented
+    size = p.add(p.mul(c, c), p.mul(d, d))
+    real, imaginary = _product(p, (a, b), (c, p.neg(d)))
+    return together(p, p.div(real, size), p.div(imaginary, size))
+
+
+@complex_decomposition(aten._conj_physical.default, aten.conj_physical.default, aten._conj.default)
+def conjugate(p: Lowering, x: Node) -> Node:
+    real, imaginary = parts(p, x)
+    return together(p, real, p.neg(imaginary))
+
+
+@complex_decomposition(aten.abs.default)
+def size(p: Lowering, x: Node) -> Node:
+    return p.hypot(*parts(p, x))
+
+
+@complex_decomposition(aten.angle.default)
+def angle(p: Lowering, x: Node) -> Node:
+    real, imaginary = parts(p, x)
+    return p.atan2(imaginary, real)
+
+
+@complex_decomposition(aten.sgn.default)
+def direction(p: Lowering, x: Node) -> Node:
+    real, imaginary = parts(p, x)
+    length = p.hypot(real, imaginary)
+    none = p.eq(length, 0)
+    return together(p, *(p.where(none, 0.0, p.div(v, length)) for v in (real, imaginary)))
+
+
+@complex_decomposition(aten.exp.default)
+def exp(p: Lowering, x: Node) -> Node:
+    real, imaginary = parts(p, x)
+    length = p.exp(real)
+    return together(p, p.mul(length, p.cos(imaginary)), p.mul(length, p.sin(imaginary)))
+
+
+@complex_decomposition(aten.mm.default, aten.bmm.default)
+def matrix_product(p: Lowering, x: Node, y: Node) -> Any:
+    (a, b), (c, d) = parts(p, x), parts(p, y)
+    if not isinstance(b, Node) or not isinstance(d, Node):
+        return NotImplemented
+    product = p.mm if rank_of(x) == 2 else p.bmm
+    return together(p, p.sub(product(a, c), product(b, d)), p.add(product(a, d), product(b, c)))
+
+
+@decomposition(aten.angle.default)
+def real_angle(p: Lowering, x: Node) -> Node:
+    """0 or pi; NaN stays."""
+
+    def compute(a: Node) -> Node:
+        turned = p.where(p.lt(a, 0), torch.pi, p.full_like(a, 0.0))
+        return p.where(p.isnan(a), a, turned)
+
+    return p.pointwise(compute, x, dtype=p.out.dtype)
+
+
+for _op in (aten._conj_physical.default, aten.conj_physical.default):
+    decomposition(_op)(lambda p, x: x)

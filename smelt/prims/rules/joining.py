@@ -1,0 +1,39 @@
+"""Several tensors put into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.fx import Node
+
+from smelt.prims.registry import Lowering, aten, decomposition, rank_of, shape_of
+from smelt.shapes.size import larger
+
+
+@decomposition(aten.block_diag.default)
+def block_diag(p: Lowering, tensors: Sequence[Node]) -> Node:
+    rows, columns = p.out.shape
+    blocks, at = [], 0
+    for x in tensors:
+        shape = (1,) * (2 - rank_of(x)) + shape_of(x)
+        x = p.convert(p.reshape(x, shape), p.out.dtype)
+        blocks.append(p.pad(x, (0, at), (0, columns - at - shape[1]), 0))
+        at += shape[1]
+    return p.cat(tuple(blocks), 0)
+
+
+@decomposition(aten._chunk_cat.default)
+def chunk_cat(p: Lowering, tensors: Sequence[Node], dim: int, chunks: int) -> Node:
+    """Each tensor, filled up along dim to `chunks` equal parts, as (..., chunks, elements of a part); side by side."""
+    dim %= rank_of(tensors[0])
+    lead, parts = shape_of(tensors[0])[:dim], []
+    for x in tensors:
+        shape = shape_of(x)
+        missing = larger(-shape[dim] % chunks, 0)
+        zero, after = (0,) * len(shape), tuple(missing if d == dim else 0 for d in range(len(shape)))
+        count = 1
+        for n in shape[dim + 1 :]:
+            count *= n
+        filled = p.pad(p.convert(x, p.out.dtype), zero, after, 0)
+        parts.append(p.reshape(filled, (*lead, chunks, (shape[dim] + missing) // chunks * count)))
+    return p.cat(tuple(parts), dim + 1)

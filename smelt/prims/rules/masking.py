@@ -1,0 +1,57 @@
+"""Reads and writes that a mask switches off, and the gradient of a masked copy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from smelt.prims.registry import Lowering, aten, common_shape, decomposition, dtype_of, is_empty, shape_of
+from smelt.prims.rules.indexing import put_at, read_at
+from smelt.shapes.size import same
+
+
+@decomposition(aten._unsafe_masked_index.default)
+def masked_index(p: Lowering, x: Node, mask: Node, indices: Sequence[Node | None], fill: Any) -> Any:
+    """x[indices] where the mask holds, fill elsewhere: there the places may lie outside."""
+    if is_empty(shape_of(x)):
+        return p.full(p.out.shape, fill, p.out.dtype, p.out.device)
+    picked = read_at(p, x, _clamped(p, x, indices))
+    return picked if picked is NotImplemented else p.where(p.broadcast(mask, shape_of(picked)), picked, fill)
+
+
+@decomposition(aten._unsafe_masked_index_put_accumulate.default)
+def masked_index_put(p: Lowering, x: Node, mask: Node, indices: Sequence[Node | None], values: Node) -> Any:
+    """x with values added at x[indices] where the mask holds."""
+    if is_empty(shape_of(x)):
+        return x
+    shape = common_shape(mask, values)
+    kept = p.where(
+        p.broadcast(mask, shape), p.broadcast(values, shape), p.full(shape, 0, dtype_of(values), p.out.device)
+    )
+    return put_at(p, x, _clamped(p, x, indices), kept, True)
+
+
+def _clamped(p: Lowering, x: Node, indices: Sequence[Node | None]) -> tuple[Node | None, ...]:
+    """Places inside x; negative ones count from the end, as far as there are any."""
+    return tuple(
+        None if i is None else p.minimum(p.maximum(p.convert(i, torch.int64), -n), n - 1)
+        for i, n in zip(indices, shape_of(x), strict=False)
+    )
+
+
+@decomposition(aten.masked_scatter_backward.default)
+def masked_scatter_backward(p: Lowering, g: Node, mask: Node, sizes: Sequence[int]) -> Any:
+    """The kept elements of g one after another, then zeros, as a tensor of `sizes`."""
+    available, size = math.prod(sizes), math.prod(shape_of(g))
+    if same(size, 0) or same(available, 0):
+        return p.full(tuple(sizes), 0, dtype_of(g), p.out.device)
+    kept = p.reshape(p.broadcast(mask, shape_of(g)), (size,))
+    place = p.sub(p.cumsum(p.convert(kept, torch.int64), 0), 1)
+    place = p.minimum(p.maximum(place, 0), available - 1)
+    values = p.where(kept, p.reshape(g, (size,)), p.full((size,), 0, dtype_of(g), p.out.device))
+    zeros = p.full((available,), 0, dtype_of(g), p.out.device)
+    return p.reshape(p.index_put(zeros, (place,), values, True, False), tuple(sizes))
