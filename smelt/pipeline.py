@@ -30,6 +30,7 @@ from smelt.base.stats import count, spend
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
 from smelt.codegen.chain import render_chain
 from smelt.codegen.host import Rendered, render_cpp
+from smelt.graph.checkpoints import with_checkpoints
 from smelt.graph.conditional import conditionals
 from smelt.graph.meta import TensorMeta
 from smelt.graph.printer import print_graph
@@ -59,7 +60,7 @@ def compile_graph(
     with no_collection():
         match options.backend:
             case "eager":
-                return gm.forward
+                return with_checkpoints(gm).forward
             case "aot_eager":
                 return compile_aot_eager(gm, example_inputs, options)
             case "smelt":

@@ -1,16 +1,21 @@
 """Joint graph in; forward and backward graphs out, saving what backward reads and recomputing nothing but views.
 
+What stands inside of a call of `torch.utils.checkpoint` is computed again, but for random numbers.
+
 This is what eager does, and the partition of the `aot_eager` backend. `partition` (min-cut) is the compiler's own.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 
 from torch import fx
 
 from smelt.autograd.functionalize import is_view_node
 from smelt.autograd.plan import Joint
+from smelt.autograd.recompute import never_twice
 from smelt.graph.module import GraphModule, remove_dead
 
 
@@ -38,7 +43,7 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
     saved = sorted(
         {n for node in needed if node in late for n in node.all_input_nodes if n not in late}, key=_order(nodes)
     )
-    saved = _without_views(saved, nodes)
+    saved = _without_views(_without_checkpointed(saved, nodes, late, values), nodes)
     saved += [g for g in dict.fromkeys(gradients) if g not in late and g not in saved]
     drawn = [n for n in nodes if n.meta.get("random") and n not in late]
     results = [*values, *saved, *found]
@@ -82,6 +87,39 @@ def _without_views(saved: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> list[f
             node = node.args[0]  # type: ignore[assignment]
         bases[node] = None
     return sorted(bases, key=_order(nodes))
+
+
+def _without_checkpointed(
+    saved: Sequence[fx.Node], nodes: Sequence[fx.Node], late: set[fx.Node], values: Sequence[object]
+) -> list[fx.Node]:
+    """Save what a checkpointed region reads in the place of what it holds inside."""
+    results = {value for value in values if isinstance(value, fx.Node)}
+
+    @functools.cache
+    def is_inside(node: fx.Node) -> bool:
+        region = node.meta.get("checkpoint")
+        if node.op != "call_function" or node in results or never_twice(node):
+            return False
+        if node.meta.get("backward"):  # of a derivative, but known without tangents
+            return any(map(is_inside, node.all_input_nodes))
+        if region is None:
+            return False
+        if node.target is operator.getitem and not is_inside(node.args[0]):  # type: ignore[arg-type]
+            return False  # a part of a result: tuples are not saved
+        forward = (user for user in node.users if user not in late and not user.meta.get("backward"))
+        return all(user.meta.get("checkpoint") == region for user in forward)
+
+    kept: set[fx.Node] = set()
+    seen, stack = set(saved), list(saved)
+    while stack:
+        node = stack.pop()
+        if not is_inside(node):
+            kept.add(node)
+            continue
+        new = [n for n in node.all_input_nodes if n not in seen]
+        seen.update(new)
+        stack += new
+    return sorted(kept, key=_order(nodes))
 
 
 def _vals(nodes: Sequence[fx.Node]) -> tuple[object, ...]:

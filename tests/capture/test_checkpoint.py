@@ -62,6 +62,32 @@ def test_nothing_inside_is_kept(reentrant):
     assert torch.allclose(out, want, rtol=1e-4) and torch.allclose(gradient, x.grad, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("drop", [0.0, 0.4])
+def test_plain_backends_keep_as_little_and_draw_the_same(backend, drop):
+    torch.manual_seed(0)
+    blocks = [Block(drop) for _ in range(DEPTH)]
+
+    def fn(x):
+        for block in blocks:
+            with torch.autocast("cpu", enabled=False):
+                x = checkpoint(block, x, use_reentrant=False)
+        return x.sum()
+
+    x = torch.randn(ROWS, WIDTH, requires_grad=True)
+    run = smelt.compile(fn, fullgraph=True, backend=backend)
+    run(x)
+    results = []
+    for each in (run, fn):
+        torch.manual_seed(1)
+        results.append((*kept(each, x), torch.rand(1)))
+    (size, *found), (_, *want) = results
+    masks = DEPTH if drop and backend == "aot_eager" else 0  # random numbers cannot be drawn again there
+    assert size <= (2 * DEPTH + 1 + masks) * ROWS * WIDTH
+    for a, b in zip(found, want, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_random_numbers_are_the_same_when_computed_again():
     block = Block(drop=0.5)
     run = smelt.compile(lambda x: checkpoint(block, x, use_reentrant=False).sum(), fullgraph=True)
