@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _warnings
 import builtins
-import contextvars
 import datetime
 import inspect
 import operator
@@ -398,28 +397,6 @@ def _register_arithmetic() -> None:
 
 
 _register_arithmetic()
-
-
-@special(contextvars.ContextVar.get)
-def context_get(vm: Any, args: Args, kwargs: Kwargs) -> Any:
-    """ContextVar.get([default])"""
-    variable, *default = args
-    source = vm.sources.get(id(variable)) or sources.const(variable, variable.name)
-    missing = default[0] if default else containers.END
-    key = (id(variable), "get")
-    if key in vm.reads:
-        return vm.reads[key]
-    if variable.get(None) is None:
-        value = user(variable.get, *default)
-        vm.guards.check(sources.called(source, _current, "current"), sources.native.IS, value)
-        return value
-    value = vm.external(variable.get(missing), sources.called(source, _current, "current"))
-    vm.reads[key] = value
-    return value
-
-
-def _current(variable: contextvars.ContextVar[Any]) -> Any:
-    return variable.get(None)
 
 
 @ATTR(threading.local)

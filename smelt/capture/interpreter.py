@@ -75,6 +75,7 @@ class Interpreter:
         self.inference = False
         self.created: set[int] = set()
         self.generators: list[Any] = []
+        self.settings: list[Any] = []  # of context variables
         self.reads: dict[tuple[int, str], Any] = {}
         self.lookups: dict[tuple[type, str], Any] = {}
         self.outer_error = sys.exception()

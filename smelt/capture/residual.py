@@ -29,6 +29,7 @@ from torch import fx, nn
 
 from smelt.capture import _native as native
 from smelt.capture.breaks import At, Break
+from smelt.capture.context_variables import refuse_settings
 from smelt.capture.effects import DELETED, Mirror, Store, items_of
 from smelt.capture.frames import Frame
 from smelt.capture.liveness import live_slots
@@ -132,6 +133,7 @@ class Writer:
 
     def write_return(self, value: Any) -> Residual:
         """The frame returned `value`."""
+        refuse_settings(self.vm)
         result = self.value(value)
         self.effects()
         self.lines.append(f"return {result}")
@@ -143,6 +145,7 @@ class Writer:
         Raises:
             CannotRebuild: a live value has no expression, or the instruction has no plain form.
         """
+        refuse_settings(self.vm)
         how = RESUMPTIONS.get(frame.decoded.names[frame.pc])
         if how is None:
             raise Break(f"a break at {frame.decoded.names[frame.pc]}", "the frame cannot be continued after it")
