@@ -42,9 +42,6 @@ class Again:
     def refusal(self) -> str | None:
         """Why there is no such graph, if there is none."""
         joint = self.joint
-        nodes = joint.module.graph.nodes
-        if joint.has_seed or any(node.meta.get("random") for node in nodes):
-            return "the graph draws random numbers, which would be others the second time"
         if joint.numbers or joint.reals:
             return "the graph takes numbers that change between calls"
         if any(type(made) is SparseGradient for made in joint.gradients):

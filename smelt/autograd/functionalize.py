@@ -44,6 +44,7 @@ class GraphRecorder:
         checkpoint: the `torch.utils.checkpoint` region of that node; becomes `node.meta["checkpoint"]`.
         backward: the autograd engine is running; becomes `node.meta["backward"]`.
         reads: numbers that the program reads from tensors.
+        drawn: how many operators drew random numbers so far; becomes `node.meta["random"]`.
         cloned: memory that the program copies by `clone()`; the graph, whose values never change, has no copy.
     """
 
@@ -55,6 +56,7 @@ class GraphRecorder:
         self.backward = False
         self.cloned: set[Storage] = set()
         self.reads: JointReads | None = None
+        self.drawn = 0
         self.reals: dict[str, tuple[Real, fx.Node]] = {}
         self._known: dict[tuple[Any, ...], fx.Node] = {}
         self._constants: dict[int, tuple[torch.Tensor, TraceTensor]] = {}
@@ -158,7 +160,8 @@ class GraphRecorder:
         if self.backward:
             meta["backward"] = True
         if random:
-            meta["random"] = True
+            self.drawn += 1  # its place among all that the program draws, used or not
+            meta["random"] = self.drawn
         if key is not None:
             self._known[key] = node
         return node

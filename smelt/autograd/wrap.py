@@ -16,6 +16,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from smelt.autograd.again import Again, Memory
+from smelt.autograd.draws import beginning, draws, from_beginning, seed
 from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, SparseGradient, View, unreached
 from smelt.autograd.sized import wrap_reading, wrap_sized
 from smelt.base.errors import SmeltError
@@ -105,7 +106,7 @@ def _update(written: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
 
 def _run_seeded(program: Program) -> Program:
     def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        inputs.append(torch.empty((), dtype=torch.int64).random_())
+        inputs.append(seed())
         return program(inputs)
 
     return run
@@ -131,6 +132,7 @@ class _Plan:
         sparse: some gradients are sparse tensors.
         again: makes second derivatives; why: the reason for which there are none.
         memory: how calls remember their inputs for them; found at the first call.
+        draws: calls remember where their random numbers come from.
     """
 
     def __init__(self, joint: Joint, forward: Program, backward: Program, again: Again | None) -> None:
@@ -147,6 +149,7 @@ class _Plan:
         self.num_grads = joint.num_outputs + len(self.with_grad)
         self.saving: _Saving | None = None
         self.memory: Memory | None = None
+        self.draws = self.why is None and draws(joint)
         self.sparse = any(type(k) is SparseGradient for k in joint.gradients)
         self._absent: dict[tuple[int, ...], frozenset[int]] = {}
 
@@ -192,8 +195,13 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.begin = begin = beginning(plan.joint) if plan.draws else None
         with below_autograd():
-            results = plan.forward([*inputs])
+            if begin is not None and plan.joint.has_seed:
+                with from_beginning(plan.joint, begin):
+                    results = plan.forward([*inputs])
+            else:
+                results = plan.forward([*inputs])
         saved = results[plan.num_forward :]
         saving = plan.saving
         if saving is None:
@@ -287,7 +295,9 @@ def _again(
         return "an input that it begins from is gone: keep a reference to what the function is called with"
     if memory.version(inputs) != ctx.version:
         return "an input was written to after the call"
-    found = again(inputs, [_tangent_again(grads[k], meta) for k, meta in plan.tangents])
+    tangents = [_tangent_again(grads[k], meta) for k, meta in plan.tangents]
+    with from_beginning(plan.joint, ctx.begin):
+        found = again(inputs, tangents)
     absent = plan.absent(grads)
     return (None, *(None if i in absent else found.get(i) for i in range(len(plan.joint.gradients))))
 

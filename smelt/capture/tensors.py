@@ -129,7 +129,7 @@ class Tensors:
             traced = trace_like(value) if sized is None else trace_like(sized.meta)
         except Unsupported as error:
             raise Break(error.what, error.why or "", error.hint or "") from None
-        if value.requires_grad and not value.is_leaf:
+        if _has_history(value):
             leaf, traced = traced, computed_before(traced)
             self.computed[id(leaf)] = leaf
         node = self._placeholder(source, meta_of(value) if sized is None else sized.meta)
@@ -564,6 +564,13 @@ class _Operators(TraceMode):
     ) -> Any:
         self.drew = self.drew or op_info(func).random
         return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def _has_history(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.requires_grad and not tensor.is_leaf
+    except RuntimeError as error:  # a view whose base was written in another mode: whoever uses it gets this error
+        raise Break("a tensor that autograd forbids to use", str(error).split(". ")[0]) from None
 
 
 def share_no_memory(*tensors: torch.Tensor) -> bool:

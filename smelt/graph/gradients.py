@@ -11,7 +11,7 @@ import torch
 def gradients(
     outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], tangents: Sequence[Any], retain_graph: bool = False
 ) -> tuple[torch.Tensor | None, ...]:
-    """`torch.autograd.grad` that calls no hook of the leaves, whose calls are in the graph (which backend "eager" runs)."""
+    """`torch.autograd.grad` that calls no hook of the leaves; calls of them are in the graph, which may run so."""
     held = [leaf._backward_hooks for leaf in leaves]
     try:
         for leaf, hooks in zip(leaves, held, strict=True):

@@ -21,10 +21,20 @@ def for_stand_ins(target: Any, args: Sequence[Any]) -> Any:
         return _one_hot
     if target is operator.setitem and _writes_where_true(*args):
         return _put
+    if target in _POWERS and len(args) > 1 and isinstance(args[1], torch.SymInt):
+        return _power
     other = _OTHER.get(target) if args and target.__hash__ is not None else None
     if other is None or not isinstance(args[0], PlacedTensor) or not args[0].place.layout.val.symbolic:
         return target
     return other
+
+
+_POWERS = (operator.pow, torch.pow)
+
+
+def _power(x: Any, exponent: Any) -> Any:
+    """`x ** n`: the formula of its derivative compares the exponent with 0, which PyTorch does for numbers only."""
+    return x ** (int(exponent) if isinstance(x, torch.Tensor) and x.requires_grad else exponent)
 
 
 def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:

@@ -534,7 +534,7 @@ def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
         raise Unsupported(f"{func} cannot be traced", why="it changes a tensor's shape in place")
     if args[0]._is_view():
         storage = args[0].place.storage
-        if storage.version and args[0].requires_grad and torch.is_grad_enabled():
+        if args[0].requires_grad and (storage.version or not torch.is_grad_enabled()):
             raise _reshaped(func)
         storage.reshaped = True
     args[0].data = propagate(view, (TraceTensor(args[0].place), *args[1:]), kwargs, recorder)

@@ -74,7 +74,7 @@ class Lowering(Builder):
         super().__init__(graph)
         self.eager_rng = eager_rng
         self.seed: Node | None = None
-        self.streams = 0
+        self.streams: dict[int, int] = {}
         self.result: Any = None
         self.node: Node | None = None
 
@@ -85,9 +85,10 @@ class Lowering(Builder):
         return result[0] if isinstance(result, (tuple, list)) else result
 
     def next_stream(self) -> int:
-        """A random stream that no other node uses."""
-        self.streams += 1
-        return self.streams - 1
+        """A random stream that no other node uses. It depends on the node's place among those that draw alone."""
+        number = self.scope.get("random", 0)
+        used = self.streams[number] = self.streams.get(number, -1) + 1
+        return int(256 * number + used)
 
     # -- what most decompositions are made of
 

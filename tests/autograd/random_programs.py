@@ -73,7 +73,7 @@ def _view(name: str, x: torch.Tensor, b: int, dim: int, values: list[torch.Tenso
         case "split":
             values.extend(x.split([1, x.shape[dim] - 1], dim) if x.dim() and x.shape[dim] > 1 else [x])
         case "unfold":
-            values.append(x.unfold(dim, 2, 1) if x.dim() and x.shape[dim] > 1 else x.view_as(x))
+            values.append(x.unfold(dim, 2, 2) if x.dim() and x.shape[dim] > 1 else x.view_as(x))
         case "as_strided":
             values.append(x.as_strided((2,), (1,)) if x.is_contiguous() and x.numel() > 1 else x.view_as(x))
         case "view_dtype":

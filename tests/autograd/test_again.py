@@ -150,9 +150,34 @@ def fails(fn: Callable[..., Any], x: torch.Tensor, why: str, between: Callable[[
         first.sum().backward()
 
 
+@pytest.mark.parametrize(
+    ("backend", "options"), [("aot_eager", {}), ("smelt", {}), ("smelt", {"eager_rng": True})], ids=str
+)
+def test_random_numbers_are_the_same_again(backend: str, options: dict[str, Any]) -> None:
+    def fn(x):
+        torch.rand(4)  # nobody uses it
+        noise = torch.rand_like(x)
+        return F.dropout(x, 0.5).sin() * noise + torch.randn_like(x) * x**2, torch.rand(3)
+
+    run = smelt.compile(fn, backend=backend, options=options, fullgraph=True)
+    for shift in (0.0, 1.0):
+        x = (torch.linspace(0.5, 1, 40, dtype=torch.float64) + shift).requires_grad_()
+        out = run(x)[0]
+        state = torch.get_rng_state()
+        (first,) = torch.autograd.grad(out.sum(), x, retain_graph=True)
+        (again,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        assert torch.equal(torch.get_rng_state(), state)
+        torch.testing.assert_close(again, first)
+        (second,) = torch.autograd.grad(again.sum(), x, create_graph=True)
+        (third,) = torch.autograd.grad(second.sum(), x)
+        kept = third != 0  # sin(2x) n + r x^2: 2 cos(2x) n + 2 r x, then -4 sin(2x) n + 2 r, then -8 cos(2x) n
+        noise = -third / (8 * (2 * x).cos())
+        r = (second + 4 * (2 * x).sin() * noise) / 2
+        torch.testing.assert_close(first, 2 * (2 * x).cos() * noise + 2 * r * x)
+        assert 5 < int(kept.sum()) < 35 and bool((noise[kept] > 0).all()) and bool((noise < 1).all())
+
+
 def test_what_has_none_says_why() -> None:
     x = torch.randn(3, requires_grad=True)
-    fails(lambda x: F.dropout(x * x), x, "random numbers")
-
     weight = torch.ones(3)
     fails(lambda x: (x * x + weight.exp()).sin(), x, "was written to", between=lambda: weight.add_(0))

@@ -111,3 +111,12 @@ def test_detaching_a_result(backend):
     x = torch.ones(3, requires_grad=True)
     assert [t.requires_grad for t in run(x)] == [False, False, True]
     torch.testing.assert_close(torch.autograd.grad(run(x)[2].sum(), x), torch.autograd.grad(fn(x)[2].sum(), x))
+
+
+def test_a_view_that_autograd_forbids_to_use():
+    base = torch.ones(3, requires_grad=True) * 1
+    with torch.no_grad():
+        view = base[0]
+    base.mul_(2)
+    run = compiled(lambda x, view: (x * 2, view))
+    assert run(torch.ones(2), view)[1] is view
