@@ -519,6 +519,11 @@ _RULES: dict[OpOverload, Rule] = {
     aten._log_softmax_backward_data.default: _softmax_backward,
     aten.nll_loss_forward.default: _nll_loss,
     aten.nll_loss_backward.default: _same_row_major(1),
+    # these have no meta kernel
+    aten.multi_margin_loss_backward.default: _same_row_major(1),
+    aten.multilabel_margin_loss_backward.default: _same_row_major(1),
+    aten._ctc_loss_backward.default: _same_row_major(1),
+    aten.fractional_max_pool3d_backward.default: _same_row_major(1),
     aten.native_layer_norm.default: _layer_norm,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten._native_batch_norm_legit.default: _batch_norm("oss"),

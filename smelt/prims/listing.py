@@ -18,7 +18,8 @@ class Row:
     Attributes:
         name: `add` or `aten.add.Tensor`.
         kind: a prim's kind; for ATen the family of its decomposition (`elementwise`, `loss` ...).
-        status: `prim`, or `decomposed` for an ATen operator that becomes prims.
+        status: `prim`, `kernel` for a prim that is one kernel of torch's library, or `decomposed` for an ATen operator
+            that becomes prims.
         schema: the typed signature.
     """
 
@@ -30,7 +31,7 @@ class Row:
 
 def listing() -> list[Row]:
     """Every prim, then every ATen operator with a decomposition, by name. Other operators run in eager."""
-    prims = [Row(p.name, p.kind.value, "prim", p.schema()) for p in PRIMS.values()]
+    prims = [Row(p.name, p.kind.value, "prim" if p.kernel is None else "kernel", p.schema()) for p in PRIMS.values()]
     return sorted(prims, key=lambda row: row.name) + sorted(map(_aten_row, DECOMPOSITIONS), key=lambda row: row.name)
 
 

@@ -57,6 +57,21 @@ CASES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "index_add": lambda: (
         aten.index_add.default, torch.ones(4, 3), -1, torch.tensor([0, 2, 2, 1]), torch.ones(4, 4)
     ),
+    "multi margin backward": lambda: (
+        aten.multi_margin_loss_backward.default, torch.ones(()), torch.rand(4, 3), torch.tensor([0, 2, 1, 0]), 1, 1.0,
+    ),
+    "multilabel margin backward": lambda: (
+        aten.multilabel_margin_loss_backward.default, torch.ones(()), torch.rand(2, 3), torch.tensor([[0, -1, 2]] * 2),
+        1, torch.ones(2, 3),
+    ),
+    "ctc backward": lambda: (
+        aten._ctc_loss_backward.default, torch.ones(2), torch.rand(5, 2, 3), torch.tensor([[1, 2]] * 2), [5, 5],
+        [2, 2], torch.ones(2), torch.ones(2, 5, 5), 0,
+    ),
+    "fractional pool backward": lambda: (
+        aten.fractional_max_pool3d_backward.default, torch.ones(1, 2, 2, 2, 2), torch.rand(1, 2, 4, 4, 4), [2, 2, 2],
+        [2, 2, 2], torch.zeros(1, 2, 2, 2, 2, dtype=torch.int64),
+    ),
     "searchsorted": lambda: (aten.searchsorted.Tensor, torch.tensor([0, 2]), torch.arange(6).view(2, 3).t()),
     "embedding bag, quick": lambda: (
         aten._embedding_bag.default, torch.ones(9, 4), torch.tensor([8, 1, 2]), torch.tensor([0, 2]), False, 0
