@@ -76,6 +76,11 @@ def as_complex(pairs: torch.Tensor) -> torch.Tensor:
     return aten.view_as_complex_copy.default(pairs.contiguous())
 
 
+def as_pairs(x: torch.Tensor) -> torch.Tensor:
+    """`aten.view_as_real_copy`, also of values that wait to be conjugated or negated."""
+    return aten.view_as_real_copy.default(x.resolve_conj().resolve_neg())
+
+
 KERNELS: dict[Any, Callable[..., Any]] = {
     aten.mkldnn_rnn_layer.default: lstm_layer,
     aten.mkldnn_rnn_layer_backward.default: lstm_layer_backward,
@@ -83,5 +88,6 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten.native_group_norm_backward.default: group_norm_backward,
     aten.native_layer_norm_backward.default: layer_norm_backward,
     aten.view_as_complex_copy.default: as_complex,
+    aten.view_as_real_copy.default: as_pairs,
 }
 """What runs in place of an operator."""

@@ -17,6 +17,7 @@ import torch
 from torch._ops import OpOverload
 
 from smelt.base.errors import CompileError
+from smelt.base.kernels import KERNELS
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
 
 
@@ -133,7 +134,7 @@ def kernel(name: str, overload: OpOverload) -> Callable[[Callable[..., Any]], Ca
 
     def run(*args: Any) -> Any:
         positional, keywords = PRIMS[name].kernel_arguments(args)
-        return overload(*positional, **keywords)
+        return KERNELS.get(overload, overload)(*positional, **keywords)
 
     return enter
 

@@ -200,6 +200,8 @@ def constant(p: Lowering, *args: Any, **options: Any) -> Node:
     assert p.node is not None
     name = p.node.target._schema.name  # type: ignore[union-attr]
     value = args[-1] if "full" in name else 1 if "ones" in name else 0
+    if not p.out.dtype.is_complex:
+        return p.full(p.out.shape, value, p.out.dtype, p.out.device)
     a, b = parts(p, value)
     dtype = REAL[p.out.dtype]
     return together(p, p.full(p.out.shape, a, dtype, p.out.device), b)

@@ -85,6 +85,20 @@ CALLS = calls()
 TARGETS = {str(target).removeprefix("aten."): target for target in COMPLEX}
 
 
+def test_values_that_wait_to_be_conjugated():
+    """A conjugate that torch has not computed yet is an input like any other, and so are columns for rows."""
+    x = z(3, 4)
+    for given in (x.conj(), x.t().conj(), x.t()):
+        gm, inputs = aten_graph(aten.exp.default, (given,), {}, given.exp())
+        torch.testing.assert_close(decompose(gm)(*inputs)[0], given.exp())
+
+
+def test_real_results_of_complex_operands():
+    x = z(3)
+    gm, inputs = aten_graph(aten.zeros_like.default, (x,), {"dtype": torch.float64}, aten.zeros_like(x.real.double()))
+    assert decompose(gm)(*inputs)[0].equal(torch.zeros(3, dtype=torch.float64))
+
+
 def test_every_rule_has_a_case():
     assert set(TARGETS) == set(CALLS) | VALUELESS
 
