@@ -1,4 +1,4 @@
-# Everything starts here: `make demo`, `make test`, `make bench-suites`, `make lint`, `make docs`. Each sets up what it needs first.
+# Everything starts here: `make demo`, `make test`, `make test-ops`, `make bench-suites`, `make lint`, `make docs`. Each sets up what it needs first.
 #   PYTHON=3.12 (a version or an executable; default: the first of 3.11 to 3.13 found)
 #   TORCH=2.12.1 (default 2.13.0)
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu (another package index for torch alone; default: none)
@@ -30,7 +30,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := $(shell find smelt -name '*.c' -o -name '*.h')
 
-.PHONY: help setup demo test bench-suites lint format docs clean
+.PHONY: help setup demo test test-ops bench-suites lint format docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -63,6 +63,12 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest $(ARGS)
 
+# Every operator of PyTorch's OpInfo database against eager, forward and gradient; a run that was interrupted goes on.
+# OPS="--dtypes float32 --shard 0/4" chooses; OPS="--table docs/operators-opinfo.md" writes the table of the results.
+OPS ?= --dtypes float32
+test-ops: setup
+	$(BIN)/python -m tests.ops --out smelt_report/ops $(OPS)
+
 # All 163 models at CPU size, one file of results a day; a run that was interrupted goes on.
 RIVALS ?= eager
 RESULTS ?= smelt_report/suites-$(shell date +%F).json
@@ -82,6 +88,7 @@ format: setup
 
 docs: setup
 	$(BIN)/python docs/make_story.py
+	$(BIN)/smelt ops --write docs/operators.md
 
 clean:
 	rm -rf build dist smelt_report smelt_trace *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -30,7 +30,7 @@ Of a graph with symbolic sizes the last inputs are the values of its symbols.
 
 def load(rendered: Rendered, options: Options) -> Program:
     """Build the kernels and execute the host text."""
-    if rendered.parts:
+    if rendered.parts or rendered.operators:
         programs = [load(part, options) for part in rendered.parts]
         return _executed(rendered, {"parts": programs, "operators": rendered.operators, "torch": torch})
     addresses: dict[str, int] = {}

@@ -184,3 +184,8 @@ def test_a_whole_number_that_changes_is_read_by_the_graph() -> None:
     for n in (3, 4, 5, 0, 1, 9):
         assert run(torch.ones(2), torch.tensor(n)).shape == (n,)
     assert [len(place.versions) for place in run._smelt_session.places.values()] == [2]
+
+
+def test_a_program_that_only_calls_such_an_operator() -> None:
+    x = torch.tensor([1.0, 2.0, 2.0])
+    assert torch.equal(smelt.compile(torch.unique, fullgraph=True)(x), torch.unique(x))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -30,6 +30,15 @@ def is_composite(op: torch._ops.OpOverload) -> bool:
     """True when the operator is only a recipe over other operators, also for the autograd engine."""
     return op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
+
+def runs_on_cpu(op: torch._ops.OpOverload) -> bool:
+    """True when the operator has a kernel for tensors of the CPU."""
+    keys = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CompositeExplicitAutograd)
+    return any(op.has_kernel_for_dispatch_key(key) for key in keys)
+
+
+operator_names: Callable[[], list[str]] = torch._C._dispatch_get_all_op_names
+"""The names of all registered operators, `aten::add.Tensor`."""
 
 Argument = torch._C.Argument
 """One parameter or result of an operator schema."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import fx
 
 from smelt.base.options import Options
+from smelt.base.stats import stats
 from smelt.capture.breaks import BreakReason
 from smelt.capture.compiled import compile_callable
 from smelt.capture.session import CompileGraph, Session
@@ -27,6 +29,7 @@ class Explanation:
         guards: for each compiled version, its guards as Python.
         residuals: for each compiled version, the code that took the frame's place.
         result: what the call returned.
+        fallback_ops: the operators that run in eager inside the graphs compiled in that call, with how often.
     """
 
     graph_count: int
@@ -37,9 +40,12 @@ class Explanation:
     guards: list[list[str]]
     residuals: list[str]
     result: Any
+    fallback_ops: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"graphs: {self.graph_count}   graph breaks: {self.graph_break_count}   operations: {self.op_count}"]
+        if self.fallback_ops:
+            lines += ["", "in eager inside the graphs:", *(f"  {n} x {name}" for name, n in self.fallback_ops.items())]
         for number, reason in enumerate(self.break_reasons, 1):
             lines += ["", f"break {number}: {reason}"]
         for number, (guards, residual) in enumerate(zip(self.guards, self.residuals, strict=True), 1):
@@ -60,8 +66,10 @@ def explain(
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
         compiled = compile_callable(fn, compile_graph, options)
+        before = Counter(stats()["extern_ops"])
         result = compiled(*args, **kwargs)
-        return describe(compiled._smelt_session, result)
+        made = Counter(stats()["extern_ops"]) - before
+        return replace(describe(compiled._smelt_session, result), fallback_ops=dict(made))
 
     return explained
 

@@ -190,6 +190,8 @@ class Session:
             self._kept.append(key)
         if place.given_up or self._refused_by_stance(place, read):
             return None
+        if self.options.fullgraph and self.raised.get(threading.get_ident()):
+            return None  # the whole has failed to be one graph, which `settle` will tell: no parts of it
         before = len(place.versions)
         with self._lock:
             if len(place.versions) != before:  # another thread made one meanwhile: try it first
@@ -376,6 +378,8 @@ class Session:
         """A frame without tensor work that returns: not worth guards; a code that keeps doing so is left alone."""
         if place.versions or isinstance(key, native.ResumePoint):
             return False
+        if self.options.fullgraph:
+            return False  # else the hook would look at the frames that it calls, which the capture went through already
         place.idle += 1
         if place.idle >= _IDLE:
             native.skip(key)

@@ -44,7 +44,7 @@ def _numbers(vm: Any, value: Any) -> Any:
     """Sizes and indices with the numbers that their tensors without dimensions stand for."""
     kind = type(value)
     if kind is TraceTensor:
-        if value.dim() or value.dtype.is_floating_point:
+        if value.dim() or value.dtype.is_floating_point or value.dtype is torch.bool:
             return value
         found = vm.tensors.speculation.value(value)
         return value if found is None else found.item()
@@ -100,6 +100,8 @@ def _masked_select(vm: Any, tensor: TraceTensor, mask: TraceTensor) -> Any:
     """`torch.masked_select(tensor, mask)`"""
     if tensor.shape != mask.shape:
         tensor, mask = vm.tensors.run(torch.broadcast_tensors, (tensor, mask), {})
+    if not mask.dim():  # an index without dimensions would take one away
+        tensor, mask = (vm.tensors.run(torch.atleast_1d, (x,), {}) for x in (tensor, mask))
     return _getitem(vm, tensor, mask)
 
 
@@ -155,6 +157,12 @@ def _equal(vm: Any, tensor: TraceTensor, other: TraceTensor) -> Any:
     return _is_nonzero(vm, same)
 
 
+def _tensor_split(vm: Any, tensor: TraceTensor, parts: Any, dim: int = 0) -> Any:
+    """`torch.tensor_split(tensor, places)` with the places in a tensor"""
+    values = vm.tensors.speculation.value(parts) if type(parts) is TraceTensor else None
+    return None if values is None else vm.tensors.run(torch.tensor_split, (tensor, values.tolist(), dim), {})
+
+
 FORMS: dict[str, Callable[..., Any]] = {
     "getitem": _getitem,
     "__getitem__": _getitem,
@@ -171,5 +179,6 @@ FORMS: dict[str, Callable[..., Any]] = {
     "__bool__": _is_nonzero,
     "is_nonzero": _is_nonzero,
     "equal": _equal,
+    "tensor_split": _tensor_split,
 }
 """What to do instead, by the name of a torch function or method."""

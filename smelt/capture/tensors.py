@@ -324,7 +324,8 @@ class Tensors:
         except Exception as error:
             is_refusal(error)
             if _NO_DATA in str(error):  # eager would find some: this is no error of the program
-                raise Break(f"{_name(target)} reads the memory of a tensor", "its values are not known yet") from None
+                text = f"{_name(target)} reads the memory of a tensor"
+                raise ValuesNeededError(Unsupported(text, why="its values are not known yet")) from None
             if any(isinstance(part, str) and "TraceTensor" in part for part in error.args):  # Python names the class
                 texts = (
                     part.replace("TraceTensor", "Tensor") if isinstance(part, str) else part for part in error.args
@@ -541,7 +542,7 @@ def _choose(condition: Any, a: Any, b: Any) -> Any:
 class ValuesNeededError(Exception):
     """A call of torch needs the values of a tensor."""
 
-    def __init__(self, error: DataDependent) -> None:
+    def __init__(self, error: Unsupported) -> None:
         super().__init__(error.what)
         self.error = error
 

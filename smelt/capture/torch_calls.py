@@ -144,7 +144,29 @@ def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
     if name in _ON_DATA and args[0].device.type != "meta":
         return _ON_DATA[name](vm, args[0])
     args, kwargs = _with_dtypes(args, kwargs)
+    if name == "as_strided":
+        args, kwargs = _from_first_element(vm, *args, **kwargs)
     return vm.tensors.run(_method(name), args, kwargs, method=name)
+
+
+@special(torch.as_strided)
+def as_strided(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.as_strided(x, size, stride, storage_offset)`"""
+    args, kwargs = _from_first_element(vm, *map(vm.effects.plain, args), **kwargs)
+    return vm.tensors.run(torch.as_strided, args, kwargs)
+
+
+def _from_first_element(
+    vm: Any, input: TraceTensor, size: Any, stride: Any, storage_offset: int | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with an offset that counts from where the graph's input begins, not from its storage's begin."""
+    inputs = (vm.tensors.traced[id(i.tensor)] for i in vm.tensors.inputs if id(i.tensor) in vm.tensors.traced)
+    whole = next((x for x in inputs if x.place.storage is input.place.storage), None)
+    if storage_offset is not None and whole is not None:
+        storage_offset -= _storage_offset(vm, whole)
+        if storage_offset < 0:
+            raise Break("as_strided() that reaches before its argument", "a graph reads no memory beside its inputs")
+    return (input, size, stride, storage_offset), {}
 
 
 _RESHAPING = frozenset(

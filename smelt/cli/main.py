@@ -48,12 +48,24 @@ def demo(
 
 @app.command()
 def ops(
-    aten: Annotated[bool, typer.Option("--aten", help="The ATen operators that have a decomposition instead.")] = False,
+    aten: Annotated[
+        bool, typer.Option("--aten", help="Canonical ATen instead, which primitives are made from.")
+    ] = False,
+    status: Annotated[
+        str | None, typer.Option(help="Only these: prim, decomposed, extern kernel or eager fallback.")
+    ] = None,
+    write: Annotated[Path | None, typer.Option(help="Write both sets to this file (docs/operators.md).")] = None,
 ) -> None:
-    """List the primitive operators that every captured graph is reduced to."""
-    from smelt.cli.ops import show_ops
+    """List the primitive operators that every captured graph is reduced to, and how each runs."""
+    from smelt.cli.operators import STATUSES
+    from smelt.cli.ops import show_ops, write_ops
 
-    show_ops(Console(), aten)
+    if status is not None and status not in STATUSES:
+        raise typer.BadParameter(f"{status!r} is none of {', '.join(STATUSES)}", param_hint="--status")
+    if write is not None:
+        write_ops(write)
+        return
+    show_ops(Console(), aten, status)
 
 
 if __name__ == "__main__":

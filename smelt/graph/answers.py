@@ -18,6 +18,7 @@ from smelt.graph.rules import rule_for
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.symbolic_rules import SYMBOLIC_RULES, written
 from smelt.graph.symint import has_size
+from smelt.graph.trial import tried
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size
 
@@ -122,13 +123,20 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
             return type(value)(map(from_meta, value))
         return value
 
+    if device.type == "cpu" and func in _TRIED:
+        out = tried(func, args, kwargs)
+        if out is not None:
+            return from_meta(out)
     given = {k: to_meta(v) for k, v in kwargs.items() if k != "pin_memory"}
     if "device" not in given and func in _factories(func):
         given["device"] = META
     try:
         out = func(*map(to_meta, args), **given)
     except NotImplementedError as error:
-        raise _no_meta(func, error) from error
+        out = tried(func, args, kwargs) if device.type == "cpu" and info.kind is Kind.PURE else None
+        if out is None:
+            raise _no_meta(func, error) from error
+        return from_meta(out)
     answer = from_meta(out)
     rule = _CPU_ANSWERS.get(func) if device.type == "cpu" else None
     return answer if rule is None else rule(answer, args)
@@ -244,6 +252,14 @@ def _like_cpu(position: int) -> Callable[[Layout, Sequence[Any]], Layout]:
 def _group_norm_backward_cpu(answer: Any, args: Sequence[Any]) -> Any:
     return (None if answer[0] is None else _changed(answer[0], dtype=args[1].dtype), *answer[1:])
 
+
+_TRIED = frozenset(
+    {
+        aten._linalg_svd.default,
+        aten.max_unpool2d.default,
+    }
+)
+"""Operators whose meta kernels tell other strides than the CPU's kernels give."""
 
 _CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.pixel_shuffle.default: _like_cpu(0),

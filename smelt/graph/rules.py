@@ -448,11 +448,14 @@ def _batch_norm(outputs: str) -> Rule:
 
     def rule(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
         x = val_of(args[0])
-        parameters = args[1:5] if func._schema.arguments[3].name == "running_mean" else args[1:3]
+        running_too = func._schema.arguments[3].name == "running_mean"
+        parameters, training = (args[1:5], args[5]) if running_too else (args[1:3], args[3])
         if x.ndim < 2 or any(p is not None and val_of(p).shape != (x.shape[1],) for p in parameters):
             return None
         dtype = _statistics(x, *parameters)
         made = {"o": _as_format(x), "s": _fresh(x, (x.shape[1],), dtype), "e": _fresh(x, (0,), dtype, (1,))}
+        if training is False:  # the statistics are those that were given
+            made["s"] = made["e"]
         running = iter(args[3:5])
         return tuple(_fresh(val_of(r := next(running)), val_of(r).shape) if k == "r" else made[k] for k in outputs)
 

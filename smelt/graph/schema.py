@@ -96,6 +96,8 @@ _OTHER_NAMES = {
     "aten::bernoulli_.float": "aten::bernoulli.p",
     "aten::normal_": "aten::normal_functional",
     "aten::_native_batch_norm_legit": "aten::_native_batch_norm_legit_functional",
+    "aten::_batch_norm_with_update": "aten::_batch_norm_with_update_functional",
+    "aten::rrelu_with_noise": "aten::rrelu_with_noise_functional",
 }
 """Writing operators whose functional form has a name of its own."""
 

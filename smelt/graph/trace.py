@@ -7,6 +7,7 @@ under a `TraceMode` with a recorder, which writes every operator down. `propagat
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -461,6 +462,8 @@ def _conjugate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
 
 def _select_masked(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     tensor, mask = propagate(aten.broadcast_tensors.default, (list(args),), {}, recorder)
+    if not mask.ndim:  # an index without dimensions would take one away
+        tensor, mask = (propagate(aten.view.default, (x, [1]), {}, recorder) for x in (tensor, mask))
     return propagate(aten.index.Tensor, (tensor, [mask]), kwargs, recorder)
 
 
@@ -508,6 +511,19 @@ def _no(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], record
 
 def _same_size(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     return bool(tuple(args[0].shape) == tuple(args[1].shape))
+
+
+def _unsafe_split(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """Parts that share memory with the whole without being views of it for autograd: slices."""
+    tensor, sizes, dim = (argument(func, args, kwargs, a.name) for a in func._schema.arguments)
+    length = tensor.shape[dim]
+    if not isinstance(sizes, (list, tuple)):
+        sizes = [min(sizes, length - start) for start in range(0, int(length), int(sizes))] if sizes else [0]
+    ends = list(itertools.accumulate(sizes))
+    if not ends or ends[-1] != length or any(n < 0 for n in sizes):
+        return _ordinary(func, op_info(func), args, kwargs, recorder)  # which says what is wrong
+    parts = zip([0, *ends], ends, strict=False)
+    return [propagate(aten.slice.Tensor, (tensor, dim, start, end, 1), {}, recorder) for start, end in parts]
 
 
 def _same_storage(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
@@ -615,6 +631,8 @@ _SPECIAL: dict[OpOverload, Rule] = {
     aten._index_put_impl_.default: _index,
     aten.repeat_interleave.Tensor: _repeats,
     aten.equal.default: _unknown_shape,
+    aten.unsafe_split.Tensor: _unsafe_split,
+    aten.unsafe_split_with_sizes.default: _unsafe_split,
 }
 
 

@@ -75,8 +75,9 @@ def decompose(gm: fx.GraphModule, options: Options | None = None) -> fx.GraphMod
 
 
 def fallbacks(gm: fx.GraphModule) -> Counter[str]:
-    """The operators that stayed ATen, with how often each occurs."""
+    """The operators that stayed ATen, with how often each occurs; asking a tensor for its size is none."""
     kept = (n.target for n in gm.graph.nodes if n.op == "call_function" and isinstance(n.target, OpOverload))
+    kept = (target for target in kept if target is not torch.ops.aten.sym_size.int)
     return Counter(str(target) for target in kept)
 
 

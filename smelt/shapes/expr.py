@@ -74,7 +74,9 @@ class Runtime(Atom):
     __slots__ = ("value",)
 
     def __init__(self, name: str, size: IntLike, value: object = None) -> None:
-        super().__init__(f"{name}:{_identity(size)}", name, 0, _last(size))
+        # forms are remembered beyond one kernel: the same name may stand for another value in the next
+        of = "" if value is None else f":{value!r}"
+        super().__init__(f"{name}:{_identity(size)}{of}", name, 0, _last(size))
         self.value = value
 
 

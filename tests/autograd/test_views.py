@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import smelt
 from smelt.autograd.views import inverse, memory_order
 from smelt.base.errors import Unsupported
 from smelt.graph.meta import meta_of
@@ -106,3 +107,10 @@ def test_inverse() -> None:
 def test_memory_order() -> None:
     assert memory_order(meta_of(torch.empty(2, 3, 4).permute(2, 0, 1))) == [1, 2, 0]
     assert memory_order(meta_of(torch.empty(4, 4)[:, ::2])) is None
+
+
+def test_parts_of_an_unsafe_split_lie_in_the_whole() -> None:
+    x = torch.randn(4, 5, 6)
+    for fn in (lambda x: torch.unsafe_split(x * 2, 2, 1), lambda x: torch.unsafe_split_with_sizes(x * 2, (1, 4), 1)):
+        for got, want in zip(smelt.compile(fn, fullgraph=True)(x), fn(x), strict=True):
+            assert torch.equal(got, want) and got.stride() == want.stride()

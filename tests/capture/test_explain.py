@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import smelt
 from smelt.capture.explain import explain
 from tests.capture.harness import eager_graph
 
@@ -46,3 +47,10 @@ def test_the_same_break_counts_once():
         return x
 
     assert explain(fn, eager_graph)(X).graph_break_count == 1
+
+
+def test_operators_that_run_in_eager_are_listed():
+    found = smelt.explain(lambda x: torch.linalg.svdvals(x) + 1)(torch.randn(3, 3))
+    assert found.fallback_ops == {"aten._linalg_svd.default": 1}
+    assert "1 x aten._linalg_svd.default" in str(found)
+    assert smelt.stats()["fallback_ops"] == 1

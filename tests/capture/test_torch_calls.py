@@ -278,3 +278,31 @@ def test_python_types_are_dtypes():
 def test_inputs_whose_names_look_alike_are_kept_apart():
     check(lambda d: d["a.b"] - d["a_b"], {"a.b": X, "a_b": X * 3})
     check(lambda d, e: d["a" * 300] - e["b" + "a" * 300], {"a" * 300: X}, {"b" + "a" * 300: X * 3})
+
+
+def test_as_strided_counts_from_the_begin_of_the_storage():
+    whole = torch.arange(12.0)
+    part = whole[4:10]
+    fn = smelt.compile(lambda x: torch.as_strided(x, (2,), (1,), 5) + x.as_strided((2,), (2,), 6), fullgraph=True)
+    assert torch.equal(fn(part), whole[5:7] + whole[6:9:2])
+    assert torch.equal(fn(whole), whole[5:7] + whole[6:9:2])
+    before = smelt.compile(lambda x: torch.as_strided(x, (2,), (1,), 1) + 1)
+    assert torch.equal(before(part), whole[1:3] + 1)
+
+
+def test_a_function_without_tensor_work_is_one_graph_with_its_comprehension():
+    fn = smelt.compile(lambda xs: [x.contiguous() for x in xs], fullgraph=True)
+    (out,) = fn([X])
+    assert out is X
+
+
+def test_a_mask_without_dimensions_selects():
+    fn = smelt.compile(torch.masked_select, fullgraph=True)
+    for mask in (torch.tensor(True), torch.tensor(False)):
+        assert torch.equal(fn(X, mask), torch.masked_select(X, mask))
+        assert fn(X[0, 0], mask).shape == torch.masked_select(X[0, 0], mask).shape
+
+
+def test_tensor_split_at_places_in_a_tensor():
+    fn = smelt.compile(lambda x: torch.tensor_split(x, torch.tensor([1, 2]), 1), fullgraph=True)
+    assert [tuple(part.shape) for part in fn(X)] == [(2, 1), (2, 1), (2, 1)]

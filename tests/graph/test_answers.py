@@ -63,3 +63,18 @@ def test_user_errors_stay_user_errors() -> None:
     x = trace_like(torch.zeros(2, 3))
     with pytest.raises(RuntimeError, match="same reduction dim|cannot be multiplied"):
         answer_for(aten.mm.default, (x, x), {})
+
+
+def test_a_kernel_is_asked_where_no_metadata_rule_is() -> None:
+    a = trace_like(torch.zeros(4, 3))
+    one, other = answer_for(aten.geqrf.default, (a,), {})
+    real = torch.geqrf(torch.ones(4, 3))
+    assert (one.val.shape, one.val.stride) == (real[0].shape, real[0].stride())
+    assert other.val.shape == (3,)
+
+
+def test_strides_are_those_of_the_cpu_kernel() -> None:
+    images = torch.zeros(1, 2, 3, 4).to(memory_format=torch.channels_last)
+    indices = torch.zeros(1, 2, 3, 4, dtype=torch.int64).to(memory_format=torch.channels_last)
+    found = answer_for(aten.max_unpool2d.default, (trace_like(images), trace_like(indices), [6, 8]), {})
+    assert found.val.stride == aten.max_unpool2d.default(images, indices, [6, 8]).stride()

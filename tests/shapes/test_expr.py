@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from smelt.graph.meta import contiguous_stride
 from smelt.shapes.assumptions import Assumptions
-from smelt.shapes.expr import ZERO, Expr, Var, constant, flat_index, reshape_index, variable
+from smelt.shapes.expr import ZERO, Expr, Runtime, Var, constant, flat_index, reshape_index, variable
 from smelt.shapes.size import Size, evaluate
 
 A, B, C = Var("a", 6), Var("b", 4), Var("c", 10)
@@ -169,3 +169,10 @@ def test_variables_of_two_graphs_with_symbols_of_one_name_differ():
     (_, (one,)), (_, (other,)) = symbolic(4), symbolic(4)
     assert Var("i0", one) != Var("i0", other)
     assert str(variable(Var("i0", one)) * (one + 1) + one) == "(s0 + 1)*i0 + s0"
+
+
+def test_what_is_remembered_of_a_loaded_index_is_of_its_value():
+    for value in ("at depth 1", "at depth 2"):
+        (part, _), *_ = (Expr(((Runtime("j0", 10, value), 1),), 0) // 2).terms
+        (atom, _), *_ = part.of.terms
+        assert atom.value == value

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_map
 
+import smelt
 from smelt.base.options import Options
 from smelt.graph.meta import meta_of
 from smelt.prims.decompose import decompose, fallbacks
@@ -107,3 +108,11 @@ def test_bfloat16(name: str):
         except (RuntimeError, NotImplementedError):
             continue  # eager has no bfloat16 kernel, or wants other dtypes together
         run(TARGETS[name], case, scale=2.0)
+
+
+def test_batch_norm_in_evaluation_returns_no_statistics() -> None:
+    x, mean, var = torch.randn(2, 3, 4), torch.zeros(3), torch.ones(3)
+    fn = torch.ops.aten._native_batch_norm_legit.default
+    for training in (False, True):
+        got = smelt.compile(lambda x: fn(x, None, None, mean, var, training, 0.1, 1e-5), fullgraph=True)(x)  # noqa: B023
+        assert [t.shape for t in got] == [t.shape for t in fn(x, None, None, mean, var, training, 0.1, 1e-5)]

@@ -1,0 +1,101 @@
+"""Says whether a result is eager's: dtype, shape, strides, and values within eager's own error.
+
+A floating value is right when it is within a few units in the last place of eager's, or when its distance from the
+exact result is within a small factor of eager's own. Exact is float64's result, or, for random operators and float64
+itself, eager's on arguments that are rounded once more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+FACTOR = 4.0  # times eager's own error
+ULPS = 16.0  # units in the last place of the value, where eager happens to be exact
+ROUNDINGS = 4.0  # units in the last place of the largest value: what another order of a sum may do
+
+
+def difference(got: Any, want: Any, exact: Any, where: str, *, values: bool = True, layout: bool = True) -> str | None:
+    """How `got` differs from eager's `want`; `exact` is what both are measured by, or None."""
+    if isinstance(want, torch.Tensor):
+        if not isinstance(got, torch.Tensor):
+            return f"{where}: {type(got).__name__} instead of a tensor"
+        return _facts(got, want, where, layout) or (_values(got, want, exact, where) if values else None)
+    if isinstance(want, (tuple, list)):
+        if not isinstance(got, (tuple, list)) or len(got) != len(want):
+            return f"{where}: {got!r:.60} instead of {len(want)} results"
+        if type(got) is not type(want):
+            return f"{where}: a {type(got).__name__} instead of a {type(want).__name__}"
+        references = exact if isinstance(exact, (tuple, list)) and len(exact) == len(want) else [None] * len(want)
+        for i, (g, w, e) in enumerate(zip(got, want, references, strict=True)):
+            found = difference(g, w, e, f"{where}[{i}]", values=values, layout=layout)
+            if found:
+                return found
+        return None
+    if not values or got is want or got == want or (got != got and want != want):
+        return None
+    if isinstance(want, float) and isinstance(got, float) and abs(got - want) <= 1e-6 * abs(want):
+        return None
+    return f"{where}: {got!r:.60} instead of {want!r:.60}"
+
+
+def _facts(got: torch.Tensor, want: torch.Tensor, where: str, layout: bool) -> str | None:
+    for fact in ("dtype", "shape", "layout", "requires_grad"):
+        g, w = getattr(got, fact), getattr(want, fact)
+        if g != w and (layout or fact != "requires_grad"):
+            return f"{where}: {fact} {g} instead of {w}"
+    if layout and want.layout is torch.strided and _strides(got) != _strides(want):
+        return f"{where}: strides {got.stride()} instead of {want.stride()} for {tuple(want.shape)}"
+    return None
+
+
+def _strides(x: torch.Tensor) -> list[int]:
+    """The strides that say where an element lies."""
+    return [step for size, step in zip(x.shape, x.stride(), strict=True) if size > 1] if x.numel() else []
+
+
+def _values(got: torch.Tensor, want: torch.Tensor, exact: Any, where: str) -> str | None:
+    got, want = _plain(got), _plain(want)
+    if not (want.is_floating_point() or want.is_complex()):
+        wrong = got != want
+    else:
+        wide = torch.complex128 if want.is_complex() else torch.float64
+        g, w, eps = got.to(wide), want.to(wide), torch.finfo(want.dtype).eps
+        wrong = ~_near(g, w, eps * (ULPS * _finite(w) + ROUNDINGS * _largest(w)))
+        if isinstance(exact, torch.Tensor) and exact.shape == want.shape and wrong.any():
+            e = _plain(exact).to(wide)
+            error = _finite(w - e)
+            allowed = FACTOR * (error + _largest(w - e)) + eps * (ULPS * _finite(e) + ROUNDINGS * _largest(e))
+            wrong &= ~_near(g, e, allowed)
+    if not wrong.any():
+        return None
+    at = tuple(int(i) for i in wrong.nonzero()[0])
+    more = (
+        f" (exact: {exact.detach()[at].item()})"
+        if isinstance(exact, torch.Tensor) and exact.shape == want.shape
+        else ""
+    )
+    count = f"{int(wrong.sum())} of {wrong.numel()}"
+    return f"{where}: {got[at].item()} instead of {want[at].item()}{more} at {list(at)}, {count} {want.dtype}"
+
+
+def _plain(x: torch.Tensor) -> torch.Tensor:
+    x = x.detach()
+    return (x.to_dense() if x.layout is not torch.strided else x).resolve_conj().resolve_neg()
+
+
+def _near(a: torch.Tensor, b: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """Within `allowed`; NaN and infinities only where the other has them."""
+    if a.is_complex():
+        parts = [_near(getattr(a, p), getattr(b, p), allowed) for p in ("real", "imag")]
+        return parts[0] & parts[1]
+    return (a == b) | (a.isnan() & b.isnan()) | ((a - b).abs() <= allowed) & a.isfinite() & b.isfinite()
+
+
+def _finite(x: torch.Tensor) -> torch.Tensor:
+    return x.abs().nan_to_num(0.0, 0.0, 0.0)
+
+
+def _largest(x: torch.Tensor) -> torch.Tensor:
+    return _finite(x).max() if x.numel() else x.new_zeros((), dtype=torch.float64)

@@ -1,0 +1,95 @@
+"""The lines of a run, and the table that is committed."""
+
+from __future__ import annotations
+
+import collections
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Row = dict[str, Any]
+Rows = dict[str, Row]
+
+
+def read(path: Path, ended_after: float = 0.0) -> Rows:
+    """The last line of each row that ended."""
+    rows: Rows = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            row = json.loads(line)
+        except ValueError:  # a line that a killed child did not finish
+            continue
+        if row["status"] != "begun" and row["ended"] >= ended_after:
+            rows[row["row"]] = row
+    return rows
+
+
+def write_table(rows: Rows, path: Path) -> None:
+    """The results as a page: counts, a line for each operator, and what is not right with its reason."""
+    names = [name.split() for name in rows]
+    dtypes = list(dict.fromkeys(dtype for _, dtype in names))
+    operators = sorted({operator for operator, _ in names})
+    lines = [
+        "<!-- made by `make test-ops`; do not edit -->",
+        "",
+        "# OpInfo as the judge",
+        "",
+        "Every operator of PyTorch's OpInfo database, all samples, forward and gradient through `smelt.compile(fn,",
+        f"fullgraph=True)` against eager, with torch {torch.__version__.split('+')[0]} on a CPU. Compared are values",
+        "(within a small factor of eager's own error, measured in double precision), dtypes, shapes and strides.",
+        "`ok`: right, all in generated code and library kernels; `eager`: right, with calls of PyTorch's own operators",
+        "inside the graph; `n/a`: eager itself refuses all samples.",
+        "",
+        "| dtype | rows | right | wrong value | error | without eager calls |",
+        "|---|---|---|---|---|---|",
+        *(_counts(dtype, [row for name, row in rows.items() if name.split()[1] == dtype]) for dtype in dtypes),
+        "",
+        "## What is not right",
+        "",
+        *_reasons(rows),
+        "",
+        "## All",
+        "",
+        f"| operator | {' | '.join(dtypes)} |",
+        f"|---|{'---|' * len(dtypes)}",
+    ]
+    for operator in operators:
+        lines.append(f"| {operator} | {' | '.join(_cell(rows.get(f'{operator} {dtype}')) for dtype in dtypes)} |")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def _counts(dtype: str, rows: list[Row]) -> str:
+    judged = [row for row in rows if row["status"] != "no samples"]
+    counts = collections.Counter(row["status"] for row in judged)
+    alone = sum(not row.get("fallbacks") and row["status"] == "right" for row in judged)
+    failed = len(judged) - counts["right"] - counts["wrong"]
+    share = f"{100 * alone / len(judged):.1f} %" if judged else ""
+    right = f"{counts['right']} ({100 * counts['right'] / len(judged):.1f} %)" if judged else ""
+    return f"| {dtype} | {len(judged)} | {right} | {counts['wrong']} | {failed} | {alone} ({share}) |"
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return ""
+    if row["status"] == "right":
+        return "eager" if row["fallbacks"] else "ok"
+    return "n/a" if row["status"] == "no samples" else row["status"]
+
+
+def _reasons(rows: Rows) -> list[str]:
+    """One line for each reason, with the rows that it stops."""
+    found: dict[str, list[str]] = collections.defaultdict(list)
+    for name, row in rows.items():
+        if row["status"] not in ("right", "no samples"):
+            found[f"{row['status']}: {_reason(row['detail'])}"].append(name)
+    return [f"- {reason}: {', '.join(names)}" for reason, names in sorted(found.items())]
+
+
+def _reason(detail: str) -> str:
+    """The message without where it was raised, and what differs between runs."""
+    text = detail.partition(": ")[2] if detail.startswith("sample ") else detail
+    parts = [part.strip() for part in text.split(" | ") if not part.strip().startswith(("at:", "try:"))]
+    head = parts[0].partition(": ")[2] if " at " in parts[0].partition(":")[0] else parts[0]
+    return " ".join([head, *parts[1:]])[:200].replace("|", "/").replace("\n", " ")
