@@ -21,7 +21,7 @@ from smelt.autograd.reads import JointReads
 from smelt.autograd.simpler import PURE, WRITES, full, identity
 from smelt.autograd.views import read_view, write_memory, write_view
 from smelt.base.errors import CompileError, Unsupported
-from smelt.graph.functional_form import flat_form, flattened
+from smelt.graph.functional_form import checked_form, flat_form, flattened
 from smelt.graph.known import forget, remember
 from smelt.graph.meta import TensorMeta, contiguous_stride, may_overlap
 from smelt.graph.place import Storage
@@ -185,6 +185,8 @@ class GraphRecorder:
                 node = self._node(op, self._values(args), self._options(op, kwargs), val)
             self.bind(outputs, node)
             return
+        if op is torch.ops.aten._linalg_check_errors.default:
+            return self._checked(*args, **kwargs)
         if not isinstance(outputs, (list, tuple)):
             raise Unsupported(f"{op} in a graph", why="it returns no tensor", hint="call it outside the compiled code")
         for output, item in zip(outputs, self._items(op, args, kwargs, answer), strict=True):
@@ -193,6 +195,15 @@ class GraphRecorder:
             elif isinstance(output, (list, tuple)):
                 for part, node in zip(output, item, strict=True):
                     self.bind(part, node)
+
+    def _checked(self, info: TraceTensor, api_name: str, *, is_matrix: bool) -> None:
+        """What computed `info` raises by itself where it tells of a failure: nodes have no effects."""
+        node = self.value(info.place)
+        made, place = node.args if node.target is operator.getitem else (None, None)
+        if not isinstance(made, fx.Node) or not isinstance(place, int) or not isinstance(made.target, OpOverload):
+            raise Unsupported(f"{api_name} in a graph", why="nothing tells where it is known whether it succeeded")
+        if made.target.namespace == "aten":  # else it is checked already
+            made.target = checked_form(made.target, place, api_name, is_matrix)
 
     def _items(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> list[Any]:
         """The nodes of an operator's results: for a list among them a list of nodes, None for no tensor."""

@@ -30,6 +30,7 @@ class BodyRenderer(SizeRenderer):
         self.depths: dict[Atom, int] = {}
         self.names: dict[Atom, str] = {}
         self.masks: list[V] = []
+        self.met_mask = False
         self.scalar_depth = 0
         self.range_flag: str | None = None
 
@@ -203,6 +204,7 @@ class BodyRenderer(SizeRenderer):
         return self.scopes.define(self.target.value_types[value.dtype], text, value.dtype, depth)
 
     def mask(self, conditions: Sequence[Condition]) -> V:
+        self.met_mask = True
         tests, depth = [], 0
         for c in conditions:
             text = self.text_of(c.expr)

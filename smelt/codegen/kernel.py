@@ -178,9 +178,9 @@ class KernelRenderer(BodyRenderer):
                 head.append(f"const int {bound} = {self.bound(var)};")
             if innermost:
                 head += before
-                # However short, a loop that sums a part names it: GCC 12 unrolls it otherwise, vectorises the loop
-                # around it as a sum in order, and mixes up the lanes of a masked summand (-O3, AVX-512).
-                if loop.vector and (hint(var.size) >= 4 or before):
+                # However short, a loop that sums a part names it, and so does one with masked loads: GCC 12 unrolls it
+                # otherwise, vectorises the loop around it, and mixes up the lanes of what is masked (-O3, AVX).
+                if loop.vector and (hint(var.size) >= 4 or before or self.met_mask):
                     head.append(" ".join(["#pragma omp simd", *loop.clauses]))
             counter = "int" if short else "int64_t"
             head.append(f"for ({counter} {name} = 0; {name} < {bound}; {name}++) {{")

@@ -257,6 +257,7 @@ _TRIED = frozenset(
     {
         aten._linalg_svd.default,
         aten.max_unpool2d.default,
+        aten.nonzero_static.default,
     }
 )
 """Operators whose meta kernels tell other strides than the CPU's kernels give."""

@@ -46,6 +46,18 @@ def flat_form(op: OpOverload, counts: tuple[int | None, ...]) -> OpOverload:
     return _register(op, name, ["Tensor"] * total, run)
 
 
+def checked_form(op: OpOverload, place: int, api_name: str, is_matrix: bool) -> OpOverload:
+    """The operator that raises what `torch.linalg` raises when result number `place` of `op` tells of a failure."""
+    name = f"checked_{place}_{api_name.replace('.', '_')}_{'matrix' if is_matrix else 'batch'}"
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        results = op(*args, **kwargs)
+        torch.ops.aten._linalg_check_errors(results[place], api_name, is_matrix=is_matrix)
+        return results
+
+    return _register(op, name, [str(r.type) for r in op._schema.returns], run)
+
+
 def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
     """The operator that takes tensors without dimensions for these parameters, where `op` takes numbers.
 

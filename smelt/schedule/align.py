@@ -71,6 +71,8 @@ def align(
             continue
         (ca, va), na = a[-1], _rest(a[-1], result.left)
         (cb, vb), nb = b[-1], _rest(b[-1], result.right)
+        if same(na, 0) or same(nb, 0):
+            return "one covers no elements"
         done_a, done_b = va.size // na, vb.size // nb
         if not same(ca * done_a, cb * done_b):
             return f"strides differ: {ca * done_a} of {va} and {cb * done_b} of {vb}"

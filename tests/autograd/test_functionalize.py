@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import smelt
 from smelt.autograd.functionalize import GraphRecorder, is_view_node
 from smelt.base.errors import CompileError, Unsupported
 from smelt.graph.meta import meta_of
@@ -164,3 +165,11 @@ def test_the_history_of_a_view_that_was_reshaped_in_place_is_refused() -> None:
     with pytest.raises(Unsupported, match="changed its shape in place"):
         check(fn, lambda: [torch.zeros(3, 4), torch.ones(2, requires_grad=True)])
     check(fn, lambda: [torch.zeros(3, 4), torch.ones(2)])
+
+
+def test_factorizations_raise_as_in_eager() -> None:
+    fn = smelt.compile(lambda x: torch.linalg.cholesky(x) * 2, fullgraph=True)
+    x = torch.eye(3).repeat(2, 1, 1)
+    assert torch.equal(fn(x), torch.linalg.cholesky(x) * 2)
+    with pytest.raises(torch.linalg.LinAlgError, match="leading minor of order 1"):
+        fn(-x)

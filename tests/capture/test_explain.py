@@ -50,7 +50,7 @@ def test_the_same_break_counts_once():
 
 
 def test_operators_that_run_in_eager_are_listed():
-    found = smelt.explain(lambda x: torch.linalg.svdvals(x) + 1)(torch.randn(3, 3))
-    assert found.fallback_ops == {"aten._linalg_svd.default": 1}
-    assert "1 x aten._linalg_svd.default" in str(found)
+    found = smelt.explain(lambda x: torch.histc(x) + 1)(torch.randn(3, 3))
+    assert found.fallback_ops == {"aten.histc.default": 1}
+    assert "1 x aten.histc.default" in str(found)
     assert smelt.stats()["fallback_ops"] == 1

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import fx
 
+import smelt
 from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.pipeline import compile_program
@@ -218,3 +219,17 @@ def test_masked_sums_over_short_windows(count, window):
     total = g.sum(masked, (0, 2, 3))
     centred = g.sub(masked, g.broadcast_in_dim(total, (2, 3, size, size), (1,)))
     check(g.build(total, g.sum(g.mul(masked, x), (0, 2, 3)), centred))
+
+
+@pytest.mark.parametrize("shifts", [(2, 1), (1, 1), (4, 0), (3, 1)])
+def test_masked_loads_in_a_short_loop(shifts: tuple[int, int]) -> None:
+    x = torch.arange(60.0).reshape(5, 6, 2)
+    fn = smelt.compile(lambda x: torch.roll(x, shifts, (0, 2)), fullgraph=True)
+    assert torch.equal(fn(x), torch.roll(x, shifts, (0, 2)))
+
+
+def test_norms_of_rows_without_elements() -> None:
+    x = torch.ones(5, 0, requires_grad=True)
+    fn = smelt.compile(lambda x: torch.linalg.norm(x, 2) * 2, fullgraph=True)
+    out = fn(x)
+    assert out.item() == 0 and torch.autograd.grad(out, x)[0].shape == (5, 0)
