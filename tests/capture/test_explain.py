@@ -50,7 +50,11 @@ def test_the_same_break_counts_once():
 
 
 def test_operators_that_run_in_eager_are_listed():
-    found = smelt.explain(lambda x: torch.histc(x) + 1)(torch.randn(3, 3))
-    assert found.fallback_ops == {"aten.histc.default": 1}
-    assert "1 x aten.histc.default" in str(found)
+    with torch.library._scoped_library("smelt_test_explain", "DEF") as lib:
+        lib.define("twice(Tensor x) -> Tensor")
+        lib.impl("twice", lambda x: x * 2, "CPU")
+        lib.impl("twice", torch.empty_like, "Meta")
+        found = smelt.explain(lambda x: torch.ops.smelt_test_explain.twice(x) + 1)(torch.randn(3, 3))
+    assert found.fallback_ops == {"smelt_test_explain.twice.default": 1}
+    assert "1 x smelt_test_explain.twice.default" in str(found)
     assert smelt.stats()["fallback_ops"] == 1

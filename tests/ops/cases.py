@@ -65,7 +65,9 @@ class Case:
         torch.manual_seed(0)
         given = self.info.sample_inputs("cpu", self.dtype, requires_grad=self.gradients)
         for number, s in enumerate(given):
-            yield Sample(number, s.input, tuple(s.args), dict(s.kwargs), s.output_process_fn_grad)
+            # in memory of its own: some generators write to what they have handed out before
+            own = tree_map(_copied, (s.input, tuple(s.args), dict(s.kwargs)))
+            yield Sample(number, *own, s.output_process_fn_grad)
 
 
 def all_cases(dtypes: list[str]) -> list[Case]:
@@ -76,6 +78,10 @@ def all_cases(dtypes: list[str]) -> list[Case]:
     database.wrapper_set_seed = _without_seed  # random operators: the judge seeds, outside of the graph
     op_db = database.op_db
     return [Case(info, DTYPES[d]) for d in dtypes for info in op_db if DTYPES[d] in info.supported_dtypes("cpu")]
+
+
+def _copied(value: Any) -> Any:
+    return copy(value) if isinstance(value, torch.Tensor) else value
 
 
 def _without_seed(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
