@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,4 +93,5 @@ def _reason(detail: str) -> str:
     text = detail.partition(": ")[2] if detail.startswith("sample ") else detail
     parts = [part.strip() for part in text.split(" | ") if not part.strip().startswith(("at:", "try:"))]
     head = parts[0].partition(": ")[2] if " at " in parts[0].partition(":")[0] else parts[0]
-    return " ".join([head, *parts[1:]])[:200].replace("|", "/").replace("\n", " ")
+    text = " ".join([head, *parts[1:]])
+    return re.sub(r"/\S*/(?=\w+\.py)", "", text)[:200].replace("|", "/").replace("\n", " ")
