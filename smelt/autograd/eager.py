@@ -68,9 +68,17 @@ def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
         for i in range(count):
             if outputs[i].stride() != metas[i].stride:
                 outputs[i] = restride(outputs[i], metas[i])
+            if outputs[i]._is_view():  # autograd lets nobody write to a view that a custom function returned
+                outputs[i] = _no_view(outputs[i])
         return outputs
 
     return program
+
+
+def _no_view(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a tensor of its own."""
+    out = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return out.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def with_reshape(module: fx.GraphModule) -> fx.GraphModule:

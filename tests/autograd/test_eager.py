@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+import smelt
 from smelt.autograd.eager import compile_aot_eager, eager_program, restride
 from smelt.autograd.joint import trace_joint
 from smelt.base.options import Options
@@ -47,3 +48,15 @@ def test_restride() -> None:
     assert same.data_ptr() == x.data_ptr() and same.stride() == (7, 1)
     other = restride(x.expand(2, 3), meta_of(torch.empty(3, 2).t()))
     assert other.stride() == (1, 2) and torch.equal(other, x.expand(2, 3))
+
+
+def test_results_that_are_views_inside_may_be_written() -> None:
+    for fn in (lambda x: torch.stack([x, x * 2]), lambda x: x.sin().view(-1)):
+        found = []
+        for call in (fn, smelt.compile(fn, backend="aot_eager")):
+            x = torch.linspace(0, 1, 6).reshape(2, 3).requires_grad_()
+            y = call(x)
+            y.mul_(2)
+            y.sum().backward()
+            found.append((y.detach(), x.grad))
+        torch.testing.assert_close(*found)
