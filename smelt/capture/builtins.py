@@ -18,7 +18,7 @@ import torch
 
 from smelt.capture import calls, containers, sources
 from smelt.capture.attributes import load_class_attr, load_generic, python_method
-from smelt.capture.breaks import Break, UserError, user, user_raise
+from smelt.capture.breaks import Break, UserError, user
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.entry_numbers import number_at_entry
 from smelt.capture.generators import TracedGenerator
@@ -163,10 +163,10 @@ def iterate(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 @special(next)
 def advance(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """next(iterator[, default])"""
+    if len(args) == 1:
+        return containers.advance_or_raise(vm, args[0])
     value = containers.advance(vm, args[0])
-    if value is containers.END:
-        return args[1] if len(args) > 1 else user_raise(StopIteration())
-    return value
+    return args[1] if value is containers.END else value
 
 
 @special(super)

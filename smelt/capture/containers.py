@@ -243,6 +243,19 @@ END = object()
 
 def advance(vm: Any, iterator: Any) -> Any:
     """`next(iterator)`; END when it is exhausted."""
+    try:
+        return advance_or_raise(vm, iterator, END)
+    except UserError as error:
+        if isinstance(error.error, StopIteration):
+            return END
+        raise
+
+
+def advance_or_raise(vm: Any, iterator: Any, *default: Any) -> Any:
+    """`next(iterator)`, with the StopIteration that a generator puts its result in, unless there is a default.
+
+    A method written in Python raises in any case.
+    """
     kind = type(iterator)
     method = None if kind is TracedGenerator else python_method(vm, iterator, "__next__")
     if method is None or kind is SequenceIterator:
@@ -251,16 +264,11 @@ def advance(vm: Any, iterator: Any) -> Any:
         if kind is not _LIST_ITERATOR and kind is not _TUPLE_ITERATOR and kind is not _RANGE_ITERATOR:
             vm.work += 1
             try:
-                return vm.tensors.watch.run(next, (iterator, END), {})
+                return vm.tensors.watch.run(next, (iterator, *default), {})
             except Exception as error:
                 raise UserError(error) from None
-        return next(iterator, END)
-    try:
-        return vm.call(method, (iterator,), {})
-    except UserError as error:
-        if isinstance(error.error, StopIteration):
-            return END
-        raise
+        return user(next, iterator, *default)
+    return vm.call(method, (iterator,), {})
 
 
 _LIST_ITERATOR: type = type(iter([]))

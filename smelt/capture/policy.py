@@ -163,7 +163,11 @@ def _decide(function: types.FunctionType) -> Policy:
     return Policy.INLINE
 
 
-_LOGGING_STATE = ("getLogger", "isEnabledFor", "getEffectiveLevel", "get_logger", "__init__", "hasHandlers")
+_LOGGING_STATE = frozenset(
+    "getLogger isEnabledFor getEffectiveLevel get_logger __init__ hasHandlers "
+    "format formatMessage formatTime formatException formatStack usesTime getMessage getLevelName".split()
+)
+"""Functions of logging whose result somebody wants."""
 _FROZEN = frozenset(sys.stdlib_module_names) | frozenset({"torch", "numpy", "typing_extensions"})
 
 
