@@ -6,6 +6,7 @@ threads in the same program get two workspaces.
 
 from __future__ import annotations
 
+import weakref
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,9 @@ import torch
 from smelt.runtime.launch import Table
 
 ALIGN = 64
+
+LARGE = 1 << 20
+"""Bytes of an arena that is worth giving up."""
 
 
 class Workspace:
@@ -56,6 +60,8 @@ class Workspaces:
         self.addresses, self.constants, self.views = dict(addresses), dict(constants), list(views)
         self.free: list[Workspace] = []
         self.give = self.free.append
+        self._first = True
+        _pools.add(self)
 
     def take(self) -> Workspace:
         """A workspace that nobody else uses."""
@@ -65,6 +71,9 @@ class Workspaces:
             return self._make()
 
     def _make(self) -> Workspace:
+        if self._first and self.bytes >= LARGE:
+            self._make_room()
+        self._first = False
         table: Any = Table(self.slots)
         arena = None
         if self.bytes:
@@ -82,6 +91,18 @@ class Workspaces:
         if self.fault:
             table.set(self.fault, workspace.fault.buffer_info()[0])
         return workspace
+
+    def _make_room(self) -> None:
+        """A program runs for the first time: idle arenas of others may belong to versions that nobody calls any more.
+
+        Those that are called again make theirs anew, once.
+        """
+        for pool in list(_pools):
+            if pool is not self and pool.bytes >= LARGE:
+                pool.free.clear()
+
+
+_pools: weakref.WeakSet[Workspaces] = weakref.WeakSet()
 
 
 def _view(

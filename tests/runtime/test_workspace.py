@@ -3,7 +3,7 @@
 import torch
 
 from smelt.runtime.launch import data_ptr
-from smelt.runtime.workspace import ALIGN, Workspaces
+from smelt.runtime.workspace import ALIGN, LARGE, Workspaces
 
 
 def test_views_and_slots():
@@ -33,3 +33,14 @@ def test_fault_word_is_reachable():
     pool = Workspaces(2, 0, {}, {}, [], fault=1)
     workspace = pool.take()
     assert workspace.table.get(1) == workspace.fault.buffer_info()[0]
+
+
+def test_a_program_that_begins_takes_the_idle_arenas_of_others():
+    first, second, small = (Workspaces(2, size, {}, {}, []) for size in (LARGE, LARGE, 64))
+    for pool in (small, first):
+        pool.give(pool.take())
+    assert first.free and small.free
+    second.give(second.take())
+    assert not first.free and second.free and small.free
+    first.give(first.take())
+    assert first.free and second.free
