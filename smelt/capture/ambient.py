@@ -83,6 +83,16 @@ class Ambient:
         self._nesting += {"autocast_increment_nesting": 1, "autocast_decrement_nesting": -1}.get(fn.__name__, 0)
         return out
 
+    @contextmanager
+    def gradients(self, enabled: bool) -> Iterator[None]:
+        """The program runs with gradients on or off for a time."""
+        before = torch.is_grad_enabled()
+        self.switch(torch_c.set_grad_enabled, (enabled,), {})
+        try:
+            yield
+        finally:
+            self.switch(torch_c.set_grad_enabled, (before,), {})
+
     def sync(self, graph: fx.Graph) -> None:
         """Make the graph's open regions those of the present modes."""
         self.dirty = False

@@ -57,8 +57,7 @@ def _of_tensors(
     grad_variables: Any = None,
     inputs: Any = None,
 ) -> None:
-    if conditionals(vm.tensors.graph):
-        raise Break("backward() after a branch on a tensor's value", "the graph is differentiated in pieces")
+    refuse_pieces(vm, "backward()")
     if create_graph or grad_variables is not None:
         raise Break("backward(create_graph=True)", "gradients that have a history of their own stay outside a graph")
     roots = _sequence(vm.effects.plain(tensors))
@@ -89,6 +88,16 @@ def _of_tensors(
         _accumulate(vm, reached, found)
     else:  # nothing to compute: what is wrong with the call, the engine says
         vm.tensors.run(torch.autograd.backward, (roots, given), {})
+
+
+def refuse_pieces(vm: Any, call: str) -> None:
+    """No derivative is a node of a graph that is cut.
+
+    Raises:
+        Break: a branch on a tensor's value is in the graph.
+    """
+    if conditionals(vm.tensors.graph):
+        raise Break(f"{call} after a branch on a tensor's value", "the graph is differentiated in pieces")
 
 
 def _sequence(value: Any) -> list[Any]:

@@ -7,6 +7,7 @@ where it would not have run: operators that clamp, on tensors, into local variab
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,32 +39,27 @@ _SIMPLE = frozenset([*_LOADS, *_STORED, *_CALLS, *_REST])
 _INFOS = (torch.finfo, torch.iinfo)
 
 
-@opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", decode=forward)
-@opcode("POP_JUMP_BACKWARD_IF_FALSE", decode=backward)
-def pop_jump_if_false(vm: Any, f: Frame, arg: int) -> object | None:
-    value = f.stack.pop()
-    if value is True:
-        return None
-    if value is False:
-        f.pc = arg
-        return None
-    if type(value) is TraceTensor and compute_both(vm, f, value, arg, when=True):
-        return None
-    return jump(vm, f, value, f.pc, arg)
+def _pop_jump(on: bool) -> Callable[[Any, Frame, int], object | None]:
+    """A jump when the popped value is as `on` says."""
+    off = not on
+
+    def pop_jump(vm: Any, f: Frame, arg: int) -> object | None:
+        value = f.stack.pop()
+        if value is off:
+            return None
+        if value is on:
+            f.pc = arg
+            return None
+        if type(value) is TraceTensor and compute_both(vm, f, value, arg, when=off):
+            return None
+        return jump(vm, f, value, arg, f.pc) if on else jump(vm, f, value, f.pc, arg)
+
+    return pop_jump
 
 
-@opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", decode=forward)
-@opcode("POP_JUMP_BACKWARD_IF_TRUE", decode=backward)
-def pop_jump_if_true(vm: Any, f: Frame, arg: int) -> object | None:
-    value = f.stack.pop()
-    if value is False:
-        return None
-    if value is True:
-        f.pc = arg
-        return None
-    if type(value) is TraceTensor and compute_both(vm, f, value, arg, when=False):
-        return None
-    return jump(vm, f, value, arg, f.pc)
+for _on, _name in ((False, "IF_FALSE"), (True, "IF_TRUE")):
+    opcode(f"POP_JUMP_{_name}", f"POP_JUMP_FORWARD_{_name}", decode=forward)(_pop_jump(_on))
+    opcode(f"POP_JUMP_BACKWARD_{_name}", decode=backward)(_pop_jump(_on))
 
 
 def to_bool(vm: Any, f: Frame, arg: Any) -> None:

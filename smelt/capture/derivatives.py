@@ -6,11 +6,9 @@ from typing import Any
 
 import torch
 
-from smelt.capture.backward import begins_here, leaves_below, nodes_below
-from smelt.capture.breaks import Break
+from smelt.capture.backward import begins_here, leaves_below, nodes_below, refuse_pieces
 from smelt.capture.registry import special
 from smelt.capture.torch_calls import call_torch
-from smelt.graph.conditional import conditionals
 from smelt.graph.trace import TraceTensor
 
 Args = tuple[Any, ...]
@@ -25,8 +23,7 @@ def grad(vm: Any, args: Args, kwargs: Kwargs) -> Any:
         Break: it would go on in what was computed before the captured function.
     """
     outputs = vm.effects.plain(args[0] if args else kwargs.get("outputs"))
-    if conditionals(vm.tensors.graph):
-        raise Break("torch.autograd.grad after a branch on a tensor's value", "the graph is differentiated in pieces")
+    refuse_pieces(vm, "torch.autograd.grad")
     heads = [t for t in (outputs if isinstance(outputs, (list, tuple)) else (outputs,)) if type(t) is TraceTensor]
     for leaf in leaves_below(heads):
         begins_here(vm, leaf)

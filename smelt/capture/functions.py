@@ -7,13 +7,13 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.utils.checkpoint
 from torch.utils.checkpoint import noop_context_fn
 
-from smelt.base import torch_c
 from smelt.capture import _native as native
 from smelt.capture import calls
 from smelt.capture.behalf import on_behalf
@@ -81,17 +81,16 @@ def checkpoint(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if given and reentrant:
         raise UserError(ValueError("Unexpected keyword arguments: " + ",".join(given)))
     detached = reentrant and not any(type(a) is TraceTensor and a.requires_grad for a in rest)
-    before, outer = torch.is_grad_enabled(), vm.tensors.region
-    if detached and before:  # it runs below autograd, whatever parameters the function holds
-        vm.ambient.switch(torch_c.set_grad_enabled, (False,), {})
+    outer = vm.tensors.region
+    # a detached one runs below autograd, whatever parameters the function holds
+    below = vm.ambient.gradients(False) if detached and torch.is_grad_enabled() else nullcontext()
     if outer is None:
         vm.tensors.region = next(_regions)
     try:
-        return vm.call(function, tuple(rest), given)
+        with below:
+            return vm.call(function, tuple(rest), given)
     finally:
         vm.tensors.region = outer
-        if detached and before:
-            vm.ambient.switch(torch_c.set_grad_enabled, (True,), {})
 
 
 _OWN = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")

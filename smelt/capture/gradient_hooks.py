@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from smelt.base import torch_c
 from smelt.capture.breaks import Break, user_raise
 from smelt.graph.trace import TraceTensor
 
@@ -30,7 +28,7 @@ def has_hooks(tensor: torch.Tensor) -> bool:
 def call_hooks(vm: Any, leaf: TraceTensor, gradient: TraceTensor) -> TraceTensor:
     """`register_hook`: the gradient, or what the hooks make of it."""
     for hook in _hooks(vm, leaf, "_backward_hooks"):
-        with _no_grad(vm):
+        with vm.ambient.gradients(False):
             changed = vm.call(hook, (gradient,), {})
         if changed is None:
             continue
@@ -43,7 +41,7 @@ def call_hooks(vm: Any, leaf: TraceTensor, gradient: TraceTensor) -> TraceTensor
 def call_late_hooks(vm: Any, leaf: TraceTensor) -> None:
     """`register_post_accumulate_grad_hook`: `.grad` is there."""
     for hook in _hooks(vm, leaf, "_post_accumulate_grad_hooks"):
-        with _no_grad(vm):
+        with vm.ambient.gradients(False):
             result = vm.call(hook, (leaf,), {})
         if result is not None:
             user_raise(RuntimeError("Tensor post accumulate grad hooks should return None."))
@@ -52,14 +50,6 @@ def call_late_hooks(vm: Any, leaf: TraceTensor) -> None:
 def _hooks(vm: Any, leaf: TraceTensor, table: str) -> list[Any]:
     held = vm.load_attr(leaf, table)
     return [] if held is None else list(vm.effects.mirror(held).values())
-
-
-@contextmanager
-def _no_grad(vm: Any) -> Iterator[None]:
-    before = torch.is_grad_enabled()
-    vm.ambient.switch(torch_c.set_grad_enabled, (False,), {})
-    yield
-    vm.ambient.switch(torch_c.set_grad_enabled, (before,), {})
 
 
 def in_order(roots: Sequence[torch.Tensor], leaves: Sequence[TraceTensor]) -> list[TraceTensor]:

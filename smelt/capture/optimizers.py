@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch.optim import optimizer as torch_optimizer
 
-from smelt.base import torch_c
 from smelt.capture import calls
 from smelt.capture.registry import CALL, made_by, special
 from smelt.graph.trace import TraceTensor
@@ -81,16 +80,12 @@ def step(vm: Any, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
     """
     wrapped = next(c.cell_contents for c in fn.__closure__ or () if isinstance(c.cell_contents, FunctionType))
     optimizer = args[0]
-    before = torch.is_grad_enabled()
     if hasattr(type(optimizer), "_init_group"):  # others call the closure as often as they like
         args, kwargs = _with_closure_called(vm, *args, **kwargs)
     _make_state(vm, optimizer)
     differentiable = vm.call(vm.load_attr(vm.load_attr(optimizer, "defaults"), "__getitem__"), ("differentiable",), {})
-    try:
-        vm.ambient.switch(torch_c.set_grad_enabled, (bool(differentiable),), {})
+    with vm.ambient.gradients(bool(differentiable)):
         return vm.call(wrapped, args, kwargs)
-    finally:
-        vm.ambient.switch(torch_c.set_grad_enabled, (before,), {})
 
 
 class _Loss:
@@ -110,12 +105,8 @@ def _with_closure_called(vm: Any, optimizer: Any, closure: Any = None, **others:
     """The arguments of a step; its closure, which comes first in any step, is called before state is made."""
     if closure is None or isinstance(closure, _Loss):
         return (optimizer,), {"closure": closure, **others}
-    before = torch.is_grad_enabled()
-    vm.ambient.switch(torch_c.set_grad_enabled, (True,), {})
-    try:
+    with vm.ambient.gradients(True):
         loss = vm.call(closure, (), {})
-    finally:
-        vm.ambient.switch(torch_c.set_grad_enabled, (before,), {})
     return (optimizer,), {"closure": _Loss(loss), **others}
 
 

@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense, may_overlap
 from smelt.graph.place import PlacedTensor, layout_for
-from smelt.graph.schema import Kind, OpInfo
+from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.shapes.real import Real
 from smelt.shapes.size import IntLike, Size, hint, known_at_most, known_equal, same, same_all
 from smelt.shapes.unbacked import usually
@@ -36,12 +36,7 @@ def on_lists(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
             return None
         stride = result_stride(first.shape, [first, *others], False)
         answers.append(layout_for(first.shape, first.dtype, stride, first.device))
-    return () if op_writes(func) else answers
-
-
-def op_writes(func: OpOverload) -> bool:
-    """Whether it is the form of an operator that writes to its first argument."""
-    return func._schema.name.endswith("_")
+    return () if op_info(func).kind is Kind.WRITE else answers
 
 
 _REDUCING = frozenset({"aten::_foreach_norm", "aten::_foreach_max", "aten::_foreach_mm"})

@@ -64,12 +64,6 @@ def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
     Graphs hold numbers that are known when they are called in such tensors. A decomposition of `op` serves the form too
     (`base_of`), if it can compute with them.
     """
-    suffix = f"number_{'_'.join(names)}"
-    known = _forms.get((op, suffix))
-    if known is not None:
-        return known
-    space, _, rest = op.name().partition("::")
-    name = f"{space}__{rest.replace('.', '__')}__{suffix}"
     parts, named = [], False
     for a in op._schema.arguments:
         if a.kwarg_only and not named:
@@ -81,10 +75,8 @@ def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
         else:
             default = f"={a.default_value}" if a.has_default_value() else ""
             parts.append(f"{_PARAMETERS[kind]} {a.name}{default}")
-    results = ", ".join(_TYPES[str(r.type)] for r in op._schema.returns)
-    _library.define(f"{name}({', '.join(parts)}) -> ({results})")
-    _library.impl(name, _on_numbers(op, names), "CompositeExplicitAutograd")
-    form = _forms[op, suffix] = getattr(getattr(torch.ops, _SPACE), name).default
+    returned = [str(r.type) for r in op._schema.returns]
+    form = _register(op, f"number_{'_'.join(names)}", returned, _on_numbers(op, names), ", ".join(parts))
     _bases[form] = op
     return form
 
@@ -120,13 +112,16 @@ def flattened(values: Sequence[Any]) -> Iterator[Any]:
             yield value
 
 
-def _register(op: OpOverload, suffix: str, returned: Sequence[str], run: Callable[..., Any]) -> OpOverload:
+def _register(
+    op: OpOverload, suffix: str, returned: Sequence[str], run: Callable[..., Any], parameters: str | None = None
+) -> OpOverload:
+    """`run` as an operator with the parameters of `op`, or others."""
     form = _forms.get((op, suffix))
     if form is None:
         space, _, rest = op.name().partition("::")
         name = f"{space}__{rest.replace('.', '__')}__{suffix}"
         results = ", ".join(_TYPES[kind] for kind in returned)
-        _library.define(f"{name}({_parameters(op)}) -> ({results})", tags=_tags(op))
+        _library.define(f"{name}({parameters or _parameters(op)}) -> ({results})", tags=_tags(op))
         _library.impl(name, run, "CompositeExplicitAutograd")
         form = _forms[op, suffix] = getattr(getattr(torch.ops, _SPACE), name).default
     return form

@@ -82,18 +82,24 @@ def upsample_nearest(p: Lowering, x: Node, sizes: Sequence[int], *scales: float 
 def upsample_nearest_backward(
     p: Lowering, g: Node, sizes: Sequence[int], input_size: Sequence[int], *scales: float | None
 ) -> Any:
+    return _nearest_backward(p, g, input_size, scales, exact=False)
+
+
+def _nearest_backward(
+    p: Lowering, g: Node, input_size: Sequence[int], scales: Sequence[float | None], exact: bool
+) -> Any:
     if is_empty(input_size):
         return NotImplemented
     a = p.widen(g)
     for i, size in enumerate(input_size[2:]):
         shape, dim = shape_of(a), 2 + i
         out = shape[dim]
-        factor = _factor(scales, i, size, out)
+        factor = None if exact else _factor(scales, i, size, out)
         if factor is not None:
             tiles = p.reshape(a, (*shape[:dim], size, factor, *shape[dim + 1 :]))
             a = p.sum(tiles, (dim + 1,))
         else:
-            a = _add_back(p, a, dim, _nearest(p, size, out, _given(scales, i)), size)
+            a = _add_back(p, a, dim, _nearest(p, size, out, _given(scales, i), exact), size)
     return p.convert(a, p.out.dtype)
 
 
@@ -114,13 +120,7 @@ def upsample_nearest_exact(p: Lowering, x: Node, sizes: Sequence[int], *scales: 
 def upsample_nearest_exact_backward(
     p: Lowering, g: Node, sizes: Sequence[int], input_size: Sequence[int], *scales: float | None
 ) -> Any:
-    if is_empty(input_size):
-        return NotImplemented
-    a = p.widen(g)
-    for i, size in enumerate(input_size[2:]):
-        places = _nearest(p, size, shape_of(a)[2 + i], _given(scales, i), True)
-        a = _add_back(p, a, 2 + i, places, size)
-    return p.convert(a, p.out.dtype)
+    return _nearest_backward(p, g, input_size, scales, exact=True)
 
 
 # -- linear
