@@ -107,7 +107,9 @@ class _Split:
         """Recompute costs, with what must not or (heavy) should not be computed twice made infinite."""
         penalties = []
         for node, cost in zip(self.early, again, strict=True):
-            if node in self.needed_forward:
+            if node.op == "placeholder" and node in self.inputs:
+                cost = math.inf  # also where forward itself does not read it
+            elif node in self.needed_forward:
                 if node.op != "call_function" or never_twice(node):
                     cost = math.inf
                 elif "checkpoint" in node.meta:

@@ -155,6 +155,13 @@ def test_gradients_nobody_wants_are_not_computed():
     assert p.joint.gradients == (0, None, 1)
 
 
+def test_an_input_that_only_backward_reads_is_saved():
+    """Results without elements need no index, the gradient's scatter takes one."""
+    p = parts(lambda x, index: torch.gather(x, 0, index), leaf(5), torch.zeros(2, 0, dtype=torch.int64))
+    assert [s.kind for s in p.saved] == ["input"]
+    p.check()
+
+
 def test_inference_has_no_backward():
     p = parts(mlp, *[x.detach() for x in mlp_inputs()])
     assert p.backward is None and p.forward is p.prims and p.saved == []
