@@ -24,9 +24,9 @@ from smelt.capture.effects import DELETED, Effects
 from smelt.capture.frames import Frame
 from smelt.capture.guards import GuardList
 from smelt.capture.policy import is_frozen
-from smelt.capture.readings import Readings
 from smelt.capture.registry import ATTR, CALL, READ
 from smelt.capture.sources import Source
+from smelt.capture.step_counts import StepCounts
 from smelt.capture.tensors import Tensors
 from smelt.capture.undecided import refuse_undecided
 from smelt.capture.values import is_constant
@@ -84,7 +84,7 @@ class Interpreter:
         self.refused = changes.refused
         self.branches = True
         self.undecided = False
-        self.readings = Readings(self)
+        self.step_counts = StepCounts(self)
         self.defaults: dict[int, tuple[Any, Any]] = {}
         self._globals: dict[int, Source] = {}
         self._kept: list[Any] = []

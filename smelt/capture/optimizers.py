@@ -185,7 +185,7 @@ def _count(vm: Any, step: TraceTensor) -> Any:
         if written is not own and not (isinstance(written, list) and written.count(own) == 1):
             return None
         added += rest[0]
-    return vm.readings(real, source) + added if real.dtype.is_floating_point else None
+    return vm.step_counts(real, source) + added if real.dtype.is_floating_point else None
 
 
 @special(torch_optimizer._default_to_fused_or_foreach)

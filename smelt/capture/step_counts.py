@@ -1,4 +1,4 @@
-"""Numbers that are read from small tensors when the graph begins, as Python would: step counts of optimizers."""
+"""Step counts of optimizers, as numbers that are read from their tensors when the graph begins, as Python would."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from smelt.capture import _native as native
 from smelt.capture import sources
 
 
-class Readings:
-    """Numbers that are read from tensors when the graph begins; those that are equal now must stay equal."""
+class StepCounts:
+    """The counts of one capture; those that are equal now must stay equal."""
 
     def __init__(self, vm: Any) -> None:
         self.vm = vm
