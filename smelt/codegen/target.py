@@ -68,8 +68,7 @@ INTEGER_OPS = {
     "bitwise_and": "({t})({0} & {1})",
     "bitwise_or": "({t})({0} | {1})",
     "bitwise_xor": "({t})({0} ^ {1})",
-    "shift_left": "({t})(({w}){0} << {1})",
-    "shift_right": "({t})({0} >> {1})",
+    **{op: "m_" + op + "({0}, {1})" for op in ("shift_left", "shift_right")},
     **{op: "m_" + op + "({0})" for op in "sign abs".split()},
     **{op: "m_" + op + "({0}, {1})" for op in "maximum minimum pow fmod remainder floor_div trunc_div".split()},
 }

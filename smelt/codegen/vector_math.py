@@ -119,7 +119,8 @@ INLINE float m_expm1(float x) {
     float p = exp_poly(r) * (r * r) + r;
     float half = as_float((uint32_t)((int32_t)n - 1 + 127) << 23);
     float y = 2.0f * (half * p + (half - 0.5f));
-    return n == 0.0f ? p : y;
+    y = n == 0.0f ? p : y;
+    return x == 0.0f ? x : y;  // the sign of a zero
 }
 INLINE double m_expm1(double x) { return expm1(x); }""",
         ("exp_core",),
@@ -205,7 +206,8 @@ INLINE float m_log1p(float x) {  // log(u) with u = 1 + x, plus what the roundin
     float u = 1.0f + x;
     float lost = (x - (u - 1.0f)) / u;
     float y = m_log(u);
-    return (u == INFINITY) | !(u > 0.0f) ? y : y + lost;
+    y = (u == INFINITY) | !(u > 0.0f) ? y : y + lost;
+    return x == 0.0f ? x : y;  // the sign of a zero
 }
 INLINE double m_log1p(double x) { return log1p(x); }""",
         ("log",),
@@ -284,7 +286,9 @@ INLINE float trig(float x, int32_t turn) {  // sin(x + turn * pi/2); the reducti
         (),
     ),
     "sin": (
-        "INLINE float m_sin(float x) { return trig(x, 0); }\nINLINE double m_sin(double x) { return sin(x); }",
+        """\
+INLINE float m_sin(float x) { return x == 0.0f ? x : trig(x, 0); }
+INLINE double m_sin(double x) { return sin(x); }""",
         ("trig",),
     ),
     "cos": (
@@ -343,6 +347,23 @@ template <class T> INLINE T m_abs(T x) { return x < T(0) ? (T)-(uint64_t)x : x; 
     ),
     "minimum": (
         "template <class T> INLINE T m_minimum(T a, T b) { return (a < b) | (a != a) ? a : b; }",
+        (),
+    ),
+    "shift_left": (
+        """\
+template <class T> INLINE T m_shift_left(T a, T b) {  // by less than 0, or by the width or more: nothing is left
+    const uint64_t width = 8 * sizeof(T), n = (uint64_t)b;
+    return n < width ? (T)((uint64_t)a << (n & (width - 1))) : T(0);
+}""",
+        (),
+    ),
+    "shift_right": (
+        """\
+template <class T> INLINE T m_shift_right(T a, T b) {  // by less than 0, or by the width or more: the sign is left
+    const uint64_t width = 8 * sizeof(T), n = (uint64_t)b;
+    T sign = a < T(0) ? T(-1) : T(0);
+    return n < width ? (T)(a >> (n & (width - 1))) : sign;
+}""",
         (),
     ),
     "trunc_div": (

@@ -159,6 +159,8 @@ def _listed(arg: Any, top: bool = True) -> Any:
 
 
 def _is_plain(node: Node) -> bool:
+    if complex in map(type, node.args) or complex in map(type, node.kwargs.values()):
+        return False
     return _plain(node.meta["val"]) and all(_plain(n.meta["val"]) for n in node.all_input_nodes)
 
 

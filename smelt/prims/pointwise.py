@@ -2,7 +2,7 @@
 
 Tensor operands have equal shape and dtype (broadcasting and promotion are explicit prims); a Python
 number stands for a tensor filled with it. NaN propagates through maximum and minimum. Integer overflow
-wraps. Shifts by a negative amount or by the width or more are undefined.
+wraps. A shift by a negative amount or by the width or more leaves 0, to the right of a negative number -1.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from torch.fx import Node
 from smelt.graph.elementwise import broadcast
 from smelt.graph.meta import TensorMeta
 from smelt.prims.builder import Builder
-from smelt.prims.dtypes import compute_dtype, result_dtype
+from smelt.prims.dtypes import INTEGERS, LOW_PRECISION, compute_dtype, result_dtype
 from smelt.prims.table import require
 from smelt.shapes.size import Size, same
 
@@ -100,12 +100,20 @@ class Lowering(Builder):
             operands: nodes and Python numbers.
             dtype: the common dtype, where it is not the promotion of the operands.
         """
-        wide = compute_dtype(dtype or result_dtype(*map(_promotes_as, operands)))
+        common = dtype or result_dtype(*map(_promotes_as, operands))
+        wide = compute_dtype(common)
         shape = self.out.shape
         if not any(isinstance(x, Node) for x in operands):  # `torch.div(8, 3)`: a prim needs one tensor
             operands = (self.full(shape, operands[0], wide, self.out.device), *operands[1:])
-        ready = [self.broadcast(self.convert(x, wide), shape) if isinstance(x, Node) else x for x in operands]
+        ready = [self.broadcast(self._promoted(x, common), shape) if isinstance(x, Node) else x for x in operands]
         return self.convert(compute(*ready), self.out.dtype)
+
+    def _promoted(self, x: Node, common: torch.dtype) -> Node:
+        """x in the dtype that arithmetic on the common dtype runs in; whole numbers are rounded to that one first."""
+        meta = x.meta["val"]
+        if common in LOW_PRECISION and meta.dtype in INTEGERS and meta.shape:  # of no dimensions: taken as it is
+            x = self.convert(x, common)
+        return self.convert(x, compute_dtype(common))
 
     def widen(self, x: Node) -> Node:
         """x in the dtype that arithmetic on it runs in."""

@@ -2,7 +2,7 @@
 
 A rule gets the builder and the prim's arguments and returns the simpler value, or None. Rules only look at
 operands, so one look at each new node is enough: a graph built through them has no such pattern left.
-Values stay the same bit for bit, except that x + 0 may lose the sign of a zero.
+Values stay the same bit for bit.
 """
 
 from __future__ import annotations
@@ -72,8 +72,13 @@ def _is(value: Any, number: int) -> bool:
     return not isinstance(value, (Node, Size)) and bool(value == number)
 
 
+def _is_zero(value: Any, sign: float) -> bool:
+    """Whether an operand is the floating zero of this sign."""
+    return type(value) is float and value == 0 and math.copysign(1.0, value) == sign
+
+
 def _add(p: Builder, x: Any, y: Any) -> Any:
-    if _is(y, 0):
+    if _is(y, 0) and not _is_zero(y, 1.0):  # -0.0 + 0.0 is 0.0
         return x
     if isinstance(y, Node) and y.target is NEG:
         return p.sub(x, operands(y)[0])
@@ -82,7 +87,7 @@ def _add(p: Builder, x: Any, y: Any) -> Any:
 
 def _sub(p: Builder, x: Any, y: Any) -> Any:
     if not isinstance(y, Node):
-        return x if _is(y, 0) else None
+        return x if _is(y, 0) and not _is_zero(y, -1.0) else None
     if _is(x, 0):
         return None if y.meta["val"].dtype.is_floating_point else p.neg(y)
     return p.add(x, operands(y)[0]) if y.target is NEG else None
@@ -99,7 +104,7 @@ def _scaled_mask(p: Builder, x: Any, factor: Number) -> Any:
     if x.target is CONVERT and x.meta["val"].dtype.is_floating_point and math.isfinite(factor):
         mask = operands(x)[0]
         if mask.meta["val"].dtype is torch.bool:
-            return p.where(mask, p.full_like(x, factor), 0.0)
+            return p.where(mask, p.full_like(x, factor), 0.0 * factor)
     return None
 
 

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+import smelt
 from smelt.codegen.vector_math import FUNCTIONS, header
 from smelt.runtime.build import Library, build
 
@@ -61,10 +62,24 @@ def test_accuracy(library: Library, name: str) -> None:
     want = exact.to(torch.float32)
     assert torch.equal(got.isnan(), want.isnan())
     assert torch.equal(got[want.isinf()], want[want.isinf()])
+    assert torch.equal(got.signbit()[want == 0], want.signbit()[want == 0])
     plain = want.isfinite()
     spacing = torch.nextafter(want.abs(), torch.tensor(math.inf)) - want.abs()
     error = ((got.double() - exact).abs() / spacing.double())[plain]
     assert float(error.max()) <= ULP[name]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_shifts_by_any_amount(dtype: torch.dtype) -> None:
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    x = torch.tensor([0, 1, 5, high, low]).to(dtype)[:, None]
+    by = torch.tensor([n for n in (0, 1, 7, 8, 15, 16, 31, 32, 63, 64, high, low, -1) if low <= n <= high]).to(dtype)
+
+    def shifts(x: torch.Tensor, by: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x << by, x >> by, x << 3, x >> 100, x << -1
+
+    for got, want in zip(smelt.compile(shifts, fullgraph=True)(x, by), shifts(x, by), strict=True):
+        assert got.equal(want)
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("f16", torch.float16)])

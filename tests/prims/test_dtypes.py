@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 
+import smelt
 from smelt.graph.meta import meta_of
 from smelt.prims.dtypes import PLAIN, compute_dtype, floating, is_float, is_integral, result_dtype
 
@@ -36,3 +37,14 @@ def test_classes():
     assert compute_dtype(torch.bfloat16) is torch.float32 and compute_dtype(torch.float64) is torch.float64
     assert floating(torch.int32) is torch.float32 and floating(torch.float16) is torch.float16
     assert is_integral(torch.bool) and is_float(torch.float16) and not is_float(torch.int8)
+
+
+@pytest.mark.parametrize("low", [torch.float16, torch.bfloat16])
+def test_whole_numbers_beside_low_precision_are_rounded_first(low: torch.dtype):
+    whole, small = torch.tensor([257, 70000, 2**40, -3]), torch.tensor([2**-9, 2**-8, 0.0, 1.0]).to(low)
+
+    def mixed(whole: torch.Tensor, small: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return whole * small, whole + small, whole[0] * small, whole < small
+
+    for got, want in zip(smelt.compile(mixed, fullgraph=True)(whole, small), mixed(whole, small), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)

@@ -32,19 +32,22 @@ def built(make: Callable[..., Any], *inputs: torch.Tensor) -> tuple[list[str], A
     return names, fx.GraphModule(torch.nn.Module(), graph)(*inputs)
 
 
-X = torch.tensor([-2.0, -0.5, 0.0, 1.0, math.inf, math.nan])
+X = torch.tensor([-2.0, -0.5, -0.0, 0.0, 1.0, math.inf, math.nan])
 N = torch.tensor([-3, 0, 1, 5])
 B = torch.tensor([True, False])
 
 
-def full(p: Builder, value: Any, dtype: torch.dtype = torch.float32, shape: tuple[int, ...] = (6,)) -> Any:
+def full(p: Builder, value: Any, dtype: torch.dtype = torch.float32, shape: tuple[int, ...] = (7,)) -> Any:
     return p.full(shape, value, dtype, CPU)
 
 
 POINTWISE = {
-    "x + 0": (lambda p, x: p.add(x, 0), X, []),
-    "0 + x": (lambda p, x: p.add(full(p, 0.0), x), X, []),
+    "i + 0": (lambda p, x: p.add(x, 0), N, []),
+    "0 + i": (lambda p, x: p.add(full(p, 0, torch.int64, (4,)), x), N, []),
+    "x + 0": (lambda p, x: p.add(x, 0), X, ["add"]),
+    "x + -0": (lambda p, x: p.add(x, -0.0), X, []),
     "x - 0": (lambda p, x: p.sub(x, 0), X, []),
+    "x - -0": (lambda p, x: p.sub(x, -0.0), X, ["sub"]),
     "x * 1": (lambda p, x: p.mul(x, 1), X, []),
     "x * -1": (lambda p, x: p.mul(x, -1), X, ["neg"]),
     "x / 1": (lambda p, x: p.div(x, 1), X, []),
@@ -78,6 +81,7 @@ POINTWISE = {
     "through a wider": (lambda p, x: p.convert(p.convert(x, torch.int64), torch.float32), B, ["convert"]),
     "clone clone": (lambda p, x: p.clone(p.clone(x)), X, ["clone"]),
     "mask times number": (lambda p, x: p.mul(p.convert(x, torch.float32), 0.5), B, ["where", "full"]),
+    "mask times negative": (lambda p, x: p.mul(p.convert(x, torch.float32), -0.5), B, ["where", "full"]),
     "mask over number": (lambda p, x: p.div(p.convert(x, torch.float32), 0.9), B, ["where", "full"]),
 }
 
@@ -87,7 +91,10 @@ def test_pointwise(name: str):
     make, x, want = POINTWISE[name]
     names, value = built(make, x)
     assert sorted(names) == sorted(want)
-    torch.testing.assert_close(value, eager(make, x), equal_nan=True, rtol=0, atol=0)
+    wanted = eager(make, x)
+    torch.testing.assert_close(value, wanted, equal_nan=True, rtol=0, atol=0)
+    zeros = wanted == 0
+    assert value.signbit()[zeros].equal(wanted.signbit()[zeros])
 
 
 class Eager:

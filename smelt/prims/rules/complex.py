@@ -179,6 +179,8 @@ def to_copy(p: Lowering, x: Node, **options: Any) -> Any:
     dtype = _real_meta(p.out).dtype
     if p.out.device != x.meta["val"].device:
         return NotImplemented
+    if p.out.dtype is torch.bool:
+        return p.logical_or(p.ne(real, 0.0), p.ne(imaginary, 0.0))
     if not p.out.dtype.is_complex:
         return p.convert(real, dtype)
     return together(p, p.convert(real, dtype), p.convert(imaginary, dtype) if isinstance(imaginary, Node) else 0)
@@ -240,11 +242,61 @@ def div(p: Lowering, x: Any, y: Any) -> Any:
     (a, b), (c, d) = _ready(p, x), _ready(p, y)
     if not isinstance(d, Node) and d == 0:
         return together(p, p.div(a, c), p.div(b, c) if isinstance(b, Node) else b)
-    if not isinstance(d, Node):
-        return NotImplemented
-    size = p.add(p.mul(c, c), p.mul(d, d))
-    real, imaginary = _product(p, (a, b), (c, p.neg(d)))
-    return together(p, p.div(real, size), p.div(imaginary, size))
+    if not isinstance(c, Node):
+        c, d = p.full_like(a, c), p.full_like(a, d)
+    if not isinstance(b, Node):
+        b = p.full_like(a, b)
+    return together(p, *_quotient(p, a, b, c, d))
+
+
+@complex_decomposition(aten.reciprocal.default)
+def reciprocal(p: Lowering, x: Node) -> Node:
+    real, imaginary = parts(p, x)
+    return together(p, *_quotient(p, p.full_like(real, 1.0), p.full_like(real, 0.0), real, imaginary))
+
+
+def _quotient(p: Lowering, a: Node, b: Node, c: Node, d: Node) -> tuple[Node, Node]:
+    """(a + bi) / (c + di) by the ratio of the divisor's parts, whose squares may leave the range of the dtype.
+
+    (R. L. Smith, Algorithm 116: Complex division. Communications of the ACM 5 (8), 1962.)
+    """
+    swap = p.lt(p.abs(c), p.abs(d))
+    large, small = p.where(swap, d, c), p.where(swap, c, d)
+    ratio = p.where(p.eq(large, 0), 0.0, p.div(small, large))
+    scale = p.reciprocal(p.add(large, p.mul(small, ratio)))
+    with_large, with_small = p.where(swap, b, a), p.where(swap, a, b)
+    real = p.mul(p.add(with_large, p.mul(with_small, ratio)), scale)
+    imaginary = p.mul(p.sub(with_small, p.mul(with_large, ratio)), scale)
+    return real, p.where(swap, p.neg(imaginary), imaginary)
+
+
+@complex_decomposition(aten.eq.Tensor, aten.eq.Scalar)
+def eq(p: Lowering, x: Any, y: Any) -> Node:
+    return p.logical_not(ne(p, x, y))
+
+
+@complex_decomposition(aten.ne.Tensor, aten.ne.Scalar)
+def ne(p: Lowering, x: Any, y: Any) -> Node:
+    common = result_dtype_of(x, y)
+    dtype = REAL.get(common, common)
+    (a, b), (c, d) = (
+        [p.broadcast(p.convert(v, dtype), p.out.shape) if isinstance(v, Node) else v for v in parts(p, value)]
+        for value in (x, y)
+    )
+    return p.logical_or(_differ(p, a, c), _differ(p, b, d))
+
+
+def result_dtype_of(*operands: Any) -> torch.dtype:
+    """The dtype that eager brings nodes and numbers to, some of them complex."""
+    like = [torch.empty((0,) * rank_of(x), dtype=dtype_of(x)) if isinstance(x, Node) else x for x in operands]
+    return torch.result_type(*like)
+
+
+def _differ(p: Lowering, a: Any, b: Any) -> Node:
+    """Whether two parts differ, of which any may be a number."""
+    if isinstance(a, Node):
+        return p.ne(a, b)
+    return p.ne(b, a) if isinstance(b, Node) else p.full(p.out.shape, a != b, torch.bool, p.out.device)
 
 
 @complex_decomposition(aten._conj_physical.default, aten.conj_physical.default, aten._conj.default)

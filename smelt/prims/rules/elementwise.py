@@ -133,6 +133,19 @@ decomposition(aten.__or__.Tensor, aten.__or__.Scalar)(
 decomposition(aten.__xor__.Tensor, aten.__xor__.Scalar)(
     lambda p, x, y: p.pointwise(lambda a, b: p.bitwise_xor(a, b), x, y)
 )
+
+
+def _shift(name: str) -> Callable[..., Any]:
+    def rule(p: Lowering, x: Node, y: Any) -> Any:
+        if not is_integral(p.out.dtype):  # of floats: times a power of 2
+            return NotImplemented
+        return p.pointwise(lambda a, b: p.emit(PRIMS[name], a, b), x, y)
+
+    return rule
+
+
+for _name, _prim in {"__lshift__": "shift_left", "__rshift__": "shift_right"}.items():
+    decomposition(*_overloads(_name, "Tensor", "Scalar"))(_shift(_prim))
 decomposition(aten.true_divide.Tensor)(lambda p, x, y: p.pointwise(lambda a, b: p.div(a, b), x, y, dtype=p.out.dtype))
 
 

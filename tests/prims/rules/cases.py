@@ -72,6 +72,8 @@ def elementwise() -> Table:
     table |= same(" ".join(f"{n}.Scalar_Tensor" for n in bits.split()), call(5, i(9, high=9)))
     table |= same("__and__.Tensor __or__.Tensor __xor__.Tensor", call(b(5), b(5)))
     table |= same("__and__.Scalar __or__.Scalar __xor__.Scalar", call(i(5), 3))
+    table |= same("__lshift__.Tensor __rshift__.Tensor", call(i(5, high=99), torch.tensor([0, 3, 63, 64, -1])))
+    table |= same("__lshift__.Scalar __rshift__.Scalar", call(i(5, high=99), 2), call(-i(5), 64))
     table |= same("bitwise_left_shift.Tensor bitwise_right_shift.Tensor", call(i(5, high=99), i(5)))
     table |= same("bitwise_left_shift.Tensor_Scalar bitwise_right_shift.Tensor_Scalar", call(i(5, high=99), 2))
     table |= same("bitwise_left_shift.Scalar_Tensor bitwise_right_shift.Scalar_Tensor", call(77, i(5)))

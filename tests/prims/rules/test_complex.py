@@ -76,6 +76,16 @@ def calls() -> Table:
     }
     table |= {"mul.Tensor": [call(x, y), call(real, x), call(x, 2.0)], "mul.Scalar": [call(x, 2j)]}
     table |= {"div.Tensor": [call(x, y), call(x, u(4)), call(real, x)], "div.Scalar": [call(x, 2.0)]}
+    table |= {
+        "reciprocal.default": [call(x)],
+        "eq.Tensor": [call(x, x.flip(0)), call(real, torch.complex(real, real.trunc()))],
+        "eq.Scalar": [call(i(5), 2j), call(real.trunc(), 1 + 0j), call(x, 1.0)],
+        "ne.Tensor": [call(x, real)],
+        "ne.Scalar": [call(torch.tensor([2j, 1.0]), 2j)],
+    }
+    table["_to_copy.default"].append(call(torch.tensor([0j, 2j, 1.0]), dtype=torch.bool))
+    nothing = torch.zeros(4, dtype=torch.complex64)
+    table["div.Tensor"] += [call(1e30 * x, 1e30 * y), call(x, 1e30 * y), call(x, nothing)]
     table |= {"mm.default": [call(x, z(4, 2))], "bmm.default": [call(z(2, 3, 4), z(2, 4, 2))]}
     return table
 
