@@ -31,9 +31,9 @@ from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_h
 from smelt.codegen.chain import render_chain
 from smelt.codegen.host import Rendered, render_cpp
 from smelt.graph.checkpoints import with_checkpoints
-from smelt.graph.conditional import conditionals
 from smelt.graph.meta import TensorMeta
 from smelt.graph.printer import print_graph
+from smelt.graph.seams import cuts, seams
 from smelt.loops.describe import describe as describe_loops
 from smelt.loops.lower import lower
 from smelt.loops.parts import split_at_reads
@@ -55,7 +55,7 @@ def compile_graph(
         SmeltError: a stage cannot do it; capture decides between eager and an error.
     """
     report.add("1_torch.py", lambda: print_graph(gm))
-    if options.backend != "eager" and conditionals(gm.graph):
+    if seams(gm.graph) or options.backend != "eager" and cuts(gm.graph):
         return compile_pieces(gm, report, options)
     with no_collection():
         match options.backend:
@@ -70,7 +70,7 @@ def compile_graph(
 
 
 def compile_pieces(gm: fx.GraphModule, report: Report, options: Options) -> Callable[..., Any]:
-    """A graph with branches on tensors' values: each piece is compiled when it first runs."""
+    """A graph that is cut, at branches on tensors' values or at seams: each piece is compiled when it first runs."""
 
     def compile_piece(piece: fx.GraphModule, inputs: Sequence[Any], name: str) -> Callable[..., Any]:
         try:

@@ -1,8 +1,8 @@
-"""A torch-level graph with branches on tensors' values in; a callable that runs it in compiled pieces out.
+"""A torch-level graph with branches on tensors' values, or with seams, in; a callable that runs it in pieces out.
 
-The graph is cut at its branches. Each piece, and each way of a branch, is compiled as a graph of its own when it first
-runs, since only then the tensors that it gets are known; PyTorch's autograd links what they give. A way that is never
-taken is never compiled, and a layer that is skipped now and then is compiled once.
+The graph is cut there. Each piece, and each way of a branch, is compiled as a graph of its own when it first runs,
+since only then the tensors that it gets are known; PyTorch's autograd links what they give. A way that is never taken
+is never compiled, and a layer that is skipped now and then is compiled once. Seams run as they are.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import fx
 from smelt.graph.conditional import Conditional, cut_out, operands_of
 from smelt.graph.meta import meta_of
 from smelt.graph.module import GraphModule
+from smelt.graph.seams import Seam, without_regions_at
 
 CompilePiece = Callable[[fx.GraphModule, Sequence[Any], str], Callable[..., Any]]
 """(graph, example inputs, name) -> callable over the same inputs that gives a tuple"""
@@ -72,6 +73,7 @@ class Pieces:
 
     def __init__(self, graph: fx.Graph, name: str, compile_piece: CompilePiece) -> None:
         self.name, self.compile_piece = name, compile_piece
+        graph = without_regions_at(graph)
         self.steps: list[tuple[Callable[..., Any], list[int], list[int], list[int]]] = []
         self.place: dict[fx.Node, int] = {}
         nodes = list(graph.nodes)
@@ -80,9 +82,9 @@ class Pieces:
         needed = {node: at for at, user in enumerate(nodes) for node in user.all_input_nodes}  # the last that needs it
         region: list[fx.Node] = []
         for at, node in enumerate(nodes):
-            if isinstance(node.target, Conditional):
+            if isinstance(node.target, (Conditional, Seam)):
                 self._add_region(region, needed, at)
-                self._add_branch(node)
+                self._add_branch(node) if isinstance(node.target, Conditional) else self._add_seam(node)
                 region = []
             elif node.op not in ("placeholder", "output") and not _takes_result(node):
                 region.append(node)
@@ -131,6 +133,19 @@ class Pieces:
         taken = [self.place[each] for each in node.args if isinstance(each, fx.Node)]
         self.steps.append((branch, taken, [self._number(result) for result in results], []))
 
+    def _add_seam(self, node: fx.Node) -> None:
+        """Its results, and each that is taken from them by itself."""
+        target: Any = node.target
+        operands, parts = node.all_input_nodes, [user for user in node.users if _takes_result(user)]
+
+        def run(*values: Any) -> list[Any]:
+            given = dict(zip(operands, values, strict=True))
+            out = target(*fx.node.map_arg(node.args, given.__getitem__))
+            return [*(out[part.args[1]] for part in parts), None if parts else out]
+
+        places = [self._number(each) for each in (*parts, node)]
+        self.steps.append((run, [self.place[each] for each in operands], places, []))
+
     def _find_last_uses(self) -> None:
         """Values are let go after their last use: what autograd does not keep is free for others."""
         kept = {self.place[node] for node in self.output.all_input_nodes}
@@ -140,9 +155,9 @@ class Pieces:
 
 
 def _takes_result(node: fx.Node) -> bool:
-    """The node names one output of a branch."""
+    """The node names one output of a branch or a seam."""
     owner = node.args[0] if node.target is operator.getitem else None
-    return isinstance(owner, fx.Node) and isinstance(owner.target, Conditional)
+    return isinstance(owner, fx.Node) and isinstance(owner.target, (Conditional, Seam))
 
 
 def _is_unpacked(node: fx.Node) -> bool:

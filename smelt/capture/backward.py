@@ -15,10 +15,10 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture.breaks import Break, user_raise
-from smelt.capture.gradient_hooks import call_hooks, call_late_hooks, has_hooks, in_order
+from smelt.capture.gradient_hooks import call_hooks, call_late_hooks, has_hooks, in_order, registered
 from smelt.capture.registry import special
-from smelt.graph.conditional import conditionals
 from smelt.graph.gradients import gradients
+from smelt.graph.seams import cuts, why_cut
 from smelt.graph.trace import TraceTensor
 
 Args = tuple[Any, ...]
@@ -94,10 +94,10 @@ def refuse_pieces(vm: Any, call: str) -> None:
     """No derivative is a node of a graph that is cut.
 
     Raises:
-        Break: a branch on a tensor's value is in the graph.
+        Break: a branch on a tensor's value is in the graph, or a hook.
     """
-    if conditionals(vm.tensors.graph):
-        raise Break(f"{call} after a branch on a tensor's value", "the graph is differentiated in pieces")
+    for node in cuts(vm.tensors.graph):
+        raise Break(f"{call} after {why_cut(node)}", "the graph is differentiated in pieces")
 
 
 def _sequence(value: Any) -> list[Any]:
@@ -151,7 +151,7 @@ def begins_here(vm: Any, leaf: TraceTensor, hooks: bool = False) -> None:
         vm.guards.python(_is_leaf, [source])
     if not has_hooks(real):
         vm.guards.together(no_hooks, source)
-    elif not hooks:
+    if not hooks and _hooked(vm, leaf):
         raise Break("torch.autograd.grad with a hook on a tensor", "the hook is called with the gradient")
 
 
@@ -161,7 +161,7 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
 
 def _hooked(vm: Any, leaf: TraceTensor) -> bool:
     real = vm.tensors.real.get(id(leaf))
-    return real is not None and has_hooks(real)
+    return real is not None and has_hooks(real) or bool(registered(vm, leaf))
 
 
 def no_hooks(*tensors: torch.Tensor) -> bool:

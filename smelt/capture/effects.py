@@ -55,6 +55,13 @@ class Deferred:
 
 
 @dataclass(slots=True)
+class Made:
+    """An object that residual code has to make even if nobody holds it, for what making it does."""
+
+    value: Any
+
+
+@dataclass(slots=True)
 class Mirror:
     """The stand-in of an external container; `before` is what it held when it was made."""
 
@@ -82,7 +89,7 @@ class Effects:
     def __init__(self, vm: Any) -> None:
         self.vm = vm
         self.stores: dict[tuple[str, int, str], Store] = {}
-        self.deferred: list[Deferred] = []
+        self.deferred: list[Deferred | Made] = []
         self.mirrors: dict[int, Mirror] = {}
         self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
         self.cleared: list[TraceTensor] = []
@@ -116,6 +123,10 @@ class Effects:
         refuse_unknown((*args, *kwargs.values()))
         self.vm.work += 1
         self.deferred.append(Deferred(fn, args, kwargs))
+
+    def make(self, handle: Any) -> None:
+        """Have residual code make an object, unless it was removed by then."""
+        self.deferred.append(Made(handle))
 
     # -- containers ---------------------------------------------------------------------------------------------------
 

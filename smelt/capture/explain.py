@@ -14,6 +14,7 @@ from smelt.base.stats import stats
 from smelt.capture.breaks import BreakReason
 from smelt.capture.compiled import compile_callable
 from smelt.capture.session import CompileGraph, Session
+from smelt.graph.seams import cuts, why_cut
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Explanation:
         residuals: for each compiled version, the code that took the frame's place.
         result: what the call returned.
         fallback_ops: the operators that run in eager inside the graphs compiled in that call, with how often.
+        cuts: where a graph is compiled in parts, and why.
     """
 
     graph_count: int
@@ -41,11 +43,14 @@ class Explanation:
     residuals: list[str]
     result: Any
     fallback_ops: dict[str, int] = field(default_factory=dict)
+    cuts: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [f"graphs: {self.graph_count}   graph breaks: {self.graph_break_count}   operations: {self.op_count}"]
         if self.fallback_ops:
             lines += ["", "in eager inside the graphs:", *(f"  {n} x {name}" for name, n in self.fallback_ops.items())]
+        if self.cuts:
+            lines += ["", "compiled in parts, with one graph cut at:", *(f"  {cut}" for cut in self.cuts)]
         for number, reason in enumerate(self.break_reasons, 1):
             lines += ["", f"break {number}: {reason}"]
         for number, (guards, residual) in enumerate(zip(self.guards, self.residuals, strict=True), 1):
@@ -87,4 +92,10 @@ def describe(session: Session, result: Any = None) -> Explanation:
         guards=[v.guards.lines() for v in versions],
         residuals=[v.residual.source for v in versions],
         result=result,
+        cuts=list(dict.fromkeys(_told(node) for gm in graphs for node in cuts(gm.graph))),
     )
+
+
+def _told(node: fx.Node) -> str:
+    at = node.meta.get("at")
+    return why_cut(node) if at is None else f"{why_cut(node)} ({at})"

@@ -49,7 +49,19 @@ def call_late_hooks(vm: Any, leaf: TraceTensor) -> None:
 
 def _hooks(vm: Any, leaf: TraceTensor, table: str) -> list[Any]:
     held = vm.load_attr(leaf, table)
-    return [] if held is None else list(vm.effects.mirror(held).values())
+    found = [] if held is None else list(vm.effects.mirror(held).values())
+    return found + [each.hook for each in registered(vm, leaf) if each.name == _REGISTERING[table]]
+
+
+_REGISTERING = {
+    "_backward_hooks": "register_hook",
+    "_post_accumulate_grad_hooks": "register_post_accumulate_grad_hook",
+}
+
+
+def registered(vm: Any, tensor: TraceTensor) -> list[Any]:
+    """The hooks that the program itself has registered on a tensor."""
+    return [each for each in vm.hooks.get(id(tensor), ()) if not each.removed]
 
 
 def in_order(roots: Sequence[torch.Tensor], leaves: Sequence[TraceTensor]) -> list[TraceTensor]:

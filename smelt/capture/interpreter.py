@@ -54,6 +54,7 @@ class Interpreter:
         outer_error: what the caller of the captured frame is handling.
         branches: branches on tensors' values may become nodes, see `conditionals`; `decided` holds the conditions of
             those that the program is in, `branching` their places, `refused` those that do not work.
+        hooks: those that the program registers, by identity of the tensor; see `tensor_hooks`.
         undecided: there is an `Undecided` somewhere.
     """
 
@@ -85,6 +86,7 @@ class Interpreter:
         self.branches = True
         self.undecided = False
         self.step_counts = StepCounts(self)
+        self.hooks: dict[int, list[Any]] = {}
         self.defaults: dict[int, tuple[Any, Any]] = {}
         self._globals: dict[int, Source] = {}
         self._kept: list[Any] = []

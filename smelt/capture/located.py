@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 
 from smelt.capture import _native as native
 from smelt.capture.breaks import At
+from smelt.graph.seams import Seam
 
 Position = tuple[int | None, int | None, int | None, int | None]
 
@@ -104,6 +105,8 @@ def repeatable(gm: fx.GraphModule) -> bool:
     """Only operations of PyTorch itself: others might do more than compute."""
     for node in gm.graph.nodes:
         target: Any = node.target
+        if isinstance(target, Seam):
+            return False
         if isinstance(target, OpOverload) and target.namespace not in ("aten", "prims"):
             return False
         module = getattr(target, "__module__", None) or "torch"

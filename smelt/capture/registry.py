@@ -83,6 +83,10 @@ def made_by(code: CodeType | None) -> Callable[[F], F]:
     return register
 
 
+TENSOR_METHODS: dict[str, Callable[..., Any]] = {}
+"""name of a method -> (vm, tensor, ...) -> result, for methods of tensors that are no operators."""
+
+
 CONSTANTS: dict[int, Any] = {}
 """id of a function -> what any call of it gives while capturing."""
 

@@ -30,7 +30,7 @@ from torch import fx, nn
 from smelt.capture import _native as native
 from smelt.capture.breaks import At, Break
 from smelt.capture.context_variables import refuse_settings
-from smelt.capture.effects import DELETED, Mirror, Store, items_of
+from smelt.capture.effects import DELETED, Made, Mirror, Store, items_of
 from smelt.capture.frames import Frame
 from smelt.capture.liveness import live_slots
 from smelt.capture.located import expect_failure, explain_error, repeatable, with_place
@@ -188,6 +188,10 @@ class Writer:
         """Everything the frame did to the outside, in order."""
         effects = self.vm.effects
         for call in effects.deferred:
+            if isinstance(call, Made):
+                if not call.value.removed:
+                    self.value(call.value)
+                continue
             args = [self.value(a) for a in call.args] + [f"{k}={self.value(v)}" for k, v in call.kwargs.items()]
             self.lines.append(f"{self.value(call.fn)}({', '.join(args)})")
         for store in effects.stores.values():

@@ -50,6 +50,7 @@ from smelt.capture import (
     policy,
     sources,
     substitutes,
+    tensor_hooks,
     tensor_of,
     transforms,
 )
@@ -65,7 +66,7 @@ from smelt.capture.reads import ended
 from smelt.capture.residual import Residual, Writer
 from smelt.capture.speculation import PATIENCE
 from smelt.capture.stance import current as current_stance
-from smelt.graph.conditional import conditionals
+from smelt.graph.seams import cuts
 from smelt.shapes.real import Real
 from smelt.shapes.unbacked import Unsettled
 
@@ -91,6 +92,7 @@ _REGISTERED = (
     objects,
     optimizers,
     substitutes,
+    tensor_hooks,
     tensor_of,
     transforms,
 )  # they fill the tables of the registry
@@ -405,8 +407,8 @@ class Session:
         log("graphs", lambda: f"{place.name}, {residual.ops} operations, {len(guards.checks)} guards")
         started = time.perf_counter()
         assert residual.gm is not None
-        if vm.tensors.reads.found and conditionals(residual.gm.graph):  # pieces are compiled when nobody can go back
-            self._without_reads(vm, Unsupported("numbers that tensors tell, beside branches on tensors' values"))
+        if vm.tensors.reads.found and cuts(residual.gm.graph):  # pieces are compiled when nobody can go back
+            self._without_reads(vm, Unsupported("numbers that tensors tell, in a graph that is cut"))
         try:
             graph = self.compile_graph(residual.gm, [i.tensor for i in residual.inputs], report, self.options)
             count("graphs")

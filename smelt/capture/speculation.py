@@ -25,6 +25,7 @@ from smelt.capture.graph_module import CapturedGraph
 from smelt.graph.conditional import Conditional
 from smelt.graph.known import known_value
 from smelt.graph.meta import TensorMeta
+from smelt.graph.seams import Seam
 from smelt.graph.trace import TraceTensor
 
 PATIENCE = 3
@@ -176,7 +177,7 @@ class Speculation:
                 self._check_input(each)
                 if writers:
                     raise Refused
-            elif each.op not in ("call_function", "call_method") or isinstance(each.target, Conditional):
+            elif each.op not in ("call_function", "call_method") or isinstance(each.target, (Conditional, Seam)):
                 raise Refused
             else:
                 waiting.extend(writers)

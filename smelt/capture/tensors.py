@@ -31,8 +31,10 @@ from smelt.graph.answers import DataDependent
 from smelt.graph.conditional import Conditional
 from smelt.graph.meta import extent, may_overlap, meta_of
 from smelt.graph.modes import MODE_CHANGES
+from smelt.graph.module_hooks import Around
 from smelt.graph.refusals import is_refusal
 from smelt.graph.schema import op_info
+from smelt.graph.seams import Edge, Seam
 from smelt.graph.sized_calls import for_stand_ins
 from smelt.graph.symint import SYMBOLIC, as_real, from_torch, to_torch
 from smelt.graph.trace import TraceMode, TraceTensor, computed_before, trace_like
@@ -41,7 +43,7 @@ from smelt.shapes.assumptions import Assumed
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, Symbol
 
-TRACED: frozenset[type] = frozenset({TraceTensor, Pullback})
+TRACED: frozenset[type] = frozenset({TraceTensor, Pullback, Around})
 """Types of values that nodes make: tensors, and what else a graph hands from one node to the next."""
 
 READABLE = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -147,6 +149,14 @@ class Tensors:
         self.inputs.append(Input(value, source, node))
         self.number_node.given(size, node)
         return to_torch(size)
+
+    def given(self, value: Any, source: Source) -> fx.Node:
+        """Another object from outside as an input, for a node that runs as it is."""
+        known = next((each.node for each in self.inputs if each.tensor is value), None)
+        if known is None:
+            known = self._placeholder(source, None)
+            self.inputs.append(Input(value, source, known))
+        return known
 
     def _placeholder(self, source: Source, val: Any) -> fx.Node:
         name = _NOT_NAME.sub("_", source.text).strip("_")[-_LONGEST:].lstrip("_0123456789") or "input"
@@ -459,6 +469,7 @@ class Tensors:
         ambient.close(self.graph)
         result = self.graph.output(tuple(self.nodes[id(t)] for t in outputs))
         result.meta["val"] = tuple(meta_of(t) for t in outputs)
+        self._drop_edges(result)
         self._prune()
         ops = sum(map(_computes, self.graph.nodes))
         if not ops:
@@ -489,13 +500,20 @@ class Tensors:
         """Whether the graph writes to memory that existed before it."""
         return any(id(tensor.place.storage) in self.writers for tensor in self.traced.values())
 
+    def _drop_edges(self, output: fx.Node) -> None:
+        """A tensor that only the caller reads is the caller's without a cut."""
+        for node in [node for node in self.graph.nodes if isinstance(node.target, Edge)]:
+            tensor: Any = node.args[0]
+            if all(user is output or isinstance(user.target, Edge) for user in tensor.users):
+                self.graph.erase_node(node)
+
     def _prune(self) -> None:
         """Drop what nobody uses, and mode regions that hold nothing. Random numbers are drawn all the same."""
         gone: set[fx.Node] = set()
         for node in reversed(list(self.graph.nodes)):
             if node in gone or node.op in ("placeholder", "output") or node.users or node in self.mutated:
                 continue
-            if node in self.drawing or node in self.checks:
+            if node in self.drawing or node in self.checks or isinstance(node.target, Seam):
                 continue
             doomed = [node]
             if node.target in MODE_CHANGES:

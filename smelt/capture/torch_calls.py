@@ -14,7 +14,7 @@ from smelt.capture import _native as native
 from smelt.capture import sources
 from smelt.capture.backward import tensor_backward
 from smelt.capture.breaks import Break, user
-from smelt.capture.registry import ATTR, CALL, constant, special
+from smelt.capture.registry import ATTR, CALL, TENSOR_METHODS, constant, special
 from smelt.graph.trace import TraceTensor
 
 METADATA = frozenset(
@@ -26,8 +26,6 @@ METADATA = frozenset(
 
 VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 """Tensor attributes that are tensors computed from the tensor."""
-
-HOOKS = frozenset({"register_hook", "register_post_accumulate_grad_hook", "retain_grad"})
 
 TENSOR_TYPES = tuple(cls for cls in torch.Tensor.__mro__ if cls is not object)
 
@@ -123,8 +121,8 @@ def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
     if name == "backward":
         tensor_backward(vm, args, kwargs)
         return None
-    if name in HOOKS:
-        raise Break(f"tensor.{name}()", "the graph holds the forward computation only")
+    if name in TENSOR_METHODS:
+        return TENSOR_METHODS[name](vm, *args, **kwargs)
     if name == "requires_grad_" and args[0].requires_grad != _wanted(*args[1:], **kwargs):
         if vm.source_of(args[0]) is not None or args[0].requires_grad:
             raise Break(

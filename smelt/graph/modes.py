@@ -56,7 +56,12 @@ def exit_attention_kernels(previous: tuple[bool, ...]) -> None:
     torch_c.set_attention_kernels(previous)
 
 
-MODE_CHANGES = frozenset(
-    {enter_grad_mode, exit_grad_mode, enter_autocast, exit_autocast, enter_attention_kernels, exit_attention_kernels}
-)
+EXITS = {
+    enter_grad_mode: exit_grad_mode,
+    enter_autocast: exit_autocast,
+    enter_attention_kernels: exit_attention_kernels,
+}
+"""What leaves the region that each of them enters."""
+
+MODE_CHANGES = frozenset({*EXITS, *EXITS.values()})
 """Node targets that change the thread's state and make no tensor."""

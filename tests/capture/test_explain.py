@@ -58,3 +58,14 @@ def test_operators_that_run_in_eager_are_listed():
     assert found.fallback_ops == {"smelt_test_explain.twice.default": 1}
     assert "1 x smelt_test_explain.twice.default" in str(found)
     assert smelt.stats()["fallback_ops"] == 1
+
+
+def test_cuts_are_told_with_their_line():
+    def fn(x):
+        h = x * 2
+        h.register_hook(lambda grad: grad)
+        return h.sin()
+
+    found = explain(fn, eager_graph)(X.clone().requires_grad_())
+    (cut,) = found.cuts
+    assert found.graph_break_count == 0 and "a hook" in cut and "test_explain.py:" in cut and cut in str(found)

@@ -1,0 +1,47 @@
+"""Where a graph may be cut for the sake of hooks, and the node that cuts it behind a tensor."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.capture.breaks import Break
+from smelt.capture.tensors import Tensors
+from smelt.graph.gradients import gradients
+from smelt.graph.seams import Edge, Seam
+
+
+def refuse_inside(vm: Any, what: str) -> None:
+    """A graph is cut between its own nodes only.
+
+    Raises:
+        Break: the program is in a checkpoint, a transform or a branch, or it has computed gradients.
+    """
+    tensors = vm.tensors
+    if type(tensors) is not Tensors or tensors.region is not None or vm.branching:
+        raise Break(f"{what} inside checkpoint, a transform or a branch", "a graph is not cut in there")
+    if any(node.target in _DERIVATIVES for node in tensors.graph.nodes):
+        raise Break(f"{what} after gradients were computed", "a graph with its own gradients stays whole")
+
+
+_DERIVATIVES = frozenset({torch.autograd.grad, gradients})
+
+
+def cut_after(vm: Any, made: set[fx.Node], node: fx.Node) -> None:
+    """Cut the graph behind the last of the nodes that `made` a tensor, which `node` stands for."""
+    graph = vm.tensors.graph
+    last = next(each for each in reversed(graph.nodes) if each in made)
+    while last.next.target is operator.getitem and (last.next.args[0] in (last, *last.args)):
+        last = last.next  # the parts of a result stay together
+    after = last.next
+    while isinstance(after.target, Seam):
+        if isinstance(after.target, Edge) and after.args[0] is node:
+            return
+        after = after.next
+    with graph.inserting_after(last):
+        edge = graph.call_function(Edge(), (node,))
+    edge.meta["val"] = None
+    edge.meta["at"] = vm.where()
