@@ -23,6 +23,9 @@ OPTIMIZERS = {
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
     "adamax": lambda p: torch.optim.Adamax(p, lr=0.01),
     "adadelta": lambda p: torch.optim.Adadelta(p),
+    "radam": lambda p: torch.optim.RAdam(p, lr=0.01),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.01, weight_decay=0.01),
+    "nadamw": lambda p: torch.optim.NAdam(p, lr=0.01, weight_decay=0.01, decoupled_weight_decay=True, foreach=False),
     "single": lambda p: torch.optim.AdamW(p, lr=0.01, foreach=False),
     "lion": lambda p: Lion(p),
 }

@@ -23,12 +23,16 @@ class Break(BaseException):
         why: why it ends the graph.
         hint: what the user may write instead.
         silent: the consequence of an earlier break (a loop that goes on), not one of its own.
+
+    Attributes:
+        because: guards (source, kind, operand) that hold as long as its reason does.
     """
 
     def __init__(self, title: str, why: str = "", hint: str = "", silent: bool = False) -> None:
         super().__init__(title)
         self.title, self.why, self.hint, self.silent = title, why, hint, silent
         self.at: At | None = None
+        self.because: list[tuple[Any, int, Any]] = []
 
 
 class Restart(BaseException):

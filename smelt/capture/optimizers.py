@@ -14,11 +14,14 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import torch
+from torch import fx
 from torch.optim import optimizer as torch_optimizer
 
 from smelt.capture import calls
 from smelt.capture.registry import CALL, made_by, special
+from smelt.graph.symint import to_torch
 from smelt.graph.trace import TraceTensor
+from smelt.shapes.real import Real
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -170,22 +173,44 @@ def stack_if_compiling(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 _ADDS = (operator.iadd, "add_", torch._foreach_add_)
+_MULTIPLIES = (operator.imul, "mul_", torch._foreach_mul_)
 
 
 def _count(vm: Any, step: TraceTensor) -> Any:
-    """The value of an input on the CPU that the graph has only added constants to; None for any other tensor."""
+    """The value of an input on the CPU that the graph has only added whole numbers to, or multiplied with numbers.
+
+    None for any other tensor.
+    """
     real, source = vm.tensors.real.get(id(step)), vm.sources.get(id(step))
     if real is None or source is None or real.numel() != 1 or real.device.type != "cpu" or real.requires_grad:
         return None
-    added, own = 0, vm.tensors.nodes[id(step)]
-    for node in vm.tensors.writers.get(id(step.place.storage), ()):
-        written, *rest = node.args
-        if node.target not in _ADDS or node.kwargs or len(rest) != 1 or type(rest[0]) is not int:
+    own = vm.tensors.nodes[id(step)]
+    writers = vm.tensors.writers.get(id(step.place.storage), ())
+    changes = [change for node in writers if (change := _change(node, own)) is not None]
+    if len(changes) < len(writers) or not real.dtype.is_floating_point:
+        return None
+    value = vm.step_counts(real, source)
+    for compute, number in changes:
+        value = compute(value, number)
+    return value
+
+
+def _change(node: fx.Node, own: fx.Node) -> tuple[Any, Any] | None:
+    """What a node that writes to a count does to it; None: something else than to add or multiply a number."""
+    if node.kwargs or len(node.args) != 2:
+        return None
+    written, number = node.args
+    if isinstance(written, list):
+        if written.count(own) != 1:
             return None
-        if written is not own and not (isinstance(written, list) and written.count(own) == 1):
-            return None
-        added += rest[0]
-    return vm.step_counts(real, source) + added if real.dtype.is_floating_point else None
+        number = number[written.index(own)] if isinstance(number, list) else number
+    elif written is not own:
+        return None
+    if node.target in _ADDS:
+        return (operator.add, number) if type(number) is int else None
+    if isinstance(number, fx.Node) and isinstance(number.meta.get("val"), Real):
+        number = to_torch(number.meta["val"])
+    return (operator.mul, number) if node.target in _MULTIPLIES and type(number) in (float, torch.SymFloat) else None
 
 
 @special(torch_optimizer._default_to_fused_or_foreach)

@@ -43,6 +43,7 @@ from smelt.capture import (
     exceptions,
     flags,
     functions,
+    grad_scaler,
     marks,
     modules,
     objects,
@@ -88,6 +89,7 @@ _REGISTERED = (
     exceptions,
     flags,
     functions,
+    grad_scaler,
     modules,
     objects,
     optimizers,
@@ -314,6 +316,8 @@ class Session:
                 if stop is None or cause is None:
                     return vm, frame, stop
                 cause.at = cause.at or frame.at
+                for check in cause.because:
+                    vm.guards.check(*check)
                 return vm, frame, cause
             except (Restart, UserError, Break, Exception) as error:
                 unsettled = vm.sizes.owner.unsettled

@@ -123,7 +123,7 @@ def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
         return None
     if name in TENSOR_METHODS:
         return TENSOR_METHODS[name](vm, *args, **kwargs)
-    if name == "requires_grad_" and args[0].requires_grad != _wanted(*args[1:], **kwargs):
+    if name == "requires_grad_" and _asks(vm, args[0], _wanted(*args[1:], **kwargs)):
         if vm.source_of(args[0]) is not None or args[0].requires_grad:
             raise Break(
                 f"tensor.{name}()",
@@ -186,6 +186,22 @@ _RESHAPING = frozenset(
 
 def _wanted(requires_grad: bool = True) -> bool:
     return requires_grad
+
+
+def _asks(vm: Any, tensor: TraceTensor, wanted: bool) -> bool:
+    """Whether `requires_grad_(wanted)` changes something."""
+    real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
+    if tensor.requires_grad != wanted or not wanted or real is None or isinstance(real, torch.nn.Parameter):
+        return bool(tensor.requires_grad != wanted)
+    if not _requires_grad_itself(real):
+        return True
+    vm.guards.python(_requires_grad_itself, [source])
+    return False
+
+
+def _requires_grad_itself(tensor: torch.Tensor) -> bool:
+    """A view without a history says that it requires gradients when its base does, but gets none unless asked to."""
+    return tensor.grad_fn is not None or not tensor._is_view()
 
 
 def _needs_values(vm: Any, tensor: TraceTensor) -> Any:

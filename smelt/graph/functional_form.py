@@ -35,6 +35,8 @@ def flat_form(op: OpOverload, counts: tuple[int | None, ...]) -> OpOverload:
 
     Args:
         counts: for each result the length of the list that it is, None for a tensor.
+
+    A decomposition of `op` serves the form (`base_of`): it gives the results in one row.
     """
     name = "flat_" + "_".join("t" if n is None else str(n) for n in counts)
     total = sum(1 if n is None else n for n in counts)
@@ -43,7 +45,9 @@ def flat_form(op: OpOverload, counts: tuple[int | None, ...]) -> OpOverload:
         values = tuple(flattened(op(*args, **kwargs)))
         return values[0] if total == 1 else values
 
-    return _register(op, name, ["Tensor"] * total, run)
+    form = _register(op, name, ["Tensor"] * total, run)
+    _bases[form] = op
+    return form
 
 
 def checked_form(op: OpOverload, place: int, api_name: str, is_matrix: bool) -> OpOverload:
@@ -82,7 +86,7 @@ def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
 
 
 def base_of(form: Any) -> Any:
-    """The operator that a `number_form` stands for; any other target unchanged."""
+    """The operator that a `number_form` or `flat_form` stands for; any other target unchanged."""
     return _bases.get(form, form)
 
 

@@ -306,3 +306,25 @@ def test_a_mask_without_dimensions_selects():
 def test_tensor_split_at_places_in_a_tensor():
     fn = smelt.compile(lambda x: torch.tensor_split(x, torch.tensor([1, 2]), 1), fullgraph=True)
     assert [tuple(part.shape) for part in fn(X)] == [(2, 1), (2, 1), (2, 1)]
+
+
+def test_a_view_that_asks_for_gradients_after_its_base():
+    """It says that it requires them already, since its base does; eager gives it none unless it asks."""
+
+    def run(compile):
+        def fn(a, b):
+            b.requires_grad_()
+            a.requires_grad_()
+            return (a * 2).sum() + (b * 3).sum()
+
+        fn, found = compile(fn), []
+        apart = [torch.ones(1, requires_grad=True), torch.ones(4, requires_grad=True)]
+        shared = torch.ones(4)
+        for a, b in (apart, (shared[:1], shared)):
+            fn(a, b).backward()
+            found += [a.grad, b.grad]
+        return found
+
+    want = run(lambda f: f)
+    for backend in ("eager", "aot_eager"):
+        torch.testing.assert_close(run(lambda f, backend=backend: smelt.compile(f, backend=backend)), want)

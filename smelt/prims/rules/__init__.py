@@ -13,6 +13,7 @@ from smelt.prims.rules import (
     kernels,
     lists,
     loss,
+    loss_scaling,
     masking,
     normalization,
     pooling,
@@ -50,5 +51,6 @@ FAMILIES = (
     sliding,
     vectors,
     lists,
+    loss_scaling,
 )
 """The modules whose import fills the registry."""

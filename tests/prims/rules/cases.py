@@ -472,6 +472,12 @@ def lists() -> Table:
     table |= same("_foreach_addcmul.Scalar _foreach_addcdiv.Scalar", call(xs, ys, ys, 0.5))
     table |= same("_foreach_addcmul.ScalarList _foreach_addcdiv.ScalarList", call(xs, ys, ys, [0.5, 2.0]))
     table |= same("_foreach_lerp.Scalar", call(xs, ys, 0.3)) | same("_foreach_lerp.List", call(xs, ys, ys))
+    table["_amp_update_scale.default"] = [
+        call(torch.tensor(scale), torch.tensor(row, dtype=torch.int32), torch.tensor(found), 2.0, 0.5, 3)
+        for scale in (8.0, 3e38)
+        for row in (1, 2, 3)
+        for found in (0.0, 1.0)
+    ]
     return table | same("_foreach_copy", call(xs, ys)) | same("_foreach_norm.Scalar", call(xs), call(xs, 1))
 
 

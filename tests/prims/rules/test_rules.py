@@ -12,11 +12,12 @@ from torch.utils._pytree import tree_map
 
 import smelt
 from smelt.base.options import Options
+from smelt.graph.functional_form import flat_form
 from smelt.graph.meta import meta_of
 from smelt.prims.decompose import decompose, fallbacks
 from smelt.prims.ops import PRIMS
 from smelt.prims.registry import DECOMPOSITIONS
-from tests.prims.aten_check import aten_graph, hold
+from tests.prims.aten_check import aten_graph, check, hold
 from tests.prims.kernel_calls import kernel_calls
 from tests.prims.rules.cases import Call, all_cases
 
@@ -60,10 +61,24 @@ def lowered(case: Call) -> Call:
 
 
 def test_every_decomposition_has_a_case():
-    assert set(TARGETS) == set(CASES) | STRIDED
+    assert set(TARGETS) == set(CASES) | STRIDED | LISTED
 
 
 STRIDED = {"as_strided.default", "as_strided_copy.default"}
+LISTED = {"_amp_foreach_non_finite_check_and_unscale.default"}
+"""They return lists beside tensors: a graph holds their flat form."""
+
+
+@pytest.mark.parametrize("spoilt", [None, torch.inf, -torch.inf, torch.nan])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_that_are_not_finite(dtype: torch.dtype, spoilt: float | None):
+    (name,) = LISTED
+    gradients = [torch.randn(3, 4).to(dtype), torch.randn(()).to(dtype), torch.empty(0, 2).to(dtype)]
+    if spoilt is not None:
+        gradients[0][1, 2] = spoilt
+    for found in (0.0, 1.0):
+        call = (gradients, torch.tensor(found), torch.tensor(0.125))
+        check(flat_form(TARGETS[name], (3, None)), *call)
 
 
 @pytest.mark.parametrize("turn", [(0, 1, 2), (2, 0, 1)])
@@ -91,7 +106,7 @@ def test_as_strided(name: str, turn: tuple[int, ...], sizes: list[int], strides:
     assert fallbacks(decompose(gm))
 
 
-@pytest.mark.parametrize("name", sorted(set(TARGETS) - STRIDED))
+@pytest.mark.parametrize("name", sorted(set(TARGETS) - STRIDED - LISTED))
 def test_float32_and_integers(name: str):
     for case in CASES[name]:
         run(TARGETS[name], case)
@@ -100,7 +115,7 @@ def test_float32_and_integers(name: str):
 HALF_DECLINED = {"addbmm.default"}
 
 
-@pytest.mark.parametrize("name", sorted(set(TARGETS) - STRIDED - HALF_DECLINED))
+@pytest.mark.parametrize("name", sorted(set(TARGETS) - STRIDED - LISTED - HALF_DECLINED))
 def test_bfloat16(name: str):
     for case in map(lowered, CASES[name]):
         try:
