@@ -150,3 +150,9 @@ def set_attention_kernels(allowed: tuple[bool, ...]) -> None:
 def local_dispatch_keys() -> tuple[int, int]:
     """The dispatch keys that this thread includes and excludes, as raw 64-bit representations."""
     return torch._C._dispatch_tls_local_include_set().raw_repr(), torch._C._dispatch_tls_local_exclude_set().raw_repr()
+
+
+def is_plain_view(view: torch.Tensor) -> bool:
+    """Whether a view was made with gradients on, by an operation that gives no other views along with it."""
+    plain: bool = torch._C._autograd._get_creation_meta(view) == torch._C._autograd.CreationMeta.DEFAULT
+    return plain

@@ -119,11 +119,13 @@ def plain_numbers(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Arguments to try a failed call with again: it may only be that symbolic numbers cannot do all that others can.
 
     Raises:
+        Unsettled: one of them only values tell.
         SymbolicNumber: the call may have changed one of its arguments before it failed.
     """
+    plain = pinned(args)
     if any(isinstance(arg, _CHANGING) for arg in args):
         raise SymbolicNumber("a symbolic number met C code that cannot take it")
-    return pinned(args)
+    return plain
 
 
 _CHANGING = (list, dict, set, collections.deque)

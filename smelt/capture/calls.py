@@ -314,7 +314,8 @@ def _call_bound(vm: Any, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any
     if type(owner) is TraceTensor:
         return call_tensor_method(vm, fn.__name__, (owner, *args), kwargs)
     if isinstance(owner, type):
-        raw = next((vars(b)[fn.__name__] for b in owner.__mro__ if fn.__name__ in vars(b)), None)
+        classes = inspect.getmro(type(owner) if type(fn) is types.MethodWrapperType else owner)
+        raw = next((vars(b)[fn.__name__] for b in classes if fn.__name__ in vars(b)), None)
         meaning = SPECIAL.get(id(raw))
         if meaning is not None:
             return meaning(vm, (owner, *args) if type(raw) is types.ClassMethodDescriptorType else args, kwargs)
@@ -357,6 +358,8 @@ def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     else:
         args = tuple(map(plain, args))
     kwargs = {k: plain(v) for k, v in kwargs.items()} if kwargs else kwargs
+    if _consumes(fn):
+        vm.effects.refuse_iterators(args)
     if not _holds(fn):
         vm.effects.refuse_opaque(fn, args)
         vm.effects.refuse_opaque(fn, kwargs.values())
@@ -395,6 +398,12 @@ def _holds(fn: Any) -> bool:
         return True
     owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
     return fn in _HOLDING or owner in _HOLDING_OWNERS or isinstance(fn, type) and issubclass(fn, _HOLDING_OWNERS[2:])
+
+
+def _consumes(fn: Any) -> bool:
+    """Methods of containers that may iterate what they are given."""
+    owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
+    return owner in _HOLDING_OWNERS[3:] and fn.__name__ not in _KEEPING
 
 
 def callback(vm: Any, value: Any) -> Any:

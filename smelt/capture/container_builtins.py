@@ -36,6 +36,7 @@ def _iterable(vm: Any, value: Any, plain: Any = None) -> Any:
     if python_method(vm, value, "__iter__") is None and not (
         python_method(vm, value, "__getitem__") and hasattr(type(value), "__len__")
     ):
+        vm.effects.refuse_iterators((value,))
         return plain(value)
     return containers.iterate(vm, value)
 

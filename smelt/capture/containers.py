@@ -148,6 +148,7 @@ def store_item(vm: Any, obj: Any, key: Any, value: Any) -> None:
     target = writable(vm, obj)
     if type(key) is slice:
         value = vm.effects.plain(value) if isinstance(value, CONTAINERS) else iterate(vm, value)
+        vm.effects.refuse_iterators((value,))
     if isinstance(target, dict) and type(key) in LEAVES and target is not obj and _is_globals(obj):
         raise Break("a global variable is written through globals()")
     vm.native(operator.setitem, target, vm.effects.plain(key), value)
@@ -260,7 +261,7 @@ def advance_or_raise(vm: Any, iterator: Any, *default: Any) -> Any:
     method = None if kind is TracedGenerator else python_method(vm, iterator, "__next__")
     if method is None or kind is SequenceIterator:
         if id(iterator) in vm.sources:
-            raise Break("an iterator from outside", "its position cannot be guarded", silent=True)
+            vm.effects.refuse_iterators((iterator,))
         if kind is not _LIST_ITERATOR and kind is not _TUPLE_ITERATOR and kind is not _RANGE_ITERATOR:
             vm.work += 1
             try:

@@ -94,6 +94,7 @@ class Effects:
         self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
         self.cleared: list[TraceTensor] = []
         self.class_writes: set[str] = set()  # names that were written on any class
+        self.tables: set[int] = set()  # dictionaries of buffers, some of which were assigned as attributes
         self._keys: dict[tuple[int, Any], Any] = {}
 
     # -- single locations -------------------------------------------------------------------------------------------
@@ -142,6 +143,8 @@ class Effects:
         before = tuple(copy) if isinstance(copy, (tuple, frozenset)) else _shallow(copy)
         if source.kind == native.INSTANCE_DICT and isinstance(value, dict):
             self._take_over_attributes(value, copy)
+        elif isinstance(value, dict) and isinstance(source.key, str) and source.key in sources.MEMBERS:
+            self._take_over_members(value, copy)
         mirror = Mirror(value, copy, before)
         if id(value) in self.appended:
             copy.extend(self.appended.pop(id(value))[1])
@@ -165,6 +168,22 @@ class Effects:
         for key in [key for key in self.vm.reads if key[0] in owners]:
             del self.vm.reads[key]
 
+    def _take_over_members(self, held: dict[str, Any], copy: dict[str, Any]) -> None:
+        """The same for a module's table of buffers: from now on the mirror says what they are."""
+        for place, store in list(self.stores.items()):
+            target = store.target
+            if store.kind == "attr" and isinstance(target, torch.nn.Module) and _has_table(target, held):
+                if store.name in held and store.value is DELETED:
+                    copy.pop(store.name, None)
+                elif store.name in held:
+                    copy[store.name] = store.value
+                else:
+                    continue
+                del self.stores[place]
+        owners = {id(v) for v in self.vm.externals() if isinstance(v, torch.nn.Module) and _has_table(v, held)}
+        for key in [key for key in self.vm.reads if key[0] in owners and key[1] in held]:
+            del self.vm.reads[key]
+
     def append(self, held: list[Any], value: Any) -> None:
         """`held.append(value)`; a list from outside that is only appended to is not looked at."""
         self.vm.work += 1
@@ -175,7 +194,7 @@ class Effects:
 
     def untouched(self, held: Any) -> bool:
         """Nothing was written to this external container, nor was it taken whole: single items can be read."""
-        return id(held) not in self.mirrors and id(held) not in self.appended
+        return not (id(held) in self.mirrors or id(held) in self.appended or id(held) in self.tables)
 
     def original(self, value: Any) -> Any:
         """The external container that a mirror stands for; anything else unchanged."""
@@ -267,6 +286,16 @@ class Effects:
                     name = getattr(fn, "__name__", repr(fn))
                     raise Break(f"{name}() of a {type(value).__name__}", "C code looks into an object from outside")
 
+    def refuse_iterators(self, values: Iterable[Any]) -> None:
+        """An iterator from outside is used up by whoever iterates it: that is done once, when the program runs.
+
+        Raises:
+            Break: one of the values is such an iterator.
+        """
+        for value in values:
+            if id(value) in self.vm.sources and hasattr(type(value), "__next__"):
+                raise Break("an iterator from outside", "its position cannot be guarded", silent=True)
+
     def plain(self, value: Any) -> Any:
         """The same value with mirrors in place of external containers, at any depth of lists, tuples and dicts."""
         kind = type(value)
@@ -284,6 +313,10 @@ class Effects:
             pairs = {k: self.plain(v) for k, v in value.items()}
             return value if all(pairs[k] is value[k] for k in pairs) else pairs
         return value
+
+
+def _has_table(module: torch.nn.Module, held: dict[str, Any]) -> bool:
+    return any(vars(module).get(table) is held for table in sources.MEMBERS)
 
 
 def items_of(value: dict[Any, Any]) -> list[tuple[Any, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import enum
 import types
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from smelt.capture import calls
 from smelt.capture.attributes import find_in_class
 from smelt.capture.breaks import Break, user
-from smelt.capture.registry import CALL, SPECIAL
+from smelt.capture.registry import CALL, SPECIAL, special
 from smelt.capture.values import LEAVES
 from smelt.graph.trace import TraceTensor
 
@@ -33,6 +34,20 @@ def call_class(vm: Any, cls: type, args: Args, kwargs: Kwargs) -> Any:
     if cls in LEAVES or issubclass(cls, (enum.Enum, BaseException)) and not _python(vm, cls, "__init__"):
         return calls.call_native(vm, cls, args, kwargs)
     return construct(vm, cls, args, kwargs)
+
+
+@special(vars(type)["__call__"])
+def call_type(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`super().__call__(*args)` in a metaclass"""
+    if not args or not isinstance(args[0], type) or args[0] is type:
+        return user(type.__call__, *args, **kwargs)
+    return construct(vm, args[0], args[1:], kwargs)
+
+
+@special(builtins.__build_class__)
+def build_class(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A class statement: C code runs its body."""
+    raise Break("a class is defined", "class bodies are not captured", "define it outside of the function")
 
 
 def construct(vm: Any, cls: type, args: Args, kwargs: Kwargs) -> Any:

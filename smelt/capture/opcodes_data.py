@@ -134,7 +134,7 @@ def build_list(vm: Any, f: Frame, arg: int) -> None:
 
 @opcode("BUILD_SET")
 def build_set(vm: Any, f: Frame, arg: int) -> None:
-    f.stack.append(user(set, take(f, arg)))
+    f.stack.append(user(set, tuple(take(f, arg))))
 
 
 @opcode("BUILD_MAP")

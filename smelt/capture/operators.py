@@ -79,6 +79,7 @@ def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
         out = vm.call(method, (right, left), {})
         if out is not NotImplemented:
             return out
+    vm.effects.refuse_iterators((left, right))  # `items += iterator`
     plain = vm.effects.plain
     return vm.effects.original(vm.native(fn, plain(left), plain(right)))
 

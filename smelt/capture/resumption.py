@@ -337,11 +337,6 @@ def _raise_unbound(r: Resumption, indent: str = "") -> None:
     r.line(f"{indent}raise {r.const(kind, kind.__name__)}({str(error)!r})")
 
 
-@plain("LOAD_BUILD_CLASS")
-def load_build_class(r: Resumption) -> None:
-    r.push(r.const(builtins.__build_class__, "build_class"))
-
-
 @plain("IMPORT_NAME")
 def import_name(r: Resumption) -> None:
     level, names = r.take(2)

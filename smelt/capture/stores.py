@@ -75,14 +75,29 @@ def store_module_attr(vm: Any, module: torch.nn.Module, name: str, value: Any) -
         vm.work += 1
         _store_own_member(module, name, value, kind)
         return
-    if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)) or name in held.get("_parameters", ()):
+    parameters, modules, buffers = (_members(vm, held, table) for table in ("_parameters", "_modules", "_buffers"))
+    if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)) or name in parameters:
         raise Break("a parameter or submodule is replaced", hint="assign parameters outside of the compiled function")
-    if name in held.get("_modules", ()):
+    if name in modules:
         raise Break("a submodule is replaced", hint="assign submodules outside of the compiled function")
-    if name in held.get("_buffers", ()):
-        vm.effects.store("attr", module, name, value)
+    if name in buffers:
+        if value is not None and not issubclass(kind, torch.Tensor):
+            raise Break(f"a buffer is assigned a {kind.__name__}", "eager raises an error")
+        if buffers is held["_buffers"]:
+            vm.effects.store("attr", module, name, value)
+            vm.effects.tables.add(id(buffers))
+        else:
+            vm.work += 1
+            buffers[name] = value
         return
     store_generic(vm, module, name, value)
+
+
+def _members(vm: Any, held: dict[str, Any], table: str) -> dict[str, Any]:
+    """A module's parameters, submodules or buffers, as the program sees them."""
+    members: dict[str, Any] = held.get(table, {})
+    mirror = vm.effects.mirrors.get(id(members))
+    return members if mirror is None else mirror.copy
 
 
 def _store_own_member(module: torch.nn.Module, name: str, value: Any, kind: type) -> None:

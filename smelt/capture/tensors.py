@@ -27,6 +27,7 @@ from smelt.capture.registry import READ
 from smelt.capture.settle import settle
 from smelt.capture.sources import Source
 from smelt.capture.speculation import Speculation
+from smelt.capture.writes import check_write
 from smelt.graph.answers import DataDependent
 from smelt.graph.conditional import Conditional
 from smelt.graph.meta import extent, may_overlap, meta_of
@@ -99,6 +100,7 @@ class Tensors:
         self.drawing: set[fx.Node] = set()
         self.inner: dict[int, int] = {}
         self._shared: set[int] = set()
+        self._owners: dict[int, tuple[torch.Tensor, Source]] = {}
         self.checks: set[fx.Node] = set()
         self.reads = Reads(self)
         self.spent: dict[int, Any] = {}
@@ -139,6 +141,7 @@ class Tensors:
         self.traced[id(value)] = traced
         self.real[id(traced)] = value
         self.vm.sources[id(traced)] = source
+        self._owners[id(traced.place.storage)] = value, source
         self.own(traced, node)
         return traced
 
@@ -299,6 +302,8 @@ class Tensors:
             self.mutated.add(node)
             for tensor in written:
                 self._refuse_shared(tensor)
+                if id(tensor.place.storage) in self._owners:
+                    check_write(self.vm, tensor, *self._owners[id(tensor.place.storage)])
                 self.writers.setdefault(id(tensor.place.storage), []).append(node)
         self._assign(out, node)
         self.reads.place(node, new, out)

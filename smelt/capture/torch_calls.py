@@ -85,6 +85,8 @@ _C_FUNCTION = types.BuiltinFunctionType
 def call_torch(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A C function of torch, or a Python function that stays whole."""
     if isinstance(fn, _C_FUNCTION) and fn in SWITCHES:
+        if any(type(value) is TraceTensor for value in (*args, *kwargs.values())):
+            return vm.tensors.run(fn, args, kwargs)  # it raises
         return vm.ambient.switch(fn, args, kwargs)
     name = getattr(fn, "__name__", "")
     if name.startswith(("set_", "_set_")) and not any(type(a) is TraceTensor for a in args):
@@ -184,12 +186,15 @@ _RESHAPING = frozenset(
 """Methods that change the tensor object rather than its elements."""
 
 
-def _wanted(requires_grad: bool = True) -> bool:
-    return requires_grad
+def _wanted(requires_grad: Any = True, *others: Any, **named: Any) -> bool | None:
+    """What `requires_grad_` is asked for; None where it refuses its arguments."""
+    return requires_grad if type(requires_grad) is bool and not others and not named else None
 
 
-def _asks(vm: Any, tensor: TraceTensor, wanted: bool) -> bool:
-    """Whether `requires_grad_(wanted)` changes something."""
+def _asks(vm: Any, tensor: TraceTensor, wanted: bool | None) -> bool:
+    """Whether `requires_grad_(wanted)` changes something; it refuses None."""
+    if wanted is None:
+        return False
     real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
     if tensor.requires_grad != wanted or not wanted or real is None or isinstance(real, torch.nn.Parameter):
         return bool(tensor.requires_grad != wanted)

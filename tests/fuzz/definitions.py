@@ -105,6 +105,113 @@ class Slotted(Box):
     def bump(self, by=1):
         self.extra = by
         return super().bump(by)""",
+    "Field": """
+class Field:
+    def __set_name__(self, owner, name):
+        self.name = '_' + name
+    def __get__(self, held, owner=None):
+        if held is None:
+            return self
+        held.items.append(1)
+        return held.__dict__.get(self.name, 0)
+    def __set__(self, held, value):
+        print('set', self.name, value)
+        held.__dict__[self.name] = value""",
+    "Tracked": """
+class Tracked(Box):
+    noisy = Field()
+    @functools.cached_property
+    def lazy_area(self):
+        print('computed')
+        return self.n * 3
+    def __setattr__(self, name, value):
+        if name == 'extra':
+            value = [value]
+        super().__setattr__(name, value)
+    def __getattribute__(self, name):
+        if name == 'label':
+            return 'tracked'
+        return super().__getattribute__(name)""",
+    "Proxy": """
+class Proxy:
+    def __init__(self, of):
+        self.__dict__['of'] = of
+    def __getattr__(self, name):
+        return getattr(self.of, name)
+    def __setattr__(self, name, value):
+        setattr(self.of, name, value)
+    def __delattr__(self, name):
+        delattr(self.of, name)
+    def __call__(self, *args):
+        return self.of(*args)
+    def __len__(self):
+        return len(self.of)
+    def __iter__(self):
+        return iter(self.of)
+    def __getitem__(self, key):
+        return self.of[key]""",
+    "Made": """
+class Counting(type):
+    def __call__(cls, *args, **kwargs):
+        cls.count += 1
+        return super().__call__(*args, **kwargs)
+class Made(Box, metaclass=Counting):
+    count = 0
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        Made.registry.append(cls.__name__)""",
+    "Posted": """
+@dataclasses.dataclass
+class Posted(Record):
+    double: int = dataclasses.field(init=False, default=0)
+    start: dataclasses.InitVar[int] = 3
+    def __post_init__(self, start):
+        self.double = self.n * 2 + start
+        self.items.append(self.n)""",
+    "Version": """
+@functools.total_ordering
+class Version:
+    __slots__ = ('of',)
+    def __init__(self, of):
+        self.of = of
+    def __eq__(self, other):
+        return self.of == other.of
+    def __lt__(self, other):
+        return self.of < other.of
+    def __hash__(self):
+        return self.of""",
+    "Flags": """
+class Flags(enum.Flag):
+    A = 1
+    B = 2""",
+    "Deferred": """
+class Deferred:
+    def __init__(self, n):
+        self.n = n
+    def __getattr__(self, name):
+        if name.startswith('_'):
+            raise AttributeError(name)
+        found = self.__dict__[name] = self.n + len(name)
+        return found""",
+    "Rethrow": """
+class Rethrow:
+    def __init__(self, name):
+        self.name = name
+    def __enter__(self):
+        print('in', self.name)
+        return self
+    def __exit__(self, kind, error, trace):
+        if kind is not None:
+            raise Oops(self.name) from error""",
+    "Unenterable": """
+class Unenterable:
+    def __init__(self, n):
+        self.n = n
+    def __enter__(self):
+        if self.n:
+            raise RuntimeError('no', self.n)
+    def __exit__(self, *args):
+        print(args[0])""",
     "Recorder": """
 class Recorder:
     log = []
@@ -158,14 +265,15 @@ def method_user(box, t):
     "recurse": """
 def recurse(t, depth):
     return t if depth <= 0 else recurse(t + 1, depth - 1) * 2""",
-    "doubled": """
+    "logged": """
 def logged(fn):
     @functools.wraps(fn)
     def inner(*args, **kwargs):
         inner.calls += 1
         return fn(*args, **kwargs)
     inner.calls = 0
-    return inner
+    return inner""",
+    "doubled": """
 @logged
 def doubled(t):
     return t * 2""",
@@ -220,6 +328,66 @@ def numbers(t):
 def pairs(t):
     yield t
     yield t * 2""",
+    "generate": """
+def generate(t, n):
+    print('begun')
+    try:
+        for i in range(n):
+            got = yield t * i
+            if got is not None:
+                t = t + got
+        return n
+    except KeyError as error:
+        print('handled', error)
+        yield t
+    finally:
+        print('ended')""",
+    "drive": """
+def drive(coroutine):
+    try:
+        while True:
+            coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+class Once:
+    def __await__(self):
+        yield
+        return 1
+async def later(t):
+    n = await Once()
+    return t + n
+class Later:
+    async def __aenter__(self):
+        print('later')
+        return await Once()
+    async def __aexit__(self, *args):
+        await Once()
+        print('left')
+async def steps(t, n):
+    for i in range(n):
+        await Once()
+        yield t + i""",
+    "first": """
+def first(v, n):
+    return v[:n]""",
+    "positive": """
+def positive(v):
+    return v[v > 0]""",
+    "with_side": """
+def with_side(t, items):
+    items.append(t.dim())
+    t.mul_(2)""",
+    "COUNTED": """
+@logged
+@functools.lru_cache
+def size_of(t):
+    return t.numel()
+def COUNTED(t):
+    return t + size_of(t)""",
+    "NESTED": """
+@smelt.compile(backend='eager')
+def NESTED(t):
+    return t * 2 + t.shape[-1]""",
     "astuple": """
 def astuple(n):
     return n, n + 1""",
@@ -250,7 +418,7 @@ class Layer(nn.Module):
 MODULE = Layer()""",
 }
 
-_ORDER = ("Oops", "Color", "Record", "Point", "Box", "Child", "Slotted")
+_ORDER = ("Oops", "Color", "Record", "Posted", "Point", "Box", "Child", "Slotted", "Field", "Tracked", "Made")
 
 
 def needed(text: str) -> str:

@@ -30,9 +30,14 @@ from .snapshot import ADDRESS, Snapshot, bits
 
 @dataclass
 class Outcome:
-    """What one way of running a program gave: a list of observations for each call."""
+    """What one way of running a program gave: a list of observations for each call.
+
+    Attributes:
+        alive: what the calls were given and gave; it must not die while another call is watched.
+    """
 
     observed: list[dict[str, Any]] = field(default_factory=list)
+    alive: list[Any] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
 
 
@@ -109,13 +114,14 @@ def run(source: str, backend: str | None) -> Outcome:
     smelt.reset()
     target = entry if backend is None else smelt.compile(entry, backend=backend)
     names = set(space)
-    out = Outcome()
+    out = Outcome(alive=[module])
     for args in space["calls"]():
         with _watched() as events:
             seen = _call(target, args)
-        observed = {"result": seen, "arguments": args, "events": events.events}
-        held = {k: v for k, v in space.items() if k in names or not k.startswith("__")}
-        out.observed.append(_observe(observed, held))
+            out.alive.append((seen, args))
+            observed = {"result": seen, "arguments": args, "events": events.events}
+            held = {k: v for k, v in space.items() if k in names or not k.startswith("__")}
+            out.observed.append(_observe(observed, held))  # a generator in a result prints when it is read
     out.stats = {} if backend is None else smelt.stats()
     return out
 

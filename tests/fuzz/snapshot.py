@@ -78,6 +78,9 @@ class Snapshot:
     def _object(self, value: Any, kind: type) -> Iterator[Any]:
         if kind is types.FunctionType:
             yield value.__qualname__
+            if hasattr(value, "_smelt_session"):  # what the compiler keeps at a compiled function is its own affair
+                yield self(value.__wrapped__)
+                return
             yield self(value.__defaults__)
             yield self(value.__kwdefaults__)
             yield self(value.__closure__)
@@ -114,7 +117,7 @@ class Snapshot:
         else:
             yield from self._state(value)
             if not hasattr(value, "__dict__") and type(value).__repr__ is not object.__repr__:
-                yield repr(value)
+                yield ADDRESS.sub("0x", repr(value))
 
     def _iterator(self, value: Any) -> Iterator[Any]:
         for _ in range(_ITERATED):

@@ -3,7 +3,8 @@
 `{T}` stands for an expression of type T, `{T!}` for a variable of it. The types: T tensor that broadcasts with (2, 3),
 I int, F float, B bool, S str, L list of ints, LT list of tensors, D dict of ints, DT dict of tensors, X set, P pair of
 ints, Q deque, DD defaultdict of lists, C Counter, O OrderedDict, N namedtuple Point, R dataclass Record, U object Box,
-M module, FN function of a tensor. `{v}` is a fresh name.
+M module, FN function of a tensor, V vector of floats of any length, G generator of tensors, E class of errors. `{v}` is
+a fresh name.
 """
 
 from __future__ import annotations
@@ -28,6 +29,15 @@ LEAVES = {
     "R": ("Record(1, torch.ones(3))", "Record(2, torch.zeros(3), [1])"),
     "U": ("Box(1)", "Box(2, torch.ones(3))", "Child(3)"),
     "M": ("MODULE",),
+    "V": (
+        "torch.arange(4.0)",
+        "torch.linspace(-1.0, 2.0, 5)",
+        "torch.ones(1)",
+        "torch.zeros(0)",
+        "torch.arange(7.0) - 3",
+    ),
+    "G": ("generate(torch.ones(3), 2)", "(t for t in [torch.ones(3)])"),
+    "E": ("ValueError", "KeyError", "RuntimeError"),
     "FN": ("torch.sin", "(lambda t: t + 1)", "helper", "scaled(2.0)"),
 }
 
@@ -51,6 +61,8 @@ EXPRESSIONS = {
         "torch.add({T}, {T}, alpha={I})", "operator.itemgetter(0)([{T}])", "{T}.add({F}).mul_(2)", "(({T}) == {T}).all()",
         "max({T}.sum(), {T}.sum())" , "broken({T})", "G_BOX.value_or({T})", "Box.make({T}).value_or({T})",
         "Box.twice({T})", "{T!}.data", "torch.randn(2, 3)", "torch.nan_to_num({T})", "{T}.unsqueeze(0).squeeze(0)",
+        "{V}.sum()", "{V}.mean()", "{V}.max()", "{V}[:{I}].sum()", "{V}[{I}]", "next({G!}, {T})", "drive(later({T}))", "sum({G}, {T})",
+        "first({V}, int({V}.sum())).sum()", "(lambda z: z[z > {F}].sum())({V})", "COUNTED({T})", "Proxy({U}).value_or({T})", "NESTED({T})",
     ),
     "I": (
         "{I} + {I}", "{I} - {I}", "{I} * {I}", "{I} % ({I} or 3)", "len({L})", "len({D})", "{L!}[{I} % len({L!})]", "sum({L})",
@@ -62,6 +74,9 @@ EXPRESSIONS = {
         "counter()", "bool({T!}.requires_grad) + {I}", "{T}.numel()", "operator.attrgetter('n')({U})", "G_COUNT",
         "min([{I}, {I}], key=abs)", "Color.RED.value", "int({S!} == 'a')", "getattr({U}, 'missing', {I})", "bisect.bisect([1, 3], {I})",
         "(lambda *a, k={I}: len(a) + k)(*{L})", "{I} ** 2 % 11", "round({F} * 2 % 5)", "tally({I}, step={I})", "len(vars({U}))",
+        "{V}.shape[0]", "len({V})", "{V}.numel() // 2", "int({V}.sum())", "({V} > {F}).sum().item()", "{V}.size(0) % 3", "int(({V} > {F}).sum())",
+        "getattr({U!}, 'noisy', {I})", "getattr({U!}, 'lazy_area', {I})", "Proxy({U}).n", "{C}.total()", "{Q}.count({I})", "len(Flags.A | Flags(2))",
+        "Made.count", "Deferred({I}).value", "(lambda: (yield))().__sizeof__() * 0 + {I}", "{DD!}['z'].__len__()", "len(({V} > {F}).nonzero())",
     ),
     "F": (
         "{F} + {F}", "{F} * {I}", "math.sqrt(abs({F}))", "float({I})", "{I} / 2", "round({F}, 2)", "min({F}, {F})", "{F} / ({F} or 1.0)",
@@ -74,6 +89,7 @@ EXPRESSIONS = {
         "all({L})", "{I} < {I} <= {I}", "{L!} is {L!}", "hasattr({U}, 'extra')", "callable({FN})", "{I} not in {X}", "{P} < {P}",
         "{L} == {L}", "{U} == {U}", "{R} == Record(1, None)", "{S}.startswith({S})", "{T!}.requires_grad", "issubclass(Child, Box)",
         "(({v} := {I}) > 1)", "{X} <= {X}", "bool({T}.sum() > 0)", "torch.is_grad_enabled()", "{D!} is {D!}", "Color.RED is Color(1)",
+        "{V}.shape[0] > {I}", "bool(({V} > 0).any())", "{V}.sum() > {F}", "Version({I}) < Version({I})", "isinstance({U}, Proxy)", "{T!} in {LT!}",
     ),
     "S": (
         "{S} + {S}", "f'''{{ {I} }}-{{ {S} }}'''", "str({I})", "f'''{{ {F}:.2f}}'''", "{S}.upper()", "f'''{{ {I}:>4}}|{{ {B}!r}}'''", "'%d %s' % ({I}, {S})",
@@ -111,9 +127,16 @@ EXPRESSIONS = {
     "C": ("collections.Counter({L})", "collections.Counter({S} + {S})", "{C} + {C}", "{C!}"),
     "O": ("collections.OrderedDict({D})", "collections.OrderedDict(a={I}, z={I})", "{O!}"),
     "N": ("Point({I}, {T})", "{N}._replace(x={I})", "{N!}", "Point(y={T}, x={I})", "Point(*({I}, {T}))", "torch.max({T} + torch.zeros(2, 3), 0) and Point(0, {T})"),
-    "R": ("Record({I}, {T})", "Record(n={I}, t={T}, items={L})", "{R!}", "dataclasses.replace({R}, n={I})"),
-    "U": ("Box({I})", "Box({I}, {T})", "Child({I})", "{U!}", "({U} if {B} else {U})", "Box.make({T})", "({U} + {U})", "Slotted({I})"),
+    "R": ("Record({I}, {T})", "Record(n={I}, t={T}, items={L})", "{R!}", "dataclasses.replace({R}, n={I})", "Posted({I}, {T})", "Posted({I}, {T}, {L})"),
+    "U": ("Box({I})", "Box({I}, {T})", "Child({I})", "{U!}", "({U} if {B} else {U})", "Box.make({T})", "({U} + {U})", "Slotted({I})", "Tracked({I})", "Tracked({I}, {T})",
+          "Proxy({U})", "Made({I})"),
     "M": ("MODULE", "{M!}"),
+    "V": ("{V}[1:]", "{V}[:{I}]", "{V}[{I}:{I}]", "positive({V})", "{V} * {F}", "torch.cat([{V}, {V}])", "{V}.cumsum(0)", "{V}.flip(0)", "{V} + {V}.sum()",
+          "{V!}", "torch.arange({I} % 5).float()", "{V}.repeat(2)", "{T!}.reshape(-1)", "F.pad({V}, (1, 0))", "{V}.softmax(0)", "{V}[::2]", "{V}.sort().values",
+          "first({V}, int(({V} > {F}).sum()))", "{V}.view(-1, 1).expand(-1, 2).reshape(-1)", "{V!}[{V!} > {F}]", "({V} if {B} else {V})", "{V}.unique()",
+          "{V!}[:({V!} > {F}).sum().item()]", "{V}.narrow(0, 0, {I} % 3)", "torch.zeros(int({V}.sum()) % 7)", "{V}.chunk(2)[0]"),
+    "G": ("generate({T}, {I} % 4)", "(t + {I} for t in {LT})", "{G!}", "pairs({T})", "numbers({T})"),
+    "E": ("ValueError", "KeyError", "RuntimeError", "Oops", "(KeyError if {B} else ValueError)"),
     "FN": ("(lambda t: t * {F})", "functools.partial(helper, scale={F})", "scaled({F})", "{FN!}", "adder({T})", "torch.cos", "doubled",
            "{M!}", "{U!}.value_or", "({FN} if {B} else {FN})", "operator.neg", "functools.partial(torch.add, alpha={I})", "Box.twice"),
 }  # fmt: skip
@@ -145,8 +168,18 @@ STATEMENTS = (
     "{S!} = {S}", "{P!} = {P}", "{X!} = {X}", "{Q!} = {Q}", "{DD!} = {DD}", "{C!} = {C}", "{O!} = {O}", "{LT!} = {LT}", "{DT!} = {DT}",
     "{T!} = {T}", "{T!} = {T}", "{T!} = {T}", "{I!} = {I}", "random.seed({I})", "{F!} = random.random()", "{I!} = numpy.arange(3)[{I} % 3].item()",
     "{U!}.__dict__['extra'] = {I}", "object.__setattr__({U!}, 'n', {I})", "{U!}[{S}] = {I}", "{I!} = len({U!})", "{I!} = {U!}.__class__.total", "{T!}.tag = {I}",
-    "{T!}.requires_grad_()", "{I!} = next(STREAM, -1)", "{I!} = next({v})", "{DD!}[{S}] = {L}", "helper.calls = {I}", "{I!} = getattr(helper, 'calls', 0)",
+    "{T!}.requires_grad_()", "{I!} = next(STREAM, -1)", "{DD!}[{S}] = {L}", "helper.calls = {I}", "{I!} = getattr(helper, 'calls', 0)",
     "{I!} = {L!}.index({I})", "{L!} = [*{L!}, *{L!}]", "{L!}.append(len({L!}))", "{D!} = dict.fromkeys({D}, {I})", "{T!} = torch.cat({LT!})",
+    "{V!} = {V}", "{V!} = {V}", "{G!} = {G}", "{V!}[:{I}] = {F}", "{V!}[1:].mul_({F})", "{V!}.add_({F})", "{V!}[{V!} > {F}] = {F}", "{T!} = next({G!}, {T})",
+    "{T!} = {G!}.send({T})", "{G!}.close()", "{LT!} = list({G!})", "{T!}[:, 1:].mul_({F})", "{T!}.transpose(0, -1).add_({I})", "{T!}.view(-1)[::2] = {F}",
+    "{T!}[0].copy_({T})", "{T!}.select(0, 0).zero_()", "{LT!}[0].add_({F})", "{Q!}.extendleft({L})", "{Q!}.insert(1, {I})", "{Q!}[0] = {I}", "{Q!}.pop()",
+    "del {Q!}[0]", "{Q!}.remove({I})", "{DD!}.default_factory = dict", "{DD!}['z'].extend({L})", "{C!} += {C}", "{C!}[{S}] -= 1", "del {C!}[{S}]",
+    "{I!} = {C!}.most_common(1)[0][1]", "{U!}.noisy = {I}", "{I!} = {U!}.noisy", "{I!} = {U!}.lazy_area", "globals()['G_COUNT'] = {I}", "Made.count += 1",
+    "{U!}.bump = lambda by=1: by + {I}", "Box.bump, {v} = Box.bump, {I}", "{T!}.grad = None", "{L!}[::2] = {L}", "{L!} *= 2", "{D!}.clear()", "{X!} ^= {X}",
+    "{X!}.pop()", "{O!}.move_to_end({S}, last=False)", "{D!}, {L!} = {D}, {L}", "{I!}, {S!} = {S}, {I}", "logger.debug({S})", "logger.error('%d', {I})",
+    "MODULE.register_buffer('state', MODULE.state + 1)", "MODULE.extra = nn.Linear(3, 3, bias=False) if {B} else None", "MODULE.weight.requires_grad_({B})",
+    "MODULE.inner[0] = nn.ReLU()", "MODULE.train({B})", "{I!} = sum(p.numel() for p in MODULE.parameters())", "MODULE.zero_grad()", "with_side({T}, {L!})",
+    "MODULE.register_forward_hook(lambda m, a, out: out + 1)", "print({V}.shape)", "{V!} = {V!}[:int({V!}.sum())]", "{I!} = {V!}.argmax().item()",
 )  # fmt: skip
 
 CONTEXTS = (
@@ -154,6 +187,7 @@ CONTEXTS = (
     "managed({S})", "managed({S}) as {S!}", "contextlib.nullcontext({I}) as {I!}", "torch.set_grad_enabled({B})", "torch.enable_grad()",
     "Recorder({S}) as {v}", "Recorder({S}), managed({S})", "restoring({U!}, {I})", "torch.autocast('cpu', dtype=torch.bfloat16)", "contextlib.ExitStack() as {v}",
     "torch.inference_mode(False)", "contextlib.redirect_stdout(io.StringIO()) as {v}", "collecting() as {L!}",
+    "Rethrow({S})", "contextlib.closing({G!}) as {v}", "contextlib.suppress(*[KeyError, Oops])", "warnings.catch_warnings()", "torch.random.fork_rng()",
 )  # fmt: skip
 
 ITERATED = (
@@ -162,6 +196,7 @@ ITERATED = (
     ("I", "itertools.chain({L}, {L})"), ("I", "iter({L})"), ("I", "(i + 1 for i in {L})"), ("I", "{U!}"), ("FN", "[{FN}, {FN}]"),
     ("I", "map(abs, {L})"), ("U", "[{U}, {U}]"), ("S", "sorted({D})"), ("I", "range(3)"), ("I", "range(2)"), ("I", "doubling({L})"), ("I", "filter(None, {L})"),
     ("S", "{S}"), ("I", "{P}"), ("I", "itertools.islice(STREAM, 2)"), ("FN", "FUNCS"), ("U", "BOXES"),
+    ("T", "{G!}"), ("T", "{V}"), ("V", "{V}.split(2)"), ("I", "range({V}.shape[0])"), ("I", "{V}.long().tolist()"), ("T", "{G}"),
 )  # fmt: skip
 
 ERRORS = (
