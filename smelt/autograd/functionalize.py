@@ -23,9 +23,9 @@ from smelt.autograd.views import read_view, write_memory, write_view
 from smelt.base.errors import CompileError, Unsupported
 from smelt.graph.functional_form import checked_form, flat_form, flattened
 from smelt.graph.known import forget, remember
-from smelt.graph.meta import TensorMeta, contiguous_stride, may_overlap
+from smelt.graph.meta import TensorMeta, contiguous_stride, is_channels_last, is_dense, may_overlap, same_steps
 from smelt.graph.place import Storage
-from smelt.graph.schema import Kind, OpInfo, op_info
+from smelt.graph.schema import Kind, OpInfo, op_info, sees_strides
 from smelt.graph.trace import Layout, Place, TraceTensor, answer_for, argument, trace_like
 from smelt.shapes.real import Real
 from smelt.shapes.size import same, same_all
@@ -117,6 +117,25 @@ class GraphRecorder:
             return type(args)(map(self._values, args))
         return args
 
+    def _operands(self, op: OpOverload, args: Any) -> Any:
+        """The values of an operator's arguments, in the program's strides where the operator sees them."""
+        return self._strided_values(args) if sees_strides(op) else self._values(args)
+
+    def _strided_values(self, args: Any) -> Any:
+        if isinstance(args, (list, tuple)):
+            return type(args)(map(self._strided_values, args))
+        if type(args) is not TraceTensor:
+            return args
+        node, val = self.value(args.place), args.place.layout.val
+        is_copy = args.place.parent is None and is_view_node(node)  # whose strides nobody knows
+        if not is_dense(val.shape, val.stride):
+            return node
+        if same_steps(val.shape, val.stride, node.meta["val"].stride) and not is_copy:
+            return node
+        last = {4: torch.channels_last, 5: torch.channels_last_3d} if is_channels_last(val.shape, val.stride) else {}
+        form = {"memory_format": last.get(val.ndim, torch.contiguous_format)}
+        return self._node(aten.clone.default, (node,), form, val)
+
     # -- nodes -----------------------------------------------------------------------------------------------------
 
     def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
@@ -182,7 +201,7 @@ class GraphRecorder:
             if rule is not None:
                 node = rule(self, args, kwargs, val)
             else:
-                node = self._node(op, self._values(args), self._options(op, kwargs), val)
+                node = self._node(op, self._operands(op, args), self._options(op, kwargs), val)
             self.bind(outputs, node)
             return
         if op is torch.ops.aten._linalg_check_errors.default:
@@ -208,14 +227,16 @@ class GraphRecorder:
     def _items(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> list[Any]:
         """The nodes of an operator's results: for a list among them a list of nodes, None for no tensor."""
         if not any(isinstance(part, (list, tuple)) for part in answer):
-            node = self._node(op, self._values(tuple(args)), self._options(op, kwargs), _vals(answer))
+            node = self._node(op, self._operands(op, tuple(args)), self._options(op, kwargs), _vals(answer))
             return [None if part is None else self.item(node, i) for i, part in enumerate(answer)]
         counts = tuple(len(part) if isinstance(part, (list, tuple)) else None for part in answer)
         if None in (parts := tuple(flattened(answer))):
             raise Unsupported(f"{op} in a graph", why="it returns lists, and None where a tensor may be")
         form = flat_form(op, counts)
         if len(parts) == 1:
-            flat = iter([self._node(form, self._values(tuple(args)), self._options(form, kwargs), _vals(parts[0]))])
+            flat = iter(
+                [self._node(form, self._operands(form, tuple(args)), self._options(form, kwargs), _vals(parts[0]))]
+            )
         else:
             flat = iter(self._items(form, args, kwargs, parts))
         return [next(flat) if n is None else [next(flat) for _ in range(n)] for n in counts]
@@ -295,7 +316,11 @@ class GraphRecorder:
                 kwargs.setdefault(parameter.name, parameter.default_value)
         answer = answer_for(function, args, kwargs)
         if isinstance(answer, Layout):
-            return [self._node(function, self._values(tuple(args)), self._options(function, kwargs), _vals(answer))]
+            return [
+                self._node(
+                    function, self._operands(function, tuple(args)), self._options(function, kwargs), _vals(answer)
+                )
+            ]
         items = self._items(function, args, kwargs, answer)
         return [items] if len(function._schema.returns) == 1 else items
 
@@ -323,7 +348,7 @@ class GraphRecorder:
 
     def _options(self, op: OpOverload, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Keyword arguments as a graph keeps them: values for tensors, nothing that says nothing."""
-        out = {k: self._values(v) for k, v in kwargs.items() if v is not None and k not in _MEANINGLESS}
+        out = {k: self._operands(op, v) for k, v in kwargs.items() if v is not None and k not in _MEANINGLESS}
         if "generator" in out:
             raise Unsupported(f"{op} with a generator of its own", hint="use torch.manual_seed and no generator=")
         return out

@@ -255,7 +255,7 @@ class _Trace:
             finally:
                 owner.small_is_usual = False
         found = {i: g for i, g in zip(wanted, grads, strict=True) if g is not None}
-        return tuple(roots) if found else (), {i: self.traced(g) for i, g in found.items()}
+        return tuple(roots), {i: self.traced(g) for i, g in found.items()}
 
     def gradients(self, found: dict[int, TraceTensor]) -> tuple[list[fx.Node], dict[int, int | SparseGradient]]:
         """The gradients that the graph returns, and for each input how its own is made of them."""

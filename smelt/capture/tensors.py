@@ -33,6 +33,7 @@ from smelt.graph.conditional import Conditional
 from smelt.graph.meta import extent, may_overlap, meta_of
 from smelt.graph.modes import MODE_CHANGES
 from smelt.graph.module_hooks import Around
+from smelt.graph.place import layout_of
 from smelt.graph.refusals import is_refusal
 from smelt.graph.schema import op_info
 from smelt.graph.seams import Edge, Seam
@@ -126,13 +127,14 @@ class Tensors:
         """The trace tensor of a real tensor met at `source`, which becomes an input of the graph."""
         if type(value) not in READABLE:
             raise Break(f"a tensor of class {type(value).__name__}", "only plain tensors can be graph inputs")
+        try:
+            layout_of(value)
+        except Unsupported as error:
+            raise Break(error.what, error.why or "", error.hint or "") from None
         sized = self.vm.sizes.of_tensor(value, source)
         self.vm.guards.check(source, native.TENSOR, value if sized is None else sized)
         self.vm.register(value, source)
-        try:
-            traced = trace_like(value) if sized is None else trace_like(sized.meta)
-        except Unsupported as error:
-            raise Break(error.what, error.why or "", error.hint or "") from None
+        traced = trace_like(value) if sized is None else trace_like(sized.meta)
         if _has_history(value):
             leaf, traced = traced, computed_before(traced)
             self.computed[id(leaf)] = leaf

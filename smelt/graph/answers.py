@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 
 from smelt.base.errors import SmeltError, Unsupported
 from smelt.base.log import log
+from smelt.graph.fourier import in_order
 from smelt.graph.meta import channels_last_stride, is_channels_last
 from smelt.graph.place import LIMIT, META, Layout, Place, PlacedTensor, layout_for
 from smelt.graph.refusals import refusal
@@ -85,6 +86,8 @@ def _ask_twice(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapp
 
 
 def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if func._opname in _NOT_STRIDED:
+        raise Unsupported(f"{func}", why="graphs hold strided tensors only", hint="keep it out of the function")
     own = rule_for(func, info)
     if own is not None:
         answer = own(func, args, kwargs)
@@ -253,6 +256,12 @@ def _group_norm_backward_cpu(answer: Any, args: Sequence[Any]) -> Any:
     return (None if answer[0] is None else _changed(answer[0], dtype=args[1].dtype), *answer[1:])
 
 
+_NOT_STRIDED = frozenset(
+    [f"{prefix}to_sparse{kind}" for prefix in ("", "_") for kind in ("", "_csr", "_csc", "_bsr", "_bsc")]
+    + ["to_mkldnn", "quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic"]
+)
+"""Operators whose results have no strides, or hold more than their elements."""
+
 _TRIED = frozenset(
     {
         aten._linalg_svd.default,
@@ -262,7 +271,19 @@ _TRIED = frozenset(
 )
 """Operators whose meta kernels tell other strides than the CPU's kernels give."""
 
+
+def _eigenvectors_cpu(answer: Any, args: Sequence[Any]) -> Any:
+    """Vectors come as columns, one after the other: LAPACK's order."""
+    values, vectors = answer
+    *batch, across, down = vectors.val.stride
+    return values, _changed(vectors, stride=(*batch, down, across))
+
+
 _CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
+    aten._fft_r2c.default: in_order,
+    aten._fft_c2c.default: in_order,
+    aten._fft_c2r.default: in_order,
+    aten.linalg_eig.default: _eigenvectors_cpu,
     aten.pixel_shuffle.default: _like_cpu(0),
     aten.pixel_unshuffle.default: _like_cpu(0),
     aten.reflection_pad2d.default: _like_cpu(0),

@@ -72,6 +72,11 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def same_steps(shape: Sequence[IntLike], a: Sequence[IntLike], b: Sequence[IntLike]) -> bool:
+    """True when two strides lead to the same elements of a tensor of this shape."""
+    return all(same(n, 1) or same(x, y) for n, x, y in zip(shape, a, b, strict=True))
+
+
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """True when some order of the dimensions makes the tensor row-major without gaps or overlap."""
     if is_symbolic(shape) or is_symbolic(stride):

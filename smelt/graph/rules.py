@@ -526,6 +526,7 @@ _RULES: dict[OpOverload, Rule] = {
     aten.multi_margin_loss_backward.default: _same_row_major(1),
     aten.multilabel_margin_loss_backward.default: _same_row_major(1),
     aten._ctc_loss_backward.default: _same_row_major(1),
+    aten._ctc_loss_backward.Tensor: _same_row_major(1),
     aten.fractional_max_pool3d_backward.default: _same_row_major(1),
     aten.native_layer_norm.default: _layer_norm,
     aten.native_layer_norm_backward.default: _layer_norm_backward,

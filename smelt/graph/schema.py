@@ -83,6 +83,17 @@ def _read(op: OpOverload) -> OpInfo:
     return OpInfo(Kind.PURE, random, composite, silent=silent)
 
 
+def sees_strides(op: OpOverload) -> bool:
+    """Whether the operator may do something else for other strides of its arguments: refuse them, or compute wrongly.
+
+    Kernels of a user's library often count on what the program made contiguous. So do some of PyTorch's own.
+    """
+    space, _, name = op.name().partition("::")
+    if space == "smelt_forms":
+        space, _, name = name.partition("__")
+    return space not in _OWN or "embedding_bag" in name
+
+
 def _space(op: OpOverload) -> str:
     return op.name().partition("::")[0]
 

@@ -20,7 +20,7 @@ from smelt.base.torch_c import disabled_torch_function
 from smelt.graph import sparse
 from smelt.graph.answers import DataDependent, answer_for, depends_on_values
 from smelt.graph.known import follow, forget, known_value, remember
-from smelt.graph.meta import TensorMeta, extent, meta_of
+from smelt.graph.meta import TensorMeta, contiguous_stride, extent, is_dense, meta_of
 from smelt.graph.place import Layout, Place, PlacedTensor, Step, Storage, layout_for, layout_of
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.symint import Ratio, from_torch, has_symint, to_torch
@@ -448,7 +448,7 @@ def _measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
     if recorder is not None:
         recorder.pure(func, args, kwargs, measured.answer, out)
     if measured.new:
-        current(f"{func}").measured(measured.rows, out if measured.shows is None else out[measured.shows], 0)
+        current(f"{func}").measured(measured.rows, out if measured.shows is None else out[measured.shows], measured.dim)
     return out
 
 
@@ -569,11 +569,29 @@ def _set(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recor
 
 def _resize(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     tensor, shape = args[0], tuple(args[1])
-    if tuple(tensor.shape) != shape:
-        if tensor.numel():
-            raise Unsupported("resizing a tensor that has elements", hint="make a new tensor of the wanted shape")
-        args[0].data = propagate(aten.new_empty.default, (TraceTensor(tensor.place), shape), {}, recorder)
+    if tuple(tensor.shape) == shape:
+        return tensor
+    place, stride = TraceTensor(tensor.place), contiguous_stride(shape)
+    whole, first = _whole(tensor.place).layout.val, tensor.place.layout.offset
+    if kwargs.get("memory_format") not in (None, torch.contiguous_format):
+        raise Unsupported("resize_() in another memory format", hint="make a new tensor of the wanted shape")
+    if not tensor.numel():
+        tensor.data = propagate(aten.new_empty.default, (place, shape), {}, recorder)
+    elif first + extent(shape, stride) <= extent(whole.shape, whole.stride):
+        tensor.data = propagate(aten.as_strided.default, (place, shape, stride, first), {}, recorder)
+    else:  # its views grow with it
+        raise Unsupported("resize_() beyond a tensor's memory", hint="make a new tensor of the wanted shape")
     return tensor
+
+
+def _strided(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """Fresh memory with gaps or overlaps is a view: the graph's own values have neither."""
+    shape, stride = args[-2:]
+    if is_dense(shape, stride):
+        return _ordinary(func, op_info(func), args, kwargs, recorder)
+    length = extent(shape, stride)
+    whole = propagate(func, (*args[:-2], [length], [1]), kwargs, recorder)
+    return propagate(aten.as_strided.default, (whole, shape, stride, 0), {}, recorder)
 
 
 def _call(recorder: Recorder | None) -> sparse.Call:
@@ -615,6 +633,8 @@ _SPECIAL: dict[OpOverload, Rule] = {
     aten._fused_sdp_choice.default: _on_real,
     aten.set_.source_Tensor: _set,
     aten.resize_.default: _resize,
+    aten.empty_strided.default: _strided,
+    aten.new_empty_strided.default: _strided,
     aten._conj.default: _conjugate,
     aten._conj_physical.default: _conjugate,
     aten.is_pinned.default: _no,
@@ -624,6 +644,7 @@ _SPECIAL: dict[OpOverload, Rule] = {
     aten._unique2.default: _measure,
     aten.unique_consecutive.default: _measure,
     aten.unique_dim.default: _measure,
+    aten._ctc_loss.Tensor: _measure,
     aten.masked_select.default: _select_masked,
     aten.index.Tensor: _index,
     aten.index_put.default: _index,

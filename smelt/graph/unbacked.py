@@ -17,13 +17,14 @@ import torch
 from torch._ops import OpOverload
 
 from smelt.graph.answers import depends_on_values
-from smelt.graph.layouts import fresh, given, val_of
-from smelt.graph.place import PlacedTensor
+from smelt.graph.layouts import fresh, given, val_of, without
+from smelt.graph.meta import TensorMeta, contiguous_stride
+from smelt.graph.place import Layout, PlacedTensor
 from smelt.graph.question import Question, compare
 from smelt.graph.symint import SizeNode
 from smelt.shapes.assumptions import Assumed, Assumptions
 from smelt.shapes.real import Real
-from smelt.shapes.size import IntLike, Size, bounds
+from smelt.shapes.size import IntLike, Size, bounds, same
 from smelt.shapes.unbacked import LOWEST, Origin
 
 aten = torch.ops.aten
@@ -105,14 +106,16 @@ class Measured(NamedTuple):
 
     Attributes:
         answer: layouts, as of any operator.
-        shows: which of its results has `rows` rows; None: the only result.
+        shows: which of its results has the size `rows`; None: the only result.
         new: nobody asked for this count before.
+        dim: the dimension of the result that has it.
     """
 
     answer: Any
     shows: int | None
-    rows: Size
+    rows: IntLike
     new: bool
+    dim: int = 0
 
 
 def measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Measured:
@@ -140,6 +143,8 @@ def _count(func: OpOverload, key: Hashable, tensor: Any, low: int, high: IntLike
 
 def _nonzero(func: OpOverload, given: dict[str, Any]) -> Measured:
     val = val_of(given["self"])
+    if same(val.numel, 0):
+        return Measured(fresh(val, (0, val.ndim), torch.int64, (1, 1)), None, 0, False)
     count, new = _count(func, "nonzero", given["self"], 0, val.numel)
     stride = (1, count) if val.ndim else (1, 1)  # eager makes a row for each dimension, and transposes
     return Measured(fresh(val, (count, val.ndim), torch.int64, stride), None, count, new)
@@ -147,19 +152,39 @@ def _nonzero(func: OpOverload, given: dict[str, Any]) -> Measured:
 
 def _unique(func: OpOverload, given: dict[str, Any]) -> Measured:
     val, dim = val_of(given["self"]), given.get("dim")
-    if dim not in (None, 0) or (dim == 0 and func is aten.unique_consecutive.default):
-        raise depends_on_values(f"{func}")
-    length = val.numel if dim is None else val.shape[0]
+    if dim is not None and val.ndim:
+        dim %= val.ndim
+    if dim is not None and any(same(n, 0) for n in val.shape):  # eager refuses all but this one
+        none = fresh(val, (0,), torch.int64)
+        return Measured((fresh(val, val.shape), none, none), None, 0, False)
+    length = val.numel if dim is None else val.shape[dim]
     low = 0 if isinstance(length, Size) or length == 0 else 1
     count, new = _count(func, (str(func).split("_")[1], dim), given["self"], low, length)
-    rows: Sequence[IntLike] = (count,) if dim is None else (count, *val.shape[1:])
     places: Sequence[IntLike] = val.shape if dim is None else (length,)
     counts: Sequence[IntLike] = (count,)
     if dim is None:  # the other results are empty unless asked for
         places = places if given["return_inverse"] else (0,)
         counts = counts if given["return_counts"] else (0,)
-    answer = (fresh(val, rows), fresh(val, places, torch.int64), fresh(val, counts, torch.int64))
-    return Measured(answer, 0, count, new)
+    rest = (fresh(val, places, torch.int64), fresh(val, counts, torch.int64))
+    if dim is None:
+        return Measured((fresh(val, (count,)), *rest), 0, count, new)
+    return Measured((_in_front(val, dim, count), *rest), 0, count, new, dim)
+
+
+def _in_front(val: TensorMeta, dim: int, count: Size) -> Layout:
+    """`val` with `count` places in `dim`, which comes first in memory: the kernel picks slices and moves them back."""
+    others = without(val.shape, dim)
+    first, *steps = contiguous_stride((count, *others))  # type: ignore[arg-type]
+    return fresh(val, (*others[:dim], count, *others[dim:]), None, (*steps[:dim], first, *steps[dim:]))
+
+
+def _ctc_loss(func: OpOverload, given: dict[str, Any]) -> Measured:
+    """The table of probabilities has two columns and one more for each place of the longest target."""
+    val = val_of(given["log_probs"])
+    batch, steps = (val.shape[1], val.shape[0]) if val.ndim == 3 else (1, val.shape[0])
+    columns, new = _count(func, "longest", given["target_lengths"], 1, None)
+    lead = (batch,) if val.ndim == 3 else ()
+    return Measured((fresh(val, lead), fresh(val, (batch, steps, columns))), 1, columns, new, 2)
 
 
 def _repeats(func: OpOverload, given: dict[str, Any]) -> Measured:
@@ -176,6 +201,7 @@ MEASURED: dict[OpOverload, Callable[[OpOverload, dict[str, Any]], Measured]] = {
     aten.unique_consecutive.default: _unique,
     aten.unique_dim.default: _unique,
     aten.repeat_interleave.Tensor: _repeats,
+    aten._ctc_loss.Tensor: _ctc_loss,
 }
 """Operators whose results have as many rows as values tell."""
 

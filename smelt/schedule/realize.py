@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from smelt.graph.meta import TensorMeta, is_dense
+from torch._ops import OpOverload
+
+from smelt.graph.meta import TensorMeta, is_dense, same_steps
+from smelt.graph.schema import sees_strides
 from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, Ref
 from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, trace, weight
 from smelt.shapes.expr import Var, flat_index, variable
@@ -130,7 +133,7 @@ class _Choice:
             if was_stored or known_equal(metas_of(self.nodes[base]).numel, metas_of(self.nodes[name]).numel):
                 strides = self.strides.get(base) or self.prospective(base)
                 view = strided(base, shape, index, index_vars, strides)
-                if view is not None and _acceptable(node, view):
+                if view is not None and _acceptable(node, view, metas_of(self.nodes[name])):
                     self.store(base)
                     self.views[name] = view
                     return
@@ -278,8 +281,10 @@ def strided(
     return StridedView(base, tuple(shape), tuple(stride), place.const)
 
 
-def _acceptable(node: Extern, view: StridedView) -> bool:
-    """Whether the extern takes the strides without copying."""
+def _acceptable(node: Extern, view: StridedView, meta: TensorMeta) -> bool:
+    """Whether the extern takes the strides without copying; `meta` has those that eager gives it."""
+    if isinstance(node.target, OpOverload) and sees_strides(node.target):
+        return same_steps(meta.shape, meta.stride, view.stride) or not is_dense(meta.shape, meta.stride)
     if any(same(s, 0) and not same(n, 1) and not same(n, 0) for n, s in zip(view.shape, view.stride, strict=True)):
         return False
     if getattr(node.target, "name", "") not in ("mm", "bmm"):

@@ -277,3 +277,12 @@ def test_conjugate_of_a_number() -> None:
     check(
         lambda x: torch.view_as_real(x * (2 + 1j)), lambda: [torch.ones(3, dtype=torch.complex64, requires_grad=True)]
     )
+
+
+def test_a_result_without_a_gradient_still_requires_grad() -> None:
+    x = leaf(3, 5)
+    call = compiled(lambda x: torch.linalg.vector_norm(x, 0, dim=-1), [x])
+    (y,) = call(x)
+    assert y.requires_grad
+    y.sum().backward()
+    assert x.grad is None  # as in eager, whose formula for the number of elements gives none

@@ -166,3 +166,26 @@ def test_an_operator_without_a_result_is_not_dropped():
     SHOWN.clear()
     assert torch.equal(run(torch.ones(2)), torch.full((2,), 4.0)) and torch.equal(run(torch.ones(2)), fn(torch.ones(2)))
     assert SHOWN == [4.0, 4.0, 4.0]
+
+
+@torch.library.custom_op("smelt_tests::row_major", mutates_args=())
+def row_major(x: torch.Tensor) -> torch.Tensor:
+    assert x.is_contiguous(), x.stride()
+    return x * 1
+
+
+@row_major.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_operator_gets_the_strides_that_the_program_made(backend):
+    """A kernel may count on `contiguous()`, whose result is no other value."""
+
+    def fn(x):
+        return row_major(x.t().contiguous()), row_major((x * 2).t().contiguous()), row_major(x.reshape(-1).contiguous())
+
+    for x in (torch.randn(4, 5), torch.randn(8, 10)[::2, ::2]):
+        for got, want in zip(smelt.compile(fn, backend=backend, fullgraph=True)(x), fn(x), strict=True):
+            torch.testing.assert_close(got, want)

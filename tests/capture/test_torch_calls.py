@@ -328,3 +328,16 @@ def test_a_view_that_asks_for_gradients_after_its_base():
     want = run(lambda f: f)
     for backend in ("eager", "aot_eager"):
         torch.testing.assert_close(run(lambda f, backend=backend: smelt.compile(f, backend=backend)), want)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=str)
+def test_a_sparse_argument_ends_the_graph(layout: torch.layout) -> None:
+    """It runs in eager, and is guarded without strides."""
+    x = torch.eye(3)
+
+    def fn(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (a @ x) * 2
+
+    run = smelt.compile(fn)
+    for a in (x.to_sparse(layout=layout), (x * 3).to_sparse(layout=layout)):
+        assert torch.equal(run(a, x), fn(a, x))

@@ -151,3 +151,25 @@ def test_argument_finds_positional_keyword_and_default() -> None:
 
 def test_no_compiler_of_torch_is_loaded_by_the_mode() -> None:
     assert TraceMode.__torch_dispatch__.__qualname__ == "TraceMode.__torch_dispatch__"
+
+
+def test_fresh_memory_with_gaps_or_overlaps() -> None:
+    with TraceMode():
+        for shape, stride in (((5,), (4,)), ((3, 2, 2), (1, 2, 3)), ((2, 3), (1, 2))):
+            assert torch.empty_strided(shape, stride).stride() == stride
+            assert torch.zeros(2).new_empty_strided(shape, stride).stride() == stride
+
+
+def test_resize_within_the_memory() -> None:
+    x = trace_like(torch.zeros(4, 5))
+    y = x[1:]
+    y.resize_(3, 2)
+    assert (y.shape, y.stride(), y.storage_offset()) == ((3, 2), (2, 1), 5)
+    assert y.place.storage is x.place.storage
+    with pytest.raises(Unsupported, match="beyond"):
+        y.resize_(16)
+
+
+def test_a_result_without_strides_is_refused() -> None:
+    with pytest.raises(Unsupported, match="to_sparse"):
+        trace_like(torch.zeros(2, 2)).to_sparse()

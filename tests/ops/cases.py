@@ -108,7 +108,12 @@ def widened(x: torch.Tensor) -> torch.Tensor:
     return x.to(torch.complex128 if x.is_complex() else torch.float64, copy=True)
 
 
+def single(x: torch.Tensor) -> torch.Tensor:
+    """The same values in single precision."""
+    return x.to(torch.float32, copy=True)
+
+
 def rounded(x: torch.Tensor) -> torch.Tensor:
     """The values as if each had been rounded once more."""
-    signs = torch.arange(x.numel()).remainder(2).mul(2).sub(1).reshape(x.shape)
+    signs = torch.arange(x.numel(), dtype=torch.float64).remainder(2).mul(2).sub(1).reshape(x.shape)
     return x * (1 + signs * torch.finfo(x.dtype).eps).to(x.dtype)

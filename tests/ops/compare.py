@@ -7,6 +7,7 @@ sample that fails is alone.
 from __future__ import annotations
 
 import collections
+import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,13 +19,15 @@ from torch.utils._pytree import tree_leaves
 
 import smelt
 
-from .cases import Case, Sample, rounded, widened
+from .cases import Case, Sample, rounded, single, widened
 from .judge import difference
 
 TOGETHER = 32
 """Samples in one graph."""
 ENOUGH = 3
 """Samples that may fail before the rest of the row is left."""
+LOW = (torch.bfloat16, torch.float16)
+"""Dtypes in which eager does not compute."""
 UNWRITTEN = ("empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted", "resize_")
 """Operators whose values are whatever lay in memory."""
 
@@ -57,9 +60,8 @@ class Row:
 class _Expected:
     sample: Sample
     outputs: Any
-    exact: Any
     gradients: list[torch.Tensor | None]
-    exact_gradients: list[torch.Tensor | None]
+    exact: list[tuple[Any, list[torch.Tensor | None]]]
     random: bool
 
 
@@ -89,23 +91,30 @@ def _expect(case: Case, sample: Sample) -> _Expected:
     before = torch.get_rng_state()
     outputs, gradients = _run(call_of(case), [sample])
     random = not torch.equal(before, torch.get_rng_state())
-    exact, exact_gradients = None, [None] * len(gradients[0])
+    exact: list[tuple[Any, list[torch.Tensor | None]]] = []
     for change in _measures(case, random):
         torch.manual_seed(1)
         try:
             found = _run(call_of(case), [sample], change)
-            exact, exact_gradients = found[0][0], found[1][0]
-            break
         except Exception:  # an operator that wants its dtype, or no other values: eager alone is the measure
             continue
-    return _Expected(sample, outputs[0], exact, gradients[0], exact_gradients, random)
+        exact.append((found[0][0], found[1][0]))
+        if case.dtype not in LOW:
+            break
+    return _Expected(sample, outputs[0], gradients[0], exact or [(None, [None] * len(gradients[0]))], random)
 
 
 def _measures(case: Case, random: bool) -> list[Callable[[torch.Tensor], torch.Tensor]]:
-    """Changes of the arguments after which eager's results show its error: a wider dtype, else one rounding more."""
+    """Changes of the arguments after which eager's results show its error: a wider dtype, else one rounding more.
+
+    For a low precision the dtype in which eager computes is a measure as well: some operators take constants from it
+    (`rms_norm`, whose epsilon is that of the dtype).
+    """
     if not (case.dtype.is_floating_point or case.dtype.is_complex):
         return []
-    return [rounded] if random or case.dtype is torch.float64 else [widened, rounded]
+    if random or case.dtype is torch.float64:
+        return [rounded]
+    return [widened, single] if case.dtype in LOW else [widened, rounded]
 
 
 def call_of(case: Case) -> Callable[..., Any]:
@@ -168,11 +177,27 @@ def _together(case: Case, group: list[_Expected], row: Row, random: bool) -> Non
     row.samples += len(group)
     values = case.info.name not in UNWRITTEN
     for one, out, grads in zip(group, outputs, gradients, strict=True):
-        found = difference(out, one.outputs, one.exact, "result", values=values) or difference(
-            grads, one.gradients, one.exact_gradients, "gradient", layout=False, values=values
-        )
-        if found:
-            row.wrong[one.sample.number] = found
+        scale = _usual_gradient(one) if case.dtype is torch.float64 else 0.0
+        wrong = [
+            difference(out, one.outputs, exact, "result", values=values)
+            or difference(grads, one.gradients, exact_gradients, "gradient", layout=False, values=values, scale=scale)
+            for exact, exact_gradients in one.exact
+        ]
+        if wrong[0] and all(wrong):
+            row.wrong[one.sample.number] = wrong[0]
+
+
+def _usual_gradient(one: _Expected) -> float:
+    """How large a derivative is for results and arguments of this size, which it may divide by or multiply with.
+
+    For double precision nothing tells how large eager's own error is, where parts cancel.
+    """
+    given = [x for x in tree_leaves((one.sample.input, one.sample.args, one.sample.kwargs)) if _differentiable(x)]
+    made = [x for x in tree_leaves(one.outputs) if _differentiable(x)]
+    largest = [max((float(x.detach().abs().max()) for x in xs if x.numel()), default=0.0) for xs in (given, made)]
+    tangents = max((float(t.abs().max()) for t in _tangents(one.outputs) if t.numel()), default=0.0)
+    found = tangents * largest[1] * max(largest[0], 1 / largest[0]) if largest[0] else 0.0
+    return found if math.isfinite(found) else 0.0
 
 
 def _compiled(case: Case, samples: list[Sample], row: Row, random: bool) -> Any:

@@ -16,12 +16,19 @@ ULPS = 16.0  # units in the last place of the value, where eager happens to be e
 ROUNDINGS = 4.0  # units in the last place of the largest value: what another order of a sum may do
 
 
-def difference(got: Any, want: Any, exact: Any, where: str, *, values: bool = True, layout: bool = True) -> str | None:
-    """How `got` differs from eager's `want`; `exact` is what both are measured by, or None."""
+def difference(
+    got: Any, want: Any, exact: Any, where: str, *, values: bool = True, layout: bool = True, scale: float = 0.0
+) -> str | None:
+    """How `got` differs from eager's `want`; `exact` is what both are measured by, or None.
+
+    Args:
+        values, layout: whether to compare values, and what tells how elements lie in memory.
+        scale: how large values may be that cancel to these.
+    """
     if isinstance(want, torch.Tensor):
         if not isinstance(got, torch.Tensor):
             return f"{where}: {type(got).__name__} instead of a tensor"
-        return _facts(got, want, where, layout) or (_values(got, want, exact, where) if values else None)
+        return _facts(got, want, where, layout) or (_values(got, want, exact, where, scale) if values else None)
     if isinstance(want, (tuple, list)):
         if not isinstance(got, (tuple, list)) or len(got) != len(want):
             return f"{where}: {got!r:.60} instead of {len(want)} results"
@@ -29,7 +36,7 @@ def difference(got: Any, want: Any, exact: Any, where: str, *, values: bool = Tr
             return f"{where}: a {type(got).__name__} instead of a {type(want).__name__}"
         references = exact if isinstance(exact, (tuple, list)) and len(exact) == len(want) else [None] * len(want)
         for i, (g, w, e) in enumerate(zip(got, want, references, strict=True)):
-            found = difference(g, w, e, f"{where}[{i}]", values=values, layout=layout)
+            found = difference(g, w, e, f"{where}[{i}]", values=values, layout=layout, scale=scale)
             if found:
                 return found
         return None
@@ -55,14 +62,14 @@ def _strides(x: torch.Tensor) -> list[int]:
     return [step for size, step in zip(x.shape, x.stride(), strict=True) if size > 1] if x.numel() else []
 
 
-def _values(got: torch.Tensor, want: torch.Tensor, exact: Any, where: str) -> str | None:
+def _values(got: torch.Tensor, want: torch.Tensor, exact: Any, where: str, scale: float) -> str | None:
     got, want = _plain(got), _plain(want)
     if not (want.is_floating_point() or want.is_complex()):
         wrong = got != want
     else:
         wide = torch.complex128 if want.is_complex() else torch.float64
         g, w, eps = got.to(wide), want.to(wide), torch.finfo(want.dtype).eps
-        wrong = ~_near(g, w, eps * (ULPS * _finite(w) + ROUNDINGS * _largest(w)))
+        wrong = ~_near(g, w, eps * (ULPS * _finite(w) + ROUNDINGS * _largest(w).clamp(min=scale)))
         if isinstance(exact, torch.Tensor) and exact.shape == want.shape and wrong.any():
             e = _plain(exact).to(wide)
             error = _finite(w - e)

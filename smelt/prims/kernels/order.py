@@ -128,7 +128,7 @@ def nonzero_static(x: TensorMeta, size: int, fill_value: int) -> TensorMeta:
 def hash_tensor(x: TensorMeta, dim: Shape, keepdim: bool, mode: int) -> TensorMeta:
     """The exclusive or of the bits of the elements over dims (none: all), as uint64."""
     rank = len(x.shape)
-    over = {d % rank for d in dim} if dim else set(range(rank))
+    over = {d % rank for d in dim} if dim and rank else set(range(rank))
     shape = tuple(1 if d in over else n for d, n in enumerate(x.shape) if keepdim or d not in over)
     return make(shape, torch.uint64, x.device)
 

@@ -222,11 +222,15 @@ def hardsigmoid(p: Lowering, x: Node) -> Node:
     return p.pointwise(lambda a: p.div(_clamp6(p, a), 6.0), x)
 
 
+_SIXTH = 0.1666666716337204
+"""A sixth in single precision, which eager takes in double as well."""
+
+
 @decomposition(aten.hardsigmoid_backward.default)
 def hardsigmoid_backward(p: Lowering, g: Node, x: Node) -> Node:
     def compute(g: Node, a: Node) -> Node:
         inside = p.logical_and(p.gt(a, -3.0), p.lt(a, 3.0))
-        return p.where(inside, p.mul(g, 1 / 6), 0.0)
+        return p.where(inside, p.mul(g, _SIXTH), 0.0)
 
     return p.pointwise(compute, g, x)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from smelt.graph.meta import same_steps
+from smelt.prims.ops import PRIMS
 from smelt.prims.registry import Lowering, aten, decomposition, device_of
 
 
@@ -23,8 +26,16 @@ def _same(p: Lowering, x: Node, *args: Any, **kwargs: Any) -> Node:
     return x
 
 
+@decomposition(aten.clone.default)
+def clone(p: Lowering, x: Node, *, memory_format: torch.memory_format | None = None) -> Node:
+    """The value itself, unless an operator that sees strides asks for others."""
+    own = x.meta["val"]
+    if memory_format is None or same_steps(own.shape, own.stride, p.out.stride):
+        return x
+    return p.call(PRIMS["clone"], (x,), {}, replace(own, stride=p.out.stride))
+
+
 decomposition(
-    aten.clone.default,
     aten.alias.default,
     aten.alias_copy.default,
     aten.detach.default,

@@ -126,9 +126,9 @@ def upsample_nearest_exact_backward(
 # -- linear
 
 
-def _weights(p: Lowering, size: int, out: int, align: bool, scale: float | None) -> tuple[Node, Node, Node]:
-    """(left place, right place, weight of the right one) of each output element, in float32 as eager has them."""
-    place = p.iota(out, 0, 1, torch.float32, p.out.device)
+def _weights(p: Lowering, like: Node, size: int, out: int, align: bool, scale: float | None) -> tuple[Node, Node, Node]:
+    """(left place, right place, weight of the right one) of each output element, in the dtype of `like` as in eager."""
+    place = p.iota(out, 0, 1, dtype_of(like), p.out.device)
     if align:
         at = _scaled(p, place, None, size - 1, out - 1) if not same(out, 1) else p.mul(place, 0.0)
     else:
@@ -136,7 +136,7 @@ def _weights(p: Lowering, size: int, out: int, align: bool, scale: float | None)
         at = p.maximum(at, 0.0)
     left = p.minimum(p.convert(p.floor(at), torch.int64), size - 1)
     right = p.minimum(p.add(left, 1), size - 1)
-    weight = p.sub(at, p.convert(left, torch.float32))
+    weight = p.sub(at, p.convert(left, dtype_of(like)))
     return left, right, p.minimum(p.maximum(weight, 0.0), 1.0)
 
 
@@ -151,7 +151,7 @@ def upsample_linear(p: Lowering, x: Node, sizes: Sequence[int], align: bool, *sc
     a = p.widen(x)
     for i, out in enumerate(p.out.shape[2:]):
         dim = 2 + i
-        left, right, weight = _weights(p, shape_of(a)[dim], out, align, scales[i] if i < len(scales) else None)
+        left, right, weight = _weights(p, a, shape_of(a)[dim], out, align, scales[i] if i < len(scales) else None)
         low, high = _read(p, a, dim, left), _read(p, a, dim, right)
         w = _along(p, weight, low, dim)
         a = p.add(p.mul(low, p.sub(1.0, w)), p.mul(high, w))
@@ -171,7 +171,7 @@ def upsample_linear_backward(
     a = p.widen(g)
     for i, size in enumerate(input_size[2:]):
         dim = 2 + i
-        left, right, weight = _weights(p, size, shape_of(a)[dim], align, scales[i] if i < len(scales) else None)
+        left, right, weight = _weights(p, a, size, shape_of(a)[dim], align, scales[i] if i < len(scales) else None)
         w = _along(p, weight, a, dim)
         low = _add_back(p, p.mul(a, p.sub(1.0, w)), dim, left, size)
         a = p.add(low, _add_back(p, p.mul(a, w), dim, right, size))
