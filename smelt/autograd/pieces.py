@@ -69,6 +69,7 @@ class Pieces:
 
     Attributes:
         steps: (what to run, positions of its inputs among the values, positions of its outputs, values that die then).
+        regions: (number of the step that enters, of the one that leaves, position of the token, what leaves).
     """
 
     def __init__(self, graph: fx.Graph, name: str, compile_piece: CompilePiece) -> None:
@@ -76,6 +77,7 @@ class Pieces:
         graph = without_regions_at(graph)
         self.steps: list[tuple[Callable[..., Any], list[int], list[int], list[int]]] = []
         self.place: dict[fx.Node, int] = {}
+        self.regions: list[tuple[int, int, int, Callable[..., Any]]] = []
         nodes = list(graph.nodes)
         self.inputs = [self._number(node) for node in nodes if node.op == "placeholder"]
         self.output = graph.output_node()
@@ -96,14 +98,25 @@ class Pieces:
         for at, value in zip(self.inputs, inputs, strict=True):
             values[at] = value
         del inputs
-        for run, taken, given, dead in self.steps:
-            results = run(*[values[at] for at in taken])
-            for at, value in zip(given, results, strict=True):
-                values[at] = value
-            del results
-            for at in dead:
-                values[at] = None
+        number = 0
+        try:
+            for number, (run, taken, given, dead) in enumerate(self.steps):  # noqa: B007
+                results = run(*[values[at] for at in taken])
+                for at, value in zip(given, results, strict=True):
+                    values[at] = value
+                del results
+                for at in dead:
+                    values[at] = None
+        except BaseException:
+            self._leave_regions(values, number)
+            raise
         return fx.node.map_arg(self.output.args[0], lambda node: values[self.place[node]])
+
+    def _leave_regions(self, values: list[Any], failed: int) -> None:
+        """Leave what is entered when step number `failed` raises, the innermost first."""
+        for entered, left, at, leave in sorted(self.regions, key=lambda region: -region[0]):
+            if entered < failed <= left:
+                leave(values[at])
 
     def _number(self, node: fx.Node) -> int:
         return self.place.setdefault(node, len(self.place))
@@ -145,6 +158,10 @@ class Pieces:
 
         places = [self._number(each) for each in (*parts, node)]
         self.steps.append((run, [self.place[each] for each in operands], places, []))
+        if target.leaves:
+            token = self.place[operands[0]]
+            entered = next(i for i, (_, _, given, _) in enumerate(self.steps) if token in given)
+            self.regions.append((entered, len(self.steps) - 1, token, target))
 
     def _find_last_uses(self) -> None:
         """Values are let go after their last use: what autograd does not keep is free for others."""

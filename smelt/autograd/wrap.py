@@ -169,7 +169,8 @@ class _Saving:
 
     Attributes:
         copied: positions whose memory is about to be written, by this very call or (it made a clone, which the graph
-            does not) by the caller: they are saved as copies.
+            does not) by the caller, and those of inference tensors, which autograd does not save: they are saved as
+            copies.
         watched_inputs, watched_outputs: tensors whose memory a saved view shares. They are saved as well, so that their
             version counters are checked in backward.
     """
@@ -177,7 +178,7 @@ class _Saving:
     def __init__(self, plan: _Plan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
         outputs, saved = results[: plan.num_outputs], results[plan.num_forward :]
         written = {_memory(inputs[i]) for i in (*plan.joint.cloned, *(m.input for m in plan.joint.mutations))}
-        self.copied = [k for k, s in enumerate(saved) if _memory(s) in written]
+        self.copied = [k for k, s in enumerate(saved) if _memory(s) in written or s.is_inference()]
         own = {id(t) for t in (*inputs, *outputs)}
         views = {_memory(s) for k, s in enumerate(saved) if id(s) not in own and k not in self.copied}
         self.watched_inputs = [i for i, t in enumerate(inputs) if _memory(t) in views]

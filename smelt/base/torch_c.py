@@ -56,6 +56,15 @@ def saved_tensor_hooks() -> object | None:
     return found
 
 
+disable_saved_tensor_hooks = torch._C._autograd._saved_tensors_hooks_disable
+"""From now on `saved_tensors_hooks` raises an error with this message."""
+
+enable_saved_tensor_hooks = torch._C._autograd._saved_tensors_hooks_enable
+"""No longer."""
+
+saved_tensor_hooks_disabled = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message
+"""The message, or None."""
+
 without_torch_function = torch._C.DisableTorchFunctionSubclass
 """Context in which attributes and methods of tensor subclasses are read without their `__torch_function__`."""
 

@@ -71,6 +71,7 @@ class Ambient:
         self._full = native.state()
         self._start = present_modes()
         self._caching = torch.is_autocast_cache_enabled()
+        self._no_hooks = torch_c.saved_tensor_hooks_disabled()
         self._nesting = 0
         self._regions: list[tuple[fx.Node, Any, Modes]] = []
         self._recorded = self._start
@@ -150,6 +151,10 @@ class Ambient:
         if not self.log:
             return
         torch.set_grad_enabled(self._start[0])
+        if self._no_hooks is None:
+            torch_c.enable_saved_tensor_hooks()
+        else:
+            torch_c.disable_saved_tensor_hooks(self._no_hooks)
         torch_c.set_attention_kernels(self._start[-1])
         for device, (enabled, dtype) in zip(DEVICES, self._start[1:-1], strict=True):
             torch.set_autocast_enabled(device, enabled)

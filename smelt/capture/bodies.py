@@ -47,6 +47,7 @@ class InnerTensors(Tensors):
         super().__init__(vm)
         self.outer = outer
         self.traced, self.real, self.inputs, self.inner = outer.traced, outer.real, outer.inputs, outer.inner
+        self.inference = outer.inference
         self.speculation = Speculation(self, False)
         self.number_node = _LiftedNumbers(self)
         self.lifted: list[Any] = []

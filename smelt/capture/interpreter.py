@@ -48,13 +48,14 @@ class Interpreter:
         reads_values: the graph may read values and go on with them, see `reads`.
         step: number of the captured frame's instruction that runs.
         work: counts what cannot be undone; a break before any work of its instruction needs no restart.
-        inference: inference mode is on outside (`outside_inference_mode` switches it off for the capture).
+        inference: inference mode is on for the program (`outside_inference_mode` switches it off for the capture).
         generators: every generator that the program made.
         created: identities of functions and cells made during the capture.
         outer_error: what the caller of the captured frame is handling.
         branches: branches on tensors' values may become nodes, see `conditionals`; `decided` holds the conditions of
             those that the program is in, `branching` their places, `refused` those that do not work.
         hooks: those that the program registers, by identity of the tensor; see `tensor_hooks`.
+        regions: modes of the thread that the program has entered, see `thread_modes`.
         undecided: there is an `Undecided` somewhere.
     """
 
@@ -87,6 +88,7 @@ class Interpreter:
         self.undecided = False
         self.step_counts = StepCounts(self)
         self.hooks: dict[int, list[Any]] = {}
+        self.regions: list[Any] = []
         self.defaults: dict[int, tuple[Any, Any]] = {}
         self._globals: dict[int, Source] = {}
         self._kept: list[Any] = []

@@ -71,6 +71,10 @@ NATIVE_MODULES = (
 )
 INLINE_MODULES = ("torch._functorch.functional_call",)
 """Ordinary programs within modules that break."""
+INLINE_NAMES = {
+    ("torch.autograd.graph", "__init__"),
+    ("torch.autograd.graph", "disable_saved_tensors_hooks"),
+}
 DEFER_MODULES = ("logging", "warnings")
 BREAK_MODULES = (
     "torch._functorch",
@@ -119,13 +123,6 @@ DEFER_NAMES = {
 }
 
 
-BREAK_NAMES = {
-    ("torch.autograd.grad_mode", "inference_mode.__enter__"),
-    ("torch.autograd.grad_mode", "inference_mode.__exit__"),
-}
-"""A graph's tensors have a history or none; tensors of inference mode are of a kind of their own."""
-
-
 @cache
 def _inside(module: str, names: tuple[str, ...]) -> bool:
     return any(module == name or module.startswith(name + ".") for name in names)
@@ -148,8 +145,8 @@ def _decide(function: types.FunctionType) -> Policy:
     name = (module, function.__name__)
     if name in NATIVE_NAMES:
         return Policy.NATIVE
-    if (module, function.__qualname__) in BREAK_NAMES:
-        return Policy.BREAK
+    if name in INLINE_NAMES:
+        return Policy.INLINE
     if function.__name__ == "run" and _inside(module, ("triton.runtime",)):
         return Policy.KERNEL
     if name in DEFER_NAMES or _inside(module, DEFER_MODULES):

@@ -38,6 +38,7 @@ from smelt.capture.rebuild import Rebuild
 from smelt.capture.resumption import RESUMPTIONS, Resumption
 from smelt.capture.sources import Source, frame_function
 from smelt.capture.tensors import Input
+from smelt.capture.thread_modes import refuse_open
 
 
 @dataclass
@@ -134,6 +135,7 @@ class Writer:
     def write_return(self, value: Any) -> Residual:
         """The frame returned `value`."""
         refuse_settings(self.vm)
+        refuse_open(self.vm)
         result = self.value(value)
         self.effects()
         self.lines.append(f"return {result}")
@@ -146,6 +148,7 @@ class Writer:
             CannotRebuild: a live value has no expression, or the instruction has no plain form.
         """
         refuse_settings(self.vm)
+        refuse_open(self.vm)
         how = RESUMPTIONS.get(frame.decoded.names[frame.pc])
         if how is None:
             raise Break(f"a break at {frame.decoded.names[frame.pc]}", "the frame cannot be continued after it")

@@ -53,6 +53,7 @@ from smelt.capture import (
     substitutes,
     tensor_hooks,
     tensor_of,
+    thread_modes,
     transforms,
 )
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
@@ -96,6 +97,7 @@ _REGISTERED = (
     substitutes,
     tensor_hooks,
     tensor_of,
+    thread_modes,
     transforms,
 )  # they fill the tables of the registry
 

@@ -20,6 +20,7 @@ from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
 from smelt.capture.breaks import Break, Restart, UserError, through_c, too_deep
 from smelt.capture.graph_module import CapturedGraph
+from smelt.capture.inference_tensors import InferenceTensors
 from smelt.capture.number_nodes import NumberNodes
 from smelt.capture.reads import Reads, version
 from smelt.capture.regions import Pullback
@@ -36,16 +37,17 @@ from smelt.graph.module_hooks import Around
 from smelt.graph.place import layout_of
 from smelt.graph.refusals import is_refusal
 from smelt.graph.schema import op_info
-from smelt.graph.seams import Edge, Seam
+from smelt.graph.seams import Seam, drop_idle
 from smelt.graph.sized_calls import for_stand_ins
 from smelt.graph.symint import SYMBOLIC, as_real, from_torch, to_torch
+from smelt.graph.thread_modes import Entered
 from smelt.graph.trace import TraceMode, TraceTensor, computed_before, trace_like
 from smelt.graph.unbacked import reading, require
 from smelt.shapes.assumptions import Assumed
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, Symbol
 
-TRACED: frozenset[type] = frozenset({TraceTensor, Pullback, Around})
+TRACED: frozenset[type] = frozenset({TraceTensor, Pullback, Around, Entered})
 """Types of values that nodes make: tensors, and what else a graph hands from one node to the next."""
 
 READABLE = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -75,6 +77,7 @@ class Tensors:
         branches: branches on tensors' values may become nodes here, see `conditionals`.
         inner: tensors of functions that transforms have run (`bodies`), with the step that ran them.
         spent: the autograd nodes that a backward in the function has used up, by identity.
+        inference: which of them were made in inference mode.
         computed: where inputs that have a history come from, by identity.
     """
 
@@ -106,6 +109,7 @@ class Tensors:
         self.reads = Reads(self)
         self.spent: dict[int, Any] = {}
         self.computed: dict[int, TraceTensor] = {}
+        self.inference = InferenceTensors()
 
     # -- identity -------------------------------------------------------------------------------------------------
 
@@ -145,6 +149,8 @@ class Tensors:
         self.vm.sources[id(traced)] = source
         self._owners[id(traced.place.storage)] = value, source
         self.own(traced, node)
+        if value.is_inference():
+            self.inference.note(traced)
         return traced
 
     def read_number(self, value: int | float, size: Size | Real, source: Source) -> Any:
@@ -303,6 +309,8 @@ class Tensors:
         if written:
             self.mutated.add(node)
             for tensor in written:
+                if not self.vm.inference:
+                    self.inference.refuse_write(tensor)
                 self._refuse_shared(tensor)
                 if id(tensor.place.storage) in self._owners:
                     check_write(self.vm, tensor, *self._owners[id(tensor.place.storage)])
@@ -327,6 +335,9 @@ class Tensors:
     def _run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         try:
             with self._factories:  # also for tensors that composite operators make on the way
+                if self.inference.made and not self.vm.inference:
+                    with self.inference.watching():
+                        return for_stand_ins(target, args)(*args, **kwargs)
                 return for_stand_ins(target, args)(*args, **kwargs)
         except Unsupported as error:
             if isinstance(error, DataDependent):
@@ -349,6 +360,11 @@ class Tensors:
                 )
                 error.args = tuple(texts)
             raise UserError(error) from None
+
+    def act(self, target: Seam, args: tuple[Any, ...]) -> None:
+        """Record a seam that gives nothing."""
+        self.vm.work += 1
+        self._record(target, args, {}, None).meta["val"] = None
 
     def spend(self, nodes: Iterable[Any]) -> None:
         """A backward has used up these autograd nodes."""
@@ -452,6 +468,8 @@ class Tensors:
             node.meta.setdefault("val", meta_of(out))
             if id(out) not in self.nodes:
                 self.own(out, node)
+                if self.vm.inference and out.place.parent is None:
+                    self.inference.note(out)
         elif type(out) in TRACED:
             node.meta["val"] = None
             self.own(out, node)
@@ -476,8 +494,8 @@ class Tensors:
         ambient.close(self.graph)
         result = self.graph.output(tuple(self.nodes[id(t)] for t in outputs))
         result.meta["val"] = tuple(meta_of(t) for t in outputs)
-        self._drop_edges(result)
         self._prune()
+        drop_idle(self.graph)
         ops = sum(map(_computes, self.graph.nodes))
         if not ops:
             return None, [], 0
@@ -506,13 +524,6 @@ class Tensors:
     def writes_inputs(self) -> bool:
         """Whether the graph writes to memory that existed before it."""
         return any(id(tensor.place.storage) in self.writers for tensor in self.traced.values())
-
-    def _drop_edges(self, output: fx.Node) -> None:
-        """A tensor that only the caller reads is the caller's without a cut."""
-        for node in [node for node in self.graph.nodes if isinstance(node.target, Edge)]:
-            tensor: Any = node.args[0]
-            if all(user is output or isinstance(user.target, Edge) for user in tensor.users):
-                self.graph.erase_node(node)
 
     def _prune(self) -> None:
         """Drop what nobody uses, and mode regions that hold nothing. Random numbers are drawn all the same."""
@@ -640,7 +651,7 @@ def _computes(node: fx.Node) -> bool:
     """A node that stands for work: not an input, a mode switch or the unpacking of a tuple."""
     if node.op not in ("call_function", "call_method") or node.target in MODE_CHANGES:
         return False
-    if isinstance(node.meta.get("val"), (Size, Real)):
+    if isinstance(node.meta.get("val"), (Size, Real)) or isinstance(node.target, Seam):
         return False
     if node.target is not _getitem:
         return True

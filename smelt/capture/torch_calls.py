@@ -226,9 +226,8 @@ def _storage_offset(vm: Any, tensor: TraceTensor) -> int:
 
 
 def _is_inference(vm: Any, tensor: TraceTensor) -> bool:
-    """Of an input, its dispatch keys tell; what the graph makes under inference mode is one."""
-    real = vm.tensors.real.get(id(tensor))
-    return bool(vm.inference) if real is None else real.is_inference()
+    """Of an input, its dispatch keys tell, which its guard compares."""
+    return tensor in vm.tensors.inference
 
 
 _ON_DATA = {"data_ptr": _needs_values, "untyped_storage": _needs_values, "storage": _needs_values}

@@ -55,6 +55,18 @@ def cuts(graph: fx.Graph) -> list[fx.Node]:
     return [node for node in graph.nodes if isinstance(node.target, (Seam, Conditional))]
 
 
+def drop_idle(graph: fx.Graph) -> None:
+    """Take out seams that cut nothing: a tensor that only the caller reads, a region without a node."""
+    for node in seams(graph):
+        if isinstance(node.target, Edge):
+            (tensor,) = node.all_input_nodes
+            if all(user.op == "output" or isinstance(user.target, Edge) for user in tensor.users):
+                graph.erase_node(node)
+        elif isinstance(node.target, Seam) and node.target.leaves and node.prev is node.args[0]:
+            graph.erase_node(node)
+            graph.erase_node(node.prev)
+
+
 def why_cut(node: fx.Node) -> str:
     """What stands at such a node, for people."""
     return node.target.why if isinstance(node.target, Seam) else "a branch on a tensor's value"

@@ -1,0 +1,265 @@
+"""Inference mode and hooks on what autograd saves inside a compiled function: parts of the graph run in them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd.graph import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
+
+import smelt
+
+BACKENDS = ("eager", "aot_eager", "smelt")
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+W = torch.full((4,), 0.7, requires_grad=True)
+
+
+def _seen(value):
+    """What a caller can tell of a result."""
+    if isinstance(value, torch.Tensor):
+        values = value.detach().float().tolist()
+        return values, value.dtype, value.requires_grad, value.is_inference(), value.is_leaf
+    return [_seen(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _close(a, b):
+    if isinstance(a, float):
+        return a == pytest.approx(b, abs=1e-6)
+    return len(a) == len(b) and all(map(_close, a, b)) if isinstance(a, (list, tuple)) else a == b
+
+
+def _check(fn, backend, breaks=0):
+    smelt.reset()
+    run = smelt.compile(fn, backend=backend, fullgraph=not breaks)
+    for _ in range(2):
+        want, got = _seen(fn(X.clone())), _seen(run(X.clone()))
+        assert _close(got, want), f"{got}\n{want}"
+        assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    assert smelt.stats().get("breaks", 0) == breaks
+
+
+# -- inference mode ------------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def _decorated(x):
+    return (x * W).sin()
+
+
+def _part(x):
+    y = x * W
+    with torch.inference_mode():
+        total = y.sum() + 1
+        y.add_(1)
+        view = y[0]
+        inside = total.is_inference(), view.is_inference(), torch.is_inference_mode_enabled()
+    return y.sin(), total, view.clone(), inside, torch.is_inference_mode_enabled()
+
+
+def _off_and_on(x):
+    with torch.inference_mode():
+        a = x * 2
+        with torch.inference_mode(False):
+            b = x * W
+            enabled = torch.is_grad_enabled()
+        c = a + 1
+    with torch.no_grad(), torch.inference_mode(mode=False):
+        d = x * W
+    return a, b, c, d, enabled, a.clone() * W
+
+
+def _in_loops_and_autocast(x):
+    out = []
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(2):
+            with torch.inference_mode():
+                out.append(x @ W)
+                with torch.inference_mode():
+                    pass
+        out.append(x @ W)
+    return out
+
+
+def _whole_and_more(x):
+    return _decorated(x), x * W
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [_decorated, _part, _off_and_on, _in_loops_and_autocast, _whole_and_more])
+def test_inference_mode_is_part_of_the_graph(fn, backend):
+    _check(fn, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_called_in_inference_mode(backend):
+    smelt.reset()
+    run = smelt.compile(_part, backend=backend, fullgraph=True)
+    with torch.inference_mode():
+        assert _close(_seen(run(X.clone())), _seen(_part(X.clone())))
+    assert _close(_seen(run(X.clone())), _seen(_part(X.clone())))
+
+
+def test_what_eager_forbids():
+    def saved(x):
+        with torch.inference_mode():
+            a = x * 2
+        return a * W
+
+    def written(x):
+        with torch.inference_mode():
+            a = x * 2
+        return a.add_(1)
+
+    for fn in (saved, written):
+        texts = []
+        for run in (fn, smelt.compile(fn, backend="aot_eager")):
+            with pytest.raises(RuntimeError) as error:
+                run(X)
+            texts.append(str(error.value))
+        assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_the_compiled_backward_keeps_is_its_own_business(backend):
+    """It may start from a tensor of inference mode where eager saves what came after it."""
+
+    def fn(x):
+        with torch.inference_mode():
+            a = x * 2
+        return (a + 1) * W
+
+    _check(fn, backend)
+    found = []
+    for run in (fn, smelt.compile(fn, backend=backend)):
+        found += torch.autograd.grad(run(X).sum(), W)
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_error_inside_leaves_the_mode(backend):
+    def fn(x, ids):
+        with torch.inference_mode():
+            return x[ids] * 2
+
+    run = smelt.compile(fn, backend=backend, fullgraph=True)
+    run(X, torch.tensor([0, 1]))
+    with pytest.raises(IndexError):
+        run(X, torch.tensor([0, 7]))
+    assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+
+
+def test_a_break_inside():
+    def fn(x):
+        with torch.inference_mode():
+            a = x * 2
+            smelt.graph_break()
+            b = a + 1
+        return a, b, x * W
+
+    _check(fn, "aot_eager", breaks=3)
+
+
+# -- hooks on what is saved ----------------------------------------------------------------------------------------
+
+
+def _run(make, compile):
+    w, seen = torch.full((4,), 0.7, requires_grad=True), []
+
+    def pack(tensor):
+        seen.append(tensor.shape)
+        return tensor.detach().numpy().copy()
+
+    def unpack(array):
+        seen.append(array.shape)
+        return torch.from_numpy(array)
+
+    fn, x = compile(make(pack, unpack, w)), X.clone().requires_grad_()
+    for _ in range(2):
+        fn(x).sum().backward()
+    return len(seen), x.grad, w.grad
+
+
+def _some(pack, unpack, w):
+    def fn(x):
+        y = (x * w).exp()
+        with saved_tensors_hooks(pack, unpack):
+            with torch.no_grad():
+                factor = y.mean()
+            z = (y.sin() * factor).exp()
+        return z * w
+
+    return fn
+
+
+def _nested(pack, unpack, w):
+    def fn(x):
+        with saved_tensors_hooks(pack, unpack):
+            with saved_tensors_hooks(lambda t: t.neg(), lambda t: t.neg()):
+                z = x * w
+            z = z.sin()
+        with disable_saved_tensors_hooks("none here"):
+            z = z.exp()
+        return z
+
+    return fn
+
+
+def _on_cpu(pack, unpack, w):
+    def fn(x):
+        with save_on_cpu():
+            y = ((x * w).sin() * w).exp()
+        with save_on_cpu(pin_memory=False):
+            return y * w
+
+    return fn
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("make", [_some, _nested, _on_cpu])
+def test_hooks_on_what_is_saved(make, backend):
+    """They see what the compiled parts inside save: not more than eager does, and nothing of the parts outside."""
+    want = _run(make, lambda f: f)
+    smelt.reset()
+    got = _run(make, lambda f: smelt.compile(f, backend=backend, fullgraph=True))
+    torch.testing.assert_close(got[1:], want[1:])
+    assert 0 < got[0] <= want[0] or got[0] == want[0] == 0
+
+
+def test_hooks_where_they_are_disabled():
+    def fn(x):
+        with disable_saved_tensors_hooks("none here"), save_on_cpu():
+            return x * W
+
+    for run in (fn, smelt.compile(fn, backend="aot_eager")):
+        with pytest.raises(RuntimeError, match="none here"):
+            run(X)
+    with save_on_cpu():  # not for others
+        pass
+
+
+def test_a_break_where_they_are_disabled():
+    def fn(x):
+        with disable_saved_tensors_hooks("none here"):
+            y = x * W
+            smelt.graph_break()
+            try:
+                with save_on_cpu():
+                    return y
+            except RuntimeError:
+                return y * 2
+
+    _check(fn, "aot_eager", breaks=2)
+
+
+def test_a_hook_that_is_made_inside():
+    def make(pack, unpack, w):
+        def fn(x):
+            factor = x.shape[0] + 1.0
+            with saved_tensors_hooks(lambda t: t * factor, lambda t: t / factor):
+                return (x * w).sin()
+
+        return fn
+
+    want = _run(make, lambda f: f)
+    smelt.reset()
+    torch.testing.assert_close(_run(make, lambda f: smelt.compile(f, backend="aot_eager")), want)
+    assert smelt.stats()["breaks"] == 2  # where it is entered, and where it ends
