@@ -106,6 +106,12 @@ def repeated(x: Any, t: Any) -> Any:
     return torch.repeat_interleave(x[:2], (t.abs() * 2).long(), dim=0) * 2
 
 
+def counted(x: Any, t: Any) -> Any:
+    numbers, weights = (t.abs() * 2).long(), t.detach() + 1
+    many, of_nothing = torch.bincount(numbers), torch.bincount(numbers[:0], minlength=2)
+    return many + 1, torch.bincount(numbers, weights, 3) * 2, many.shape[0], of_nothing, torch.nonzero(x[:0].detach())
+
+
 def routed(x: Any, t: Any) -> Any:
     best, expert = torch.softmax(x, -1).max(-1)
     out = torch.zeros_like(x)
@@ -117,7 +123,7 @@ def routed(x: Any, t: Any) -> Any:
 
 PROGRAMS = [item_as_size, item_makes_tensors, item_of_a_float, with_a_message, written_after_the_read, masked]
 PROGRAMS += [masked_write, masked_reductions, extremum, joined, selected, places, distinct, distinct_slices]
-PROGRAMS += [recognised, repeated, routed]
+PROGRAMS += [recognised, repeated, counted, routed]
 
 
 def outcome(fn: Any, limit: list[float], grad: bool) -> tuple[Any, Any]:

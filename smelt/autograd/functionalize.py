@@ -224,6 +224,14 @@ class GraphRecorder:
         if made.target.namespace == "aten":  # else it is checked already
             made.target = checked_form(made.target, place, api_name, is_matrix)
 
+    def expect_close(self, a: TraceTensor, b: TraceTensor, rtol: float, atol: float, equal_nan: bool) -> None:
+        """The memory of `a` holds what an operator hands on that checks it: nodes have no effects."""
+        root = a.place.storage.root
+        assert root is not None
+        node = self.value(root)
+        args = (node, self.value(a.place), self.value(b.place), rtol, atol, equal_nan)
+        root.node = self._node(torch.ops.smelt_forms.expect_close.default, args, {}, node.meta["val"])
+
     def _items(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> list[Any]:
         """The nodes of an operator's results: for a list among them a list of nodes, None for no tensor."""
         if not any(isinstance(part, (list, tuple)) for part in answer):

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from smelt.autograd.functionalize import GraphRecorder, is_view_node
 from smelt.autograd.inputs import make_inputs, overlapping
@@ -134,10 +135,11 @@ class _Trace:
     def run(self) -> Joint:
         with TraceMode(self.rec), reading(self.reads), self.reads.checking():
             results = run_graph(self.gm, self.arguments(), self.rec)
-            mutations = self.mutations()
-            outputs = tuple(self.plan(results))
-            values = [self.rec.value(t.place) for t in self.program]
-            values += [self.rec.value(self.inputs[m.input].place) for m in mutations]
+            with _disable_current_modes():  # views are read here, and meta kernels asked about them
+                mutations = self.mutations()
+                outputs = tuple(self.plan(results))
+                values = [self.rec.value(t.place) for t in self.program]
+                values += [self.rec.value(self.inputs[m.input].place) for m in mutations]
             written = self.versions()
             seed = self.rec.placeholder("seed", TensorMeta((), torch.int64, (), torch.device("cpu")))
             differentiable, found = self.backward(mutations)

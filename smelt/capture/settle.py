@@ -85,15 +85,21 @@ def _getitem(vm: Any, tensor: TraceTensor, key: Any) -> Any:
 
 def _nonzero(vm: Any, tensor: TraceTensor, *, as_tuple: bool = False) -> Any:
     """`torch.nonzero(tensor)`"""
-    if as_tuple:
-        return _places(vm, tensor)
+    if as_tuple and not tensor.dim():
+        tensor = vm.tensors.run(torch.unsqueeze, (tensor, 0), {})
     count = vm.tensors.speculation.count(tensor)
-    return None if count is None else vm.tensors.run(torch.nonzero_static, (tensor,), {"size": count})
+    if count is None:
+        return None
+    found = vm.tensors.run(torch.nonzero_static, (tensor,), {"size": count})
+    by_dimension = vm.tensors.run(torch.Tensor.contiguous, (vm.tensors.run(torch.t, (found,), {}),), {})
+    if as_tuple:
+        return tuple(vm.tensors.run(torch.unbind, (by_dimension,), {}))
+    return vm.tensors.run(torch.t, (by_dimension,), {})  # as in eager: the indices of a dimension lie together
 
 
 def _where(vm: Any, condition: TraceTensor, *rest: Any) -> Any:
     """`torch.where(condition)`"""
-    return None if rest else _places(vm, condition)
+    return None if rest else _nonzero(vm, condition, as_tuple=True)
 
 
 def _masked_select(vm: Any, tensor: TraceTensor, mask: TraceTensor) -> Any:

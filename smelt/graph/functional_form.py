@@ -62,6 +62,21 @@ def checked_form(op: OpOverload, place: int, api_name: str, is_matrix: bool) -> 
     return _register(op, name, [str(r.type) for r in op._schema.returns], run)
 
 
+_library.define("expect_close(Tensor value, Tensor a, Tensor b, float rtol, float atol, bool equal_nan) -> Tensor")
+
+
+def _expect_close(
+    value: torch.Tensor, a: torch.Tensor, b: torch.Tensor, rtol: float, atol: float, equal_nan: bool
+) -> torch.Tensor:
+    """`value`, which a derivative computes with only where `a` and `b` are close."""
+    if not torch.allclose(a, b, rtol, atol, equal_nan):
+        raise RuntimeError("a gradient that is not defined: the loss depends on what a decomposition leaves open")
+    return value.clone()
+
+
+_library.impl("expect_close", _expect_close, "CompositeExplicitAutograd")
+
+
 def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
     """The operator that takes tensors without dimensions for these parameters, where `op` takes numbers.
 

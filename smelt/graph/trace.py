@@ -139,6 +139,9 @@ class Recorder(Protocol):
     def literal(self, tensor: torch.Tensor) -> TraceTensor:
         """A real tensor that the program just made from numbers (`torch.tensor([1, 2])`)."""
 
+    def expect_close(self, a: TraceTensor, b: TraceTensor, rtol: float, atol: float, equal_nan: bool) -> None:
+        """Whoever reads the memory of `a` from now on raises an error where `a` and `b` are not close."""
+
 
 class TraceMode(TorchDispatchMode):
     """While active, every operator, also one without tensor arguments, makes trace tensors.
@@ -536,6 +539,16 @@ def _unknown_shape(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
     raise depends_on_values(f"{func}")
 
 
+def _allclose(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """Derivatives ask it of their tangents, to raise an error for those that have none: that is expected of them."""
+    if recorder is None or not recorder.backward:
+        raise depends_on_values(f"{func}")
+    values = [argument(func, args, kwargs, a.name) for a in func._schema.arguments]
+    a, b = _as_traced(values[:2], {}, recorder)[0]
+    recorder.expect_close(a, b, *values[2:])
+    return True
+
+
 def _repeats(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     """As many indices as `output_size` says, or as values tell."""
     if kwargs.get("output_size") is None:
@@ -645,12 +658,14 @@ _SPECIAL: dict[OpOverload, Rule] = {
     aten.unique_consecutive.default: _measure,
     aten.unique_dim.default: _measure,
     aten._ctc_loss.Tensor: _measure,
+    aten.bincount.default: _measure,
     aten.masked_select.default: _select_masked,
     aten.index.Tensor: _index,
     aten.index_put.default: _index,
     aten.index_put_.default: _index,
     aten._index_put_impl_.default: _index,
     aten.repeat_interleave.Tensor: _repeats,
+    aten.allclose.default: _allclose,
     aten.equal.default: _unknown_shape,
     aten.unsafe_split.Tensor: _unsafe_split,
     aten.unsafe_split_with_sizes.default: _unsafe_split,

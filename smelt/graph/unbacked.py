@@ -195,6 +195,18 @@ def _repeats(func: OpOverload, given: dict[str, Any]) -> Measured:
     return Measured(fresh(val, (count,)), None, count, new)
 
 
+def _bincount(func: OpOverload, given: dict[str, Any]) -> Measured:
+    val, weights, least = val_of(given["self"]), given["weights"], given["minlength"]
+    dtype = torch.int64
+    if weights is not None:
+        dtype = torch.float32 if val_of(weights).dtype is torch.float32 else torch.float64
+    if same(val.numel, 0):
+        current(f"{func}")
+        return Measured(fresh(val, (least,), torch.int64), None, least, False)
+    count, new = _count(func, ("bincount", least), given["self"], max(least, 1), None)
+    return Measured(fresh(val, (count,), dtype), None, count, new)
+
+
 MEASURED: dict[OpOverload, Callable[[OpOverload, dict[str, Any]], Measured]] = {
     aten.nonzero.default: _nonzero,
     aten._unique2.default: _unique,
@@ -202,6 +214,7 @@ MEASURED: dict[OpOverload, Callable[[OpOverload, dict[str, Any]], Measured]] = {
     aten.unique_dim.default: _unique,
     aten.repeat_interleave.Tensor: _repeats,
     aten._ctc_loss.Tensor: _ctc_loss,
+    aten.bincount.default: _bincount,
 }
 """Operators whose results have as many rows as values tell."""
 

@@ -169,9 +169,14 @@ def _conforms(result: Any, outputs: list[Spec]) -> bool:
     results = result if isinstance(result, (tuple, list)) else (result,)
     present = [tensor for tensor in results if tensor is not None]
     return len(present) == len(outputs) and all(
-        (tuple(tensor.shape), tensor.stride()) == (spec.shape, spec.stride)
+        (tuple(tensor.shape), tensor.stride()) == (spec.shape, spec.stride) and not _is_lazy(tensor)
         for tensor, spec in zip(present, outputs, strict=True)
     )
+
+
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether the memory holds the conjugates or the negatives of the values: solvers return such views."""
+    return tensor.is_conj() or tensor.is_neg()
 
 
 def _conforming(call: Callable[..., Any], outputs: list[Spec]) -> Callable[..., Any]:
@@ -193,7 +198,7 @@ def _laid_out(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
     comparison of a gradient with its bucket, by the user.
     """
     strides = tensor.stride()
-    if tensor.shape == spec.shape:
+    if tensor.shape == spec.shape and not _is_lazy(tensor):
         if strides == spec.stride:
             return tensor
         if all(size == 1 or a == b for size, a, b in zip(spec.shape, strides, spec.stride, strict=True)):

@@ -173,3 +173,22 @@ def test_factorizations_raise_as_in_eager() -> None:
     assert torch.equal(fn(x), torch.linalg.cholesky(x) * 2)
     with pytest.raises(torch.linalg.LinAlgError, match="leading minor of order 1"):
         fn(-x)
+
+
+def test_a_derivative_that_checks_the_loss_raises_as_in_eager() -> None:
+    """Complex singular vectors are known up to a phase; a loss that depends on it has no gradient."""
+
+    def loss(x: torch.Tensor, phase: float) -> torch.Tensor:
+        u, s, vh = torch.linalg.svd(x, full_matrices=False)
+        return (u.abs().square() * s).sum() + phase * (u[0, 0] * 2).real
+
+    x = torch.randn(3, 2, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
+    run = smelt.compile(loss, fullgraph=True)
+    grads = []
+    for fn in (run, loss):
+        given = x.clone().requires_grad_()
+        fn(given, 0.0).backward()
+        grads.append(given.grad)
+        with pytest.raises(RuntimeError):
+            fn(x.clone().requires_grad_(), 1.0).backward()
+    torch.testing.assert_close(*grads)

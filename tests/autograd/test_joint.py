@@ -175,3 +175,10 @@ def test_state_is_restored_after_an_error() -> None:
 def test_leaf_written_in_place_is_eagers_error() -> None:
     with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
         compiled(lambda w: w.mul_(2), [torch.randn(3, requires_grad=True)])
+
+
+def test_views_that_only_the_results_read() -> None:
+    """The meta kernel that is asked about them makes no constants of the graph."""
+    for size in (1, 2):
+        joint = joint_of(lambda x, size=size: torch.nonzero_static(x, size=size).t().unbind(0), torch.ones(size))
+        assert [n for n in joint.module.graph.nodes if n.op == "get_attr"] == []

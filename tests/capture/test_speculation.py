@@ -211,3 +211,14 @@ def test_gradients_pass_through_selections() -> None:
 def test_the_guard_is_printed() -> None:
     lines = check(branch, X, MASK).guards[0]
     assert any("values_are[False](mask)" in line for line in lines)
+
+
+def test_places_lie_in_memory_as_in_eager() -> None:
+    def fn(mask: Any) -> Any:
+        return torch.nonzero(mask), torch.argwhere(mask), torch.where(mask), torch.nonzero(mask[0, 0], as_tuple=True)
+
+    run = smelt.compile(fn, fullgraph=True)
+    for mask in (MASK, 1 - MASK):
+        found, wanted = run(mask), fn(mask)
+        for a, b in zip((*found[:2], *found[2], *found[3]), (*wanted[:2], *wanted[2], *wanted[3]), strict=True):
+            assert a.equal(b) and (not b.numel() or a.stride() == b.stride())

@@ -34,7 +34,7 @@ def order() -> Table:
     table |= named("bucketize", call(u(3, 4) * 3, rows[0]), call(u(3) * 3, rows[0], out_int32=True, right=True))
     table |= named("histc", call(x, 4, -1, 1), call(x, 3)) | named("nonzero_static", call(x, size=20))
     table |= named("isin", call(i(3, 4), i(2)), call(i(3, 4), i(2), invert=True))
-    table |= named("hash_tensor", call(x), call(x, [1], keepdim=True))
+    table |= named("hash_tensor", call(x), call(x, [1], keepdim=True), call(x[0, 0], [0]))
     return table | named("tril_indices triu_indices", call(3, 4, -1), call(4, 3, 1, dtype=torch.int32), call(0, 2))
 
 

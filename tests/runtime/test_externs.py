@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from smelt.base.errors import CompileError
-from smelt.runtime.externs import EXTERNS, Candidate, Spec, extern, spec_of
+from smelt.runtime.externs import EXTERNS, Candidate, ExternKernel, Spec, extern, spec_of
 from smelt.runtime.fallback import Slot
 from smelt.runtime.tune import forget
 
@@ -45,6 +45,16 @@ def test_strides_of_size_one_dimensions_are_those_that_were_asked_for() -> None:
     for _ in range(2):
         result = kernel(x)
         assert result.stride() == (4, 1, 4, 4) and torch.equal(result, x.sin())
+
+
+def test_results_that_wait_to_be_conjugated_or_negated_are_computed() -> None:
+    for lazy in (torch.conj, lambda x: torch.conj(x).imag):
+        a = torch.randn(3, 4, dtype=torch.complex64)
+        wanted = lazy(a)
+        kernel = ExternKernel("lazy", [Candidate("lazy", lazy)], [Spec((3, 4), wanted.stride(), wanted.dtype)], "lazy")
+        for _ in range(2):
+            result = kernel(a)
+            assert not result.is_conj() and not result.is_neg() and result.equal(wanted)
 
 
 def test_a_first_result_in_other_strides_is_drawn_once() -> None:
