@@ -104,6 +104,10 @@ class GraphRecorder:
         """A floating-point number that each call brings, as a tensor input without dimensions; or that tensors tell."""
         if self.reads is not None and is_unbacked(real):
             return self.reads.float_node(real)
+        return self.given_number(real)
+
+    def given_number(self, real: Real) -> fx.Node:
+        """A floating-point number that each call brings."""
         known = self.reals.get(real.key)
         if known is None:
             val = TensorMeta((), torch.float64, (), torch.device("cpu"))

@@ -71,6 +71,8 @@ class JointReads:
         if not is_unbacked(number):
             return self.recorder.number(number)
         known = self.floats.get(number.key)
+        if known is None and number.compute is None:  # no tensor tells it: it is an input, drawn before the graph runs
+            return self.recorder.given_number(number)
         if known is None:
             operands = [self.float_node(a) for a in number.args]
             op = _FLOAT_OPERATORS[number.compute]

@@ -13,6 +13,7 @@ from smelt.capture import _native as native
 from smelt.capture import flags, policy, sources
 from smelt.capture.breaks import Break, UserError, user
 from smelt.capture.effects import DELETED
+from smelt.capture.host_values import HostValue
 from smelt.capture.registry import ATTR
 from smelt.capture.sources import Source
 from smelt.capture.values import LEAVES, is_constant
@@ -68,7 +69,7 @@ def written_class_attr(vm: Any, cls: type, name: str) -> tuple[Any] | None:
     return (DELETED,) if deleted else None
 
 
-_BUILT_IN = frozenset({list, tuple, dict, set, frozenset, slice, type, types.FunctionType, TraceTensor})
+_BUILT_IN = frozenset({list, tuple, dict, set, frozenset, slice, type, types.FunctionType, TraceTensor, HostValue})
 
 
 def python_method(vm: Any, obj: Any, name: str) -> Any:

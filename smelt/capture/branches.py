@@ -18,6 +18,7 @@ from smelt.capture.breaks import UserError
 from smelt.capture.bytecode import Decoded
 from smelt.capture.conditionals import jump
 from smelt.capture.frames import Frame
+from smelt.capture.host_values import HostValue
 from smelt.capture.liveness import live_slots
 from smelt.capture.opcodes import backward, forward, opcode, read_variable
 from smelt.capture.torch_calls import is_torch_builtin
@@ -65,7 +66,7 @@ for _on, _name in ((False, "IF_FALSE"), (True, "IF_TRUE")):
 def to_bool(vm: Any, f: Frame, arg: Any) -> None:
     """TO_BOOL of 3.13: the truth of a tensor is left to the jump that follows, which may take both ways."""
     value = f.stack[-1]
-    if type(value) in (TraceTensor, Undecided) and f.decoded.names[f.pc] in ASKING:
+    if type(value) in (TraceTensor, Undecided, HostValue) and f.decoded.names[f.pc] in ASKING:
         return
     f.stack[-1] = containers.truth(vm, value)
 

@@ -36,9 +36,12 @@ class Break(BaseException):
 
 
 class Restart(BaseException):
-    """A break that came too late to stand there: capture begins again and stops before root instruction `step`."""
+    """A break that came too late to stand there: capture begins again and stops before root instruction `step`.
 
-    def __init__(self, step: int, stop: Break) -> None:
+    Without a break it only begins again.
+    """
+
+    def __init__(self, step: int, stop: Break | None) -> None:
         super().__init__(step)
         self.step, self.stop = step, stop
 

@@ -22,6 +22,7 @@ from smelt.capture.breaks import Break, UserError, user
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.entry_numbers import number_at_entry
 from smelt.capture.generators import TracedGenerator
+from smelt.capture.host_values import HostValue
 from smelt.capture.opcodes import read_variable
 from smelt.capture.registry import ATTR, special
 from smelt.capture.stores import delete_attr, is_external, store_attr, store_generic
@@ -48,6 +49,8 @@ def visible(vm: Any, value: Any) -> Any:
         return vm.tensors.stand_in(value)
     if isinstance(value, SYMBOLIC):
         return _STAND_INS[type(value)]
+    if type(value) is HostValue:
+        return value.example
     return _GENERATOR if type(value) is TracedGenerator else value
 
 
@@ -59,7 +62,7 @@ def is_instance(vm: Any, args: Args, kwargs: Kwargs) -> bool:
     """isinstance(object, class or tuple)"""
     value, cls = args
     kind = type(value)
-    if kind is TraceTensor or kind is TracedGenerator or kind in SYMBOLIC:
+    if kind in (TraceTensor, TracedGenerator, HostValue) or kind in SYMBOLIC:
         value = visible(vm, value)
     return user(isinstance, value, vm.effects.plain(cls))
 
@@ -280,6 +283,8 @@ def outside(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
     """str(value), repr(value) or format(value, spec)"""
+    if type(value) is HostValue:
+        return vm.hosts.run(fn, (value, *rest), {})
     if type(value) is TraceTensor:
         known = known_value(value)
         return UnknownText.of(vm) if known is None else fn(known, *rest)

@@ -14,6 +14,7 @@ import warnings
 import weakref
 from typing import Any
 
+import numpy
 import torch
 import torch.utils.checkpoint
 
@@ -24,12 +25,15 @@ from smelt.capture.breaks import Break, user
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.frames import Frame, bind
 from smelt.capture.generators import TracedGenerator
+from smelt.capture.host_calls import is_numpy
+from smelt.capture.host_values import HostValue
 from smelt.capture.policy import Policy
 from smelt.capture.registry import CALL, CONSTANTS, SPECIAL, TRANSFORMED
 from smelt.capture.stores import is_external
 from smelt.capture.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
 from smelt.capture.unknown_text import refuse_unknown
 from smelt.capture.values import CONSTANT_TYPES, LEAVES, NUMPY_FUNCTIONS, is_bound, is_constant
+from smelt.graph.symint import has_symint
 from smelt.graph.trace import TraceTensor
 
 Args = tuple[Any, ...]
@@ -176,6 +180,8 @@ def _frozen(vm: Any, name: str, value: Any) -> Any:
     kind = type(value)
     if kind in LEAVES or isinstance(value, (*_UNCHANGING, *CONSTANT_TYPES)):
         return value
+    if kind is HostValue and not value.changes:
+        return value
     if kind is TraceTensor:
         raise Break(f"{name} with a tensor", "it shows the tensor's values")
     refuse_unknown((value,))
@@ -186,7 +192,10 @@ def _frozen(vm: Any, name: str, value: Any) -> Any:
         return kind(items) if kind is not collections.deque else kind(items, value.maxlen)
     if kind is dict:
         return {key: _frozen(vm, name, item) for key, item in vm.effects.mirror(value).items()}
-    raise Break(f"{name} with a {kind.__name__}", "it reads the object, which may have changed when the graph has run")
+    raise Break(
+        f"{name} with a {vm.type_of(value).__name__}",
+        "it reads the object, which may have changed when the graph has run",
+    )
 
 
 @CALL(types.MethodType)
@@ -248,7 +257,7 @@ def call_instance(vm: Any, obj: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @CALL(*NUMPY_FUNCTIONS)
 def call_numpy(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    """A function of numpy on plain data gives a constant."""
+    """A function of numpy on plain data gives a constant, or an array of the host program."""
     if not all(map(_is_plain, (*args, *kwargs.values()))):
         raise Break(f"a call of numpy.{fn.__name__}", "it computes with values that are not known yet")
     return call_native(vm, fn, args, kwargs)
@@ -347,6 +356,8 @@ def call_on_external(vm: Any, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -
 def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run C code (or a function that depends on its arguments alone) as it is."""
     module = getattr(fn, "__module__", None)
+    if is_numpy(fn) and not isinstance(fn, type) and not has_symint((*args, *kwargs.values())):
+        return vm.hosts.run(fn, args, kwargs)
     if module is not None and module.split(".")[0] not in _SAFE_ROOTS and isinstance(fn, types.BuiltinFunctionType):
         owner = getattr(fn, "__self__", None)
         if isinstance(owner, (types.ModuleType, type(None))) and fn.__name__ not in _TEXT_FUNCTIONS:
@@ -366,7 +377,10 @@ def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if fn in CALLERS:
         args = tuple(callback(vm, a) for a in args)
         kwargs = {k: callback(vm, v) for k, v in kwargs.items()}
-    return vm.effects.original(vm.native(fn, *args, **kwargs))
+    out = vm.native(fn, *args, **kwargs)
+    if isinstance(out, numpy.ndarray):  # of sizes: they are numbers to it
+        return vm.hosts.run(fn, args, kwargs)
+    return vm.effects.original(out)
 
 
 def passes_on(fn: Any, kwargs: Kwargs) -> bool:

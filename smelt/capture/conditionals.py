@@ -16,9 +16,10 @@ from smelt.capture import containers
 from smelt.capture._native import NULL
 from smelt.capture.ambient import present_modes
 from smelt.capture.before import Before, CannotUndo, put
-from smelt.capture.breaks import Break, UserError
+from smelt.capture.breaks import Break, Restart, UserError
 from smelt.capture.frames import RETURN, Frame, Unread
 from smelt.capture.graph_module import CapturedGraph
+from smelt.capture.host_values import HostValue
 from smelt.capture.joins import RETURNS, join_of
 from smelt.capture.liveness import live_slots
 from smelt.capture.merging import Merging, NotJoined, Way
@@ -44,11 +45,27 @@ def jump(vm: Any, f: Frame, value: Any, when_true: int, when_false: int) -> obje
             return jump(vm, f, value.condition, when_false, when_true)
         else:
             value = value.condition
+    if type(value) is HostValue:
+        return _jump_on_host(vm, f, value, when_true, when_false)
     if type(value) is TraceTensor:
         known = vm.decided.get(id(value))
         if known is None and vm.tensors.speculation.value(value) is None and value.numel() == 1:
             return take_both(vm, f, value, when_true, when_false)
         value = value if known is None else known
+    f.pc = when_true if containers.truth(vm, value) else when_false
+    return None
+
+
+def _jump_on_host(vm: Any, f: Frame, value: HostValue, when_true: int, when_false: int) -> object | None:
+    """A branch on a random number: both ways in the graph, else a version for the way of this call."""
+    place = (id(f.code), f.pc - 1)
+    if not value.constant and place not in vm.refused and vm.branches and vm.tensors.branches:
+        try:
+            return jump(vm, f, vm.hosts.inputs.condition(value), when_true, when_false)
+        except Break:
+            if place not in vm.refused:
+                raise
+            raise Restart(-1, None) from None  # once more, without this branch as a node
     f.pc = when_true if containers.truth(vm, value) else when_false
     return None
 
@@ -127,6 +144,7 @@ class _Branch:
         f.pc, f.locals[:], f.stack[:] = start, self.locals, self.stack
         numbers = tensors.number_node.known()
         speculates, tensors.speculation.allowed = tensors.speculation.allowed, False
+        acts = vm.hosts.acts
         vm.decided[id(self.condition)] = truth
         result, instructions = None, f.decoded.instructions
         try:
@@ -141,6 +159,8 @@ class _Branch:
             del vm.decided[id(self.condition)]
         if result is not (RETURN if self.join == RETURNS else None):
             raise NotJoined("they do not meet in this function")
+        if vm.hosts.acts != acts:
+            raise NotJoined("random numbers are drawn, or arrays of numpy written, in one of them")
         nodes = self._added(last)
         tensors.number_node.restore(numbers)
         self._check_writes(set(nodes))

@@ -10,6 +10,7 @@ from smelt.capture import calls, containers, sources
 from smelt.capture.attributes import python_method
 from smelt.capture.breaks import user
 from smelt.capture.effects import CONTAINERS
+from smelt.capture.host_values import HostValue
 from smelt.capture.operators import binary
 from smelt.capture.registry import special
 from smelt.capture.unknown_text import refuse_unknown
@@ -29,7 +30,7 @@ def _iterable(vm: Any, value: Any, plain: Any = None) -> Any:
     plain = plain or vm.effects.plain
     if type(value) in LEAVES:
         return value
-    if type(value) is TraceTensor:
+    if type(value) in (TraceTensor, HostValue):
         return containers.iterate(vm, value)
     if isinstance(value, CONTAINERS) and python_method(vm, value, "__iter__") is None:
         return plain(value)

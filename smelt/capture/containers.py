@@ -15,6 +15,7 @@ from smelt.capture.attributes import find_in_class, python_method
 from smelt.capture.breaks import Break, UserError, user
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.generators import TracedGenerator
+from smelt.capture.host_values import HostValue, values_in
 from smelt.capture.operators import compare
 from smelt.capture.sources import sequence_item
 from smelt.capture.values import LEAVES
@@ -33,6 +34,8 @@ def truth(vm: Any, value: Any) -> bool:
         if known is None:
             raise tensor_value("a branch on a tensor's value")
         return user(bool, known)
+    if kind is HostValue:
+        return bool(vm.hosts.known(vm.hosts.run(bool, (value,), {})))
     if isinstance(value, CONTAINERS) and python_method(vm, value, "__bool__") is None:
         return length(vm, value) != 0
     method = python_method(vm, value, "__bool__")
@@ -59,6 +62,8 @@ def length(vm: Any, value: Any) -> int:
     """`len(value)`"""
     if type(value) is TraceTensor:
         return user(len, value)
+    if type(value) is HostValue:
+        return vm.hosts.length(value)
     method = python_method(vm, value, "__len__")
     if method is not None:
         return vm.call(method, (value,), {})
@@ -89,6 +94,8 @@ def subscript(vm: Any, obj: Any, key: Any) -> Any:
     kind = type(obj)
     if kind is TraceTensor or type(key) is TraceTensor and not issubclass(kind, dict):
         return vm.tensors.run(operator.getitem, (obj, tensor_key(vm, key)), {})
+    if kind is HostValue:
+        return vm.hosts.run(operator.getitem, (obj, key), {})
     source = vm.sources.get(id(obj))
     if source is None and kind in _DIRECT:
         return user(operator.getitem, obj, key)
@@ -141,6 +148,9 @@ def store_item(vm: Any, obj: Any, key: Any, value: Any) -> None:
     if type(obj) is TraceTensor:
         vm.tensors.run(operator.setitem, (obj, tensor_key(vm, key), value), {})
         return
+    if type(obj) is HostValue:
+        vm.hosts.run(operator.setitem, (obj, key, value), {})
+        return
     method = python_method(vm, obj, "__setitem__")
     if method is not None:
         vm.call(method, (obj, key, value), {})
@@ -188,6 +198,8 @@ def contains(vm: Any, container: Any, item: Any) -> bool:
         return any(compare(vm, operator.eq, item, other) is True for other in each(vm, container))
     if type(container) is TraceTensor:
         return vm.tensors.run(operator.contains, (container, item), {})
+    if HostValue in (type(container), type(item)) and any(True for _ in values_in((container, item))):
+        return vm.hosts.known(vm.hosts.run(operator.contains, (container, item), {}))
     if python_method(vm, container, "__iter__") is not None:
         return any(truth(vm, compare(vm, operator.eq, item, other)) for other in each(vm, container))
     return vm.native(operator.contains, vm.effects.plain(container), item)
@@ -197,6 +209,8 @@ def iterate(vm: Any, value: Any) -> Any:
     """`iter(value)`"""
     if type(value) is TraceTensor:
         return iter(vm.tensors.run(torch.unbind, (value,), {}))
+    if type(value) is HostValue:
+        return iter(vm.hosts.items(value))
     if type(value) is TracedGenerator:
         return value
     method = python_method(vm, value, "__iter__")

@@ -40,6 +40,8 @@ class Changes:
         values: what a line asked of tensors -> the answer in the first version that took it for granted.
         static: symbols did not work out here.
         refused: (code, instruction) of branches on tensors' values that cannot be nodes.
+        unsteady: (code, instruction) of arrays whose size differs from call to call.
+        plain: (code, instruction) that needs to know a number of the host program.
     """
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -47,6 +49,8 @@ class Changes:
     changing: set[tuple[str, int | None]] = field(default_factory=set)
     static: bool = False
     refused: set[tuple[int, int]] = field(default_factory=set)
+    unsteady: set[tuple[int, int]] = field(default_factory=set)
+    plain: set[tuple[int, int]] = field(default_factory=set)
     values: dict[Any, Any] = field(default_factory=dict)
 
     def look(self, source: Source, shape: tuple[int, ...]) -> None:

@@ -23,6 +23,9 @@ from smelt.capture.dynamic import Changes, Sizes
 from smelt.capture.effects import DELETED, Effects
 from smelt.capture.frames import Frame
 from smelt.capture.guards import GuardList
+from smelt.capture.host_ops import call as call_host
+from smelt.capture.host_values import HostValue
+from smelt.capture.hosts import Hosts
 from smelt.capture.policy import is_frozen
 from smelt.capture.registry import ATTR, CALL, READ
 from smelt.capture.sources import Source
@@ -47,6 +50,8 @@ class Interpreter:
         outermost: the tensors of the graph itself, not those of a function inside.
         reads_values: the graph may read values and go on with them, see `reads`.
         step: number of the captured frame's instruction that runs.
+        hosts: what Python computes before the graph runs; `unsteady` are places whose arrays change their size, `plain`
+            those that need to know a number.
         work: counts what cannot be undone; a break before any work of its instruction needs no restart.
         inference: inference mode is on for the program (`outside_inference_mode` switches it off for the capture).
         generators: every generator that the program made.
@@ -68,6 +73,8 @@ class Interpreter:
         self.guards = GuardList(self.where)
         self.sizes = Sizes(changes, dynamic, lambda: str(self.where() or ""))
         self.ambient = Ambient()
+        self.unsteady, self.plain = changes.unsteady, changes.plain
+        self.hosts = Hosts(self)
         self.tensors = self.outermost = Tensors(self)
         self.effects = Effects(self)
         self.sources: dict[int, Source] = {}
@@ -105,7 +112,7 @@ class Interpreter:
         out.guards, out.sizes, out.created, out._globals = self.guards, self.sizes, self.created, self._globals
         out.sources = {key: source for key, source in self.sources.items() if key not in tensors}
         out.frames = self.frames[:]
-        out.branches = False
+        out.branches = out.hosts.allowed = False
         return out
 
     def keep(self, value: Any) -> None:
@@ -244,7 +251,7 @@ class Interpreter:
         known = self.sources.get(id(value))
         if known is not None:
             self.guards.same(known, source)
-            return self.tensors.handle(value)
+            return self.hosts.handle(self.tensors.handle(value))
         return READ.find(type(value))(self, value, source)
 
     def register(self, value: Any, source: Source) -> Any:
@@ -325,6 +332,9 @@ class Interpreter:
 
     def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`fn(*args, **kwargs)`"""
+        out = call_host(self, fn, args, kwargs)
+        if out is not NotImplemented:
+            return out
         return CALL.find(type(fn))(self, fn, args, kwargs)
 
     def load_attr(self, obj: Any, name: str) -> Any:
@@ -350,6 +360,8 @@ class Interpreter:
     def type_of(self, value: Any) -> type:
         """`type(value)` as the program sees it."""
         kind = type(value)
+        if kind is HostValue:
+            return type(value.example)
         return self.tensors.type_of(value) if kind is TraceTensor else _NUMBERS.get(kind, kind)
 
     def reenter(self, run: Callable[[], Any]) -> Any:

@@ -9,6 +9,7 @@ from smelt.capture import containers
 from smelt.capture.attributes import python_method
 from smelt.capture.breaks import user, user_raise
 from smelt.capture.frames import Frame
+from smelt.capture.host_values import HostValue
 from smelt.capture.opcodes import name, opcode, take
 from smelt.capture.operators import binary, compare
 from smelt.capture.operators import unary as apply_unary
@@ -39,7 +40,10 @@ def binary_op(vm: Any, f: Frame, arg: Any) -> None:
 
 @opcode("UNARY_NOT")
 def unary_not(vm: Any, f: Frame, arg: Any) -> None:
-    f.stack[-1] = not containers.truth(vm, f.stack[-1])
+    value = f.stack[-1]
+    f.stack[-1] = (
+        vm.hosts.run(operator.not_, (value,), {}) if type(value) is HostValue else not containers.truth(vm, value)
+    )
 
 
 @opcode("UNARY_NEGATIVE", decode=lambda site: operator.neg)
@@ -157,6 +161,9 @@ def build_slice(vm: Any, f: Frame, arg: int) -> None:
 @opcode("BUILD_STRING")
 def build_string(vm: Any, f: Frame, arg: int) -> None:
     parts = take(f, arg)
+    if any(type(part) is HostValue for part in parts):
+        f.stack.append(vm.hosts.run("".join, (parts,), {}))
+        return
     unknown = next((part for part in parts if type(part) is UnknownText), None)
     f.stack.append("".join(parts) if unknown is None else unknown)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from smelt.capture.attributes import python_method
 from smelt.capture.breaks import user
+from smelt.capture.host_values import HostValue
 from smelt.capture.values import LEAVES
 from smelt.graph.trace import TraceTensor
 
@@ -67,6 +68,8 @@ def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
     if first is TraceTensor or second is TraceTensor:
         fn = fn if first is TraceTensor else _OUT_OF_PLACE.get(fn, fn)
         return vm.tensors.run(fn, (vm.effects.plain(left), vm.effects.plain(right)), {})
+    if first is HostValue or second is HostValue:
+        return vm.hosts.run(fn, (left, right), {})
     forward, reflected = _names(fn)
     for name in forward:
         method = python_method(vm, left, name)
@@ -88,6 +91,8 @@ def unary(vm: Any, fn: Callable[..., Any], value: Any) -> Any:
     """`<op> value`"""
     if type(value) is TraceTensor:
         return vm.tensors.run(fn, (value,), {})
+    if type(value) is HostValue:
+        return vm.hosts.run(fn, (value,), {})
     method = python_method(vm, value, f"__{fn.__name__.strip('_')}__")
     return vm.call(method, (value,), {}) if method is not None else user(fn, value)
 
@@ -101,6 +106,8 @@ def compare(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
         if left is None or right is None:
             return fn is operator.ne
         return vm.tensors.run(fn, (vm.effects.plain(left), vm.effects.plain(right)), {})
+    if first is HostValue or second is HostValue:
+        return vm.hosts.run(fn, (left, right), {})
     for obj, other, name in ((left, right, _COMPARE[fn][0]), (right, left, _COMPARE[fn][1])):
         method = python_method(vm, obj, name)
         if method is not None:

@@ -18,6 +18,7 @@ from smelt.capture.calls import Trampoline
 from smelt.capture.effects import items_of
 from smelt.capture.frames import OUTER, Unread
 from smelt.capture.generators import TracedGenerator
+from smelt.capture.host_values import HostValue
 from smelt.capture.modules import ModuleSlice
 from smelt.capture.registry import TypeTable
 from smelt.capture.undecided import Undecided, is_plain
@@ -104,6 +105,8 @@ class Rebuild:
             return self._tensor(value)
         if kind is Unread:
             return self.fetched(value.source)
+        if kind is HostValue:
+            return self.fetched(value.source) if value.source is not None else self.vm.hosts.use(value)
         source = self.vm.sources.get(id(value))
         if source is not None:
             return self.fetched(source)
@@ -127,6 +130,9 @@ class Rebuild:
         made = self._made.get(id(tensor))
         if made is not None:
             return made
+        host = self.vm.hosts.inputs.made(tensor)
+        if host is not None and not tensor.requires_grad:
+            return self.vm.hosts.use(host)
         if is_spent(self.vm, tensor):
             self.outputs.append(self.vm.tensors.run(torch.Tensor.detach, (tensor,), {}, method="detach"))
             return self.assign(tensor, f"{self.constant(spent, 'spent')}(_out[{len(self.outputs) - 1}])")
@@ -136,6 +142,9 @@ class Rebuild:
 
     def _number(self, number: Any) -> str:
         """A number that a tensor of the graph tells."""
+        host = self.vm.hosts.inputs.named(number)
+        if host is not None:
+            return self(host)
         tensor, dim = self.vm.tensors.reads.exposed(number)
         return f"{self._tensor(tensor)}.item()" if dim is None else f"{self._tensor(tensor)}.shape[{dim}]"
 

@@ -26,12 +26,16 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.library import CustomOpDef
 
 from smelt.capture import _native as native
 from smelt.capture.breaks import At, Break
 from smelt.capture.context_variables import refuse_settings
 from smelt.capture.effects import DELETED, Made, Mirror, Store, items_of
 from smelt.capture.frames import Frame
+from smelt.capture.host_inputs import HOST
+from smelt.capture.host_program import Steady, host_part, state_of
 from smelt.capture.liveness import live_slots
 from smelt.capture.located import expect_failure, explain_error, repeatable, with_place
 from smelt.capture.rebuild import Rebuild
@@ -65,7 +69,7 @@ class Residual:
     def code(self) -> CodeType:
         """The compiled source of the function."""
         module = compile(self.source, "<smelt residual>", "exec")
-        code = next(c for c in module.co_consts if isinstance(c, CodeType))
+        code = next(c for c in module.co_consts if isinstance(c, CodeType))  # the host program comes behind it
         return code if self.at is None else with_place(code, self.at)
 
     def _shown(self, graph: Callable[..., Any]) -> Callable[..., Any]:
@@ -269,35 +273,79 @@ class Writer:
     def finish(self) -> Residual:
         """Close the graph and write the whole source."""
         self.vm.close_generators(self.value.makes)
-        tensors = self.vm.tensors
+        tensors, hosts = self.vm.tensors, self.vm.hosts
         early = [f"{self.value(tensor)}.grad = None" for tensor in self.vm.effects.cleared]
-        again = self._again() if self.restarts and not tensors.writes_inputs() and not tensors.drawing else None
         gm, inputs, ops = tensors.finish(self.value.outputs, self.vm.ambient)
+        hosts.check_apart()
+        host, host_source = self._host(inputs)
+        if host and hosts.acts and gm is not None:
+            _refuse_foreign(gm)
         head: list[str] = []
+        repeats = self.restarts and not tensors.writes_inputs() and not tensors.drawing and not hosts.acts
+        again = self._again() if repeats else None
         if gm is not None:
-            indices = [self.vm.guards.fetch(i.source) for i in inputs]
+            indices = [self.vm.guards.fetch(i.source) for i in inputs if i.source.kind != HOST]
             order = list(dict.fromkeys([*indices, *self.fetches]))
             renamed = {old: order.index(index) for index, old in self.fetches.items()}
             self._renumber(renamed)
-            head += [self._renumbered(line, renamed) for line in early]  # what nobody reads is not kept meanwhile
-            args = "*_f" if len(order) == len(indices) else f"*_f[:{len(indices)}]"
+            head += [self._renumbered(line, renamed) for line in [*host, *early]]  # what nobody reads is not kept then
+            given = _arguments(inputs, len(order) == len(indices))
+            args = given[1:] if given.startswith("*") and "," not in given else f"[{given}]"
             target = "" if not self.value.outputs else "_out = "
             head += [
                 "_failed = None",
                 "try:",
-                f"    {target}(_c.shown if _c.profiler._is_profiler_enabled else _c.graph)({args})",
+                f"    {target}(_c.shown if _c.profiler._is_profiler_enabled else _c.graph)({given})",
             ]
             head += ["except _c.Error as _e:", "    _failed = _e", "if _failed is not None:"]
             if again is None or not repeatable(gm):
-                head.append(f"    _c.explain_error(_failed, {args[1:]})")
+                head.append(f"    _c.explain_error(_failed, {args})")
             else:
-                head.append(f"    _c.expect_failure(_failed, {args[1:]})")
+                head.append(f"    _c.expect_failure(_failed, {args})")
                 head.append(f"    return {self._renumbered(again, renamed)}")
         else:
             order = list(self.fetches)
+            head += host
         body = textwrap.indent("\n".join([*head, *self.lines]), "    ")
-        source = f"def residual({', '.join([*self.slots, '_c', '_f'])}):\n{body}\n"
+        source = f"def residual({', '.join([*self.slots, '_c', '_f'])}):\n{body}\n{host_source}"
         return Residual(source, gm, inputs, order, self.constants, ops, points=self.points)
+
+    def _host(self, inputs: list[Input]) -> tuple[list[str], str]:
+        """The lines that run the host program, and its source.
+
+        Raises:
+            Break: it may fail, and the frame cannot begin again.
+        """
+        hosts = self.vm.hosts
+        for given in inputs:
+            if given.source.kind == HOST:
+                hosts.use(given.source.key)
+        ops = hosts.program()
+        if not ops:
+            return [], ""
+        part = host_part(ops, hosts.used, self.vm, self.fetched)
+        constant, arguments = self.value.constant, ", ".join(part.arguments)
+        target = f"{', '.join(part.results)}{',' * (len(part.results) == 1)} = " if part.results else ""
+        run = f"{target}{constant(part.run, 'host')}({arguments})"
+        if part.certain:
+            return [run], part.source
+        if not self.restarts:
+            raise Break("arrays of numpy in an except clause", "what they are computed from may fail")
+        steady, generators = Steady(self.vm.unsteady), constant(part.generators, "generators")
+        self.vm.guards.flag(steady.holds, (), True)
+        lines = [
+            f"_state = {constant(state_of, 'state_of')}({generators}, [{arguments}])",
+            "_failed = None",
+            "try:",
+            f"    {run}",
+            f"except {constant(Exception, 'HostError')} as _e:",
+            "    _failed = _e",
+            "if _failed is not None:",
+            "    _state.restore()",
+            f"    {constant(steady.fail, 'fail')}(_failed)",
+            f"    return {self._again()}",
+        ]
+        return lines, part.source
 
     def _renumber(self, renamed: dict[int, int]) -> None:
         """Graph inputs come first in `_f`; the lines written so far counted without them."""
@@ -327,6 +375,36 @@ class Writer:
         if code.co_flags & inspect.CO_VARKEYWORDS:
             given.append(f"**{rest.pop(0)}")
         return f"{quiet}({', '.join([function, *given])})"
+
+
+def _refuse_foreign(gm: fx.GraphModule) -> None:
+    """Operators that are written in Python may draw numbers as well: the order counts.
+
+    Raises:
+        Break: the graph has such an operator.
+    """
+    for node in gm.graph.nodes:
+        if isinstance(node.target, CustomOpDef) or isinstance(node.target, OpOverload | OpOverloadPacket):
+            name = str(getattr(node.target, "_qualified_op_name", None) or node.target)
+            if re.split(r"[.:]", name)[0] not in ("aten", "prims", "torchvision", "torchaudio", "smelt"):
+                raise Break(f"random numbers or arrays of numpy beside {name}", "the operator may draw as well")
+
+
+def _arguments(inputs: list[Input], all_fetched: bool) -> str:
+    """What the graph is called with: fetched inputs come first in `_f`, the host program's have names."""
+    if all(i.source.kind != HOST for i in inputs):
+        return "*_f" if all_fetched else f"*_f[:{len(inputs)}]"
+    parts, start, count = [], 0, 0
+    for given in [*inputs, None]:
+        if given is not None and given.source.kind != HOST:
+            count += 1
+            continue
+        if count > start:
+            parts.append(f"*_f[{start}:{count}]")
+            start = count
+        if given is not None:
+            parts.append(given.source.text)
+    return ", ".join(parts)
 
 
 _FETCHED = re.compile(r"\b_f\[(\d+)\]")

@@ -323,6 +323,8 @@ class Session:
                 return vm, frame, cause
             except (Restart, UserError, Break, Exception) as error:
                 unsettled = vm.sizes.owner.unsettled
+                if unsettled is not None and vm.hosts.inputs.needs(unsettled.names):
+                    continue
                 if unsettled is not None and not insists:  # perhaps its value may be taken for granted
                     insists = True
                 elif unsettled is not None:
@@ -336,6 +338,7 @@ class Session:
             finally:
                 self._met_tensors = bool(vm.tensors.inputs)
                 vm.ambient.restore()
+                vm.hosts.restore()
 
     def _without_symbols(self, place: Place, vm: Interpreter, error: BaseException) -> bool:
         """Whether to capture once more with plain sizes, because `error` may come from symbols.
@@ -400,6 +403,7 @@ class Session:
             if graph is None:
                 return
         vm.sizes.guard(vm.guards)
+        vm.hosts.guard()
         residual.inputs = []  # a version must not keep the first call's tensors alive
         guards, constants = vm.guards.finish(residual.outputs), residual.namespace(graph)
         entry = native.add_entry(key, guards, residual.code(), constants, self)
@@ -413,7 +417,8 @@ class Session:
         log("graphs", lambda: f"{place.name}, {residual.ops} operations, {len(guards.checks)} guards")
         started = time.perf_counter()
         assert residual.gm is not None
-        if vm.tensors.reads.found and cuts(residual.gm.graph):  # pieces are compiled when nobody can go back
+        reads = vm.tensors.reads.found or vm.hosts.inputs.numbers
+        if reads and cuts(residual.gm.graph):  # pieces are compiled when nobody can go back
             self._without_reads(vm, Unsupported("numbers that tensors tell, in a graph that is cut"))
         try:
             graph = self.compile_graph(residual.gm, [i.tensor for i in residual.inputs], report, self.options)
@@ -444,7 +449,10 @@ class Session:
         Raises:
             Restart: to end the graph where such a number is read.
         """
+        if isinstance(error, Unsettled) and vm.hosts.inputs.needs(error.names):
+            raise Restart(-1, None) from None
         numbers = [s.origin for s in vm.sizes.owner.symbols if s.origin is not None]
+        numbers += vm.hosts.inputs.origins()
         numbers += [n.origin for n in vm.tensors.reads.known.values() if isinstance(n, Real) and n.origin is not None]
         if not numbers or (environment().strict and not isinstance(error, Unsupported)):
             return

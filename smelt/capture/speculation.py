@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from smelt.capture import _native as native
 from smelt.capture.graph_module import CapturedGraph
+from smelt.capture.host_inputs import HOST
 from smelt.graph.conditional import Conditional
 from smelt.graph.known import known_value
 from smelt.graph.meta import TensorMeta
@@ -202,7 +203,7 @@ class Speculation:
 
     def _input(self, node: fx.Node) -> Any:
         found = next((i for i in self.tensors.inputs if i.node is node), None)
-        if found is None:  # a size
+        if found is None or found.source.kind == HOST:  # a size, or what is made anew for each call
             raise Refused
         return found
 

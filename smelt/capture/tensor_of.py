@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from smelt.capture import host_ops
 from smelt.capture.breaks import Break
+from smelt.capture.host_values import values_in
 from smelt.capture.registry import special
 from smelt.capture.torch_calls import call_torch
 from smelt.graph.trace import TraceTensor
@@ -20,6 +22,8 @@ Kwargs = dict[str, Any]
 def tensor(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """Of nested lists in which tensors without dimensions stand among the numbers; anything else as any call."""
     data = vm.effects.plain(args[0] if args else kwargs.get("data"))
+    if any(True for _ in values_in((data, kwargs))):
+        return host_ops.tensor_of(vm, torch.tensor, args, kwargs)
     if not isinstance(data, (list, tuple)) or not any(type(leaf) is TraceTensor for leaf in _leaves(data)):
         return call_torch(vm, torch.tensor, args, kwargs)
     settings = {name: value for name, value in kwargs.items() if name != "data"}

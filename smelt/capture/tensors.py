@@ -20,6 +20,7 @@ from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
 from smelt.capture.breaks import Break, Restart, UserError, through_c, too_deep
 from smelt.capture.graph_module import CapturedGraph
+from smelt.capture.host_inputs import HOST
 from smelt.capture.inference_tensors import InferenceTensors
 from smelt.capture.number_nodes import NumberNodes
 from smelt.capture.reads import Reads, version
@@ -46,6 +47,9 @@ from smelt.graph.unbacked import reading, require
 from smelt.shapes.assumptions import Assumed
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, Symbol
+
+INDEXING = (operator.getitem, operator.setitem)
+"""What is called with an index as its second argument."""
 
 TRACED: frozenset[type] = frozenset({TraceTensor, Pullback, Around, Entered})
 """Types of values that nodes make: tensors, and what else a graph hands from one node to the next."""
@@ -169,6 +173,16 @@ class Tensors:
             self.inputs.append(Input(value, source, known))
         return known
 
+    def host_input(self, value: Any, source: Source, number: Size | Real | None) -> fx.Node:
+        """A tensor or number that the host program makes, as an input of the graph."""
+        node = self._placeholder(source, meta_of(value) if number is None else number)
+        self.inputs.append(Input(value, source, node))
+        return node
+
+    def forbid_writes(self, tensor: TraceTensor) -> None:
+        """The tensor shares its memory with something that the graph does not see."""
+        self._shared.add(id(tensor.place.storage))
+
     def _placeholder(self, source: Source, val: Any) -> fx.Node:
         name = _NOT_NAME.sub("_", source.text).strip("_")[-_LONGEST:].lstrip("_0123456789") or "input"
         name = "self_" if name == "self" else name  # fx keeps `self` for the graph module
@@ -236,6 +250,9 @@ class Tensors:
             Break: it needs a tensor's values, or cannot be traced.
             UserError: what it raises.
         """
+        if self.vm.hosts.ops or self.vm.hosts.arrays:
+            args = self.vm.hosts.inputs.lift(args, target in INDEXING)
+            kwargs = self.vm.hosts.inputs.lift(kwargs)
         try:
             out, written = self.attempt(target, args, kwargs)
         except ValuesNeededError as needed:
@@ -503,7 +520,8 @@ class Tensors:
         for unused in (i.node for i in self.inputs if not i.node.users):
             self.graph.erase_node(unused)
         if self.mutated:
-            self.vm.guards.all_different(i.source for i in inputs if isinstance(i.tensor, torch.Tensor))
+            given = [i for i in inputs if isinstance(i.tensor, torch.Tensor) and i.source.kind != HOST]
+            self.vm.guards.all_different(i.source for i in given)
             self._separate(inputs)
         return CapturedGraph({}, self.graph), inputs, ops
 
@@ -513,7 +531,8 @@ class Tensors:
         Raises:
             Break: they share memory now.
         """
-        given = [i for i in inputs if i.source.kind != native.MODULE_MEMBER and isinstance(i.tensor, torch.Tensor)]
+        own = (native.MODULE_MEMBER, HOST)
+        given = [i for i in inputs if i.source.kind not in own and isinstance(i.tensor, torch.Tensor)]
         written = any(id(self.traced[id(i.tensor)].place.storage) in self.writers for i in given)
         if not written or len(given) < 2:
             return
@@ -524,6 +543,11 @@ class Tensors:
     def writes_inputs(self) -> bool:
         """Whether the graph writes to memory that existed before it."""
         return any(id(tensor.place.storage) in self.writers for tensor in self.traced.values())
+
+    def is_written(self, given: Input) -> bool:
+        """Whether the graph writes to an input that is not the host program's."""
+        traced = self.traced.get(id(given.tensor))
+        return traced is not None and id(traced.place.storage) in self.writers
 
     def _prune(self) -> None:
         """Drop what nobody uses, and mode regions that hold nothing. Random numbers are drawn all the same."""

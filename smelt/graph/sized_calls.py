@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from smelt.graph.place import PlacedTensor
 from smelt.graph.symint import from_torch, to_torch, whole_product
+from smelt.shapes.size import known_equal
 
 aten = torch.ops.aten
 
@@ -19,6 +20,8 @@ def for_stand_ins(target: Any, args: Sequence[Any]) -> Any:
     """What to call instead of `target`: itself, unless it is one of these and its tensor lacks what it reads."""
     if target is functional.one_hot:
         return _one_hot
+    if target is operator.setitem and _writes_one_row(*args):
+        return _fill
     if target is operator.setitem and _writes_where_true(*args):
         return _put
     if target in _POWERS and len(args) > 1 and isinstance(args[1], torch.SymInt):
@@ -55,6 +58,24 @@ def _writes_where_true(x: Any, key: Any, value: Any) -> bool:
         and value.ndim > 0
         and value.place.layout.val.symbolic
     )
+
+
+def _writes_one_row(x: Any, key: Any, value: Any) -> bool:
+    """`x[mask] = row`: how many elements of the mask are true does not matter."""
+    if not all(isinstance(each, PlacedTensor) for each in (x, key, value)) or key.dtype is not torch.bool:
+        return False
+    whole, chosen, row = (each.place.layout.val for each in (x, key, value))
+    if not 0 < chosen.ndim <= whole.ndim or row.ndim > whole.ndim - chosen.ndim or row.dtype is not whole.dtype:
+        return False
+    if row.device != whole.device or chosen.device != whole.device:
+        return False
+    rest = whole.shape[whole.ndim - row.ndim :]
+    fits = all(known_equal(a, 1) or known_equal(a, b) for a, b in zip(row.shape, rest, strict=True))
+    return fits and all(map(known_equal, chosen.shape, whole.shape))
+
+
+def _fill(x: torch.Tensor, mask: torch.Tensor, row: torch.Tensor) -> None:
+    x.copy_(torch.where(mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim)), row, x))
 
 
 def _put(x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> None:

@@ -34,9 +34,11 @@ class Unsettled(Unsupported):
 
     Attributes:
         step: where the graph has to end instead.
+        names: of the numbers.
     """
 
     step = 0
+    names: frozenset[str] = frozenset()
 
 
 def numbers_in(value: Any) -> Iterator[Any]:
@@ -71,6 +73,7 @@ def unsettled(asked: str, among: Iterable[Any], at: str, hint: str) -> Unsettled
         hint=hint,
     )
     error.step = max(origin.step for origin in found.values())
+    error.names = frozenset(found)
     return error
 
 

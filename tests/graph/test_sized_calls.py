@@ -1,0 +1,41 @@
+"""`x[mask] = row`: where the row does not depend on how many elements of the mask are true, nobody counts them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import smelt
+
+
+def write(x, mask, row):
+    x = x * 1
+    x[mask] = row
+    return x
+
+
+@pytest.mark.parametrize(
+    ("shape", "mask", "row"),
+    [((4, 3, 5), (4, 3), (5,)), ((4, 3, 5), (4,), (3, 5)), ((4, 3, 5), (4,), (5,)), ((4, 3, 5), (4, 3), (1,))],
+)
+@pytest.mark.parametrize("backend", ["eager", "smelt"])
+def test_a_row_for_each_true_element(backend, shape, mask, row):
+    x, r = torch.randn(shape, requires_grad=True), torch.randn(row, requires_grad=True)
+    run = smelt.compile(write, fullgraph=True, backend=backend)
+    for share in (0.5, 0.0, 1.0):
+        m = torch.rand(mask) < share
+        want, got = write(x, m, r), run(x, m, r)
+        assert torch.equal(want, got)
+        g = torch.randn_like(want)
+        for a, b in zip(torch.autograd.grad(want, (x, r), g), torch.autograd.grad(got, (x, r), g), strict=True):
+            assert torch.allclose(a, b, atol=1e-5)
+    explained = smelt.explain(write, backend=backend)(x, m, r)
+    assert explained.graph_count == 1 and ".item()" not in explained.graphs[0].code
+
+
+@pytest.mark.parametrize("row", [torch.zeros(2), torch.zeros(5).double(), torch.zeros(7, 5)])
+def test_rows_that_do_not_fit(row):
+    x, mask = torch.zeros(4, 3, 5), torch.ones(4, 3, dtype=torch.bool)
+    for run in (write, smelt.compile(write, backend="eager")):
+        with pytest.raises((RuntimeError, IndexError)):
+            run(x, mask, row)
