@@ -225,6 +225,8 @@ class _Trace:
     def program_index(self, tensor: TraceTensor) -> int:
         for i, known in enumerate(self.program):
             if known is tensor or (known.place is tensor.place and known.place.parent is None):
+                if _has_history(tensor) and not _has_history(known):  # it was met first as the base of a detached view
+                    self.program[i] = tensor
                 return i
         self.program.append(tensor)
         return len(self.program) - 1
@@ -377,7 +379,10 @@ def _run_node(gm: fx.GraphModule, node: fx.Node, args: tuple[Any, ...], kwargs: 
 
 def _has_history(tensor: torch.Tensor) -> bool:
     """True when gradients flow into the tensor. A view taken under no_grad says `requires_grad` when its base does."""
-    return tensor.grad_fn is not None or (tensor.requires_grad and not tensor._is_view())
+    try:
+        return tensor.grad_fn is not None or (tensor.requires_grad and not tensor._is_view())
+    except RuntimeError:  # its base was written in another mode: autograd forbids to use it, but not to have it
+        return False
 
 
 def _replay_has_history(base: TraceTensor, steps: Sequence[Step]) -> bool:

@@ -8,10 +8,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from smelt.capture.breaks import Break
+from smelt.capture.breaks import Break, Restart
 from smelt.capture.tensors import Tensors
+from smelt.capture.torch_calls import RESHAPING
 from smelt.graph.gradients import gradients
-from smelt.graph.seams import Edge, Seam
+from smelt.graph.meta import may_overlap
+from smelt.graph.seams import Edge, Seam, seams, why_cut
+from smelt.graph.trace import TraceTensor
 
 
 def refuse_inside(vm: Any, what: str) -> None:
@@ -45,3 +48,39 @@ def cut_after(vm: Any, made: set[fx.Node], node: fx.Node) -> None:
         edge = graph.call_function(Edge(), (node,))
     edge.meta["val"] = None
     edge.meta["at"] = vm.where()
+    edge.meta["step"] = vm.step
+
+
+def refuse_torn(vm: Any) -> None:
+    """See to it that no cut parts a write from tensors that share the memory and are used afterwards.
+
+    Raises:
+        Restart: one does; capture stops before what cuts the graph.
+    """
+    tensors = vm.tensors
+    places = {node: at for at, node in enumerate(tensors.graph.nodes)}
+    for cut in seams(tensors.graph):
+        if _tears(tensors, places, places[cut]):
+            stop = Break(f"{why_cut(cut)}, before a write to a view", "a view and its base are in one part of a graph")
+            stop.at = cut.meta.get("at")
+            raise Restart(cut.meta["step"], stop)
+
+
+def _tears(tensors: Tensors, places: dict[fx.Node, int], cut: int) -> bool:
+    for node, place in places.items():
+        if place > cut and node.op == "call_method" and node.target in RESHAPING:
+            return True
+    written = {
+        storage
+        for storage, writers in tensors.writers.items()
+        if any(places.get(writer, 0) > cut for writer in writers)
+    }
+    for node, tensor in tensors.made.items():
+        if type(tensor) is not TraceTensor:
+            continue
+        held = tensor.place
+        if id(held.storage) in written and places.get(node, cut) < cut and any(places[u] > cut for u in node.users):
+            val = held.layout.val
+            if held.parent is not None or may_overlap(val.shape, val.stride):
+                return True
+    return False

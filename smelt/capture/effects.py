@@ -35,6 +35,7 @@ class Store:
     Attributes:
         maybe: what is deleted need not exist.
         anew: it was deleted before it was set.
+        born: step of the capture.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Store:
     value: Any
     maybe: bool = False
     anew: bool = False
+    born: int = 0
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ class Effects:
         anew = before is not None and (before.value is DELETED or before.anew)
         if anew and before is not None and before.value is DELETED:
             del self.stores[place]  # a dictionary puts what was deleted and set again at its end
-        self.stores[place] = Store(kind, target, name, value, anew=anew)
+        self.stores[place] = Store(kind, target, name, value, anew=anew, born=self.vm.step)
         if isinstance(target, type):
             self.class_writes.add(name)
         key = "cell_contents" if kind == "cell" else name

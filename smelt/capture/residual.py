@@ -30,8 +30,9 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.library import CustomOpDef
 
 from smelt.capture import _native as native
-from smelt.capture.breaks import At, Break
+from smelt.capture.breaks import At, Break, Restart
 from smelt.capture.context_variables import refuse_settings
+from smelt.capture.cuts import refuse_torn
 from smelt.capture.effects import DELETED, Made, Mirror, Store, items_of
 from smelt.capture.frames import Frame
 from smelt.capture.host_inputs import HOST
@@ -43,6 +44,7 @@ from smelt.capture.resumption import RESUMPTIONS, Resumption
 from smelt.capture.sources import Source, frame_function
 from smelt.capture.tensors import Input
 from smelt.capture.thread_modes import refuse_open
+from smelt.graph.trace import TraceTensor
 
 
 @dataclass
@@ -224,6 +226,9 @@ class Writer:
             if store.value is not DELETED:
                 self.lines.append(f"{scope}[{store.name!r}] = {self.value(store.value)}")
             return
+        if type(target) is TraceTensor and store.name == "data" and target.requires_grad:
+            stop = Break("tensor.data is assigned", "what is written to the tensor later has gradients")
+            raise Restart(store.born, stop)
         place = self.value(target)
         if store.value is DELETED and store.maybe or store.anew:
             self.lines += ["try:", f"    del {place}.{store.name}"]
@@ -272,6 +277,7 @@ class Writer:
 
     def finish(self) -> Residual:
         """Close the graph and write the whole source."""
+        refuse_torn(self.vm)
         self.vm.close_generators(self.value.makes)
         tensors, hosts = self.vm.tensors, self.vm.hosts
         early = [f"{self.value(tensor)}.grad = None" for tensor in self.vm.effects.cleared]

@@ -477,6 +477,8 @@ class Tensors:
             node.meta["checkpoint"] = self.region
         node.meta["at"] = self.vm.where()
         node.meta["callers"] = self.vm.frames[-1].callers if self.vm.frames else None
+        if isinstance(target, Seam):
+            node.meta["step"] = self.vm.step
         return node
 
     def _assign(self, out: Any, node: fx.Node) -> None:

@@ -135,7 +135,7 @@ def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
         return vm.tensors.ask_gradient(args[0])
     if name == "detach_" and args[0].requires_grad and (id(args[0]) in vm.sources or args[0].grad_fn is None):
         raise Break("detach_() of a tensor that others hold", "a graph leaves the history of its inputs as it is")
-    if name in _RESHAPING and id(args[0]) in vm.sources:
+    if name in RESHAPING and id(args[0]) in vm.sources:
         raise Break(f"tensor.{name}() of an argument", "a graph's inputs keep their shape and storage")
     plain = vm.effects.plain
     args = tuple(map(plain, args))
@@ -169,7 +169,7 @@ def _from_first_element(
     return (input, size, stride, storage_offset), {}
 
 
-_RESHAPING = frozenset(
+RESHAPING = frozenset(
     {
         "t_",
         "transpose_",

@@ -182,7 +182,8 @@ def _state(name: str, x: torch.Tensor, other: torch.Tensor, values: list[torch.T
         case "data_write":
             x.data.mul_(2.0)
         case "data_assign":
-            x.data = other.data.clone()
+            if not x.requires_grad:  # else eager's gradients are those of the new data, and depend on who looked when
+                x.data = other.data.clone()
         case "set_":
             made = x.detach().clone()
             made.set_(other.detach())
@@ -245,6 +246,7 @@ def make_inputs(kinds: Sequence[str]) -> list[torch.Tensor]:
                 inputs.append(inputs[0][1:])
             case "view of nonleaf":
                 inputs.append(inputs[1][0])
+                inputs[-1].leaf = inputs[1].leaf
             case "strided":
                 inputs.append(base.clone().t()[::2])
     return inputs

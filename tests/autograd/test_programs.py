@@ -229,6 +229,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]]
     "swap_with_grad": (swap, lambda: [nonleaf(x()), nonleaf(x() * 2)]),
     "same_input_twice": (lambda a, b: a * b, lambda: twice(w)),
     "same_input_written": (lambda a, b: (a.add_(1), b * 2), lambda: twice(x)),
+    "detached_and_its_base": (lambda a: ((v := a.clone()).detach(), v, v.flatten()), lambda: [w()]),
     "inputs_overlap": (lambda a, b: (a * 2, b * 2), shared_view),
     "overlap_written": (lambda a, b: (a.mul_(2).sum(), b * 2), shared_view),
     "overlap_view_written": (lambda a, b: (b.mul_(2).sum(), a * 2, b), shared_view),

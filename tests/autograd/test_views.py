@@ -114,3 +114,24 @@ def test_parts_of_an_unsafe_split_lie_in_the_whole() -> None:
     for fn in (lambda x: torch.unsafe_split(x * 2, 2, 1), lambda x: torch.unsafe_split_with_sizes(x * 2, (1, 4), 1)):
         for got, want in zip(smelt.compile(fn, fullgraph=True)(x), fn(x), strict=True):
             assert torch.equal(got, want) and got.stride() == want.stride()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x.unsqueeze(0).expand(2, *x.shape).fill_(1.5),
+        lambda x: x.unfold(1, 2, 2).clamp_(-0.2, 0.2),
+        lambda x: x.as_strided((2, 2), (4, 2)).mul_(3),
+    ],
+)
+def test_writes_by_positions_to_a_tensor_with_gaps(write: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def with_gaps() -> list[torch.Tensor]:
+        return [torch.linspace(-1, 1, 12).reshape(3, 4).t()[::2]]
+
+    check(lambda x: (write(x), x * 2), with_gaps)
+
+
+def test_positions_in_the_gaps_of_a_tensor_are_not_its_own() -> None:
+    x = torch.linspace(-1, 1, 12).reshape(3, 4).t()[::2]
+    with pytest.raises(Unsupported, match="reaches outside"):
+        compiled(lambda x: (x.as_strided((2, 2), (1, 4)).mul_(3),), [x])

@@ -9,6 +9,7 @@ import logging
 import pytest
 import torch
 
+import smelt
 from smelt.base.errors import Unsupported
 from tests.capture.harness import check, compiled, same
 
@@ -338,3 +339,18 @@ def test_containers_that_are_handed_on_are_the_very_objects(through):
     want, got = arguments(), arguments()
     assert torch.equal(fn(*want), compiled(fn, fullgraph=True)(*got))
     assert want[1] == got[1]
+
+
+def test_gradients_that_reach_a_tensor_after_its_data_was_assigned():
+    def run(compile):
+        def fn(x, w):
+            x.data = x.data * 2
+            x[0].sub_(w.sum())
+            return x * 3
+
+        x, w = torch.ones(3, 2), torch.ones(2, requires_grad=True)
+        compile(fn)(x, w).sum().backward()
+        return x.grad_fn is not None, x.detach(), w.grad
+
+    want = run(lambda f: f)
+    torch.testing.assert_close(run(lambda f: smelt.compile(f, backend="aot_eager")), want)

@@ -158,6 +158,35 @@ def test_a_break_inside():
     _check(fn, "aot_eager", breaks=3)
 
 
+@pytest.mark.parametrize("backend", ("eager", "aot_eager"))
+def test_what_shares_memory_is_not_parted(backend):
+    """A view and its base, one of which is written: the graph ends before the cut."""
+
+    def viewed(x):
+        y = x * 1
+        view = y[1:]
+        with torch.inference_mode():
+            y.add_(2)
+            total = view.sum()
+        return y, view, total
+
+    def reshaped(x):
+        y = x * 1
+        with torch.inference_mode():
+            y.transpose_(0, 1)
+            total = y.sum(0)
+        return y, total
+
+    def repeated(x):
+        y = (x * 1).as_strided((2, 2), (1, 1))
+        with torch.inference_mode():
+            y.fill_(2.0)
+        return y * 2
+
+    for fn, breaks in ((viewed, 2), (reshaped, 3), (repeated, 3)):
+        _check(fn, backend, breaks)
+
+
 # -- hooks on what is saved ----------------------------------------------------------------------------------------
 
 
