@@ -209,3 +209,50 @@ def test_a_whole_number_that_changes_is_read_by_the_graph() -> None:
 def test_a_program_that_only_calls_such_an_operator() -> None:
     x = torch.tensor([1.0, 2.0, 2.0])
     assert torch.equal(smelt.compile(torch.unique, fullgraph=True)(x), torch.unique(x))
+
+
+def test_an_equation_is_checked() -> None:
+    def fn(x: Any, t: Any) -> Any:
+        n = count(t).item()
+        torch._check(n == 3)
+        return x[:n] * 2
+
+    run = smelt.compile(fn, fullgraph=True)
+    assert torch.equal(run(torch.ones(5), torch.ones(3)), torch.full((3,), 2.0))
+    with pytest.raises(RuntimeError, match="Expected cond to be True"):
+        run(torch.ones(5), torch.ones(4))
+
+
+@pytest.mark.parametrize("weights", ["fweights", "aweights", "both"])
+def test_covariance_with_weights(weights: str) -> None:
+    """Its C++ code looks whether weights are negative, or sum to zero."""
+    names = ["fweights", "aweights"] if weights == "both" else [weights]
+
+    def fn(x: Any, given: dict[str, Any]) -> Any:
+        return torch.cov(x, **given), x.cov(correction=0, **given)
+
+    run = smelt.compile(fn, fullgraph=True)
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    every = {"fweights": torch.tensor([1, 2, 3, 1]), "aweights": torch.rand(4, dtype=torch.float64)}
+    given = {name: every[name] for name in names}
+    for got, want in zip(run(x, given), fn(x, given), strict=True):
+        same(want, got)
+        same(*(torch.autograd.grad(out.sin().sum(), x, retain_graph=True)[0] for out in (want, got)))
+    for bad in (-1, 0):
+        with pytest.raises(RuntimeError, match="cannot be negative|sum to zero"):
+            run(x, {name: every[name] * bad for name in names[:1]})
+
+
+def test_index_fill_with_a_value_that_requires_grad() -> None:
+    """The formula of its derivative counts the indices once, by `unique`."""
+
+    def fn(x: Any, i: Any, value: Any) -> Any:
+        return x.index_fill(1, i, value), torch.index_fill(x * 2, -1, i, value), (x * 3).index_fill_(0, i, value)
+
+    def run(fn: Any) -> Any:
+        x, value = torch.ones(4, 4, requires_grad=True), torch.tensor(2.0, requires_grad=True)
+        out = fn(x, torch.tensor([3, 1, 1]), value)
+        return *out, *torch.autograd.grad(sum((k + 1) * o.square().sum() for k, o in enumerate(out)), [x, value])
+
+    for want, got in zip(run(fn), run(smelt.compile(fn, fullgraph=True)), strict=True):
+        same(want, got)

@@ -41,6 +41,7 @@ from smelt.graph.sized_calls import for_stand_ins
 from smelt.graph.symint import to_torch
 from smelt.graph.trace import Place, Step, Storage, TraceMode, TraceTensor, trace_like
 from smelt.graph.unbacked import reading
+from smelt.graph.value_checks import in_checked_form
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, Symbol, as_symbol, of_factor
 
@@ -363,9 +364,10 @@ def _run_node(gm: fx.GraphModule, node: fx.Node, args: tuple[Any, ...], kwargs: 
     target: Any = node.target
     match node.op:
         case "call_function":
-            return for_stand_ins(target, args)(*args, **kwargs)
+            return for_stand_ins(target, args, kwargs)(*args, **kwargs)
         case "call_method":
-            return getattr(args[0], target)(*args[1:], **kwargs)
+            form = in_checked_form(target, args, kwargs)
+            return getattr(args[0], target)(*args[1:], **kwargs) if form is None else form(*args, **kwargs)
         case "call_module":
             return gm.get_submodule(target)(*args, **kwargs)
         case "get_attr":

@@ -155,7 +155,15 @@ def call_leaf(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> An
     """A Python function of torch that stays one node; methods are recorded by name."""
     if args and type(args[0]) is TraceTensor and fn is getattr(TENSOR_TYPES[0], fn.__name__, None):
         return call_tensor_method(vm, fn.__name__, args, kwargs)
-    return call_torch(vm, fn, args, kwargs)
+    try:
+        return call_torch(vm, fn, args, kwargs)
+    except Break as stop:  # it looks into an object of the program, or at values: perhaps its parts can be captured
+        if fn.__module__ != "torch.nn.functional":
+            raise
+        try:
+            return inline(vm, fn, args, kwargs)
+        except Break:
+            raise stop from None
 
 
 def defer(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> None:

@@ -24,6 +24,7 @@ from smelt.capture.joins import RETURNS, join_of
 from smelt.capture.liveness import live_slots
 from smelt.capture.merging import Merging, NotJoined, Way
 from smelt.capture.opcodes import read_variable
+from smelt.capture.raising import goes_on
 from smelt.capture.undecided import Undecided, refuse_undecided
 from smelt.graph.conditional import Conditional, cut_out, operands_of
 from smelt.graph.meta import meta_of
@@ -50,6 +51,8 @@ def jump(vm: Any, f: Frame, value: Any, when_true: int, when_false: int) -> obje
     if type(value) is TraceTensor:
         known = vm.decided.get(id(value))
         if known is None and vm.tensors.speculation.value(value) is None and value.numel() == 1:
+            if goes_on(vm, f, value, when_true, when_false):
+                return None
             return take_both(vm, f, value, when_true, when_false)
         value = value if known is None else known
     f.pc = when_true if containers.truth(vm, value) else when_false

@@ -354,8 +354,8 @@ class Tensors:
             with self._factories:  # also for tensors that composite operators make on the way
                 if self.inference.made and not self.vm.inference:
                     with self.inference.watching():
-                        return for_stand_ins(target, args)(*args, **kwargs)
-                return for_stand_ins(target, args)(*args, **kwargs)
+                        return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)
+                return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)
         except Unsupported as error:
             if isinstance(error, DataDependent):
                 raise ValuesNeededError(error) from None

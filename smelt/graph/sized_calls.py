@@ -11,13 +11,17 @@ from torch.nn import functional
 
 from smelt.graph.place import PlacedTensor
 from smelt.graph.symint import from_torch, to_torch, whole_product
+from smelt.graph.value_checks import in_checked_form
 from smelt.shapes.size import known_equal
 
 aten = torch.ops.aten
 
 
-def for_stand_ins(target: Any, args: Sequence[Any]) -> Any:
+def for_stand_ins(target: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any:
     """What to call instead of `target`: itself, unless it is one of these and its tensor lacks what it reads."""
+    form = in_checked_form(getattr(target, "__name__", ""), args, kwargs or {})
+    if form is not None:
+        return form
     if target is functional.one_hot:
         return _one_hot
     if target is operator.setitem and _writes_one_row(*args):

@@ -180,7 +180,8 @@ def _is_free(node: fx.Node) -> bool:
 
 def _symbols_of(node: fx.Node) -> Iterator[Symbol]:
     """The numbers that a node's own numbers and sizes are made of."""
-    yield from _symbols_in(settled((node.args, dict(node.kwargs))))
+    given = (node.args, dict(node.kwargs))
+    yield from _symbols_in(given if node.target is holds else settled(given))  # a check is of what it makes known
     if as_symbol(node.meta["val"]) is None and not _is_read(node):
         yield from _symbols_in(settled(node.meta["val"]))
 

@@ -177,7 +177,7 @@ def _together(case: Case, group: list[_Expected], row: Row, random: bool) -> Non
     row.samples += len(group)
     values = case.info.name not in UNWRITTEN
     for one, out, grads in zip(group, outputs, gradients, strict=True):
-        scale = _usual_gradient(one) if case.dtype is torch.float64 else 0.0
+        scale = 0.0 if case.dtype in LOW else _usual_gradient(one)
         wrong = [
             difference(out, one.outputs, exact, "result", values=values)
             or difference(grads, one.gradients, exact_gradients, "gradient", layout=False, values=values, scale=scale)
@@ -190,14 +190,19 @@ def _together(case: Case, group: list[_Expected], row: Row, random: bool) -> Non
 def _usual_gradient(one: _Expected) -> float:
     """How large a derivative is for results and arguments of this size, which it may divide by or multiply with.
 
-    For double precision nothing tells how large eager's own error is, where parts cancel.
+    Where larger parts cancel, eager may happen to give 0.
     """
     given = [x for x in tree_leaves((one.sample.input, one.sample.args, one.sample.kwargs)) if _differentiable(x)]
-    made = [x for x in tree_leaves(one.outputs) if _differentiable(x)]
-    largest = [max((float(x.detach().abs().max()) for x in xs if x.numel()), default=0.0) for xs in (given, made)]
-    tangents = max((float(t.abs().max()) for t in _tangents(one.outputs) if t.numel()), default=0.0)
-    found = tangents * largest[1] * max(largest[0], 1 / largest[0]) if largest[0] else 0.0
+    largest = [size for size in map(_size, given) if size]
+    made = max((_size(x) for x in tree_leaves(one.outputs) if _differentiable(x)), default=0.0)
+    found = made * max((_size(t) for t in _tangents(one.outputs)), default=0.0)
+    found *= max(*largest, 1 / min(largest)) if largest else 1.0
     return found if math.isfinite(found) else 0.0
+
+
+def _size(x: torch.Tensor) -> float:
+    """The largest absolute value."""
+    return float(x.detach().abs().max()) if x.numel() else 0.0
 
 
 def _compiled(case: Case, samples: list[Sample], row: Row, random: bool) -> Any:
