@@ -20,6 +20,12 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
 
 
+def random_states() -> list[Any]:
+    """Where the generators of torch, numpy and Python stand."""
+    name, keys, *rest = np.random.get_state()
+    return [torch.get_rng_state(), (name, torch.from_numpy(np.array(keys, dtype=np.int64)), *rest), random.getstate()]
+
+
 class SingleDraws(TorchDispatchMode):
     """Draws float64 random numbers as float32 ones, so that a float64 run follows a float32 run with the same seed.
 

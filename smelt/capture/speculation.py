@@ -28,6 +28,8 @@ from smelt.graph.known import known_value
 from smelt.graph.meta import TensorMeta
 from smelt.graph.seams import Seam
 from smelt.graph.trace import TraceTensor
+from smelt.shapes.assumptions import Assumed
+from smelt.shapes.unbacked import is_unbacked
 
 PATIENCE = 3
 """Versions of one place, from which on values are not taken for granted any more."""
@@ -119,6 +121,8 @@ class Speculation:
                 return None
             if not self._steady(question, found):
                 return None
+            if question is _itself:
+                self._learn(node, found)
             self._asked[key] = Asked(node, question, found, next(iter(reversed(self.tensors.graph.nodes))))
             self._needed.update(program)
             self.tensors.vm.work += 1
@@ -212,8 +216,17 @@ class Speculation:
         """The modes of the moment may differ from those that the node was recorded under."""
         seen: Any = node.meta.get("val")
         if isinstance(value, torch.Tensor):
-            if tuple(value.shape) != tuple(seen.shape) or value.dtype is not seen.dtype or value.numel() > ELEMENTS:
+            if value.dtype is not seen.dtype or value.ndim != seen.ndim or value.numel() > ELEMENTS:
                 raise Refused
+            if any(n != size for n, size in zip(value.shape, seen.shape, strict=True) if not is_unbacked(size)):
+                raise Refused
+
+    def _learn(self, node: fx.Node, found: torch.Tensor) -> None:
+        """The guard on the values of a tensor holds for its sizes as well."""
+        shape: Any = node.meta["val"].shape
+        for size, number in zip(shape, found.shape, strict=True):
+            if is_unbacked(size):
+                size.owner.learn(Assumed("==", size, number, ""))
 
     # -- the guard ---------------------------------------------------------------------------------------------------
 

@@ -384,6 +384,9 @@ def _convolution_shape(x: Sequence[int], weight: Sequence[int], options: Sequenc
     """Shape of the result, or None when the arguments do not fit."""
     stride, padding, dilation, transposed, extra, groups = options
     ndim = len(x) - 2
+    stride, padding, dilation, extra = (
+        [*each] * ndim if len(each) == 1 else each for each in (stride, padding, dilation, extra)
+    )
     if ndim < 1 or len(weight) != len(x) or {len(stride), len(padding), len(dilation)} != {ndim}:
         return None
     if x[1] != (weight[0] if transposed else weight[1] * groups) or (transposed and len(extra) != ndim):

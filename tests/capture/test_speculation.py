@@ -222,3 +222,18 @@ def test_places_lie_in_memory_as_in_eager() -> None:
         found, wanted = run(mask), fn(mask)
         for a, b in zip((*found[:2], *found[2], *found[3]), (*wanted[:2], *wanted[2], *wanted[3]), strict=True):
             assert a.equal(b) and (not b.numel() or a.stride() == b.stride())
+
+
+def chunks(x: Any, ends: Any) -> Any:
+    """As the vision towers that attend within windows do: how many windows there are is read from a tensor too."""
+    ends = torch.unique_consecutive(ends)
+    lengths = ends[1:] - ends[:-1]
+    return [part * len(lengths) for part in x.split(lengths.tolist())], lengths * 2
+
+
+def test_a_list_of_numbers_says_how_many_there_are() -> None:
+    ends = torch.tensor([0, 2, 2, 3])
+    assert same(compiled(chunks, fullgraph=True)(X, ends), chunks(X, ends))
+    run = compiled(chunks)
+    for each in (ends, ends, torch.tensor([0, 1, 3, 3]), torch.tensor([0, 1, 2, 3]), torch.tensor([0, 3])):
+        assert same(run(X, each), chunks(X, each)), each

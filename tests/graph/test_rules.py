@@ -27,6 +27,9 @@ CASES: dict[str, Callable[[], tuple[Any, ...]]] = {
         aten.convolution.default, torch.ones(2, 4, 7, 9), torch.ones(6, 2, 3, 2), None, [2, 1], [1, 0], [1, 2], False,
         [0, 0], 2,
     ),
+    "convolution of one padding": lambda: (
+        aten.convolution.default, torch.ones(2, 4, 7, 9), torch.ones(6, 4, 3, 2), None, [2], [0], [1], False, [0], 1,
+    ),
     "convolution last": lambda: (
         aten.convolution.default, last(2, 4, 7, 9), torch.ones(6, 4, 3, 3), torch.ones(6), [1, 1], [0, 0], [1, 1],
         False, [0, 0], 1,

@@ -18,7 +18,7 @@ from torch import nn
 
 from smelt.bench.census.compare import differences
 from smelt.bench.contenders import compiler_counts, load_compiler
-from smelt.bench.randomness import seed_everything
+from smelt.bench.randomness import random_states, seed_everything
 from smelt.bench.workload import Batch
 
 MODES = ("eval", "train")
@@ -48,7 +48,7 @@ class Ran:
 
     outputs: list[Any]
     buffers: dict[str, torch.Tensor]
-    random: torch.Tensor
+    random: list[Any]
 
 
 def examine(build: Callable[[], Subject], phase: Callable[[str], None]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def run(model: nn.Module, batch: Batch, mode: str, compile: Callable[[nn.Module]
         seed_everything(SEED + number)
         with torch.set_grad_enabled(mode == "train"):
             outputs.append(call(*inputs.args, **inputs.kwargs))
-    return Ran(outputs, dict(model.named_buffers()), torch.get_rng_state())
+    return Ran(outputs, dict(model.named_buffers()), random_states())
 
 
 def compare(expected: Ran, actual: Ran) -> list[str]:
