@@ -9,10 +9,12 @@ import collections
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import Any, TypeVar
 
 from smelt.base.errors import Unsupported
 from smelt.graph.symint import has_symint, pinned
+
+E = TypeVar("E", bound=BaseException)
 
 
 class Break(BaseException):
@@ -100,6 +102,12 @@ class BreakReason:
 
     def __str__(self) -> str:
         return str(self.error())
+
+
+def bare(error: E) -> E:
+    """One of capture's own exceptions, without the frames that it came through: they hold the program's objects."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
 
 
 def user(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

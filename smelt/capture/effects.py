@@ -99,6 +99,11 @@ class Effects:
         self.tables: set[int] = set()  # dictionaries of buffers, some of which were assigned as attributes
         self._keys: dict[tuple[int, Any], Any] = {}
 
+    def release(self) -> None:
+        """Let go of the program's objects."""
+        for held in (self.stores, self.deferred, self.mirrors, self.appended, self.cleared, self._keys):
+            held.clear()
+
     # -- single locations -------------------------------------------------------------------------------------------
 
     def store(self, kind: str, target: Any, name: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import types
 from typing import Any
 
 from smelt.capture.breaks import UserError, through_c
@@ -104,6 +105,10 @@ class TracedGenerator:
             return False
         return _acts_on_exit(self.frame, self.frame.pc - 1)
 
+    def release(self) -> None:
+        """Let go of the program's objects."""
+        self.frame.locals, self.frame.stack, self.frame.value = [], [], None
+
     def _resume(self) -> Any:
         self.started = True
         self.done = True  # unless it yields
@@ -115,3 +120,13 @@ class TracedGenerator:
             self.done = False
             return self.frame.value
         raise StopIteration(self.frame.value)
+
+
+GENERATOR_METHODS: dict[Any, Any] = {
+    TracedGenerator.send: types.GeneratorType.send,
+    TracedGenerator.throw: types.GeneratorType.throw,
+    TracedGenerator.close: types.GeneratorType.close,
+    TracedGenerator.__next__: types.GeneratorType.__next__,
+    TracedGenerator.__iter__: types.GeneratorType.__iter__,
+}
+"""Methods that the program took of a generator, as they are of a real one."""

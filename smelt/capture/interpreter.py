@@ -17,7 +17,7 @@ from smelt.base.errors import Unsupported
 from smelt.capture import breaks, sources
 from smelt.capture._native import NULL
 from smelt.capture.ambient import Ambient
-from smelt.capture.breaks import At, Break, Restart, SymbolicNumber, UserError, plain_numbers, through_c, too_deep
+from smelt.capture.breaks import At, Break, Restart, SymbolicNumber, UserError, bare, plain_numbers, through_c, too_deep
 from smelt.capture.bytecode import Decoded
 from smelt.capture.dynamic import Changes, Sizes
 from smelt.capture.effects import DELETED, Effects
@@ -99,6 +99,18 @@ class Interpreter:
         self.defaults: dict[int, tuple[Any, Any]] = {}
         self._globals: dict[int, Source] = {}
         self._kept: list[Any] = []
+
+    def release(self) -> None:
+        """Let go of the program's objects: the capture is over, and they die when the program drops them."""
+        self.outer_error = None
+        for generator in self.generators:
+            generator.release()
+        held = (self._kept, self.sources, self.reads, self.lookups, self.defaults, self.generators, self.settings)
+        for each in held:
+            each.clear()
+        self.effects.release()
+        self.tensors.release()
+        self.outermost.release()
 
     def where(self) -> At | None:
         """The user's line that is being interpreted."""
@@ -196,7 +208,7 @@ class Interpreter:
                     if self.work != work:
                         raise Restart(steps - 1, stop) from None
                     frame.pc, frame.stack, frame.kw_names = pc, stack, names
-                    return stop
+                    return bare(stop)
         finally:
             self.frames.pop()
 

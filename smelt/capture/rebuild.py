@@ -17,15 +17,18 @@ from smelt.capture.breaks import Break, CannotRebuild, Restart
 from smelt.capture.calls import Trampoline
 from smelt.capture.effects import items_of
 from smelt.capture.frames import OUTER, Unread
-from smelt.capture.generators import TracedGenerator
+from smelt.capture.generators import GENERATOR_METHODS, TracedGenerator
 from smelt.capture.host_values import HostValue
 from smelt.capture.modules import ModuleSlice
+from smelt.capture.reads import ended
 from smelt.capture.registry import TypeTable
 from smelt.capture.undecided import Undecided, is_plain
 from smelt.capture.unknown_text import UnknownText
 from smelt.capture.values import CONSTANT_TYPES, LEAVES
-from smelt.graph.symint import as_real, from_torch, has_symint
+from smelt.graph.question import Question
+from smelt.graph.symint import as_real, from_torch, has_symint, held
 from smelt.graph.trace import TraceTensor
+from smelt.shapes.unbacked import Unsettled
 
 BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 """C callables that may be bound to an object of the frame."""
@@ -58,6 +61,11 @@ class Rebuild:
         self._alive: list[Any] = []
         self._names: dict[int, str] = {}
         self._count = 0
+
+    def release(self) -> None:
+        """Let go of the program's objects: everything is written."""
+        self._alive.clear()
+        self.outputs.clear()
 
     def constant(self, value: Any, hint: str = "") -> str:
         """`_c.name` for a value that is kept with the residual."""
@@ -114,6 +122,8 @@ class Rebuild:
             return self.vm.sizes.expression(from_torch(value), self.fetched, self._number)
         if kind is torch.SymFloat:
             return self.vm.sizes.real_expression(as_real(from_torch(value)), self.fetched, self._number)
+        if kind is torch.SymBool:
+            return self._answer(held(value))
         if kind is torch.Size and has_symint(tuple(value)):
             return f"{self.constant(torch.Size, 'Size')}([{', '.join(map(self, value))}])"
         if kind in LEAVES:
@@ -140,6 +150,18 @@ class Rebuild:
         name = self._made[id(tensor)] = f"_out[{len(self.outputs) - 1}]"
         return name
 
+    def _answer(self, asked: Any) -> str:
+        """What a comparison of numbers gives, one of which a tensor of the graph tells."""
+        if not isinstance(asked, Question):
+            return repr(asked)
+        if asked.fact is None:  # a combination
+            try:
+                return repr(asked.ask())
+            except Unsettled as error:
+                raise Restart(error.step, ended(error)) from None
+        left, right = (self.vm.sizes.expression(side, self.fetched, self._number) for side in asked.fact[1:3])
+        return f"({left} {asked.fact.sign} {right})"
+
     def _number(self, number: Any) -> str:
         """A number that a tensor of the graph tells."""
         host = self.vm.hosts.inputs.named(number)
@@ -149,6 +171,8 @@ class Rebuild:
         return f"{self._tensor(tensor)}.item()" if dim is None else f"{self._tensor(tensor)}.shape[{dim}]"
 
     def _object(self, value: Any, kind: type) -> str:
+        if isinstance(value, types.FunctionType) and value in GENERATOR_METHODS:
+            return self.constant(GENERATOR_METHODS[value], value.__name__)
         if id(value) not in self.vm.created:
             if isinstance(value, (*CONSTANT_TYPES, types.FunctionType)) and not isinstance(value, BOUND):
                 return self.constant(value, getattr(value, "__name__", kind.__name__))

@@ -353,6 +353,11 @@ class Writer:
         ]
         return lines, part.source
 
+    def release(self) -> None:
+        """Let go of the program's objects: the residual is written."""
+        self.value.release()
+        del self.frame
+
     def _renumber(self, renamed: dict[int, int]) -> None:
         """Graph inputs come first in `_f`; the lines written so far counted without them."""
         for at, line in enumerate(self.lines):

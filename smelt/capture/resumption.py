@@ -66,6 +66,11 @@ class Resumption:
         """Pop one expression."""
         return self.stack.pop()
 
+    def pop_owner(self) -> str:
+        """Pop one expression to write a dot behind: a number's literal would take that for its own."""
+        text = self.stack.pop()
+        return f"({text})" if text[0].isdigit() or text[0] == "-" else text
+
     def go(self, index: int | None = None, stack: list[str] | None = None, indent: str = "") -> None:
         """Return what the frame returns when it goes on at `index` (default: the next instruction)."""
         index = self.index + 1 if index is None else index
@@ -243,17 +248,17 @@ def format_with_spec(r: Resumption) -> None:
 @plain("LOAD_ATTR")
 def load_attr(r: Resumption) -> None:
     if isinstance(r.arg, str):
-        r.push(f"{r.pop()}.{r.arg}")
+        r.push(f"{r.pop_owner()}.{r.arg}")
         return
     method, name = r.arg
-    r.line(f"_r = {r.pop()}.{name}")
+    r.line(f"_r = {r.pop_owner()}.{name}")
     r.stack += _with_null(r, "_r") if method else ["_r"]
     r.go()
 
 
 @plain("LOAD_METHOD")
 def load_method(r: Resumption) -> None:
-    r.line(f"_r = {r.pop()}.{r.arg}")
+    r.line(f"_r = {r.pop_owner()}.{r.arg}")
     r.stack += [r.null, "_r"]
     r.go()
 
@@ -268,14 +273,14 @@ NULL_SECOND = sys.version_info >= (3, 13)
 
 @plain("STORE_ATTR")
 def store_attr(r: Resumption) -> None:
-    value, obj = r.take(2)
-    r.line(f"{obj}.{r.arg} = {value}")
+    obj = r.pop_owner()
+    r.line(f"{obj}.{r.arg} = {r.pop()}")
     r.go()
 
 
 @plain("DELETE_ATTR")
 def delete_attr(r: Resumption) -> None:
-    r.line(f"del {r.pop()}.{r.arg}")
+    r.line(f"del {r.pop_owner()}.{r.arg}")
     r.go()
 
 

@@ -57,7 +57,7 @@ from smelt.capture import (
     transforms,
 )
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
-from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError, too_deep
+from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError, bare, too_deep
 from smelt.capture.changed import Change, what_changed
 from smelt.capture.dynamic import Changes
 from smelt.capture.frames import Frame, Unread, slot_names
@@ -168,6 +168,7 @@ class Session:
         self.handling: dict[int, tuple[int, ...]] = {}
         self.raised: dict[int, list[BreakReason]] = {}
         self._kept: list[Any] = []
+        self._interpreters: list[Interpreter] = []  # of the present capture
         self._lock = threading.RLock()
 
     # -- callbacks -----------------------------------------------------------------------------------------------
@@ -264,11 +265,17 @@ class Session:
     def _capture(self, key: Any, place: Place, begin: Begin) -> WhenReturned:
         self._compiling = 0.0
         again: Restart | None = None
-        while True:
-            try:
-                return self._capture_once(key, place, begin, again)
-            except Restart as restart:  # the residual would have to show what is not known yet
-                again = restart
+        outer, self._interpreters = self._interpreters, []
+        try:
+            while True:
+                try:
+                    return self._capture_once(key, place, begin, again)
+                except Restart as restart:  # the residual would have to show what is not known yet
+                    again = bare(restart)
+        finally:
+            for vm in self._interpreters:
+                vm.release()
+            self._interpreters = outer
 
     def _capture_once(self, key: Any, place: Place, begin: Begin, again: Restart | None) -> WhenReturned:
         try:
@@ -308,6 +315,7 @@ class Session:
         while True:
             speculates = len(place.versions) < patience
             vm = Interpreter(decoding.decode, place.changes, self.options.dynamic, speculates)
+            self._interpreters.append(vm)
             vm.tensors.speculation.insists = insists
             try:
                 frame = begin(vm)
@@ -330,7 +338,7 @@ class Session:
                 elif unsettled is not None:
                     stop_at, cause = unsettled.step, ended(unsettled)
                 elif isinstance(error, Restart):
-                    stop_at, cause = error.step, error.stop
+                    stop_at, cause = error.step, bare(error.stop)
                 elif self._without_symbols(place, vm, error):
                     stop_at, cause = -1, None
                 else:
@@ -366,6 +374,7 @@ class Session:
         begin = key if isinstance(key, native.ResumePoint) else None
         writer = Writer(vm, names, self.point, frame, begin, begin is None or not self.handling[id(begin)])
         residual = writer.write_return(frame.value) if reason is None else writer.write_break(frame)
+        writer.release()
         residual.at = At(frame.code, frame.decoded.offsets[0 if reason is None else frame.pc])
         if stop is not None and reason is not None and not stop.silent:
             self._add_break(reason)

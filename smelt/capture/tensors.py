@@ -115,6 +115,12 @@ class Tensors:
         self.computed: dict[int, TraceTensor] = {}
         self.inference = InferenceTensors()
 
+    def release(self) -> None:
+        """Let go of the program's tensors."""
+        for held in (self.inputs, self.traced, self.real, self.made, self._alive, self._owners, self.spent):
+            held.clear()
+        self.computed.clear()
+
     # -- identity -------------------------------------------------------------------------------------------------
 
     def handle(self, value: Any) -> Any:

@@ -71,13 +71,16 @@ def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 def _ask_twice(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What metadata rules say, unless the operator itself refuses such arguments."""
+    doubted: Exception | None = None
     try:
         answer = _ask(func, info, args, kwargs)
     except SmeltError:
         raise
     except Exception as error:
-        raise refusal(func, info, args, kwargs, error) or error from None
-    refused = refusal(func, info, args, kwargs)
+        doubted = error
+    refused = refusal(func, info, args, kwargs, doubted)
+    if doubted is not None:
+        raise refused or doubted  # outside of the clause: the program sees it without a context
     if refused is None:
         return answer
     if _is_symbolic(args, kwargs):
