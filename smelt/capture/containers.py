@@ -18,6 +18,7 @@ from smelt.capture.generators import TracedGenerator
 from smelt.capture.host_values import HostValue, values_in
 from smelt.capture.operators import compare
 from smelt.capture.sources import sequence_item
+from smelt.capture.unknown_slices import known_slices, unknown_item
 from smelt.capture.values import LEAVES
 from smelt.graph.trace import TraceTensor
 
@@ -75,9 +76,11 @@ def length(vm: Any, value: Any) -> int:
     return user(len, vm.effects.mirror(value))
 
 
-def tensor_key(vm: Any, key: Any) -> Any:
+def tensor_key(vm: Any, tensor: Any, key: Any) -> Any:
     """What a tensor is indexed with; sequences of numbers that are tensors become one tensor, as in torch."""
     key = vm.effects.plain(key)
+    if type(tensor) is TraceTensor:
+        key = known_slices(vm, tensor, key)
     if type(key) is not tuple:
         return key
     return tuple(vm.tensors.run(torch.stack, (list(part),), {}) if _are_numbers(part) else part for part in key)
@@ -93,7 +96,10 @@ def subscript(vm: Any, obj: Any, key: Any) -> Any:
     """`obj[key]`"""
     kind = type(obj)
     if kind is TraceTensor or type(key) is TraceTensor and not issubclass(kind, dict):
-        return vm.tensors.run(operator.getitem, (obj, tensor_key(vm, key)), {})
+        item = unknown_item(vm, obj, key) if kind is TraceTensor else NotImplemented
+        if item is not NotImplemented:
+            return item
+        return vm.tensors.run(operator.getitem, (obj, tensor_key(vm, obj, key)), {})
     if kind is HostValue:
         return vm.hosts.run(operator.getitem, (obj, key), {})
     source = vm.sources.get(id(obj))
@@ -146,7 +152,7 @@ def store_item(vm: Any, obj: Any, key: Any, value: Any) -> None:
     """`obj[key] = value`"""
     vm.work += 1
     if type(obj) is TraceTensor:
-        vm.tensors.run(operator.setitem, (obj, tensor_key(vm, key), value), {})
+        vm.tensors.run(operator.setitem, (obj, tensor_key(vm, obj, key), value), {})
         return
     if type(obj) is HostValue:
         vm.hosts.run(operator.setitem, (obj, key, value), {})

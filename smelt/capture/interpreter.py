@@ -61,6 +61,7 @@ class Interpreter:
             those that the program is in, `branching` their places, `refused` those that do not work.
         hooks: those that the program registers, by identity of the tensor; see `tensor_hooks`.
         regions: modes of the thread that the program has entered, see `thread_modes`.
+        slices: whose bounds only values tell, and what became of them, see `unknown_slices`.
         undecided: there is an `Undecided` somewhere.
     """
 
@@ -88,6 +89,7 @@ class Interpreter:
         self.reads: dict[tuple[int, str], Any] = {}
         self.lookups: dict[tuple[type, str], Any] = {}
         self.outer_error = sys.exception()
+        self.slices: dict[tuple[Any, ...], slice] = {}
         self.decided: dict[int, bool] = {}
         self.branching: set[tuple[int, int]] = set()
         self.refused = changes.refused

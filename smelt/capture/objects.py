@@ -52,7 +52,7 @@ def build_class(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def construct(vm: Any, cls: type, args: Args, kwargs: Kwargs) -> Any:
     """`type.__call__(cls, ...)`: `__new__`, then `__init__` when that gave an instance."""
-    if hasattr(cls, "__del__"):
+    if isinstance(getattr(cls, "__del__", None), types.FunctionType):
         raise Break(f"a {cls.__name__} is made", "its __del__ runs when Python drops it")
     new, init = _python(vm, cls, "__new__"), _python(vm, cls, "__init__")
     if new is None and init is None:

@@ -320,7 +320,7 @@ class Assumptions:
         """`fact` holds because compiled code checks it: no guard needs to."""
         difference = self.simplify(fact.right - fact.left)
         if not fact.holds(_Guesses()):
-            _guess_again(difference, {"==": 0, "!=": 1, "<": 1}.get(fact.sign, 0), fact.sign == ">=")
+            _guess_again(difference, fact.sign)
         match fact.sign:
             case "==":
                 self._answers[_question("==", _reduced(difference))] = True
@@ -394,14 +394,18 @@ class _Guesses:
         return symbol.hint
 
 
-def _guess_again(difference: IntLike, least: int, below: bool) -> None:
-    """Give a number that only values tell another example: with it `difference` is `least` (`below`: its negative)."""
-    wanted = -least if below else least
+def _guess_again(difference: IntLike, sign: str) -> None:
+    """Give a number that only values tell another example, for which `0 <sign> difference` holds."""
+    change = (sign in ("!=", "<")) - hint(difference)
     for monomial, c in difference.terms if isinstance(difference, Size) else ():
         symbol = monomial[0] if len(monomial) == 1 else None
         if abs(c) == 1 and isinstance(symbol, Symbol) and symbol.origin is not None:
-            symbol.hint += c * (wanted - hint(difference))
-            return
+            example = symbol.hint + c * change
+            if sign in ("<", ">=") and 0 <= symbol.low <= example < symbol.hint:
+                example = (symbol.low + example + 1) // 2  # not at the very end: that is a special case
+            if example >= symbol.low and (symbol.high is None or example <= symbol.high):
+                symbol.hint = example
+                return
 
 
 _GUESS = 1024
