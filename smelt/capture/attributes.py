@@ -333,10 +333,18 @@ def load_class_attr(vm: Any, cls: type, name: str) -> Any:
     elif raw is MISS and meta is value:
         value = class_value(vm, meta, metaclass, name)
     elif raw is not MISS and not isinstance(value, (*FUNCTIONS, types.MethodType)) and not is_constant(value):
-        if name not in ("__dict__", "__doc__", "__annotations__", "__mro__", "__bases__"):
+        if name in ("__mro__", "__bases__"):
+            guard_order(vm, cls)
+        elif name not in ("__dict__", "__doc__", "__annotations__"):
             raise Break(f"attribute {cls.__name__}.{name}", "a descriptor computes it")
     vm.keep(cls)
     return value
+
+
+def guard_order(vm: Any, cls: type) -> None:
+    """The class's method resolution order is the same tuple: assigning to `__bases__` makes another."""
+    if id(cls) not in vm.created and not policy.is_frozen(cls.__module__):
+        vm.guards.check(sources.attr(sources.const(cls, cls.__name__), "__mro__"), native.IS, cls.__mro__)
 
 
 def _written(cls: type, name: str, value: Any) -> Any:
@@ -353,6 +361,7 @@ def load_super_attr(vm: Any, proxy: Any, name: str) -> Any:
     """`super().name`"""
     obj, cls, start = proxy.__self__, proxy.__self_class__, proxy.__thisclass__
     mro = cls.__mro__
+    guard_order(vm, cls)
     for base in mro[mro.index(start) + 1 :]:
         if name in vars(base):
             raw = vars(base)[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _warnings
+import abc
 import builtins
 import datetime
 import inspect
@@ -24,6 +25,7 @@ from smelt.capture.entry_numbers import number_at_entry
 from smelt.capture.generators import TracedGenerator
 from smelt.capture.host_values import HostValue
 from smelt.capture.opcodes import read_variable
+from smelt.capture.policy import is_frozen
 from smelt.capture.registry import ATTR, special
 from smelt.capture.stores import delete_attr, is_external, store_attr, store_generic
 from smelt.capture.unknown_text import UnknownText
@@ -64,7 +66,28 @@ def is_instance(vm: Any, args: Args, kwargs: Kwargs) -> bool:
     kind = type(value)
     if kind in (TraceTensor, TracedGenerator, HostValue) or kind in SYMBOLIC:
         value = visible(vm, value)
-    return user(isinstance, value, vm.effects.plain(cls))
+    cls = vm.effects.plain(cls)
+    answer = user(isinstance, value, cls)
+    if not answer:
+        _guard_unregistered(vm, kind, cls)
+    return answer
+
+
+@special(issubclass)
+def is_subclass(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """issubclass(class, class or tuple)"""
+    kind, cls = map(vm.effects.plain, args)
+    answer = user(issubclass, kind, cls)
+    if not answer:
+        _guard_unregistered(vm, kind, cls)
+    return answer
+
+
+def _guard_unregistered(vm: Any, kind: type, cls: Any) -> None:
+    """`abc.ABC.register` may make a class a subclass of another later on; nothing undoes it."""
+    for each in cls if isinstance(cls, tuple) else (cls,):
+        if isinstance(each, abc.ABCMeta) and not (is_frozen(each.__module__) and is_frozen(kind.__module__)):
+            vm.guards.flag(issubclass, (kind, each), False)
 
 
 @special(type)

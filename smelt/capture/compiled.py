@@ -19,7 +19,9 @@ from smelt.base.options import Options
 from smelt.capture import _native as native
 from smelt.capture import policy
 from smelt.capture.behalf import Steps, in_steps
+from smelt.capture.breaks import Break
 from smelt.capture.calibrate import calibrate
+from smelt.capture.registry import special
 from smelt.capture.session import CompileGraph, Session, Slots, WhenReturned
 
 
@@ -149,6 +151,12 @@ def compile_callable(fn: Callable[..., Any], compile_graph: CompileGraph, option
     out._smelt_session = session
     out.__wrapped__ = fn
     return out
+
+
+@special(compile_callable)
+def compile_inside(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A compiled function makes another one: that has a session of its own, and is made once a call."""
+    raise Break("a function is compiled", "compiled functions are made in Python", "compile it outside of the function")
 
 
 _REGIONS = {code for code in _region.__code__.co_consts if isinstance(code, CodeType)} | {in_steps.__code__}

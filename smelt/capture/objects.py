@@ -28,7 +28,7 @@ def call_class(vm: Any, cls: type, args: Args, kwargs: Kwargs) -> Any:
         return meaning(vm, args, kwargs)
     if issubclass(cls, torch.Tensor):
         raise Break(f"a {cls.__name__} is made", "a graph makes plain tensors only", "make it outside of the function")
-    maker = type(cls).__call__
+    maker = type.__call__ if type(cls) is type else find_in_class(vm, type(cls), "__call__")
     if isinstance(maker, types.FunctionType) and not issubclass(cls, enum.Enum):
         return vm.call(maker, (cls, *args), kwargs)
     if cls in LEAVES or issubclass(cls, (enum.Enum, BaseException)) and not _python(vm, cls, "__init__"):
