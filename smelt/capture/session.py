@@ -338,7 +338,7 @@ class Session:
                 elif unsettled is not None:
                     stop_at, cause = unsettled.step, ended(unsettled)
                 elif isinstance(error, Restart):
-                    stop_at, cause = error.step, bare(error.stop)
+                    stop_at, cause = error.step, error.stop and bare(error.stop)
                 elif self._without_symbols(place, vm, error):
                     stop_at, cause = -1, None
                 else:
