@@ -26,7 +26,7 @@ from smelt.graph.known import forget, remember
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_channels_last, is_dense, may_overlap, same_steps
 from smelt.graph.place import Storage
 from smelt.graph.schema import Kind, OpInfo, op_info, sees_strides
-from smelt.graph.trace import Layout, Place, TraceTensor, answer_for, argument, trace_like
+from smelt.graph.trace import Layout, Place, TraceTensor, answer_for, argument, resize_out, trace_like
 from smelt.shapes.real import Real
 from smelt.shapes.size import same, same_all
 from smelt.shapes.unbacked import is_unbacked
@@ -337,15 +337,11 @@ class GraphRecorder:
         return [items] if len(function._schema.returns) == 1 else items
 
     def _overwrite(self, target: TraceTensor, node: fx.Node) -> None:
-        val = node.meta["val"]
-        if val.shape != target.place.layout.val.shape:  # an out= argument of another size: it becomes the result
-            if target.numel():
-                raise Unsupported("out= with a tensor of another shape", hint="pass one of the result's shape")
-            fresh = trace_like(val)
+        fresh = resize_out(target, node.meta["val"])
+        if fresh is not None:
             self.bind(fresh, node)
-            target.data = fresh
-            return
-        self.assign(target.place, self.like(node, target.place))
+        else:
+            self.assign(target.place, self.like(node, target.place))
 
     def like(self, node: fx.Node, place: Place) -> fx.Node:
         """`node` with the dtype, device and shape of `place`."""

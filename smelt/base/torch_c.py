@@ -156,6 +156,21 @@ def set_attention_kernels(allowed: tuple[bool, ...]) -> None:
         switch(each)
 
 
+_GUARD_NAMES = """
+ExcludeDispatchKeyGuard _AutoDispatchBelowADInplaceOrView _AutoDispatchBelowAutograd _DisablePythonDispatcher
+_DisableTorchDispatch _EnablePreDispatch _EnablePythonDispatcher _ExcludeDispatchKeyGuard _ForceDispatchKeyGuard
+_IncludeDispatchKeyGuard _PreserveDispatchKeyGuard _RestorePythonTLSSnapshot _SetExcludeDispatchKeyGuard
+""".split()
+DISPATCH_GUARDS = frozenset(getattr(torch._C, name) for name in _GUARD_NAMES if hasattr(torch._C, name))
+"""Classes whose instances change which dispatch keys this thread uses, as long as they live."""
+
+
+def passes_python_by() -> bool:
+    """Whether operators of this thread do not reach `__torch_dispatch__` now: one of DISPATCH_GUARDS lives."""
+    excluded: bool = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
+    return excluded
+
+
 def local_dispatch_keys() -> tuple[int, int]:
     """The dispatch keys that this thread includes and excludes, as raw 64-bit representations."""
     return torch._C._dispatch_tls_local_include_set().raw_repr(), torch._C._dispatch_tls_local_exclude_set().raw_repr()

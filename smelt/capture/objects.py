@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.torch_c import DISPATCH_GUARDS
 from smelt.capture import calls
 from smelt.capture.attributes import find_in_class
 from smelt.capture.breaks import Break, user
@@ -26,6 +27,8 @@ def call_class(vm: Any, cls: type, args: Args, kwargs: Kwargs) -> Any:
     meaning = SPECIAL.get(id(cls))
     if meaning is not None:
         return meaning(vm, args, kwargs)
+    if cls in DISPATCH_GUARDS:  # made now, it would act on the capture itself
+        raise Break(f"torch._C.{cls.__name__}()", "it changes how this thread dispatches operators while it lives")
     if issubclass(cls, torch.Tensor):
         raise Break(f"a {cls.__name__} is made", "a graph makes plain tensors only", "make it outside of the function")
     maker = type.__call__ if type(cls) is type else find_in_class(vm, type(cls), "__call__")

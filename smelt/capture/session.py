@@ -195,7 +195,7 @@ class Session:
         if place is None:
             place = self.places[id(key)] = Place(name)
             self._kept.append(key)
-        if place.given_up or self._refused_by_stance(place, read):
+        if place.given_up or torch_c.passes_python_by() or self._refused_by_stance(place, read):
             return None
         if self.options.fullgraph and self.raised.get(threading.get_ident()):
             return None  # the whole has failed to be one graph, which `settle` will tell: no parts of it

@@ -24,7 +24,7 @@ def settle(vm: Any, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     """
     name = getattr(target, "__name__", "")
     form = FORMS.get(name)
-    if form is not None and args and type(args[0]) is TraceTensor:
+    if form is not None and args and type(args[0]) is TraceTensor and "out" not in kwargs:
         found = form(vm, *args, **kwargs)
         if found is not None:
             return found

@@ -326,11 +326,29 @@ def _write(
         recorder.write(func, info, args, kwargs, answer, fresh)
     else:
         _note_writes(func, info, args, kwargs)
+        for one, returned in zip(answers, info.returned, strict=False):
+            out = kwargs.get(returned) if returned is not None else None
+            if type(one) is Layout and type(out) is TraceTensor:  # an `out=`
+                resize_out(out, one.val)
     if not info.returned:
         return None
     values = iter(fresh)
     outs = [argument(func, args, kwargs, name) if name is not None else next(values) for name in info.returned]
     return outs[0] if len(outs) == 1 else tuple(outs)
+
+
+def resize_out(target: TraceTensor, val: TensorMeta) -> TraceTensor | None:
+    """An `out=` without elements becomes a tensor of the result's shape, which is returned; None: it has that shape.
+
+    Raises:
+        Unsupported: it has elements, in another shape.
+    """
+    if val.shape == target.place.layout.val.shape:
+        return None
+    if target.numel():
+        raise Unsupported("out= with a tensor of another shape", hint="pass one of the result's shape")
+    target.data = fresh = trace_like(val)
+    return fresh
 
 
 def _note_writes(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -399,3 +399,21 @@ def test_costs_its_operation(name):
     assert collections.Counter(outside) == eager, (inside, outside)
     assert inside + len(outside) == len(operators(fn, X)[1])
     assert describe(run._smelt_session).graph_count == graphs
+
+
+def test_guards_of_the_dispatcher_do_not_act_on_the_capture() -> None:
+    """They last as long as the object; a capture that fails keeps what it made."""
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+
+    def fn(x: Any) -> Any:
+        with torch.utils._mode_utils.no_dispatch():
+            y = x * 2
+        if x.shape[0] > 2:
+            raise ValueError("large")
+        return y
+
+    run = compile_callable(fn, marked, Options())
+    assert run(X).equal(X * 2)
+    with pytest.raises(ValueError, match="large") as kept:
+        run(torch.zeros(3, 3))
+    assert kept is not None and not excluded(torch._C.DispatchKey.Python)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 
 import pytest
 import torch
@@ -341,3 +342,29 @@ def test_a_sparse_argument_ends_the_graph(layout: torch.layout) -> None:
     run = smelt.compile(fn)
     for a in (x.to_sparse(layout=layout), (x * 3).to_sparse(layout=layout)):
         assert torch.equal(run(a, x), fn(a, x))
+
+
+def test_results_that_go_to_tensors_of_another_shape() -> None:
+    """An empty one takes the shape; one with elements, or of the caller, is resized outside of the graph."""
+
+    def empty(x: torch.Tensor, _: torch.Tensor) -> object:
+        out, values, places = torch.empty(0), torch.empty(0), torch.empty(0, dtype=torch.int64)
+        torch.add(x, 1, out=out)
+        torch.sort(x, out=(values, places))
+        return out * 2, out.shape, values + places.shape[0]
+
+    def other(x: torch.Tensor, _: torch.Tensor) -> object:
+        return torch.add(x, 1, out=torch.empty(7)) * 2
+
+    def argument(x: torch.Tensor, out: torch.Tensor) -> object:
+        torch.add(x, 1, out=out)
+        return out * 2, out.shape
+
+    for fn, breaks in ((empty, 0), (other, 1), (argument, 1)):
+        smelt.reset()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch resizes what has elements, and complains
+            x, out, wanted = torch.rand(3), torch.empty(0), torch.empty(0)
+            found, want = smelt.compile(fn)(x, out), fn(x, wanted)
+        torch.testing.assert_close((found, out), (want, wanted))
+        assert smelt.stats()["breaks"] == breaks

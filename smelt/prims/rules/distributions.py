@@ -11,6 +11,7 @@ from torch.fx import Node
 from smelt.prims.dtypes import compute_dtype
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
 from smelt.prims.rules.random import normal01, uniform01
+from smelt.shapes.size import known_at_most
 
 
 @decomposition(aten.cauchy.default)
@@ -50,13 +51,17 @@ def normal(p: Lowering, mean: Any, std: Any = 1.0, size: Any = None, *, generato
     return p.convert(p.add(p.mul(p.convert(drawn, wide), std), mean), p.out.dtype)
 
 
+_TOO_MANY = 2**24 + 1
+"""Categories for which eager's multinomial raises an error."""
+
+
 @decomposition(aten.multinomial.default)
 def multinomial(p: Lowering, x: Node, count: int, replacement: bool = False, *, generator: Any = None) -> Any:
     """A race of exponential times with the weights as rates: who comes first is drawn in proportion to the weights.
 
     The first `count` of one race are drawn without replacement, the winners of `count` races with it.
     """
-    if generator is not None or is_empty(shape_of(x)):
+    if generator is not None or is_empty(shape_of(x)) or known_at_most(_TOO_MANY, shape_of(x)[-1]):
         return NotImplemented
     a, last = p.widen(x), rank_of(x) - 1
     if replacement:
