@@ -10,7 +10,7 @@ import torch
 from smelt.capture import host_ops
 from smelt.capture.breaks import Break
 from smelt.capture.host_values import values_in
-from smelt.capture.registry import special
+from smelt.capture.registry import CALL, special
 from smelt.capture.torch_calls import call_torch
 from smelt.graph.trace import TraceTensor
 
@@ -37,6 +37,15 @@ def tensor(vm: Any, args: Args, kwargs: Kwargs) -> Any:
         dtype = functools.reduce(torch.promote_types, map(_dtype_of, leaves))
     device = torch.get_default_device() if device is None else torch.device(device)
     return _stack(vm, data, dtype, device)
+
+
+@CALL(type(torch.IntTensor))
+def of_old_type(vm: Any, kind: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`torch.IntTensor([4])`: a tensor on the CPU of the type's dtype, whatever the defaults are."""
+    data = vm.effects.plain(args[0]) if len(args) == 1 and not kwargs else None
+    if not isinstance(data, (list, tuple)) or isinstance(data, torch.Size) or kind.is_cuda:
+        raise Break(f"{kind.__module__}.{kind.__name__}() of anything but a list", "", "torch.tensor or torch.empty")
+    return tensor(vm, (list(data),), {"dtype": kind.dtype, "device": torch.device("cpu")})
 
 
 def _stack(vm: Any, data: Any, dtype: torch.dtype, device: torch.device) -> Any:

@@ -41,3 +41,13 @@ def test_its_dtype_is_as_asked_and_it_has_no_history():
 def test_tensors_with_dimensions_break():
     check(lambda x, n: torch.tensor([x[0], x[1]][:1][0].tolist()) + x.sum(), X, WHOLE, breaks=1)
     check(lambda x, n: torch.tensor([n[:1], n[1:]]) + x.sum(), X, WHOLE, breaks=1)
+
+
+def test_types_of_tensors_make_tensors_of_lists():
+    def fn(x, n):
+        rows = torch.LongTensor((0, 1))
+        held = torch.IntTensor([1.5, 2.9]), torch.FloatTensor([[1, 2.5]]), torch.BoolTensor([0, 2]), rows
+        return x[rows] * torch.DoubleTensor([2.0]), held
+
+    check(fn, X, WHOLE)
+    check(lambda x, n: x + torch.FloatTensor(2, 3).zero_().sum(), X, WHOLE, breaks=1)
