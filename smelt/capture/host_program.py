@@ -169,10 +169,10 @@ def _state(generator: Any) -> Any:
     return generator.bit_generator.state
 
 
-def generators_of(ops: Iterable[Op]) -> list[Any]:
-    """The generators that a program draws from, but those that it makes."""
-    found: dict[int, Any] = {id(g): g for g in GLOBAL_GENERATORS}
-    found |= {id(op.args[0]): op.args[0] for op in ops if op.args and isinstance(op.args[0], GENERATORS)}
+def generators_of(ops: Iterable[Op], vm: Any) -> list[Any]:
+    """The generators that a program may draw from, but those that it makes or is given."""
+    drawn = [op.args[0] for op in ops if op.args and isinstance(op.args[0], GENERATORS)]
+    found = {id(g): g for g in drawn if vm.source_of(g) is None} | {id(g): g for g in GLOBAL_GENERATORS}
     return list(found.values())
 
 
@@ -192,7 +192,7 @@ def host_part(ops: Sequence[Op], used: dict[int, HostValue], vm: Any, fetched: C
     text.lines(ops)  # tells what is read
     results = [op.value.name for op in ops if op.value.index in used]
     run, source = compiled(text, ops, results, list(read.values()), "host")
-    generators = [g for g in generators_of(ops) if vm.source_of(g) is None]
+    generators = generators_of(ops, vm)
     return HostPart(run, source, list(read), generators, results, all(op.certain for op in ops))
 
 
@@ -288,7 +288,7 @@ class Peek:
 
         text = Text(fetched, vm.source_of)
         text.lines(ops)  # tells what is read
-        self._generators = [g for g in generators_of(ops) if vm.source_of(g) is None]
+        self._generators = generators_of(ops, vm)
         arguments = [f"f{index}" for index in sorted(read)]
         self.sources = [read[index] for index in sorted(read)]
         self._run, self.source = compiled(text, ops, [value.name for value in pins], arguments, "peek")

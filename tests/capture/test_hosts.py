@@ -458,6 +458,16 @@ def test_methods_that_draw_run_whole():
     check(lambda x: model(x), X)
 
 
+def test_looking_ahead_leaves_the_generators_alone():
+    def fn(x):
+        numbers = chosen(2)
+        if np.random.rand() > 0.5:
+            x = x + random.random()
+        return x * random.random(), numbers
+
+    check(fn, X, calls=12)
+
+
 COUNTED: list[int] = []
 OFFSET = 0
 
