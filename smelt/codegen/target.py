@@ -47,7 +47,7 @@ FLOAT_OPS = {
     "isnan": "{0} != {0}",
     "isinf": "fabs{f}({0}) == INFINITY",
     "isfinite": "{0} - {0} == 0",
-    "signbit": "__builtin_signbit({0}) != 0",
+    "signbit": "copysign{f}({one}, {0}) < 0",  # GCC 12 fails on a vector of __builtin_signbit of shifted bits
     **{op: "m_" + op + "({0})" for op in "exp expm1 exp2 log log2 log10 log1p sigmoid tanh erf sin cos".split()},
     **{op: "m_" + op + "({0})" for op in "erfinv digamma sign abs".split()},
     **{op: "m_" + op + "({0}, {1})" for op in "maximum minimum pow fmod remainder floor_div trunc_div".split()},

@@ -95,3 +95,10 @@ def test_low_precision_conversions(library: Library, name: str, dtype: torch.dty
 def test_a_unit_holds_only_what_it_uses() -> None:
     text = header({"tanh"})
     assert "m_expm1" in text and "m_erf" not in text
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_signs(dtype: torch.dtype) -> None:
+    """GCC 12 fails on its own signbit of bfloat16."""
+    x = torch.tensor([0.0, -0.0, math.nan, -math.nan, math.inf, -math.inf, 1.0, -1.0] * 5, dtype=dtype)
+    assert torch.equal(smelt.compile(torch.signbit, fullgraph=True)(x), torch.signbit(x))

@@ -16,15 +16,19 @@ from smelt.prims.rules import (
     loss_scaling,
     masking,
     normalization,
+    other_names,
     pooling,
     products,
+    quantization,
     random,
     ranges,
     reductions,
     resampling,
+    signals,
     sliding,
     vectors,
     views,
+    weights,
 )
 
 FAMILIES = (
@@ -52,5 +56,9 @@ FAMILIES = (
     vectors,
     lists,
     loss_scaling,
+    signals,
+    quantization,
+    weights,
+    other_names,
 )
 """The modules whose import fills the registry."""

@@ -91,10 +91,18 @@ for _name, _rule in {"addcmul": elementwise.addcmul, "addcdiv": elementwise.addc
     def _listed(p: Lowering, xs: Any, a: Any, b: Any, values: Any, _rule: Decomposition = _rule) -> Any:
         return _each(lambda p, x, y, z, v: _rule(p, x, y, z, value=v), p, xs, a, b, values)
 
+    def _packed(p: Lowering, xs: Any, a: Any, b: Any, values: Node, _rule: Decomposition = _rule) -> Any:
+        each = [p.reshape(p.slice(values, (i,), (i + 1,), (1,)), ()) for i in range(len(xs))]
+        return _each(lambda p, x, y, z, v: _rule(p, x, y, z, value=v), p, xs, a, b, each)
+
+    _enter(_name, "Tensor", _packed)
     _enter(_name, "Scalar", _one)
     _enter(_name, "ScalarList", _listed)
 
 _enter("lerp", "Scalar", lambda p, xs, ys, w: _each(elementwise.lerp, p, xs, ys, [w] * len(xs)))
+_enter("lerp", "ScalarList", lambda p, xs, ys, ws: _each(elementwise.lerp, p, xs, ys, ws))
+_enter("max", "default", lambda p, xs: _each(DECOMPOSITIONS[aten.max.default], p, xs))
+_enter("clone", "default", lambda p, xs, memory_format=None: tuple(xs))
 _enter("lerp", "List", lambda p, xs, ys, ws: _each(elementwise.lerp, p, xs, ys, ws))
 _enter("zero", "default", lambda p, xs: _each(creation.zeros, p, xs))
 _enter("copy", "default", lambda p, xs, ys, non_blocking=False: _each(casts.copy, p, xs, ys))

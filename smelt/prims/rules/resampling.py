@@ -225,3 +225,35 @@ for _rank in (1, 2, 3):
     decomposition(getattr(aten, f"replication_pad{_rank}d").default)(_pad(reflect=False))
     decomposition(getattr(aten, f"reflection_pad{_rank}d_backward").default)(_pad_backward(reflect=True))
     decomposition(getattr(aten, f"replication_pad{_rank}d_backward").default)(_pad_backward(reflect=False))
+
+
+# -- places of an affine map
+
+
+@decomposition(aten.affine_grid_generator.default)
+def affine_grid(p: Lowering, theta: Node, size: Sequence[int], align: bool) -> Any:
+    """Where each output element of an image or a volume lies, in coordinates from -1 to 1, the last dimension first."""
+    space, shape = size[2:], p.out.shape
+    if is_empty(shape):
+        return NotImplemented
+    a, axes = p.widen(theta), len(space)
+    wide = (shape[0], *space, axes)
+    total = None
+    for column in range(axes + 1):
+        factor = p.slice(a, (0, 0, column), (shape[0], axes, column + 1), (1, 1, 1))
+        term = p.broadcast_in_dim(p.reshape(factor, (shape[0], axes)), wide, (0, axes + 1))
+        if column < axes:
+            dim = axes - 1 - column  # of the space
+            term = p.mul(term, p.broadcast_in_dim(_from_minus_one(p, a, space[dim], align), wide, (dim + 1,)))
+        total = term if total is None else p.add(total, term)
+    return p.convert(total, p.out.dtype)
+
+
+def _from_minus_one(p: Lowering, like: Node, count: int, align: bool) -> Node:
+    """Evenly from -1 to 1: at the ends, or at the middles of as many parts."""
+    if not isinstance(count, Size) and count <= 1:
+        return p.full((count,), 0, dtype_of(like), p.out.device)
+    place = p.iota(count, 0, 1, dtype_of(like), p.out.device)
+    if align:
+        return p.sub(p.mul(place, 2 / (count - 1)), 1.0)
+    return p.sub(p.mul(place, 2 / count), 1 - 1 / count)

@@ -567,6 +567,74 @@ def exact() -> Table:
     return table
 
 
+def signals() -> Table:
+    """Windows and frequencies."""
+    table: Table = {}
+    for name in ("hann", "hamming", "blackman", "bartlett"):
+        table |= same(f"{name}_window", call(9), call(1), call(0), call(8, dtype=torch.float64))
+        table |= same(f"{name}_window.periodic", call(9, False), call(8, True), call(1, True), call(2, False))
+    table |= same("hamming_window.periodic_alpha", call(9, False, 0.6))
+    table |= same("hamming_window.periodic_alpha_beta", call(9, True, 0.6, 0.3))
+    table |= same("range", call(1, 4)) | same("range.step", call(0, 2, 0.3), call(3.0, -1.0, -0.5))
+    return table | same("fft_fftfreq fft_rfftfreq", call(9, 0.5), call(8), call(1), call(6, 2.0, dtype=torch.float64))
+
+
+def quantization() -> Table:
+    table = same(
+        "fake_quantize_per_tensor_affine_cachemask", call(f(4, 5) * 9, 0.1, 3, -12, 20), call(f(3), 0.3, 0, 0, 255)
+    )
+    scale, zero = u(5), i(5).int()
+    table |= same("fake_quantize_per_channel_affine_cachemask", call(f(4, 5) * 9, scale, zero, 1, -12, 20))
+    table |= same("fake_quantize_per_channel_affine_cachemask", call(f(4, 5, 2) * 9, scale, zero, 1, -12, 20))
+    for on in (0, 1):
+        case = call(f(4, 5) * 9, u(1), i(1).int(), torch.tensor([on]), -12, 20)
+        table.setdefault("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default", []).append(case)
+    return table
+
+
+def weights() -> Table:
+    calls = [(f(4, 3, 2), f(4, 1, 1), 0), (f(4, 3, 2), f(1, 1, 2), 2), (f(4, 3), f(4, 1), 0)]
+    table = same("_weight_norm_interface", *(call(*c) for c in calls))
+    lengths = [v.norm(dim=[d for d in range(v.dim()) if d != dim], keepdim=True) for v, _, dim in calls]
+    backward = [call(f(*v.shape), v, g, n, dim) for (v, g, dim), n in zip(calls, lengths, strict=True)]
+    return table | same("_weight_norm_interface_backward", *backward)
+
+
+def other_names() -> Table:
+    table = same("_aminmax zero", call(f(4, 5)))
+    table |= same("_aminmax.dim", call(f(4, 5), 1), call(f(4, 5), 0, True))
+    table |= same("_stack", call([f(3, 4), f(3, 4)], 1))
+    table |= same("_logcumsumexp", call(f(4, 5), 1))
+    table |= same("_is_all_true _is_any_true", call(b(4)), call(torch.ones(3, dtype=torch.bool)))
+    table |= same("_add_relu.Tensor", call(f(4, 5), f(5)), call(f(4, 5), f(4, 5), alpha=2))
+    table |= same("isin.Tensor_Scalar", call(i(4, 5), 1), call(f(4), 0.5, invert=True))
+    table |= same("isin.Scalar_Tensor", call(1, i(4, 5)), call(7, i(4), invert=True))
+    table |= same("rrelu_with_noise_functional", call(f(4, 5), u(4, 5), 0.1, 0.3, False))
+    table |= same("_add_relu.Scalar", call(f(4, 5), 0.5), call(f(4, 5), 0.5, 2))
+    x, w, bias, mean, var = f(4, 3, 5), f(3), f(3), f(3), u(3)
+    table |= same("_batch_norm_with_update_functional", call(x, w, bias, mean, var, 0.1, 1e-5))
+    table |= same("_batch_norm_no_update", call(x, w, bias, mean, var, 0.1, 1e-5))
+    every = [True, True, True]
+    table |= same(
+        "batch_norm_backward",
+        call(f(4, 3, 5), x, w, mean, var, f(3), u(3), True, 1e-5, every, torch.empty(0, dtype=torch.uint8)),
+        call(f(4, 3, 5), x, w, mean, var, None, None, False, 1e-5, every, torch.empty(0, dtype=torch.uint8)),
+    )
+    table |= same(
+        "rrelu_with_noise_backward",
+        call(f(4, 5), f(4, 5), u(4, 5), 0.1, 0.3, True, False),
+        call(f(4, 5), f(4, 5), u(4, 5), 0.1, 0.3, False, False),
+    )
+    grid = [call(f(2, 2, 3), [2, 1, 4, 5], align) for align in (True, False)]
+    grid += [call(f(2, 3, 4), [2, 1, 4, 5, 1], align) for align in (True, False)]
+    table |= same("affine_grid_generator", *grid)
+    xs, ys, zs = ([f(3), f(2, 2)] for _ in range(3))
+    table |= same("_foreach_max _foreach_clone", call(xs))
+    table |= same("_foreach_lerp.ScalarList", call(xs, ys, [0.2, 0.7]))
+    pos = [u(3), u(2, 2)]
+    return table | same("_foreach_addcmul.Tensor _foreach_addcdiv.Tensor", call(xs, ys, pos, torch.tensor([0.5, 2.0])))
+
+
 FAMILIES = (
     elementwise,
     special,
@@ -587,6 +655,10 @@ FAMILIES = (
     resampling,
     lists,
     casts,
+    signals,
+    quantization,
+    weights,
+    other_names,
 )
 
 
