@@ -67,6 +67,10 @@ class _Total(torch.autograd.Function):
         return (None, *ctx.tangents)
 
 
+class _Spoilt(Exception):
+    """A result depends on values that were overwritten since: trace again, to see which."""
+
+
 class _SharedWrite(Exception):
     """A written input shares its memory with another input: trace again with their overlap known."""
 
@@ -82,11 +86,15 @@ def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], opti
     Raises:
         Unsupported: an operator or an aliasing that a functional graph cannot say.
     """
+    shared = careful = False
     with _tracing_state():
-        try:
-            return _Trace(gm, example_inputs, options, shared=False).run()
-        except _SharedWrite:
-            return _Trace(gm, example_inputs, options, shared=True).run()
+        while True:
+            try:
+                return _Trace(gm, example_inputs, options, shared, careful).run()
+            except _SharedWrite:
+                shared = True
+            except _Spoilt:
+                careful = True
 
 
 @contextmanager
@@ -113,8 +121,11 @@ def _tracing_state() -> Iterator[None]:
 class _Trace:
     """The state of one trace."""
 
-    def __init__(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor], options: Options, shared: bool) -> None:
-        self.gm, self.options = gm, options
+    def __init__(
+        self, gm: fx.GraphModule, examples: Sequence[torch.Tensor], options: Options, shared: bool, careful: bool
+    ) -> None:
+        self.gm, self.options, self.careful = gm, options, careful
+        self.spoilt: dict[int, str] = {}
         self.rec = GraphRecorder()
         self.reads = self.rec.reads = JointReads(self.rec, owner_of(gm))
         given = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
@@ -252,15 +263,38 @@ class _Trace:
         # a graph may end in the no_grad that the caller was in, and still have computed with gradients in between
         with torch.enable_grad(), torch.autocast("cpu", enabled=False):
             leaves = [self.inputs[i].leaf for i in wanted]
+            if self.careful:
+                roots, tangents = self.without_spoilt(heads, roots, tangents, leaves)
+                if not roots:
+                    return (), {}
             total = _Total.apply(tangents, *(heads[i] for i in roots))
             owner = self.reads.owner
             owner.small_is_usual = True
             try:
                 grads = torch.autograd.grad(total, leaves, allow_unused=True)
+            except RuntimeError as error:
+                if self.careful or _OVERWRITTEN not in str(error):
+                    raise
+                raise _Spoilt from None
             finally:
                 owner.small_is_usual = False
         found = {i: g for i, g in zip(wanted, grads, strict=True) if g is not None}
         return tuple(roots), {i: self.traced(g) for i, g in found.items()}
+
+    def without_spoilt(
+        self, heads: Sequence[TraceTensor], roots: Sequence[int], tangents: Sequence[TraceTensor], leaves: Any
+    ) -> tuple[list[int], list[TraceTensor]]:
+        """The roots that have gradients, with their tangents; what eager says of the others goes to `self.spoilt`."""
+        kept = []
+        for i, tangent in zip(roots, tangents, strict=True):
+            try:
+                torch.autograd.grad(_Total.apply([tangent], heads[i]), leaves, retain_graph=True, allow_unused=True)
+                kept.append((i, tangent))
+            except RuntimeError as error:
+                if _OVERWRITTEN not in str(error) or i >= len(self.program):
+                    raise
+                self.spoilt[i] = str(error)
+        return [i for i, _ in kept], [tangent for _, tangent in kept]
 
     def gradients(self, found: dict[int, TraceTensor]) -> tuple[list[fx.Node], dict[int, int | SparseGradient]]:
         """The gradients that the graph returns, and for each input how its own is made of them."""
@@ -302,8 +336,9 @@ class _Trace:
         has_seed = not self.options.eager_rng and any(n.meta.get("random") for n in graph.nodes)
         if not has_seed:
             graph.erase_node(seed)
-        if not differentiable:
-            for node in [n for n in graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]:
+        taken = {f"tangents_{i}" for i in differentiable}
+        for node in [n for n in graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]:
+            if node.name not in taken:
                 graph.erase_node(node)
         for each in self.sizes:
             rec.placeholder(each.symbol.name, of_factor(each.symbol))  # type: ignore[arg-type]
@@ -321,11 +356,16 @@ class _Trace:
             autocast=torch.is_autocast_enabled("cpu"),
             cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned),
             sizes=self.sizes,
+            spoilt=self.spoilt,
             numbers={i: val.name if isinstance(val, Real) else "" for i, val in self.numbers.items()},
             reals=tuple(reals),
             reads=tuple(self.reads.nodes),
             num_found=len(found),
         )
+
+
+_OVERWRITTEN = "has been modified by an inplace operation"
+"""What autograd says when a value that it saved was overwritten."""
 
 
 def _size_inputs(given: Sequence[Any]) -> tuple[SizeInput, ...]:

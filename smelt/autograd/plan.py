@@ -128,6 +128,8 @@ class Joint:
         reads: the symbols that only the forward program tells.
         num_found: the numbers that it returns last.
         metas: what `output_metas` is where the graph's own metadata is symbolic and this plan is for given numbers.
+        spoilt: outputs of the program that have a history and no gradients, with what eager says when somebody asks:
+            a value that their history needs was overwritten.
         cloned: primals that the program calls `clone()` on: the caller may write to them before the backward.
     """
 
@@ -141,6 +143,7 @@ class Joint:
     has_seed: bool
     autocast: bool
     cloned: frozenset[int] = frozenset()
+    spoilt: Mapping[int, str] = field(default_factory=dict)
     sizes: tuple[SizeInput, ...] = ()
     numbers: Mapping[int, str] = field(default_factory=dict)
     reals: tuple[Real, ...] = ()

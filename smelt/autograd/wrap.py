@@ -21,8 +21,10 @@ from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, Sa
 from smelt.autograd.sized import wrap_reading, wrap_sized
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast
+from smelt.graph.absent import quiet_leaf
 from smelt.graph.meta import TensorMeta
 from smelt.graph.place import Step
+from smelt.graph.spoilt import spoilt
 
 Program = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 Compiled = Callable[..., tuple[Any, ...]]
@@ -74,7 +76,8 @@ def _below(joint: Joint, program: Program) -> Program:
 
 
 def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
-    if not joint.mutations and all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)):
+    fresh = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs))
+    if fresh and not joint.mutations and not joint.spoilt:
 
         def call_plain(*inputs: torch.Tensor) -> tuple[Any, ...]:
             with below_autograd():
@@ -243,6 +246,8 @@ class _Compiled(torch.autograd.Function):
                 ctx.inputs = plan.memory.release(ctx.inputs)
             found = _gradients(plan, saved[: plan.saving.count], grads)
         absent = plan.absent(grads)
+        for i in absent:
+            quiet_leaf(ctx.next_functions[i][0])
         if plan.sparse or absent:
             return (None, *(None if i in absent else _gradient(found, k) for i, k in enumerate(plan.joint.gradients)))
         return (None, *(None if k is None else found[k] for k in plan.joint.gradients))
@@ -345,7 +350,8 @@ def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Aga
     """
     plan = _Plan(joint, forward, backward, again)
     finish = _finisher(joint)
-    simple = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not plan.with_grad
+    plain = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not joint.spoilt
+    simple = plain and not plan.with_grad
     apply = _Compiled.apply if torch.is_grad_enabled() else torch.enable_grad()(_Compiled.apply)
     if simple:
         return lambda *inputs: apply(plan, *inputs)
@@ -370,6 +376,8 @@ def _finisher(joint: Joint) -> Callable[[Sequence[torch.Tensor], Sequence[torch.
 
     def finish(inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         outputs: list[Any] = []
+        if joint.spoilt:
+            results = [spoilt(r, joint.spoilt[i]) if i in joint.spoilt else r for i, r in enumerate(results)]
         for plan in plans:
             outputs.append(_output(plan, inputs, results, outputs))
         return tuple(outputs)

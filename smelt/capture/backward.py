@@ -19,6 +19,7 @@ from smelt.capture.gradient_hooks import call_hooks, call_late_hooks, has_hooks,
 from smelt.capture.registry import special
 from smelt.graph.gradients import gradients
 from smelt.graph.seams import cuts, why_cut
+from smelt.graph.spoilt import spoilt
 from smelt.graph.trace import TraceTensor
 
 Args = tuple[Any, ...]
@@ -222,27 +223,12 @@ def is_spent(vm: Any, tensor: TraceTensor) -> bool:
     return bool(vm.tensors.spent) and any(id(node) in vm.tensors.spent for node in nodes_below([tensor]))
 
 
-class _Spent(torch.autograd.Function):
-    """The history of a tensor whose backward has run."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
-        ctx.mark_dirty(tensor)  # the tensor itself, not a view of it
-        return tensor
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        raise RuntimeError(
-            "Trying to backward through the graph a second time: backward() ran inside the compiled function and did "
-            "not keep what it needed. Specify retain_graph=True there if you need to backward again."
-        )
-
-
-_ANCHOR = torch.zeros((), requires_grad=True)
-
-
 def spent(tensor: torch.Tensor) -> torch.Tensor:
     """A result of the graph as eager returns it after its backward: it requires gradients, and has none left."""
-    with torch.enable_grad():
-        out: torch.Tensor = _Spent.apply(tensor, _ANCHOR)
-    return out
+    return spoilt(tensor, _SPENT)
+
+
+_SPENT = (
+    "Trying to backward through the graph a second time: backward() ran inside the compiled function and did "
+    "not keep what it needed. Specify retain_graph=True there if you need to backward again."
+)

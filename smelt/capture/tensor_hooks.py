@@ -15,6 +15,7 @@ from smelt.capture.breaks import Break, Restart, user_raise
 from smelt.capture.cuts import cut_after, refuse_inside
 from smelt.capture.rebuild import REBUILD, Rebuild
 from smelt.capture.registry import TENSOR_METHODS, special
+from smelt.graph.absent import only_given
 from smelt.graph.trace import TraceTensor
 
 
@@ -125,7 +126,15 @@ def rebuild_pending(r: Rebuild, handle: Pending) -> str:
     if handle.tensor.place.storage.version != handle.version:
         stop = Break("a write to a tensor that has a hook", "the hook is for what the tensor was before")
         raise Restart(handle.born, stop)
-    name = r.assign(handle, f"{r(handle.tensor)}.{handle.name}({r(handle.hook)})")
+    register = r.constant(_registered, "registered")
+    name = r.assign(handle, f"{register}({r(handle.tensor)}, {handle.name!r}, {r(handle.hook)})")
     if handle.removed:
         r.lines.append(f"{name}.remove()")
     return name
+
+
+def _registered(tensor: torch.Tensor, name: str, hook: Any) -> RemovableHandle:
+    """Register the hook. PyTorch crashes for a view whose base was written since anybody looked at its history."""
+    tensor.grad_fn  # noqa: B018
+    handle: RemovableHandle = getattr(tensor, name)(only_given(hook) if name == "register_hook" else hook)
+    return handle

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules._functions import BackwardHookFunction
 from torch.utils.hooks import BackwardHook
 
+from smelt.graph.absent import only_given_of_module, pass_on_absent
 from smelt.graph.seams import Seam
 
 
@@ -43,7 +44,10 @@ class _ModuleHooks(Seam):
             values[place] = tensor
         with torch.enable_grad():
             out = through(tuple(values))
-        return [out[place] for place in self.places]
+        results = [out[place] for place in self.places]
+        for node in {each.grad_fn for each in results if each.grad_fn is not None}:
+            pass_on_absent(node)
+        return results
 
 
 class BeforeForward(_ModuleHooks):
@@ -51,7 +55,8 @@ class BeforeForward(_ModuleHooks):
 
     def __call__(self, module: nn.Module, *tensors: torch.Tensor) -> tuple[Any, ...]:
         full, _ = module._get_backward_hooks()
-        hook = BackwardHook(module, full, module._get_backward_pre_hooks())
+        before = module._get_backward_pre_hooks()
+        hook = BackwardHook(module, [*map(only_given_of_module, full)], [*map(only_given_of_module, before)])
         return Around(hook), *self.set_up(hook.setup_input_hook, tensors)
 
 

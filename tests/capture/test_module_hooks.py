@@ -184,3 +184,37 @@ def test_backward_inside_ends_the_graph():
         return seen, [p.detach() for p in net.parameters()]
 
     _same(run, "aot_eager", breaks=1)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_of_what_no_used_result_depends_on(backend):
+    """The hooks of a head that is not used are not called, and its parameters get no gradient."""
+
+    class Heads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 3), nn.Linear(6, 2)
+
+        def forward(self, x):
+            hidden = self.body(x).tanh()
+            return self.first(hidden), self.second(hidden)
+
+    def run(compile):
+        torch.manual_seed(0)
+        net, seen = Heads(), []
+        for name in ("body", "first", "second"):
+            part = getattr(net, name)
+            part.register_full_backward_hook(lambda module, given, made, name=name: seen.append((name, len(made))))
+            part.register_full_backward_pre_hook(lambda module, made: (made[0] * 2,))
+            part.weight.register_hook(lambda grad, name=name: seen.append((f"{name}.weight", grad.sum().item())))
+        forward, found = compile(net), []
+        for chosen in (0, 1):
+            forward(X)[chosen].sum().backward()
+            found += [None if p.grad is None else p.grad.clone() for p in net.parameters()]
+            net.zero_grad()
+        assert {name for name, _ in seen[:4]} == {"first", "first.weight", "body", "body.weight"}
+        return seen, found
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _same(run, backend)

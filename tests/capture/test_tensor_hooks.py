@@ -233,3 +233,28 @@ def test_backward_inside_ends_the_graph():
         return w.detach()
 
     _same(run, "aot_eager", breaks=1)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_hooks_of_what_no_used_result_depends_on(backend):
+    """They are not called: neither those that were there before nor those that the function registers."""
+
+    def run(compile):
+        a, b = (torch.full((4,), 0.5, requires_grad=True) for _ in "ab")
+        seen = []
+
+        def fn(x):
+            h = x * b
+            h.register_hook(lambda grad: seen.append(grad.sum().item()))
+            a.register_hook(lambda grad: grad * 2)
+            return (x * a).sin(), h.cos()
+
+        b.register_hook(lambda grad: seen.append(grad.mean().item()))
+        fn, found = compile(fn), []
+        for chosen in (0, 1):
+            fn(X)[chosen].sum().backward()
+            found += [None if each.grad is None else each.grad.clone() for each in (a, b)]
+        assert len(seen) == 2
+        return seen, found
+
+    _same(run, backend)

@@ -1,0 +1,52 @@
+"""Hooks where a gradient is absent: a compiled graph is one node of autograd's graph, and may give none to an input.
+
+The engine goes on from such a node to all of its inputs. In eager it would not come to those that no used result
+depends on, so their hooks are not called there; here they would be called with None.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def only_given(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """The hook of a tensor, not called without a gradient."""
+    if getattr(hook, "only_given", False):
+        return hook
+
+    def called(gradient: torch.Tensor | None) -> Any:
+        return None if gradient is None else hook(gradient)
+
+    called.only_given = True  # type: ignore[attr-defined]
+    return called
+
+
+def only_given_of_module(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A backward hook of a module, full or before, not called when no result of the module has a gradient."""
+
+    def called(module: Any, *gradients: Any) -> Any:
+        return None if all(each is None for each in gradients[-1]) else hook(module, *gradients)
+
+    return called
+
+
+def quiet_leaf(node: Any) -> None:
+    """The engine is about to come to a node without a gradient: if a leaf is there, its hooks are not to be called."""
+    leaf = getattr(node, "variable", None)
+    hooks: dict[int, Callable[..., Any]] = (None if leaf is None else leaf._backward_hooks) or {}
+    for key, hook in list(hooks.items()):
+        hooks[key] = only_given(hook)
+
+
+def pass_on_absent(node: Any) -> None:
+    """Let a custom function's node give nothing when it gets nothing, not zeros."""
+    held = weakref.ref(node)
+
+    def before(gradients: tuple[Any, ...]) -> None:
+        held().set_materialize_grads(any(each is not None for each in gradients))  # type: ignore[union-attr]
+
+    node.register_prehook(before)

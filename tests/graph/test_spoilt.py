@@ -1,0 +1,68 @@
+"""Results whose history needs a value that the function overwrote: eager returns them, and raises in their backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import smelt
+
+BACKENDS = ("aot_eager", "smelt")
+
+
+def _fn(x):
+    h = x * 2
+    early = h.sin()
+    shown = early[1:]
+    late = h.add_(1).cos()
+    return early, shown, late
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_others_have_their_gradients(backend):
+    found = []
+    for run in (_fn, smelt.compile(_fn, backend=backend, fullgraph=True)):
+        x = torch.linspace(-1, 1, 6).requires_grad_()
+        early, shown, late = run(x)
+        assert early.requires_grad and shown.requires_grad and early.grad_fn is not None
+        late.sum().backward()
+        found.append((early.detach(), shown.detach(), late.detach(), x.grad))
+        for spoilt in (early, shown):
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                spoilt.sum().backward()
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_when_no_other_is_left(backend):
+    def fn(x):
+        h = x.exp()
+        early = h * h
+        h.zero_()
+        return early
+
+    found = []
+    for run in (fn, smelt.compile(fn, backend=backend, fullgraph=True)):
+        x = torch.linspace(-1, 1, 6).requires_grad_()
+        out = run(x)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+        found.append(out.detach())
+    torch.testing.assert_close(*found)
+
+
+def test_across_a_cut():
+    def fn(x):
+        h = x * 2
+        early = h.sin()
+        h.add_(1)
+        h.register_hook(lambda grad: grad * 3)
+        return h.cos(), early.detach()
+
+    found = []
+    for run in (fn, smelt.compile(fn, backend="aot_eager", fullgraph=True)):
+        x = torch.linspace(-1, 1, 6).requires_grad_()
+        out, early = run(x)
+        out.sum().backward()
+        found.append((out.detach(), early, x.grad))
+    torch.testing.assert_close(*found)
