@@ -39,7 +39,7 @@ def is_constant_result(function: FunctionType) -> bool:
 def is_allowed(function: Any) -> bool:
     """`torch.compiler.allow_in_graph` marked it."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is None or getattr(function, "__module__", "").startswith("torch."):
+    if rules is None or (getattr(function, "__module__", None) or "").startswith("torch."):
         return False
     allowed = vars(rules).get("_allowed_callable_ids")
     return id(function) in (getattr(allowed, "function_ids", None) or ())

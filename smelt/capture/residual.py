@@ -283,11 +283,12 @@ class Writer:
         early = [f"{self.value(tensor)}.grad = None" for tensor in self.vm.effects.cleared]
         gm, inputs, ops = tensors.finish(self.value.outputs, self.vm.ambient)
         hosts.check_apart()
-        host, host_source = self._host(inputs)
+        rewinds = bool(hosts.acts and tensors.checks)
+        host, host_source = self._host(inputs, rewinds)
         if host and hosts.acts and gm is not None:
             _refuse_foreign(gm)
         head: list[str] = []
-        repeats = self.restarts and not tensors.writes_inputs() and not tensors.drawing and not hosts.acts
+        repeats = self.restarts and not tensors.writes_inputs() and not tensors.drawing and (rewinds or not hosts.acts)
         again = self._again() if repeats else None
         if gm is not None:
             indices = [self.vm.guards.fetch(i.source) for i in inputs if i.source.kind != HOST]
@@ -308,6 +309,7 @@ class Writer:
                 head.append(f"    _c.explain_error(_failed, {args})")
             else:
                 head.append(f"    _c.expect_failure(_failed, {args})")
+                head += ["    _state.restore()"] if rewinds else []
                 head.append(f"    return {self._renumbered(again, renamed)}")
         else:
             order = list(self.fetches)
@@ -316,8 +318,11 @@ class Writer:
         source = f"def residual({', '.join([*self.slots, '_c', '_f'])}):\n{body}\n{host_source}"
         return Residual(source, gm, inputs, order, self.constants, ops, points=self.points)
 
-    def _host(self, inputs: list[Input]) -> tuple[list[str], str]:
+    def _host(self, inputs: list[Input], rewinds: bool) -> tuple[list[str], str]:
         """The lines that run the host program, and its source.
+
+        Args:
+            rewinds: the frame may run again because the graph fails.
 
         Raises:
             Break: it may fail, and the frame cannot begin again.
@@ -333,14 +338,16 @@ class Writer:
         constant, arguments = self.value.constant, ", ".join(part.arguments)
         target = f"{', '.join(part.results)}{',' * (len(part.results) == 1)} = " if part.results else ""
         run = f"{target}{constant(part.run, 'host')}({arguments})"
+        generators = constant(part.generators, "generators")
+        keep = f"_state = {constant(state_of, 'state_of')}({generators}, [{arguments}])"
         if part.certain:
-            return [run], part.source
+            return [keep, run] if rewinds else [run], part.source
         if not self.restarts:
             raise Break("arrays of numpy in an except clause", "what they are computed from may fail")
-        steady, generators = Steady(self.vm.unsteady), constant(part.generators, "generators")
+        steady = Steady(self.vm.unsteady)
         self.vm.guards.flag(steady.holds, (), True)
         lines = [
-            f"_state = {constant(state_of, 'state_of')}({generators}, [{arguments}])",
+            keep,
             "_failed = None",
             "try:",
             f"    {run}",

@@ -536,6 +536,32 @@ def test_functions_that_raise():
                 run(X)
 
 
+def test_branches_that_only_raise():
+    def fn(x, near):
+        y = x * random.random()
+        try:
+            if np.random.rand() < 0.5:
+                raise ValueError("half of the time")
+            y = y + 1
+        except ValueError:
+            y = y - near
+        return y
+
+    check(fn, X, 2, whole=False, calls=12)
+    run = compiled(lambda x: fails_at_times(x + 1))
+    for seed in range(8):
+        random.seed(seed)
+        fine = random.random() >= 0.5
+        after = states()
+        random.seed(seed)
+        if fine:
+            assert torch.equal(run(X), X + 1)
+        else:
+            with pytest.raises(ValueError, match="half"):
+                run(X)
+        assert states() == after
+
+
 def test_functions_that_give_arrays_of_any_size():
     def fn(x):
         a = of_any_size()
