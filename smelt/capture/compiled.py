@@ -169,5 +169,4 @@ def reset() -> None:
     for session in list(_sessions):
         session.places.clear()
         session.points.clear()
-        session.handling.clear()
         session.breaks.clear()

@@ -5,9 +5,12 @@ Autograd walks the nodes, so most captured graphs never become code; fx would wr
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from torch import fx
+
+_WRITING = threading.RLock()
 
 
 class CapturedGraph(fx.GraphModule):
@@ -20,8 +23,10 @@ class CapturedGraph(fx.GraphModule):
 
     def _write(self) -> None:
         if self._stale:
-            self._stale = False
-            super().recompile()  # replaces `forward` on this instance's own class
+            with _WRITING:  # several threads may call it first
+                if self._stale:
+                    super().recompile()  # replaces `forward` on this instance's own class
+                    self._stale = False
 
     @property
     def code(self) -> str:

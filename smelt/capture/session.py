@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -115,9 +116,14 @@ class Version:
 
 @dataclass
 class Place:
-    """Where frames of one session begin: a code object or a point of resumption, and what became of it."""
+    """Where frames of one session begin, and what became of it.
+
+    Attributes:
+        key: the code object or point of resumption.
+    """
 
     name: str
+    key: Any
     versions: list[Version] = field(default_factory=list)
     idle: int = 0
     failed: int = 0
@@ -165,9 +171,8 @@ class Session:
         self.places: dict[int, Place] = {}
         self.breaks: list[BreakReason] = []
         self.points: dict[tuple[int, int, int, tuple[int, ...]], native.ResumePoint] = {}
-        self.handling: dict[int, tuple[int, ...]] = {}
+        self.handling: weakref.WeakKeyDictionary[native.ResumePoint, tuple[int, ...]] = weakref.WeakKeyDictionary()
         self.raised: dict[int, list[BreakReason]] = {}
-        self._kept: list[Any] = []
         self._interpreters: list[Interpreter] = []  # of the present capture
         self._lock = threading.RLock()
 
@@ -192,9 +197,8 @@ class Session:
 
     def _attempt(self, key: Any, name: str, read: _Reader, begin: Begin) -> WhenReturned:
         place = self.places.get(id(key))
-        if place is None:
-            place = self.places[id(key)] = Place(name)
-            self._kept.append(key)
+        if place is None:  # in one step, for threads that come at once
+            place = self.places.setdefault(id(key), Place(name, key))
         if place.given_up or torch_c.passes_python_by() or self._refused_by_stance(place, read):
             return None
         if self.options.fullgraph and self.raised.get(threading.get_ident()):
@@ -372,7 +376,7 @@ class Session:
         else:
             names = names[: native.argument_slots(frame.code)]
         begin = key if isinstance(key, native.ResumePoint) else None
-        writer = Writer(vm, names, self.point, frame, begin, begin is None or not self.handling[id(begin)])
+        writer = Writer(vm, names, self.point, frame, begin, begin is None or not self.handling[begin])
         residual = writer.write_return(frame.value) if reason is None else writer.write_break(frame)
         writer.release()
         residual.at = At(frame.code, frame.decoded.offsets[0 if reason is None else frame.pc])
@@ -541,10 +545,12 @@ class Session:
             handled: where on the stack that lies which was handled before each except clause around the place.
         """
         key = (id(code), offset, depth, handled)
-        if key not in self.points:
-            point = self.points[key] = native.ResumePoint(code, offset, depth)
-            self.handling[id(point)] = handled
-        return self.points[key]
+        point = self.points.get(key)
+        if point is None:
+            point = native.ResumePoint(code, offset, depth)
+            self.handling[point] = handled
+            self.points[key] = point  # another thread's `reset` may take it out at once
+        return point
 
     def _start(self, vm: Interpreter, code: CodeType, function: FunctionType, read: _Reader) -> Frame:
         names = slot_names(code)
@@ -574,7 +580,7 @@ class Session:
         frame.stack = held[width:]
         frame.pc = frame.decoded.index_of[point.offset]
         store_unread(vm, frame)
-        self._handle(vm, frame, self.handling.get(id(point), ()))
+        self._handle(vm, frame, self.handling[point])
         return frame
 
     def _handle(self, vm: Interpreter, frame: Frame, places: tuple[int, ...]) -> None:
