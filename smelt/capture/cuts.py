@@ -51,6 +51,10 @@ def cut_after(vm: Any, made: set[fx.Node], node: fx.Node) -> None:
     edge.meta["step"] = vm.step
 
 
+_ON_OBJECTS = RESHAPING | {"detach_", "requires_grad_"}
+"""Methods that change a tensor object, which only the part of the graph can do that makes it."""
+
+
 def refuse_torn(vm: Any) -> None:
     """See to it that no cut parts a write from tensors that share the memory and are used afterwards.
 
@@ -68,7 +72,7 @@ def refuse_torn(vm: Any) -> None:
 
 def _tears(tensors: Tensors, places: dict[fx.Node, int], cut: int) -> bool:
     for node, place in places.items():
-        if place > cut and node.op == "call_method" and node.target in RESHAPING:
+        if place > cut and node.op == "call_method" and node.target in _ON_OBJECTS:
             return True
     written = {
         storage

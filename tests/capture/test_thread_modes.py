@@ -183,7 +183,13 @@ def test_what_shares_memory_is_not_parted(backend):
             y.fill_(2.0)
         return y * 2
 
-    for fn, breaks in ((viewed, 2), (reshaped, 3), (repeated, 3)):
+    def detached(x):
+        y = x * W
+        with torch.inference_mode():
+            total = y.sum()
+        return y.detach_(), total
+
+    for fn, breaks in ((viewed, 2), (reshaped, 3), (repeated, 3), (detached, 3)):
         _check(fn, backend, breaks)
 
 
