@@ -9,7 +9,7 @@ from operator import itemgetter
 import torch
 
 from smelt.base.errors import CompileError
-from smelt.codegen.parameters import FAULT, Arguments, SizeRenderer
+from smelt.codegen.parameters import DIVIDED_BY_ZERO, FAULT, OUT_OF_RANGE, Arguments, SizeRenderer
 from smelt.codegen.scope import Scopes, V
 from smelt.codegen.target import ROUNDING, Renderer
 from smelt.loops.ir import BOOLEAN, Condition, Index, Pointwise
@@ -33,6 +33,7 @@ class BodyRenderer(SizeRenderer):
         self.met_mask = False
         self.scalar_depth = 0
         self.range_flag: str | None = None
+        self.not_zero: set[str] = set()
 
     # index expressions
 
@@ -152,7 +153,10 @@ class BodyRenderer(SizeRenderer):
     def constant(self, value: bool | int | float | Size, dtype: torch.dtype) -> V:
         if isinstance(value, Size):
             return self.convert(V(self.size(value), torch.int64, 0), torch.int64, dtype)
-        return V(self.target.literal(value, dtype), dtype, 0)
+        text = self.target.literal(value, dtype)
+        if value:
+            self.not_zero.add(text)
+        return V(text, dtype, 0)
 
     def integer(self, expr: Expr, dtype: torch.dtype) -> V:
         text = f"(int64_t)({self.text_of(expr)})"
@@ -160,6 +164,8 @@ class BodyRenderer(SizeRenderer):
 
     def apply(self, op: str, dtype: torch.dtype, *args: V) -> V:
         result = torch.bool if op in BOOLEAN else dtype
+        if op in DIVISIONS and not dtype.is_floating_point and args[1].text not in self.not_zero:
+            self.fault(f"({args[1].text} == 0)", args[1], DIVIDED_BY_ZERO)
         try:
             text = self.target.op(op, dtype, [a.text for a in args])
         except KeyError:
@@ -231,17 +237,21 @@ class BodyRenderer(SizeRenderer):
 
     def check_range(self, place: V, size: IntLike) -> None:
         """Set the program's fault word when an index is out of range; the host then raises IndexError."""
-        key = ("checked", place.text, size, tuple(m.text for m in self.masks))
+        self.fault(f"((uint64_t){place.text} >= {unsigned(self.size(size))})", place, OUT_OF_RANGE)
+
+    def fault(self, test: str, of: V, code: int) -> None:
+        """Set the program's fault word to `code` where the test of a value holds, and the masks do."""
+        test = " & ".join([test, *(m.text for m in self.masks)])
+        key = ("checked", test)
         if self.scopes.find(key) is not None:
             return
-        depth = max(place.depth, *(m.depth for m in self.masks)) if self.masks else place.depth
+        depth = max(of.depth, *(m.depth for m in self.masks)) if self.masks else of.depth
         self.scopes.remember(key, V("", torch.bool, depth))
-        test = " & ".join([f"((uint64_t){place.text} >= {unsigned(self.size(size))})", *(m.text for m in self.masks)])
         if depth > self.scalar_depth:
             self.range_flag = self.range_flag or self.scopes.name("bad")
-            self.scopes.line(f"{self.range_flag} |= {test};", depth)
+            self.scopes.line(f"{self.range_flag} |= {test if code == 1 else f'({test}) * {code}'};", depth)
         else:
-            self.scopes.line(f"if ({test}) *{self.arguments.pointer(FAULT)} = 1;", depth)
+            self.scopes.line(f"if ({test}) *{self.arguments.pointer(FAULT)} = {code};", depth)
 
     def random(self, seed: V, stream: int, index: Expr, count: IntLike) -> V:
         self.used.add("random")
@@ -267,6 +277,9 @@ def unsigned(size: str) -> str:
     """A size to compare an unsigned number with."""
     return size if size.isdigit() else f"(uint64_t){size}"
 
+
+DIVISIONS = frozenset("floor_div trunc_div fmod remainder".split())
+"""Ops that eager refuses for whole numbers over 0."""
 
 EXACT = frozenset("neg abs sign floor ceil trunc round where maximum minimum copysign".split())
 """Ops whose result on low-precision floats needs no rounding."""

@@ -21,7 +21,7 @@ from torch import fx
 from smelt.base.errors import CompileError
 from smelt.base.text import Writer
 from smelt.codegen.cpp import CppRenderer, Kernels, kernel_name, render_kernels, segment_source
-from smelt.codegen.parameters import FAULT
+from smelt.codegen.parameters import FAULT, OUT_OF_RANGE
 from smelt.loops.ir import Constant, Extern, Input, Item, Ref
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import StridedView, metas_of, references
@@ -420,7 +420,9 @@ class _Host:
 
 def _check_fault(w: Writer) -> None:
     with w.block("if workspace.fault[0]:"):
-        w('raise IndexError("index out of range in a compiled graph")')
+        w(f"if workspace.fault[0] & {OUT_OF_RANGE}:")
+        w('    raise IndexError("index out of range in a compiled graph")')
+        w('raise RuntimeError("ZeroDivisionError")')
 
 
 TENSOR_OPTIONAL = frozenset({"bias"})

@@ -271,7 +271,7 @@ class KernelRenderer(BodyRenderer):
         after = [line for one in folds for line in one.end_part]
         if self.range_flag is not None:
             before.append(f"int {self.range_flag} = 0;")
-            after.append(f"if ({self.range_flag}) *{self.arguments.pointer(FAULT)} = 1;")
+            after.append(f"if ({self.range_flag}) *{self.arguments.pointer(FAULT)} = {self.range_flag};")
             loop.clauses.append(f"reduction(|:{self.range_flag})")
             self.range_flag = None
         self.close_inner(loop, before, after)

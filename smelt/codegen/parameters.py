@@ -10,7 +10,9 @@ from smelt.codegen.scope import Scopes
 from smelt.shapes.size import Division, Factor, IntLike, Modulo, Size, Symbol, known_at_most, terms_of
 
 FAULT = "!fault"
-"""The pseudo-buffer that kernels set to 1 when an index is out of range."""
+"""The pseudo-buffer in which kernels tell of values that eager refuses."""
+OUT_OF_RANGE, DIVIDED_BY_ZERO = 1, 2
+"""The bits of its word: an index out of range, a whole number over 0."""
 
 
 class Arguments:

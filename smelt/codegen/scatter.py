@@ -126,7 +126,7 @@ class _ScatterRenderer(BodyRenderer):
             return
         self.scopes.line(f"int {flag} = 0;", self.scopes.depth - 1)
         self.close(inner, f"#pragma omp simd reduction(|:{flag})")
-        self.scopes.line(f"if ({flag}) *{self.arguments.pointer(FAULT)} = 1;")
+        self.scopes.line(f"if ({flag}) *{self.arguments.pointer(FAULT)} = {flag};")
 
     def write_one(self, index: Index) -> None:
         node = self.node
