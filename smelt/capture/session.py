@@ -12,11 +12,8 @@ import inspect
 import sys
 import threading
 import time
-import warnings
 import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -25,11 +22,11 @@ from torch import fx
 
 from smelt.base import torch_c
 from smelt.base.collection import no_collection
-from smelt.base.errors import CompileError, RecompileError, SmeltError, SmeltWarning, Unsupported
+from smelt.base.errors import CompileError, RecompileError, SmeltError, Unsupported
 from smelt.base.log import log
 from smelt.base.options import Options, environment
 from smelt.base.report import Report
-from smelt.base.stats import count, count_named, spend
+from smelt.base.stats import count, spend
 from smelt.capture import _native as native
 from smelt.capture import (
     builtins,
@@ -59,22 +56,20 @@ from smelt.capture import (
 )
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
 from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError, bare, too_deep
-from smelt.capture.changed import Change, what_changed
-from smelt.capture.dynamic import Changes
 from smelt.capture.frames import Frame, Unread, slot_names
-from smelt.capture.guards import GuardList
 from smelt.capture.interpreter import Interpreter
 from smelt.capture.opcodes import store_unread
+from smelt.capture.places import Place, Reader, Slots, Version
 from smelt.capture.reads import ended
 from smelt.capture.residual import Residual, Writer
 from smelt.capture.speculation import PATIENCE
 from smelt.capture.stance import current as current_stance
+from smelt.capture.telling import Told, only_captured
 from smelt.graph.seams import cuts
 from smelt.shapes.real import Real
 from smelt.shapes.unbacked import Unsettled
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor], Report, Options], Callable[..., Any]]
-Slots = tuple[Any, ...]
 Begin = Callable[[Interpreter], Frame]
 WhenReturned = Callable[[], None] | None
 """Wants to hear that the frame, run as it is written, has returned."""
@@ -103,76 +98,15 @@ _REGISTERED = (
 )  # they fill the tables of the registry
 
 
-@dataclass
-class Version:
-    """One compiled version of a place, as `explain` shows it."""
-
-    name: str
-    guards: GuardList
-    residual: Residual
-    entry: Any
-    stop: BreakReason | None
-
-
-@dataclass
-class Place:
-    """Where frames of one session begin, and what became of it.
-
-    Attributes:
-        key: the code object or point of resumption.
-    """
-
-    name: str
-    key: Any
-    versions: list[Version] = field(default_factory=list)
-    idle: int = 0
-    failed: int = 0
-    given_up: bool = False
-    changes: Changes = field(default_factory=Changes)
-    recompiles: list[Change] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """What guards look at: slots, globals and function of the frame that is about to start."""
-
-    slots: Slots
-    globals: dict[str, Any]
-    function: FunctionType | None
-    state: tuple[Any, ...] = field(default_factory=native.state)
-    inference: bool = field(default_factory=torch.is_inference_mode_enabled)
-
-    def changes(self, versions: list[Version]) -> list[Change]:
-        """For each version, the guard that does not hold now."""
-        found = [what_changed(v.guards, v.entry.guards, self.slots, self.globals, self.function) for v in versions]
-        return [change for change in found if change is not None]
-
-    def has_tensors(self) -> bool:
-        """A tensor is among the arguments: there is something to compile."""
-        values: list[Any] = [*self.slots]
-        for value in values[:_LOOKED_AT]:
-            if isinstance(value, (list, tuple)):
-                values.extend(value)
-            elif isinstance(value, dict):
-                values.extend(value.values())
-        return any(isinstance(value, torch.Tensor) for value in values)
-
-
-class Session:
-    """One compiled callable: its options, its places and versions.
-
-    Attributes:
-        breaks: the distinct graph breaks so far, and what else made frames run in eager.
-        raised: by thread, exceptions of the present call that frames raised only while they were captured.
-    """
+class Session(Told):
+    """One compiled callable: its options, its places and versions."""
 
     def __init__(self, compile_graph: CompileGraph, options: Options) -> None:
-        self.compile_graph, self.options = compile_graph, options
+        super().__init__(options)
+        self.compile_graph = compile_graph
         self.places: dict[int, Place] = {}
-        self.breaks: list[BreakReason] = []
         self.points: dict[tuple[int, int, int, tuple[int, ...]], native.ResumePoint] = {}
         self.handling: weakref.WeakKeyDictionary[native.ResumePoint, tuple[int, ...]] = weakref.WeakKeyDictionary()
-        self.raised: dict[int, list[BreakReason]] = {}
         self._interpreters: list[Interpreter] = []  # of the present capture
         self._lock = threading.RLock()
 
@@ -184,7 +118,7 @@ class Session:
         if skipped or code.co_flags & _NOT_CAPTURED or marks.disabled(function) is not None:
             native.skip(code)
             return None
-        read = _Reader(slots, globals, function)
+        read = Reader(slots, globals, function)
         return self._attempt(code, code.co_qualname, read, lambda vm: self._start(vm, code, function, read))
 
     def resumed(
@@ -192,10 +126,10 @@ class Session:
     ) -> WhenReturned:
         """A frame is about to continue after a break and no version fits."""
         name = f"{point.code.co_qualname}+{point.offset}"
-        read = _Reader(slots, globals, function)
+        read = Reader(slots, globals, function)
         return self._attempt(point, name, read, lambda vm: self._continue(vm, point, read))
 
-    def _attempt(self, key: Any, name: str, read: _Reader, begin: Begin) -> WhenReturned:
+    def _attempt(self, key: Any, name: str, read: Reader, begin: Begin) -> WhenReturned:
         place = self.places.get(id(key))
         if place is None:  # in one step, for threads that come at once
             place = self.places.setdefault(id(key), Place(name, key))
@@ -209,12 +143,12 @@ class Session:
                 return None
             return self._attempt_locked(key, place, read, begin)
 
-    def _attempt_locked(self, key: Any, place: Place, read: _Reader, begin: Begin) -> WhenReturned:
+    def _attempt_locked(self, key: Any, place: Place, read: Reader, begin: Begin) -> WhenReturned:
         if len(place.versions) >= self.options.recompile_limit:
-            self._over_limit(place, read)
+            self.over_limit(place, read)
             return None
         if place.versions:
-            self._tell_recompile(place, read)
+            self.tell_recompile(place, read)
         marks.quiet_wrappers()
         started = time.perf_counter()
         try:
@@ -226,7 +160,7 @@ class Session:
     _compiling = 0.0
     _met_tensors = False
 
-    def _refused_by_stance(self, place: Place, read: _Reader) -> bool:
+    def _refused_by_stance(self, place: Place, read: Reader) -> bool:
         """Whether this thread wants nothing compiled now.
 
         Raises:
@@ -243,26 +177,6 @@ class Session:
                     hint="call it with such arguments before, or smelt.stance('eager_on_recompile')",
                 )
         return stance != "default"
-
-    def _tell_recompile(self, place: Place, read: _Reader) -> None:
-        """A version is about to be added: count and log which guards of the others fail."""
-        changes = read.changes(place.versions)
-        place.recompiles += changes[-1:]  # that of the newest version: what changed since the last time
-        count("recompiles")
-        count_named("recompile_reasons", {f"{place.name}: {change}": 1 for change in changes[-1:]})
-        log("recompiles", lambda: f"{place.name}: {'; '.join(map(str, changes))}")
-
-    def _over_limit(self, place: Place, read: _Reader) -> None:
-        idle = all(version.residual.gm is None for version in place.versions)
-        place.given_up = idle or not self.options.fullgraph
-        if idle:
-            return  # no tensor work in it: nothing is lost
-        text = f"{place.name} was compiled {len(place.versions)} times: it runs in eager from now on"
-        why = _kept_failing([*place.recompiles, *read.changes(place.versions)[-1:]])
-        if self.options.fullgraph:
-            raise Unsupported(text, why=why, hint="raise options recompile_limit, or make the value stable")
-        self._add_break(BreakReason(text, "", why, "options={'recompile_limit': n}"))
-        warnings.warn(SmeltWarning(str(SmeltError(text, why=why, hint="options={'recompile_limit': n}"))), stacklevel=2)
 
     # -- capture -------------------------------------------------------------------------------------------------
 
@@ -288,9 +202,9 @@ class Session:
             # eager raises it as well, with the user's own traceback; one that keeps raising is not tried forever
             place.failed += 1
             place.given_up = place.failed >= self.options.recompile_limit and not self.options.fullgraph
-            return functools.partial(self._only_capture_raised, _only_captured(place, raised))
+            return functools.partial(self.only_capture_raised, only_captured(place, raised))
         except Break as refused:
-            self._refuse(place, refused)
+            self.refuse(place, refused)
             return None
         except (SmeltError, MemoryError):
             raise
@@ -298,7 +212,7 @@ class Session:
             if not _deep():
                 self._broken(place, error)
             else:
-                self._tell(BreakReason.of(too_deep()))
+                self.tell(BreakReason.of(too_deep()))
             return None
         except Exception as error:
             self._broken(place, error)
@@ -309,7 +223,7 @@ class Session:
             return self._capture(key, place, begin)
         except (Break, CannotRebuild) as refused:
             title = refused.title if isinstance(refused, Break) else f"{refused} leaves the frame"
-            self._refuse(place, Break(title, "residual code cannot make it", "return tensors and plain objects"))
+            self.refuse(place, Break(title, "residual code cannot make it", "return tensors and plain objects"))
         return None
 
     def _interpret(self, place: Place, begin: Begin, again: Restart | None) -> tuple[Interpreter, Frame, Break | None]:
@@ -381,7 +295,7 @@ class Session:
         writer.release()
         residual.at = At(frame.code, frame.decoded.offsets[0 if reason is None else frame.pc])
         if stop is not None and reason is not None and not stop.silent:
-            self._add_break(reason)
+            self.add_break(reason)
         elif reason is None and residual.gm is None and self._is_idle(key, place):
             return
         self._install(key, place, vm, residual, reason)
@@ -390,13 +304,6 @@ class Session:
         """From now on graphs draw the random numbers that eager would."""
         if not self.options.eager_rng:
             self.options = dataclasses.replace(self.options, eager_rng=True)
-
-    def _add_break(self, reason: BreakReason) -> None:
-        if reason not in self.breaks:
-            count("breaks")
-            count_named("break_reasons", {f"{reason.title} ({reason.at})" if reason.at else reason.title: 1})
-            log("breaks", lambda: str(reason))
-            self.breaks.append(reason)
 
     def _is_idle(self, key: Any, place: Place) -> bool:
         """A frame without tensor work that returns: not worth guards; a code that keeps doing so is left alone."""
@@ -442,7 +349,7 @@ class Session:
             raise
         except Exception as error:
             if isinstance(error, RecursionError) and _deep():
-                self._tell(BreakReason.of(too_deep()))
+                self.tell(BreakReason.of(too_deep()))
                 return None
             self._without_reads(vm, error)
             if not environment().strict and self._without_symbols(place, vm, error):
@@ -451,7 +358,7 @@ class Session:
                 raise
             folder = report.save(environment().cache_dir / "failures" / report.name)
             where = f"report in {folder}" if folder is not None else "the report could not be saved"
-            self._fall_back(place, CompileError(f"compiling {place.name} failed: {error}", why=where))
+            self.fall_back(place, CompileError(f"compiling {place.name} failed: {error}", why=where))
             return None
         finally:
             self._compiling = time.perf_counter() - started
@@ -475,52 +382,6 @@ class Session:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Restart(min(n.step for n in numbers), Break("a graph with numbers that tensors tell", why)) from None
 
-    def _refuse(self, place: Place, refused: Break) -> None:
-        """The frame cannot be captured, not even in parts: eager, and a break for `explain`."""
-        self._tell(BreakReason.of(refused))
-        place.failed += 1
-        if place.failed >= self.options.recompile_limit:
-            place.given_up = True
-
-    def _tell(self, reason: BreakReason) -> None:
-        """A frame runs in eager: that is one of the breaks.
-
-        Raises:
-            Unsupported: with `fullgraph`.
-        """
-        if self.options.fullgraph:
-            raise reason.error()
-        self._add_break(reason)
-
-    def leaves_body(self, kind: str, fn: Callable[..., Any]) -> None:
-        """The body of the compiled function runs as it is written.
-
-        Raises:
-            Unsupported: with `fullgraph`.
-        """
-        while isinstance(fn, functools.partial):
-            fn = fn.func
-        code: CodeType = fn.__code__
-        why = f"a {kind} is suspended between its steps; the functions that it calls are captured"
-        at = f"{code.co_filename}:{code.co_firstlineno}"
-        self._tell(BreakReason(f"the body of the {kind} {code.co_qualname}", at, why, "compile the functions it calls"))
-
-    def _only_capture_raised(self, reason: BreakReason) -> None:
-        """A frame that raised while it was captured has returned."""
-        self.raised.setdefault(threading.get_ident(), []).append(reason)
-
-    def settle(self, returned: bool) -> None:
-        """A call has ended in which only capture raised somewhere. Unless it returned, another exception is on its way.
-
-        Raises:
-            Unsupported: with `fullgraph`, the call returned: only capture raised.
-        """
-        if native.owner() is self:
-            return  # the outermost call of this thread will tell
-        reasons = self.raised.pop(threading.get_ident(), [])
-        for reason in reasons if returned else ():
-            self._tell(reason)
-
     def _broken(self, place: Place, error: Exception) -> None:
         """A bug of capture itself."""
         if environment().strict or self.options.fullgraph:
@@ -528,13 +389,7 @@ class Session:
         if not self._met_tensors:  # nothing to compile in it: eager, and nobody needs to know
             place.given_up = True
             return
-        self._fall_back(place, CompileError(f"capturing {place.name} failed: {type(error).__name__}: {error}"))
-
-    def _fall_back(self, place: Place, error: CompileError) -> None:
-        count("fallbacks")
-        place.given_up = True
-        self._add_break(BreakReason(error.what, error.at or "", error.why or "", error.hint or ""))
-        warnings.warn(SmeltWarning(f"{error}\n  the frame runs in eager"), stacklevel=2)
+        self.fall_back(place, CompileError(f"capturing {place.name} failed: {type(error).__name__}: {error}"))
 
     # -- beginnings --------------------------------------------------------------------------------------------------
 
@@ -552,7 +407,7 @@ class Session:
             self.points[key] = point  # another thread's `reset` may take it out at once
         return point
 
-    def _start(self, vm: Interpreter, code: CodeType, function: FunctionType, read: _Reader) -> Frame:
+    def _start(self, vm: Interpreter, code: CodeType, function: FunctionType, read: Reader) -> Frame:
         names = slot_names(code)
         self._begin(vm, read)
         held: list[Any] = [Unread(v, sources.local(i, names[i])) for i, v in enumerate(read.slots)]
@@ -563,14 +418,14 @@ class Session:
             vm.adopt_cells(function, sources.frame_function())
         return frame
 
-    def _begin(self, vm: Interpreter, read: _Reader) -> None:
+    def _begin(self, vm: Interpreter, read: Reader) -> None:
         vm.root_globals(read.globals)
         vm.guards.state(read.state)
         vm.inference = read.inference
         if torch_c.torch_function_modes():  # the state only counts them; one of them may set the default device
             vm.guards.flag(torch.get_default_device, (), torch.get_default_device())
 
-    def _continue(self, vm: Interpreter, point: native.ResumePoint, read: _Reader) -> Frame:
+    def _continue(self, vm: Interpreter, point: native.ResumePoint, read: Reader) -> Frame:
         code = point.code
         names = [*slot_names(code), *(f"stack{i}" for i in range(point.depth))]
         self._begin(vm, read)
@@ -598,28 +453,6 @@ class Session:
         return vm.external(value, source) if type(value) is CellType else Unread(value, source)
 
 
-def _kept_failing(changes: list[Change]) -> str:
-    """The guard that failed most often, with the values it met."""
-    if not changes:
-        return "which guard kept failing is not known"
-    subject, times = Counter(change.subject for change in changes).most_common(1)[0]
-    same = [change for change in changes if change.subject == subject]
-    values = dict.fromkeys([same[0].before, *(change.now for change in same)])
-    at = f"  # {same[-1].at}" if same[-1].at else ""
-    return f"the guard on {subject} failed {times} times, for {', '.join(values)}{at}"
-
-
-def _only_captured(place: Place, raised: UserError) -> BreakReason:
-    """What to say of a frame that raises while it is captured, should it not raise in eager."""
-    error = raised.error
-    entry = error.__traceback__
-    while entry is not None and entry.tb_next is not None:
-        entry = entry.tb_next
-    at = f"{entry.tb_frame.f_code.co_filename}:{entry.tb_lineno}" if entry is not None else ""
-    why = f"it raised {type(error).__name__}: {error}; while a frame is captured, tensors have no values"
-    return BreakReason(f"{place.name} cannot be captured", at, why, "smelt.disable what raises")
-
-
 class _Again(Exception):
     """The graph could not be compiled for symbolic sizes: capture with plain ones."""
 
@@ -635,4 +468,3 @@ def _deep() -> bool:
 
 _NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _IDLE = 4
-_LOOKED_AT = 100
