@@ -42,6 +42,7 @@ class Changes:
         refused: (code, instruction) of branches on tensors' values that cannot be nodes.
         unsteady: (code, instruction) of arrays whose size differs from call to call.
         plain: (code, instruction) that needs to know a number of the host program.
+        asserts: a branch that only raises may become a check of the graph.
     """
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -51,6 +52,7 @@ class Changes:
     refused: set[tuple[int, int]] = field(default_factory=set)
     unsteady: set[tuple[int, int]] = field(default_factory=set)
     plain: set[tuple[int, int]] = field(default_factory=set)
+    asserts: bool = True
     values: dict[Any, Any] = field(default_factory=dict)
 
     def look(self, source: Source, shape: tuple[int, ...]) -> None:

@@ -50,6 +50,7 @@ class Interpreter:
         outermost: the tensors of the graph itself, not those of a function inside.
         reads_values: the graph may read values and go on with them, see `reads`.
         step: number of the captured frame's instruction that runs.
+        changes: of the place that is captured.
         hosts: what Python computes before the graph runs; `unsteady` are places whose arrays change their size, `plain`
             those that need to know a number.
         work: counts what cannot be undone; a break before any work of its instruction needs no restart.
@@ -74,7 +75,7 @@ class Interpreter:
         self.guards = GuardList(self.where)
         self.sizes = Sizes(changes, dynamic, lambda: str(self.where() or ""))
         self.ambient = Ambient()
-        self.unsteady, self.plain = changes.unsteady, changes.plain
+        self.changes, self.unsteady, self.plain = changes, changes.unsteady, changes.plain
         self.hosts = Hosts(self)
         self.tensors = self.outermost = Tensors(self)
         self.effects = Effects(self)

@@ -47,7 +47,7 @@ def only_raises(decoded: Decoded, start: int) -> bool:
 
 def _check(vm: Any, condition: TraceTensor, raises: bool) -> bool:
     """Record that the condition is not `raises`."""
-    reads = vm.reads_values and vm.tensors is vm.outermost and not vm.branching
+    reads = vm.changes.asserts and vm.reads_values and vm.tensors is vm.outermost and not vm.branching
     if not reads or vm.tensors.region is not None:
         return False
     try:

@@ -289,6 +289,9 @@ class Writer:
             _refuse_foreign(gm)
         head: list[str] = []
         repeats = self.restarts and not tensors.writes_inputs() and not tensors.drawing and (rewinds or not hosts.acts)
+        if rewinds and not repeats and self.vm.changes.asserts:
+            self.vm.changes.asserts = False  # where a check fails nobody could draw the same numbers again
+            raise Restart(-1, None)
         again = self._again() if repeats else None
         if gm is not None:
             indices = [self.vm.guards.fetch(i.source) for i in inputs if i.source.kind != HOST]

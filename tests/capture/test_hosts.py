@@ -547,7 +547,13 @@ def test_branches_that_only_raise():
             y = y - near
         return y
 
+    def writes(x, near):
+        y = fn(x, near)
+        x.add_(1)
+        return y, x
+
     check(fn, X, 2, whole=False, calls=12)
+    check(writes, X, 2, whole=False, calls=12)
     run = compiled(lambda x: fails_at_times(x + 1))
     for seed in range(8):
         random.seed(seed)
