@@ -202,7 +202,11 @@ class Session(Told):
             # eager raises it as well, with the user's own traceback; one that keeps raising is not tried forever
             place.failed += 1
             place.given_up = place.failed >= self.options.recompile_limit and not self.options.fullgraph
-            return functools.partial(self.only_capture_raised, only_captured(place, raised))
+            told = functools.partial(self.only_capture_raised, only_captured(place, raised))
+            if self._interpreters[-1].source_of(raised.error) is None:  # the program has another one
+                bare(raised.error)
+            bare(raised)
+            return told
         except Break as refused:
             self.refuse(place, refused)
             return None

@@ -82,3 +82,25 @@ def test_an_object_with_an_end_of_its_own_is_made_once() -> None:
     for number in range(1, 4):
         assert torch.equal(run(torch.ones(2)), torch.full((2,), 2.0))
         assert len(ended) == number
+
+
+def test_a_call_that_raises_while_it_is_captured_keeps_nothing() -> None:
+    seen = []
+
+    @smelt.disable
+    def make() -> Held:
+        held = Held()
+        seen.append(weakref.ref(held))
+        return held
+
+    def fn(x: torch.Tensor, items: list[int]) -> torch.Tensor:
+        held = make()
+        items.pop()
+        return x + held.t
+
+    run = compiled(fn)
+    run(torch.ones(2), [1])
+    for _ in range(3):
+        with pytest.raises(IndexError):
+            run(torch.ones(2), [])
+    assert [ref() for ref in seen] == [None] * 4

@@ -100,3 +100,16 @@ def test_a_slice_is_a_view(backend: str) -> None:
         for part in compiled(x, torch.tensor(number)):
             part.add_(1)
         assert x.tolist() == [[v + 1 + (i == number) for v in row] for i, row in enumerate(ROWS.tolist())]
+
+
+@pytest.mark.parametrize("backend", ["eager", "smelt"])
+def test_a_range(backend: str) -> None:
+    def fn(n: torch.Tensor) -> Any:
+        k = n.item()
+        return torch.arange(k) * 2, torch.arange(1, k + 1, 2)
+
+    compiled = smelt.compile(fn, backend=backend, fullgraph=True)
+    for number in (2, 3, 5, 1, 0):
+        torch.testing.assert_close(compiled(torch.tensor(number)), fn(torch.tensor(number)))
+    with pytest.raises(RuntimeError, match="upper bound and lower bound inconsistent|upper bound and larger bound"):
+        compiled(torch.tensor(-2))
