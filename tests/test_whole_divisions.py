@@ -39,6 +39,19 @@ def test_whole_numbers_over_zero(name: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(run(a, by), fn(a, by))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_by_the_lowest_and_the_highest(dtype: torch.dtype) -> None:
+    """255 of uint8 has the bits of -1."""
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    a = torch.tensor([low, low + 1, 1, 3, high]).to(dtype)[:, None]
+    by = torch.tensor([1, 2, 7, high, high - 1, *([low, -3] if low else [])]).to(dtype)
+
+    def fn(a: torch.Tensor, by: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return a // by, a % by, torch.fmod(a, by), torch.div(a, by, rounding_mode="trunc"), a // high, a % high
+
+    torch.testing.assert_close(smelt.compile(fn, fullgraph=True)(a, by), fn(a, by))
+
+
 def test_a_number_that_is_not_zero_is_not_checked() -> None:
     """A kernel that only divides by numbers tells of nothing."""
     run = smelt.compile(lambda a: (a // 3 + a % 5, a.float() / 0), fullgraph=True)

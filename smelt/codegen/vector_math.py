@@ -371,9 +371,10 @@ template <class T> INLINE T m_shift_right(T a, T b) {  // by less than 0, or by 
 INLINE float m_trunc_div(float a, float b) { return truncf(a / b); }
 INLINE double m_trunc_div(double a, double b) { return trunc(a / b); }
 template <class T> INLINE T m_trunc_div(T a, T b) {  // guards what would trap: 0, and the lowest number by -1
-    T safe = (b == T(0)) | (b == T(-1)) ? T(1) : b;
+    bool negates = (T(-1) < T(0)) & (b == T(-1));
+    T safe = (b == T(0)) | negates ? T(1) : b;
     T q = (T)(a / safe);
-    return b == T(0) ? T(0) : b == T(-1) ? (T)-(uint64_t)a : q;
+    return b == T(0) ? T(0) : negates ? (T)-(uint64_t)a : q;
 }""",
         (),
     ),
@@ -382,7 +383,7 @@ template <class T> INLINE T m_trunc_div(T a, T b) {  // guards what would trap: 
 INLINE float m_fmod(float a, float b) { return fmodf(a, b); }
 INLINE double m_fmod(double a, double b) { return fmod(a, b); }
 template <class T> INLINE T m_fmod(T a, T b) {
-    T safe = (b == T(0)) | (b == T(-1)) ? T(1) : b;
+    T safe = (b == T(0)) | ((T(-1) < T(0)) & (b == T(-1))) ? T(1) : b;
     return (T)(a % safe);
 }""",
         (),

@@ -23,7 +23,6 @@ from smelt.prims.registry import (
     decomposition,
     dtype_of,
     rank_of,
-    shape_of,
 )
 from smelt.prims.rules.views import cut
 
@@ -334,20 +333,12 @@ def exp(p: Lowering, x: Node) -> Node:
 
 @complex_decomposition(aten.mm.default, aten.bmm.default)
 def matrix_product(p: Lowering, x: Node, y: Node) -> Any:
-    """One real product: rows of pairs (a, b) with two rows of pairs for each c + di of y: (c, d) and (-d, c).
-
-    Each element of the result is then one sum, as in eager: parts of their own would lose what cancels between them.
-    """
-    if not (is_complex(x) and is_complex(y)):
+    """Four real products: only where each is a sum of its own, a matrix times its adjoint is Hermitian to the bit."""
+    (a, b), (c, d) = parts(p, x), parts(p, y)
+    if not isinstance(b, Node) or not isinstance(d, Node):
         return NotImplemented
-    *batch, rows, inner = shape_of(x)
-    columns, last = shape_of(y)[-1], rank_of(y)
-    c, d = (p.keep(part, (last - 1, last + 1)) for part in parts(p, y))  # (.., inner, 1, columns, 1)
-    both = p.cat((p.cat((c, d), last + 1), p.cat((p.neg(d), c), last + 1)), last - 1)
     product = p.mm if rank_of(x) == 2 else p.bmm
-    left = p.reshape(p.view_as_real(x), (*batch, rows, 2 * inner))
-    found = product(left, p.reshape(both, (*batch, 2 * inner, 2 * columns)))
-    return p.view_as_complex(p.reshape(found, (*batch, rows, columns, 2)))
+    return together(p, p.sub(product(a, c), product(b, d)), p.add(product(a, d), product(b, c)))
 
 
 @decomposition(aten.angle.default)

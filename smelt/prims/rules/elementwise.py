@@ -118,12 +118,21 @@ for _name, _prim in {
     "maximum": "maximum",
     "minimum": "minimum",
     "hypot": "hypot",
-    "nextafter": "nextafter",
     "floor_divide": "floor_div",
 }.items():
     _enter_binary(_name, _prim, *_BINARY_OVERLOADS)
 for _name, _prim in {"atan2": "atan2", "copysign": "copysign", "div": "div", "pow": "pow"}.items():
     _enter_binary(_name, _prim, *_BINARY_OVERLOADS, dtype_from_result=True)
+
+
+@decomposition(aten.nextafter.default)
+def nextafter(p: Lowering, x: Node, y: Node) -> Any:
+    """Of floats that are computed in float32 the neighbours are others."""
+    if p.out.dtype in LOW_PRECISION:
+        return NotImplemented
+    return p.pointwise(lambda a, b: p.nextafter(a, b), x, y)
+
+
 decomposition(aten.__and__.Tensor, aten.__and__.Scalar)(
     lambda p, x, y: p.pointwise(lambda a, b: p.bitwise_and(a, b), x, y)
 )

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import fx
 
+import smelt
 from smelt.graph.meta import meta_of
 from smelt.prims.decompose import decompose, fallbacks
 from smelt.prims.registry import COMPLEX
@@ -142,3 +143,15 @@ def test_between_two_rules_nothing_is_complex():
     prims = decompose(fx.GraphModule(torch.nn.Module(), graph))
     assert [n.target.__name__ for n in prims.graph.nodes if "complex" in n.name] == []
     torch.testing.assert_close(prims(x)[0], want)
+
+
+def test_a_matrix_times_its_adjoint_is_hermitian_to_the_bit() -> None:
+    """Factorizations count on it: what should cancel is else amplified by their condition."""
+    x = z(6, 5)
+    product = smelt.compile(lambda x: x.mH @ x, fullgraph=True)(x)
+    assert product.diagonal().imag.equal(torch.zeros(5)) and product.equal(product.mH)
+
+
+def test_neighbours_of_low_precision_numbers() -> None:
+    x, y = torch.tensor([0.0, 1.0, -2.0]).half(), torch.tensor([1.0, -1.0, 8.0]).half()
+    assert smelt.compile(torch.nextafter, fullgraph=True)(x, y).equal(torch.nextafter(x, y))
