@@ -233,6 +233,10 @@ class _Compiled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         plan: _Plan = ctx.plan
+        if all(grad is None for grad in grads):  # another graph has no use for what this one gave it
+            for node, _ in ctx.next_functions:
+                quiet_leaf(node)
+            return (None,) * (1 + len(plan.joint.gradients))
         saved = ctx.saved_tensors
         assert plan.saving is not None
         if torch.is_grad_enabled():
