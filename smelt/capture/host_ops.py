@@ -50,9 +50,9 @@ def call(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         if source is not None:
             vm.guards.check(source, native.IS, fn)
         return vm.hosts.run(fn, args, kwargs)
-    if not is_plain(fn):
+    if not vm.hosts.ops and not vm.hosts.arrays:  # no values yet
         return NotImplemented
-    if any(True for _ in values_in((args, kwargs))):
+    if any(True for _ in values_in((args, kwargs))) and is_plain(fn):
         return vm.hosts.run(fn, args, kwargs)
     return NotImplemented
 
