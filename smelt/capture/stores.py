@@ -173,6 +173,13 @@ def delete_attr(vm: Any, obj: Any, name: str) -> None:
         vm.call(deleter, (obj, name), {})
     elif is_external(vm, obj):
         _expect_attr(vm, obj, name)
+        if isinstance(obj, torch.nn.Module):
+            for table in sources.MEMBERS:
+                members = _members(vm, obj.__dict__, table)
+                if members is not obj.__dict__.get(table) and name in members:
+                    vm.work += 1
+                    del members[name]
+                    return
         held = instance_dict(vm, obj)
         if held is not None and held is not own_dict(obj) and name in held:
             del held[name]  # the program took hold of `__dict__`
