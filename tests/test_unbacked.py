@@ -243,6 +243,13 @@ def test_covariance_with_weights(weights: str) -> None:
             run(x, {name: every[name] * bad for name in names[:1]})
 
 
+def test_covariance_refuses_weights_of_another_dtype() -> None:
+    x = torch.randn(3, 4)
+    for given in ({"fweights": torch.ones(4)}, {"aweights": torch.ones(4, dtype=torch.int64)}):
+        with pytest.raises(RuntimeError, match="expected .weights to have"):
+            smelt.compile(torch.cov, fullgraph=True)(x, **given)
+
+
 def test_index_fill_with_a_value_that_requires_grad() -> None:
     """The formula of its derivative counts the indices once, by `unique`."""
 

@@ -42,7 +42,8 @@ def _cov(
     rows = x.reshape(1, -1) if x.dim() < 2 else x
     count = rows.shape[1]
     given = [(name, w) for name, w in (("fweights", fweights), ("aweights", aweights)) if w is not None]
-    if any(w.dim() > 1 or w.numel() != count for _, w in given) or x.dim() > 2 or not count:
+    fits = all(w.dim() <= 1 and w.numel() == count and _FLOATING[name] == _is_floating(w) for name, w in given)
+    if not fits or x.dim() > 2 or not count:
         return torch.cov(x, correction=correction, fweights=fweights, aweights=aweights)  # which says what is wrong
     for name, w in given:
         _require(w.detach().min() >= 0, f"cov(): {name} cannot be negative")
@@ -55,6 +56,16 @@ def _cov(
         freedom = total - correction * (weights * aweights).sum() / total
     freedom = torch.where(freedom <= 0, 0, freedom)
     return torch.true_divide(centred @ (centred * weights).t().conj(), freedom).squeeze()
+
+
+_FLOATING = {"fweights": False, "aweights": True}
+
+
+def _is_floating(x: torch.Tensor) -> bool | None:
+    """Whether the tensor holds floating-point numbers; None: neither those nor whole ones."""
+    if x.dtype.is_complex or x.dtype is torch.bool:
+        return None
+    return x.dtype.is_floating_point
 
 
 def _has_weights(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

@@ -201,8 +201,8 @@ def _usual_gradient(one: _Expected) -> float:
 
 
 def _size(x: torch.Tensor) -> float:
-    """The largest absolute value."""
-    return float(x.detach().abs().max()) if x.numel() else 0.0
+    """The largest absolute value that is finite."""
+    return float(x.detach().abs().nan_to_num(0.0, 0.0, 0.0).max()) if x.numel() else 0.0
 
 
 def _compiled(case: Case, samples: list[Sample], row: Row, random: bool) -> Any:
