@@ -61,5 +61,6 @@ def _check(vm: Any, condition: TraceTensor, raises: bool) -> bool:
         return False
     if question.expect("", "RuntimeError"):
         vm.tensors.check(question.fact, "what the program asserts of a tensor is wrong", "RuntimeError")
+        vm.tensors.asserts = True
         return True
     return False

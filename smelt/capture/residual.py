@@ -289,8 +289,9 @@ class Writer:
             _refuse_foreign(gm)
         head: list[str] = []
         repeats = self.restarts and not tensors.writes_inputs() and not tensors.drawing and (rewinds or not hosts.acts)
-        if rewinds and not repeats and self.vm.changes.asserts:
-            self.vm.changes.asserts = False  # where a check fails nobody could draw the same numbers again
+        repeats = repeats and gm is not None and repeatable(gm)
+        if tensors.asserts and not repeats:  # where a check fails nobody could find the program's own error
+            self.vm.changes.asserts = False
             raise Restart(-1, None)
         again = self._again() if repeats else None
         if gm is not None:
@@ -308,7 +309,7 @@ class Writer:
                 f"    {target}(_c.shown if _c.profiler._is_profiler_enabled else _c.graph)({given})",
             ]
             head += ["except _c.Error as _e:", "    _failed = _e", "if _failed is not None:"]
-            if again is None or not repeatable(gm):
+            if again is None:
                 head.append(f"    _c.explain_error(_failed, {args})")
             else:
                 head.append(f"    _c.expect_failure(_failed, {args})")

@@ -78,6 +78,7 @@ class Tensors:
         ops: nodes that compute.
         region: number of the `checkpoint` call that the program is in; becomes `node.meta["checkpoint"]`.
         drawing: nodes that draw random numbers; checks: nodes that only raise.
+        asserts: some of the checks stand for errors of the program's own.
         branches: branches on tensors' values may become nodes here, see `conditionals`.
         inner: tensors of functions that transforms have run (`bodies`), with the step that ran them.
         spent: the autograd nodes that a backward in the function has used up, by identity.
@@ -110,6 +111,7 @@ class Tensors:
         self._shared: set[int] = set()
         self._owners: dict[int, tuple[torch.Tensor, Source]] = {}
         self.checks: set[fx.Node] = set()
+        self.asserts = False
         self.reads = Reads(self)
         self.spent: dict[int, Any] = {}
         self.computed: dict[int, TraceTensor] = {}
