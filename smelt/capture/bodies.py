@@ -18,12 +18,14 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from smelt.base import torch_c
 from smelt.capture.ambient import Ambient
 from smelt.capture.breaks import Break, through_c
+from smelt.capture.closing import prune
 from smelt.capture.graph_module import CapturedGraph
 from smelt.capture.number_nodes import NumberNodes
 from smelt.capture.regions import BLANK, Body, Region
+from smelt.capture.running import ValuesNeededError
 from smelt.capture.sources import Source
 from smelt.capture.speculation import Speculation
-from smelt.capture.tensors import TRACED, Tensors, ValuesNeededError
+from smelt.capture.tensors import TRACED, Tensors
 from smelt.graph.meta import TensorMeta, meta_of
 from smelt.graph.symint import from_torch, to_torch
 from smelt.graph.trace import TraceTensor, trace_like
@@ -97,7 +99,7 @@ class InnerTensors(Tensors):
         self.vm.ambient.close(self.graph)
         output = self.graph.output(tuple(map(self.argument, results)))
         output.meta["val"] = tuple(meta_of(r) if type(r) is TraceTensor else None for r in results)
-        self._prune()
+        prune(self)
         for tensor in self._alive:
             if not self.outer.knows(tensor):
                 self.inner[id(tensor)] = self.vm.step
@@ -151,7 +153,7 @@ class Capturing:
     def _alone(self) -> Iterator[None]:
         """Neither inside of the transform nor of the mode in which the call around runs."""
         vm, ambient, grad = self.vm, self.vm.ambient, torch.is_grad_enabled()
-        with self.outer.paused(), torch_c.outside_transforms():
+        with self.outer.runner.paused(), torch_c.outside_transforms():
             vm.tensors = InnerTensors(vm, self.outer)
             vm.ambient = Ambient()
             vm.ambient.log = ambient.log[:]
@@ -209,7 +211,7 @@ def capture_call(vm: Any, region: Region, function: Any, given: list[Any]) -> li
 
     named.__name__ = getattr(function, "__name__", type(function).__name__)
     try:
-        out, written = tensors.attempt(region.run, (named, given), {})
+        out, written = tensors.runner.attempt(region.run, (named, given), {})
     except ValuesNeededError as needed:
         raise needed.stop() from None
     written += capturing.written

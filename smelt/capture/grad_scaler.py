@@ -114,7 +114,7 @@ class _Undone:
     def _choose(self, tensor: TraceTensor) -> None:
         tensors, condition = self.vm.tensors, self.condition
         with self.vm.ambient.gradients(False):
-            old = tensors._run(torch.clone, (tensor,), {})
+            old = tensors.runner.run(torch.clone, (tensor,), {})
             with tensors.graph.inserting_after(self.last):
                 node = tensors.graph.call_function(torch.clone, (tensors.nodes[id(tensor)],))
             node.meta["val"] = meta_of(old)

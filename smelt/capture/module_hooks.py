@@ -141,7 +141,7 @@ def _differentiable(values: Args) -> list[int]:
 
 
 def _through(vm: Any, tensors: list[TraceTensor]) -> list[TraceTensor]:
-    return vm.tensors.attempt(through, tuple(tensors), {})[0] if tensors else []
+    return vm.tensors.runner.attempt(through, tuple(tensors), {})[0] if tensors else []
 
 
 def _replaced(values: Args, places: list[int], tensors: list[TraceTensor]) -> Args:

@@ -31,6 +31,7 @@ from torch.library import CustomOpDef
 
 from smelt.capture import _native as native
 from smelt.capture.breaks import At, Break, Restart
+from smelt.capture.closing import close
 from smelt.capture.context_variables import refuse_settings
 from smelt.capture.cuts import refuse_torn
 from smelt.capture.effects import DELETED, Made, Mirror, Store, items_of
@@ -281,7 +282,7 @@ class Writer:
         self.vm.close_generators(self.value.makes)
         tensors, hosts = self.vm.tensors, self.vm.hosts
         early = [f"{self.value(tensor)}.grad = None" for tensor in self.vm.effects.cleared]
-        gm, inputs, ops = tensors.finish(self.value.outputs, self.vm.ambient)
+        gm, inputs, ops = close(tensors, self.value.outputs, self.vm.ambient)
         hosts.check_apart()
         rewinds = bool(hosts.acts and tensors.checks)
         host, host_source = self._host(inputs, rewinds)

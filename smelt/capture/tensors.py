@@ -4,45 +4,36 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy
 import torch
 from torch import fx
-from torch._ops import OpOverload
-from torch.overrides import TorchFunctionMode
 
 from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
-from smelt.capture.breaks import Break, Restart, UserError, through_c, too_deep
-from smelt.capture.graph_module import CapturedGraph
-from smelt.capture.host_inputs import HOST
+from smelt.capture.breaks import Break, Restart
 from smelt.capture.inference_tensors import InferenceTensors
 from smelt.capture.number_nodes import NumberNodes
-from smelt.capture.reads import Reads, version
+from smelt.capture.reads import Reads
 from smelt.capture.regions import Pullback
 from smelt.capture.registry import READ
+from smelt.capture.running import Runner, ValuesNeededError, name_of
 from smelt.capture.settle import settle
 from smelt.capture.sources import Source
 from smelt.capture.speculation import Speculation
+from smelt.capture.watch import Watch
 from smelt.capture.writes import check_write
-from smelt.graph.answers import DataDependent
 from smelt.graph.conditional import Conditional
-from smelt.graph.meta import extent, may_overlap, meta_of
-from smelt.graph.modes import MODE_CHANGES
+from smelt.graph.meta import may_overlap, meta_of
 from smelt.graph.module_hooks import Around
 from smelt.graph.place import layout_of
-from smelt.graph.refusals import is_refusal
-from smelt.graph.schema import op_info
-from smelt.graph.seams import Seam, drop_idle
-from smelt.graph.sized_calls import for_stand_ins
+from smelt.graph.seams import Seam
 from smelt.graph.symint import SYMBOLIC, as_real, from_torch, to_torch
 from smelt.graph.thread_modes import Entered
-from smelt.graph.trace import TraceMode, TraceTensor, computed_before, trace_like
+from smelt.graph.trace import TraceTensor, computed_before, trace_like
 from smelt.graph.unbacked import reading, require
 from smelt.shapes.assumptions import Assumed
 from smelt.shapes.real import Real
@@ -103,7 +94,6 @@ class Tensors:
         self._leaves: set[int] = set()
         self.writers: dict[int, list[fx.Node]] = {}
         self._first: fx.Node | None = None
-        self._factories = _Operators()
         self.number_node = NumberNodes(self._append, self._shown)
         self.speculation = Speculation(self, vm.speculates)
         self.drawing: set[fx.Node] = set()
@@ -116,6 +106,7 @@ class Tensors:
         self.spent: dict[int, Any] = {}
         self.computed: dict[int, TraceTensor] = {}
         self.inference = InferenceTensors()
+        self.runner = Runner(vm, self.inference)
 
     def release(self) -> None:
         """Let go of the program's tensors."""
@@ -262,7 +253,7 @@ class Tensors:
             args = self.vm.hosts.inputs.lift(args, target in INDEXING)
             kwargs = self.vm.hosts.inputs.lift(kwargs)
         try:
-            out, written = self.attempt(target, args, kwargs)
+            out, written = self.runner.attempt(target, args, kwargs)
         except ValuesNeededError as needed:
             with self.speculation.yielding():
                 out = settle(self.vm, target, args, kwargs, method)
@@ -272,40 +263,14 @@ class Tensors:
                 if not self.vm.reads_values or self is not self.vm.outermost:
                     raise
                 with reading(self.reads):
-                    out, written = self.attempt(target, args, kwargs)
+                    out, written = self.runner.attempt(target, args, kwargs)
             except ValuesNeededError:
                 self.reads.take()
                 out = settle(self.vm, target, args, kwargs, method)
                 if out is NotImplemented:
                     raise needed.stop() from None
                 return out
-        return self.note(out, written, self._factories.drew, target, args, kwargs, method)
-
-    def attempt(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
-        """Run a torch callable on trace tensors: its result, and those that it wrote to.
-
-        Raises:
-            ValuesNeededError: it needs a tensor's values.
-            Break: it cannot be traced.
-            UserError: what it raises.
-        """
-        found: list[TraceTensor] = []
-        _collect(args, found)
-        if kwargs:
-            _collect(kwargs, found)
-        versions = [(version(t), t.requires_grad) for t in found]  # `detach_` writes to the history alone
-        self._factories.drew = False
-        out = self._run(target, args, kwargs)
-        return out, [t for t, v in zip(found, versions, strict=True) if (version(t), t.requires_grad) != v]
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Outside of the mode of the call that runs."""
-        self._factories.__exit__(None, None, None)
-        try:
-            yield
-        finally:
-            self._factories.__enter__()
+        return self.note(out, written, self.runner.drew, target, args, kwargs, method)
 
     def note(
         self,
@@ -325,7 +290,7 @@ class Tensors:
         new = self.reads.take()
         if not written and not drew and not new and not self._fresh(out):
             if isinstance(out, torch.Tensor) and type(out) is not TraceTensor:
-                raise Break(f"{_name(target)} gives a tensor that capture did not see", "its values are not an input")
+                raise Break(f"{name_of(target)} gives a tensor that capture did not see", "its values are not an input")
             return out
         self.vm.work += 1
         node = self._record(target, args, kwargs, method)
@@ -357,35 +322,6 @@ class Tensors:
         node.meta["val"] = None
         self.checks.add(node)
 
-    def _run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        try:
-            with self._factories:  # also for tensors that composite operators make on the way
-                if self.inference.made and not self.vm.inference:
-                    with self.inference.watching():
-                        return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)
-                return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)
-        except Unsupported as error:
-            if isinstance(error, DataDependent):
-                raise ValuesNeededError(error) from None
-            raise Break(error.what, error.why or "", error.hint or "") from None
-        except NotImplementedError as error:
-            if is_refusal(error):
-                raise UserError(error) from None
-            raise Break(f"{_name(target)} cannot be traced", str(error).splitlines()[0] if str(error) else "") from None
-        except RecursionError:
-            raise too_deep() from None
-        except Exception as error:
-            is_refusal(error)
-            if _NO_DATA in str(error):  # eager would find some: this is no error of the program
-                text = f"{_name(target)} reads the memory of a tensor"
-                raise ValuesNeededError(Unsupported(text, why="its values are not known yet")) from None
-            if any(isinstance(part, str) and "TraceTensor" in part for part in error.args):  # Python names the class
-                texts = (
-                    part.replace("TraceTensor", "Tensor") if isinstance(part, str) else part for part in error.args
-                )
-                error.args = tuple(texts)
-            raise UserError(error) from None
-
     def act(self, target: Seam, args: tuple[Any, ...]) -> None:
         """Record a seam that gives nothing."""
         self.vm.work += 1
@@ -402,7 +338,7 @@ class Tensors:
 
     def ask_gradient(self, tensor: TraceTensor) -> TraceTensor:
         """`tensor.requires_grad_()` on a tensor that the graph makes and keeps to itself."""
-        self._run(torch.Tensor.requires_grad_, (tensor,), {})
+        self.runner.run(torch.Tensor.requires_grad_, (tensor,), {})
         self.vm.work += 1
         node = self._record(None, (tensor,), {}, "requires_grad_")
         node.meta["val"] = meta_of(tensor)
@@ -415,7 +351,7 @@ class Tensors:
     def either(self, condition: TraceTensor, a: TraceTensor | None, b: TraceTensor | None) -> TraceTensor:
         """A new tensor with the metadata and the history of one that is `a` or `b`."""
         x, y = (b if a is None else a), (a if b is None else b)
-        out: TraceTensor = self._run(_choose, (condition, x, y), {})
+        out: TraceTensor = self.runner.run(_choose, (condition, x, y), {})
         self._shared |= {id(t.place.storage) for t in (x, y, out) if t is not None}
         self._alive += [x, y]
         return out
@@ -431,6 +367,10 @@ class Tensors:
         """Whether the node's tensor was made a leaf by the program."""
         tensor = self.made.get(node)
         return tensor is not None and id(tensor) in self._leaves
+
+    def asks_gradient(self, outputs: Iterable[TraceTensor]) -> bool:
+        """Whether one of the tensors was made a leaf by the program."""
+        return any(id(t) in self._leaves for t in outputs)
 
     def join(
         self,
@@ -511,44 +451,7 @@ class Tensors:
         else:
             node.meta["val"] = None
 
-    # -- the finished graph -----------------------------------------------------------------------------------------
-
-    def finish(self, outputs: Sequence[TraceTensor], ambient: Any) -> tuple[fx.GraphModule | None, list[Input], int]:
-        """Close the graph: (module, inputs that it uses, number of operations); no module when nothing is computed."""
-        if any(id(t) in self._leaves for t in outputs):
-            raise Break("a tensor that asked for gradients leaves the frame", "its gradient would not be seen outside")
-        self.speculation.finish()
-        ambient.close(self.graph)
-        result = self.graph.output(tuple(self.nodes[id(t)] for t in outputs))
-        result.meta["val"] = tuple(meta_of(t) for t in outputs)
-        self._prune()
-        drop_idle(self.graph)
-        ops = sum(map(_computes, self.graph.nodes))
-        if not ops:
-            return None, [], 0
-        inputs = [i for i in self.inputs if i.node.users]
-        for unused in (i.node for i in self.inputs if not i.node.users):
-            self.graph.erase_node(unused)
-        if self.mutated:
-            given = [i for i in inputs if isinstance(i.tensor, torch.Tensor) and i.source.kind != HOST]
-            self.vm.guards.all_different(i.source for i in given)
-            self._separate(inputs)
-        return CapturedGraph({}, self.graph), inputs, ops
-
-    def _separate(self, inputs: list[Input]) -> None:
-        """A graph that writes to an argument holds for arguments that share no memory.
-
-        Raises:
-            Break: they share memory now.
-        """
-        own = (native.MODULE_MEMBER, HOST)
-        given = [i for i in inputs if i.source.kind not in own and isinstance(i.tensor, torch.Tensor)]
-        written = any(id(self.traced[id(i.tensor)].place.storage) in self.writers for i in given)
-        if not written or len(given) < 2:
-            return
-        if not share_no_memory(*(i.tensor for i in given)):
-            raise Break("an argument is written that shares memory with another one", "a graph has no such aliases")
-        self.vm.guards.python(share_no_memory, [i.source for i in given], native.SHORT_APART)
+    # -- what nodes get ---------------------------------------------------------------------------------------------
 
     def writes_inputs(self) -> bool:
         """Whether the graph writes to memory that existed before it."""
@@ -558,24 +461,6 @@ class Tensors:
         """Whether the graph writes to an input that is not the host program's."""
         traced = self.traced.get(id(given.tensor))
         return traced is not None and id(traced.place.storage) in self.writers
-
-    def _prune(self) -> None:
-        """Drop what nobody uses, and mode regions that hold nothing. Random numbers are drawn all the same."""
-        gone: set[fx.Node] = set()
-        for node in reversed(list(self.graph.nodes)):
-            if node in gone or node.op in ("placeholder", "output") or node.users or node in self.mutated:
-                continue
-            if node in self.drawing or node in self.checks or isinstance(node.target, Seam):
-                continue
-            doomed = [node]
-            if node.target in MODE_CHANGES:
-                entered = node.args[0] if isinstance(node.args[0], fx.Node) else None
-                if entered is None or entered.next is not node:
-                    continue
-                doomed.append(entered)
-            for each in doomed:
-                self.graph.erase_node(each)
-                gone.add(each)
 
     def argument(self, value: Any) -> Any:
         """A value as an argument of an fx node."""
@@ -609,34 +494,6 @@ def _choose(condition: Any, a: Any, b: Any) -> Any:
     return torch.where(condition != 0, a, b)
 
 
-class ValuesNeededError(Exception):
-    """A call of torch needs the values of a tensor."""
-
-    def __init__(self, error: Unsupported) -> None:
-        super().__init__(error.what)
-        self.error = error
-
-    def stop(self) -> Break:
-        """The same as the end of the graph."""
-        return Break(self.error.what, self.error.why or "", self.error.hint or "")
-
-
-class _Operators(TraceMode):
-    """Every operator that a torch function consists of makes trace tensors.
-
-    Attributes:
-        drew: one of them draws random numbers.
-    """
-
-    drew = False
-
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self.drew = self.drew or op_info(func).random
-        return super().__torch_dispatch__(func, types, args, kwargs)
-
-
 def _has_history(tensor: torch.Tensor) -> bool:
     try:
         return tensor.requires_grad and not tensor.is_leaf
@@ -644,22 +501,8 @@ def _has_history(tensor: torch.Tensor) -> bool:
         raise Break("a tensor that autograd forbids to use", str(error).split(". ")[0]) from None
 
 
-def share_no_memory(*tensors: torch.Tensor) -> bool:
-    """No two of the tensors may have elements at one address."""
-    spans: dict[int, list[tuple[int, int]]] = {}
-    for tensor in tensors:
-        if tensor.numel():
-            start = tensor.data_ptr()
-            end = start + extent(tuple(tensor.shape), tensor.stride()) * tensor.element_size()
-            spans.setdefault(tensor.untyped_storage().data_ptr(), []).append((start, end))
-    ordered = [sorted(held) for held in spans.values() if len(held) > 1]
-    return all(a[1] <= b[0] for held in ordered for a, b in pairwise(held))
-
-
 _getitem = operator.getitem
 
-_NO_DATA = "its data is not allocated yet"
-"""What torch's C code says of a tensor without memory."""
 _LONGEST = 80
 """Characters in the name of a graph input; the rest is in its comment."""
 
@@ -679,73 +522,6 @@ _ATOMS = frozenset(
         torch.layout,
     }
 )
-
-
-def _computes(node: fx.Node) -> bool:
-    """A node that stands for work: not an input, a mode switch or the unpacking of a tuple."""
-    if node.op not in ("call_function", "call_method") or node.target in MODE_CHANGES:
-        return False
-    if isinstance(node.meta.get("val"), (Size, Real)) or isinstance(node.target, Seam):
-        return False
-    if node.target is not _getitem:
-        return True
-    owner = node.args[0]
-    return not (isinstance(owner, fx.Node) and isinstance(owner.meta.get("val"), tuple))
-
-
-def _name(target: Any) -> str:
-    return getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
-
-
-def _collect(value: Any, found: list[TraceTensor]) -> None:
-    """Append the trace tensors in nested tuples, lists and dicts."""
-    for item in value.values() if type(value) is dict or isinstance(value, dict) else value:
-        kind = type(item)
-        if kind is TraceTensor:
-            found.append(item)
-        elif kind is tuple or kind is list or kind is dict:
-            _collect(item, found)
-
-
-class Watch(TorchFunctionMode):
-    """On while C code of the program runs: records the torch functions that it calls by itself."""
-
-    def __init__(self, tensors: Tensors) -> None:
-        super().__init__()
-        self.tensors = tensors
-        self._on = False
-
-    def run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Call C code."""
-        if self._on:
-            return fn(*args, **kwargs)
-        self._on = True
-        try:
-            with self:
-                return fn(*args, **kwargs)
-        finally:
-            self._on = False
-
-    def pause(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Call back into the interpreter from C code."""
-        if not self._on:
-            return fn(*args)
-        self.__exit__(None, None, None)
-        self._on = False
-        try:
-            return fn(*args)
-        finally:
-            self.__enter__()
-            self._on = True
-
-    def __torch_function__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        self._on = False  # torch took the mode off while this runs
-        try:
-            return through_c(lambda: self.tensors.run(func, tuple(map(self.tensors.handle, args)), kwargs or {}))
-        finally:
-            self._on = True
 
 
 @READ(torch.Tensor)

@@ -1,0 +1,105 @@
+"""Closes a captured graph: drops what nobody uses, and asks for arguments that share no memory where it writes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.capture import _native as native
+from smelt.capture.breaks import Break
+from smelt.capture.graph_module import CapturedGraph
+from smelt.capture.host_inputs import HOST
+from smelt.capture.tensors import Input
+from smelt.graph.meta import extent, meta_of
+from smelt.graph.modes import MODE_CHANGES
+from smelt.graph.seams import Seam, drop_idle
+from smelt.graph.trace import TraceTensor
+from smelt.shapes.real import Real
+from smelt.shapes.size import Size
+
+
+def close(tensors: Any, outputs: Sequence[TraceTensor], ambient: Any) -> tuple[fx.GraphModule | None, list[Input], int]:
+    """Close the graph: (module, inputs that it uses, number of operations); no module when nothing is computed."""
+    if tensors.asks_gradient(outputs):
+        raise Break("a tensor that asked for gradients leaves the frame", "its gradient would not be seen outside")
+    tensors.speculation.finish()
+    ambient.close(tensors.graph)
+    result = tensors.graph.output(tuple(tensors.nodes[id(t)] for t in outputs))
+    result.meta["val"] = tuple(meta_of(t) for t in outputs)
+    prune(tensors)
+    drop_idle(tensors.graph)
+    ops = sum(map(_computes, tensors.graph.nodes))
+    if not ops:
+        return None, [], 0
+    inputs = [i for i in tensors.inputs if i.node.users]
+    for unused in (i.node for i in tensors.inputs if not i.node.users):
+        tensors.graph.erase_node(unused)
+    if tensors.mutated:
+        given = [i for i in inputs if isinstance(i.tensor, torch.Tensor) and i.source.kind != HOST]
+        tensors.vm.guards.all_different(i.source for i in given)
+        _separate(tensors, inputs)
+    return CapturedGraph({}, tensors.graph), inputs, ops
+
+
+def _separate(tensors: Any, inputs: list[Input]) -> None:
+    """A graph that writes to an argument holds for arguments that share no memory.
+
+    Raises:
+        Break: they share memory now.
+    """
+    own = (native.MODULE_MEMBER, HOST)
+    given = [i for i in inputs if i.source.kind not in own and isinstance(i.tensor, torch.Tensor)]
+    written = any(id(tensors.traced[id(i.tensor)].place.storage) in tensors.writers for i in given)
+    if not written or len(given) < 2:
+        return
+    if not share_no_memory(*(i.tensor for i in given)):
+        raise Break("an argument is written that shares memory with another one", "a graph has no such aliases")
+    tensors.vm.guards.python(share_no_memory, [i.source for i in given], native.SHORT_APART)
+
+
+def prune(tensors: Any) -> None:
+    """Drop what nobody uses, and mode regions that hold nothing. Random numbers are drawn all the same."""
+    gone: set[fx.Node] = set()
+    for node in reversed(list(tensors.graph.nodes)):
+        if node in gone or node.op in ("placeholder", "output") or node.users or node in tensors.mutated:
+            continue
+        if node in tensors.drawing or node in tensors.checks or isinstance(node.target, Seam):
+            continue
+        doomed = [node]
+        if node.target in MODE_CHANGES:
+            entered = node.args[0] if isinstance(node.args[0], fx.Node) else None
+            if entered is None or entered.next is not node:
+                continue
+            doomed.append(entered)
+        for each in doomed:
+            tensors.graph.erase_node(each)
+            gone.add(each)
+
+
+def share_no_memory(*tensors: torch.Tensor) -> bool:
+    """No two of the tensors may have elements at one address."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for tensor in tensors:
+        if tensor.numel():
+            start = tensor.data_ptr()
+            end = start + extent(tuple(tensor.shape), tensor.stride()) * tensor.element_size()
+            spans.setdefault(tensor.untyped_storage().data_ptr(), []).append((start, end))
+    ordered = [sorted(held) for held in spans.values() if len(held) > 1]
+    return all(a[1] <= b[0] for held in ordered for a, b in pairwise(held))
+
+
+def _computes(node: fx.Node) -> bool:
+    """A node that stands for work: not an input, a mode switch or the unpacking of a tuple."""
+    if node.op not in ("call_function", "call_method") or node.target in MODE_CHANGES:
+        return False
+    if isinstance(node.meta.get("val"), (Size, Real)) or isinstance(node.target, Seam):
+        return False
+    if node.target is not operator.getitem:
+        return True
+    owner = node.args[0]
+    return not (isinstance(owner, fx.Node) and isinstance(owner.meta.get("val"), tuple))

@@ -1,0 +1,142 @@
+"""Runs torch callables on trace tensors, and says why one cannot run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch._ops import OpOverload
+
+from smelt.base.errors import Unsupported
+from smelt.capture.breaks import Break, UserError, too_deep
+from smelt.capture.inference_tensors import InferenceTensors
+from smelt.capture.reads import version
+from smelt.graph.answers import DataDependent
+from smelt.graph.refusals import is_refusal
+from smelt.graph.schema import op_info
+from smelt.graph.sized_calls import for_stand_ins
+from smelt.graph.trace import TraceMode, TraceTensor
+
+
+class ValuesNeededError(Exception):
+    """A call of torch needs the values of a tensor."""
+
+    def __init__(self, error: Unsupported) -> None:
+        super().__init__(error.what)
+        self.error = error
+
+    def stop(self) -> Break:
+        """The same as the end of the graph."""
+        return Break(self.error.what, self.error.why or "", self.error.hint or "")
+
+
+class _Operators(TraceMode):
+    """Every operator that a torch function consists of makes trace tensors.
+
+    Attributes:
+        drew: one of them draws random numbers.
+    """
+
+    drew = False
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.drew = self.drew or op_info(func).random
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+class Runner:
+    """Runs calls one at a time, outside of any graph."""
+
+    def __init__(self, vm: Any, inference: InferenceTensors) -> None:
+        self.vm, self.inference = vm, inference
+        self._operators = _Operators()
+
+    @property
+    def drew(self) -> bool:
+        """The last call drew random numbers."""
+        return self._operators.drew
+
+    def run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Its result.
+
+        Raises:
+            ValuesNeededError: it needs a tensor's values.
+            Break: it cannot be traced.
+            UserError: what it raises.
+        """
+        try:
+            with self._operators:  # also for tensors that composite operators make on the way
+                if self.inference.made and not self.vm.inference:
+                    with self.inference.watching():
+                        return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)
+                return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)
+        except Unsupported as error:
+            if isinstance(error, DataDependent):
+                raise ValuesNeededError(error) from None
+            raise Break(error.what, error.why or "", error.hint or "") from None
+        except NotImplementedError as error:
+            if is_refusal(error):
+                raise UserError(error) from None
+            first = next(iter(str(error).splitlines()), "")
+            raise Break(f"{name_of(target)} cannot be traced", first) from None
+        except RecursionError:
+            raise too_deep() from None
+        except Exception as error:
+            is_refusal(error)
+            if _NO_DATA in str(error):  # eager would find some: this is no error of the program
+                text = f"{name_of(target)} reads the memory of a tensor"
+                raise ValuesNeededError(Unsupported(text, why="its values are not known yet")) from None
+            if any(isinstance(part, str) and "TraceTensor" in part for part in error.args):  # Python names the class
+                texts = (
+                    part.replace("TraceTensor", "Tensor") if isinstance(part, str) else part for part in error.args
+                )
+                error.args = tuple(texts)
+            raise UserError(error) from None
+
+    def attempt(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
+        """Run a torch callable on trace tensors: its result, and those that it wrote to.
+
+        Raises:
+            ValuesNeededError: it needs a tensor's values.
+            Break: it cannot be traced.
+            UserError: what it raises.
+        """
+        found: list[TraceTensor] = []
+        _collect(args, found)
+        if kwargs:
+            _collect(kwargs, found)
+        versions = [(version(t), t.requires_grad) for t in found]  # `detach_` writes to the history alone
+        self._operators.drew = False
+        out = self.run(target, args, kwargs)
+        return out, [t for t, v in zip(found, versions, strict=True) if (version(t), t.requires_grad) != v]
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Outside of the mode of the call that runs."""
+        self._operators.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self._operators.__enter__()
+
+
+def name_of(target: Any) -> str:
+    """What a message calls a callable."""
+    return getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
+
+
+def _collect(value: Any, found: list[TraceTensor]) -> None:
+    """Append the trace tensors in nested tuples, lists and dicts."""
+    for item in value.values() if type(value) is dict or isinstance(value, dict) else value:
+        kind = type(item)
+        if kind is TraceTensor:
+            found.append(item)
+        elif kind is tuple or kind is list or kind is dict:
+            _collect(item, found)
+
+
+_NO_DATA = "its data is not allocated yet"
+"""What torch's C code says of a tensor without memory."""
