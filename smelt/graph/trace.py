@@ -7,7 +7,6 @@ under a `TraceMode` with a recorder, which writes every operator down. `propagat
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -17,14 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from smelt.base.errors import Unsupported
 from smelt.base.torch_c import disabled_torch_function
-from smelt.graph import sparse
 from smelt.graph.answers import DataDependent, answer_for, depends_on_values
-from smelt.graph.known import follow, forget, known_value, remember
-from smelt.graph.meta import TensorMeta, contiguous_stride, extent, is_dense, meta_of
+from smelt.graph.known import follow, forget, known_value
+from smelt.graph.meta import TensorMeta
 from smelt.graph.place import Layout, Place, PlacedTensor, Step, Storage, layout_for, layout_of
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.symint import Ratio, from_torch, has_symint, to_torch
-from smelt.graph.unbacked import NEED_ELEMENTS, current, expect_elements, measure, read_scalar
+from smelt.graph.unbacked import NEED_ELEMENTS, expect_elements
 from smelt.shapes.size import Size
 
 aten = torch.ops.aten
@@ -224,22 +222,32 @@ def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         args, kwargs = from_torch(tuple(args)), {k: from_torch(v) for k, v in kwargs.items()}
         func, args = _without_ratios(func, args, kwargs, recorder)
         info = op_info(func)
-    rule = _SPECIAL.get(func)
+    rule = SPECIAL.get(func)
     if rule is None and info.moves:
         rule = _view_in_place
     if rule is not None:
         return rule(func, args, kwargs, recorder)
-    rewrite = _REWRITES.get(func)
+    rewrite = REWRITES.get(func)
     if rewrite is not None:
         func, args = rewrite(tuple(args))
         info = op_info(func)
-    return _ordinary(func, info, args, kwargs, recorder)
+    return ordinary(func, info, args, kwargs, recorder)
 
 
-def _ordinary(
+Rule = Callable[[OpOverload, Sequence[Any], Mapping[str, Any], "Recorder | None"], Any]
+Call = tuple[OpOverload, tuple[Any, ...]]
+
+SPECIAL: dict[OpOverload, Rule] = {}
+"""What is done instead of asking for metadata; `special_operators` fills it."""
+
+REWRITES: dict[OpOverload, Callable[[tuple[Any, ...]], Call]] = {}
+"""Operators that are another one in disguise."""
+
+
+def ordinary(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
 ) -> Any:
-    args, kwargs = _as_traced(args, kwargs, recorder)
+    args, kwargs = as_traced(args, kwargs, recorder)
     about = _ABOUT_SIZES.get(func)
     if about is not None:
         return about(args[0].place.layout, *args[1:])
@@ -252,7 +260,7 @@ def _ordinary(
         if type(answer) is Layout:
             out = TraceTensor(Place(answer))
         else:
-            out = _fresh(answer)
+            out = tensors_for(answer)
         if recorder is not None:
             recorder.pure(func, args, kwargs, answer, out)
         follow(func, info, args, kwargs, out)
@@ -275,26 +283,26 @@ _ABOUT_SIZES: dict[OpOverload, Callable[..., Any]] = {
 """What C++ code asks a tensor with symbolic sizes."""
 
 
-def _fresh(answer: Any) -> Any:
+def tensors_for(answer: Any) -> Any:
     """New trace tensors for an answer: layouts become tensors, the rest stays."""
     if type(answer) is Layout:
         return TraceTensor(Place(answer))
     if isinstance(answer, (list, tuple)):
-        return type(answer)(_fresh(a) for a in answer)
+        return type(answer)(tensors_for(a) for a in answer)
     return answer
 
 
 def _view(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> Any:
     parent = args[0].place
     if func is aten.as_strided.default:  # says where in the storage, whatever it is called on
-        parent = _whole(parent)
+        parent = root_of(parent)
         args, kwargs = (args[0], args[1], args[2], answer.offset), {}
     if type(answer) is Layout:
         return TraceTensor(Place(answer, parent, Step(func, args[1:], kwargs, None)))
     return [TraceTensor(Place(a, parent, Step(func, args[1:], kwargs, i))) for i, a in enumerate(answer)]
 
 
-def _whole(place: Place) -> Place:
+def root_of(place: Place) -> Place:
     """The root of the place's storage, without history if the place has none."""
     root = place.storage.root
     assert root is not None
@@ -315,7 +323,7 @@ def _write(
     recorder: Recorder | None,
 ) -> Any:
     answers = answer if isinstance(answer, (list, tuple)) else [answer]
-    fresh = [_fresh(a) for a, source in zip(answers, info.returned, strict=False) if source is None]
+    fresh = [tensors_for(a) for a, source in zip(answers, info.returned, strict=False) if source is None]
     for name in info.written:
         target = argument(func, args, kwargs, name)
         forget(target)
@@ -370,7 +378,7 @@ def argument(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], n
     raise KeyError(name)
 
 
-def _as_traced(
+def as_traced(
     args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """The same arguments with every real tensor replaced by a trace tensor."""
@@ -435,149 +443,6 @@ _ON_TENSORS: dict[OpOverload, OpOverload] = {
 """Operators of a tensor and a number, with those of two tensors."""
 
 
-# -- operators that a meta kernel cannot answer -------------------------------------------------------------------
-
-Rule = Callable[[OpOverload, Sequence[Any], Mapping[str, Any], "Recorder | None"], Any]
-
-
-def _lift(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    (value,) = args
-    if type(value) is TraceTensor:
-        return value
-    if recorder is not None:
-        return recorder.literal(value)
-    traced = trace_like(value)
-    remember(traced, value.clone())  # it may lie in an array of the program, which is free to write there
-    return traced
-
-
-def _scalar(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    value = args[0]
-    if type(value) is TraceTensor:
-        known = known_value(value)
-        if known is not None:
-            return known.item()
-        return read_scalar(value, "reading a tensor as a Python number (.item(), bool(), int(), float())")
-    return value.item()
-
-
-def _measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """As many rows as values tell."""
-    args, kwargs = _as_traced(args, kwargs, recorder)
-    measured = measure(func, args, kwargs)
-    out = _fresh(measured.answer)
-    if recorder is not None:
-        recorder.pure(func, args, kwargs, measured.answer, out)
-    if measured.new:
-        current(f"{func}").measured(measured.rows, out if measured.shows is None else out[measured.shows], measured.dim)
-    return out
-
-
-def _conjugate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """No lazy bits: conjugate at once; also a number of the program, which the engine hands over as Python's."""
-    if not isinstance(args[0], torch.Tensor):
-        return torch.tensor(args[0].conjugate())
-    physical = aten._conj_physical.default
-    return _ordinary(physical, op_info(physical), args, kwargs, recorder)
-
-
-def _select_masked(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    tensor, mask = propagate(aten.broadcast_tensors.default, (list(args),), {}, recorder)
-    if not mask.ndim:  # an index without dimensions would take one away
-        tensor, mask = (propagate(aten.view.default, (x, [1]), {}, recorder) for x in (tensor, mask))
-    return propagate(aten.index.Tensor, (tensor, [mask]), kwargs, recorder)
-
-
-def _index(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """A mask among the indices stands for the places where it is true."""
-    indices = list(_as_traced(tuple(args[1]), {}, recorder)[0])
-    if any(map(_is_mask, indices)) and _rows_count(args):
-        current(f"{func}")
-        args = (args[0], [place for index in indices for place in _places(index, recorder)], *args[2:])
-    return _ordinary(func, op_info(func), args, kwargs, recorder)
-
-
-def _is_mask(index: Any) -> bool:
-    return type(index) is TraceTensor and index.dtype in (torch.bool, torch.uint8)
-
-
-def _rows_count(args: Sequence[Any]) -> bool:
-    """Whether the call needs to know how many elements a mask chooses: one number may be written to all of them."""
-    return len(args) < 3 or not isinstance(args[2], torch.Tensor) or args[2].ndim > 0
-
-
-def _places(index: Any, recorder: Recorder | None) -> list[Any]:
-    if not _is_mask(index):
-        return [index]
-    found = propagate(aten.nonzero.default, (index,), {}, recorder)
-    return [propagate(aten.select.int, (found, 1, d), {}, recorder) for d in range(index.ndim)]
-
-
-def _on_real(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Ask the real operator, on uninitialised memory: for questions about metadata only."""
-
-    def real(value: Any) -> Any:
-        if type(value) is TraceTensor:
-            val = value.place.layout.val
-            out = torch.empty_strided(val.shape, val.stride, dtype=val.dtype, device=val.device)
-            return out.requires_grad_(value.requires_grad)
-        return value
-
-    return func(*map(real, args), **{k: real(v) for k, v in kwargs.items()})
-
-
-def _no(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    return False
-
-
-def _same_size(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    return bool(tuple(args[0].shape) == tuple(args[1].shape))
-
-
-def _unsafe_split(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Parts that share memory with the whole without being views of it for autograd: slices."""
-    tensor, sizes, dim = (argument(func, args, kwargs, a.name) for a in func._schema.arguments)
-    length = tensor.shape[dim]
-    if not isinstance(sizes, (list, tuple)):
-        sizes = [min(sizes, length - start) for start in range(0, int(length), int(sizes))] if sizes else [0]
-    ends = list(itertools.accumulate(sizes))
-    if not ends or ends[-1] != length or any(n < 0 for n in sizes):
-        return _ordinary(func, op_info(func), args, kwargs, recorder)  # which says what is wrong
-    parts = zip([0, *ends], ends, strict=False)
-    return [propagate(aten.slice.Tensor, (tensor, dim, start, end, 1), {}, recorder) for start, end in parts]
-
-
-def _same_storage(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Whether two storages hold as many elements: asked of a tensor and its forward derivative."""
-    one, other = (_whole(a.place).layout.val if type(a) is TraceTensor else meta_of(a) for a in args[:2])
-    return bool(extent(one.shape, one.stride) == extent(other.shape, other.stride))
-
-
-def _equal(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Whether two tensors are the same, which only values tell; C++ code asks it of numbers that it has made itself."""
-    known = [known_value(x) if type(x) is TraceTensor else x for x in args]
-    if known[0] is not None and known[1] is not None:
-        return torch.equal(known[0], known[1])
-    raise depends_on_values(f"{func}")
-
-
-def _allclose(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Derivatives ask it of their tangents, to raise an error for those that have none: that is expected of them."""
-    if recorder is None or not recorder.backward:
-        raise depends_on_values(f"{func}")
-    values = [argument(func, args, kwargs, a.name) for a in func._schema.arguments]
-    a, b = _as_traced(values[:2], {}, recorder)[0]
-    recorder.expect_close(a, b, *values[2:])
-    return True
-
-
-def _repeats(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """As many indices as `output_size` says, or as values tell."""
-    if kwargs.get("output_size") is None:
-        return _measure(func, args, kwargs, recorder)
-    return _ordinary(func, op_info(func), args, kwargs, recorder)
-
-
 def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     """`x.t_()` and its kind: the tensor object moves to a view of the place where it was."""
     view = op_info(func).functional
@@ -595,128 +460,3 @@ def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
 def _reshaped(func: OpOverload) -> Unsupported:
     why = "the history of a view that changed its shape in place is made again by what it was at first"
     return Unsupported(f"{func} on memory that such a view shows", why=why, hint="x = x.unsqueeze(0) makes a view")
-
-
-def _set(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    args[0].data = _as_traced(args[1:2], {}, recorder)[0][0]
-    return args[0]
-
-
-def _resize(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    tensor, shape = args[0], tuple(args[1])
-    if tuple(tensor.shape) == shape:
-        return tensor
-    place, stride = TraceTensor(tensor.place), contiguous_stride(shape)
-    whole, first = _whole(tensor.place).layout.val, tensor.place.layout.offset
-    if kwargs.get("memory_format") not in (None, torch.contiguous_format):
-        raise Unsupported("resize_() in another memory format", hint="make a new tensor of the wanted shape")
-    if not tensor.numel():
-        tensor.data = propagate(aten.new_empty.default, (place, shape), {}, recorder)
-    elif first + extent(shape, stride) <= extent(whole.shape, whole.stride):
-        tensor.data = propagate(aten.as_strided.default, (place, shape, stride, first), {}, recorder)
-    else:  # its views grow with it
-        raise Unsupported("resize_() beyond a tensor's memory", hint="make a new tensor of the wanted shape")
-    return tensor
-
-
-def _strided(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Fresh memory with gaps or overlaps is a view: the graph's own values have neither."""
-    shape, stride = args[-2:]
-    if is_dense(shape, stride):
-        return _ordinary(func, op_info(func), args, kwargs, recorder)
-    length = extent(shape, stride)
-    whole = propagate(func, (*args[:-2], [length], [1]), kwargs, recorder)
-    return propagate(aten.as_strided.default, (whole, shape, stride, 0), {}, recorder)
-
-
-def _call(recorder: Recorder | None) -> sparse.Call:
-    return lambda op, *args, **kwargs: propagate(op, args, kwargs, recorder)
-
-
-def _bag_backward(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    if not argument(func, args, kwargs, "sparse"):
-        return _ordinary(func, op_info(func), args, kwargs, recorder)
-    given = _as_traced([argument(func, args, kwargs, a.name) for a in func._schema.arguments], {}, recorder)[0]
-    return sparse.of_bags(_call(recorder), given)
-
-
-def _coordinates(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    if recorder is None or not recorder.backward:
-        raise Unsupported("a sparse tensor", why="graphs hold strided tensors only", hint="keep it out of the function")
-    size, indices, values = _as_traced(args[2:5], {}, recorder)[0]
-    return sparse.of_coordinates(_call(recorder), size, indices, values)
-
-
-def _sum_of_gradients(
-    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
-) -> Any:
-    out = _ordinary(func, op_info(func), args, kwargs, recorder)
-    if recorder is not None and recorder.backward and len(args) == 2 and not kwargs:
-        a, b = (x.place.rows if type(x) is TraceTensor else None for x in args)
-        if a is not None and b is not None:
-            out.place.rows = sparse.add_rows(_call(recorder), a, b)
-    return out
-
-
-_SPECIAL: dict[OpOverload, Rule] = {
-    aten.add.Tensor: _sum_of_gradients,
-    aten._embedding_bag_backward.default: _bag_backward,
-    aten._sparse_coo_tensor_with_dims_and_tensors.default: _coordinates,
-    aten.lift_fresh.default: _lift,
-    aten.lift.default: _lift,
-    aten._local_scalar_dense.default: _scalar,
-    aten._fused_sdp_choice.default: _on_real,
-    aten.set_.source_Tensor: _set,
-    aten.resize_.default: _resize,
-    aten.empty_strided.default: _strided,
-    aten.new_empty_strided.default: _strided,
-    aten._conj.default: _conjugate,
-    aten._conj_physical.default: _conjugate,
-    aten.is_pinned.default: _no,
-    aten.is_same_size.default: _same_size,
-    aten._has_same_storage_numel.default: _same_storage,
-    aten.nonzero.default: _measure,
-    aten._unique2.default: _measure,
-    aten.unique_consecutive.default: _measure,
-    aten.unique_dim.default: _measure,
-    aten._ctc_loss.Tensor: _measure,
-    aten.bincount.default: _measure,
-    aten.masked_select.default: _select_masked,
-    aten.index.Tensor: _index,
-    aten.index_put.default: _index,
-    aten.index_put_.default: _index,
-    aten._index_put_impl_.default: _index,
-    aten.repeat_interleave.Tensor: _repeats,
-    aten.allclose.default: _allclose,
-    aten.equal.default: _equal,
-    aten.unsafe_split.Tensor: _unsafe_split,
-    aten.unsafe_split_with_sizes.default: _unsafe_split,
-}
-
-
-# -- operators that are another operator in disguise --------------------------------------------------------------
-
-Call = tuple[OpOverload, tuple[Any, ...]]
-
-
-def _batch_norm(args: tuple[Any, ...]) -> Call:
-    """`native_batch_norm` writes its running statistics without saying so; the others say it."""
-    x, weight, bias, mean, var, training, momentum, eps = args
-    if not training:
-        return aten._native_batch_norm_legit_no_training.default, (x, weight, bias, mean, var, momentum, eps)
-    if mean is None:
-        return aten._native_batch_norm_legit.no_stats, (x, weight, bias, training, momentum, eps)
-    return aten._native_batch_norm_legit.default, args
-
-
-def _batch_norm_backward(args: tuple[Any, ...]) -> Call:
-    """In training the running statistics are not read: without them nobody has to keep them."""
-    if args[7]:
-        args = (*args[:3], None, None, *args[5:])
-    return aten.native_batch_norm_backward.default, args
-
-
-_REWRITES: dict[OpOverload, Callable[[tuple[Any, ...]], Call]] = {
-    aten.native_batch_norm.default: _batch_norm,
-    aten.native_batch_norm_backward.default: _batch_norm_backward,
-}

@@ -1,0 +1,295 @@
+"""Operators that a meta kernel cannot answer, and those that are another operator in disguise."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.base.errors import Unsupported
+from smelt.graph import sparse
+from smelt.graph.answers import depends_on_values
+from smelt.graph.known import known_value, remember
+from smelt.graph.meta import contiguous_stride, extent, is_dense, meta_of
+from smelt.graph.schema import op_info
+from smelt.graph.trace import (
+    REWRITES,
+    SPECIAL,
+    Call,
+    Recorder,
+    TraceTensor,
+    argument,
+    as_traced,
+    ordinary,
+    propagate,
+    root_of,
+    tensors_for,
+    trace_like,
+)
+from smelt.graph.unbacked import current, measure, read_scalar
+
+aten = torch.ops.aten
+
+
+def _lift(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    (value,) = args
+    if type(value) is TraceTensor:
+        return value
+    if recorder is not None:
+        return recorder.literal(value)
+    traced = trace_like(value)
+    remember(traced, value.clone())  # it may lie in an array of the program, which is free to write there
+    return traced
+
+
+def _scalar(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    value = args[0]
+    if type(value) is TraceTensor:
+        known = known_value(value)
+        if known is not None:
+            return known.item()
+        return read_scalar(value, "reading a tensor as a Python number (.item(), bool(), int(), float())")
+    return value.item()
+
+
+def _measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """As many rows as values tell."""
+    args, kwargs = as_traced(args, kwargs, recorder)
+    measured = measure(func, args, kwargs)
+    out = tensors_for(measured.answer)
+    if recorder is not None:
+        recorder.pure(func, args, kwargs, measured.answer, out)
+    if measured.new:
+        current(f"{func}").measured(measured.rows, out if measured.shows is None else out[measured.shows], measured.dim)
+    return out
+
+
+def _conjugate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """No lazy bits: conjugate at once; also a number of the program, which the engine hands over as Python's."""
+    if not isinstance(args[0], torch.Tensor):
+        return torch.tensor(args[0].conjugate())
+    physical = aten._conj_physical.default
+    return ordinary(physical, op_info(physical), args, kwargs, recorder)
+
+
+def _select_masked(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    tensor, mask = propagate(aten.broadcast_tensors.default, (list(args),), {}, recorder)
+    if not mask.ndim:  # an index without dimensions would take one away
+        tensor, mask = (propagate(aten.view.default, (x, [1]), {}, recorder) for x in (tensor, mask))
+    return propagate(aten.index.Tensor, (tensor, [mask]), kwargs, recorder)
+
+
+def _index(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """A mask among the indices stands for the places where it is true."""
+    indices = list(as_traced(tuple(args[1]), {}, recorder)[0])
+    if any(map(_is_mask, indices)) and _rows_count(args):
+        current(f"{func}")
+        args = (args[0], [place for index in indices for place in _places(index, recorder)], *args[2:])
+    return ordinary(func, op_info(func), args, kwargs, recorder)
+
+
+def _is_mask(index: Any) -> bool:
+    return type(index) is TraceTensor and index.dtype in (torch.bool, torch.uint8)
+
+
+def _rows_count(args: Sequence[Any]) -> bool:
+    """Whether the call needs to know how many elements a mask chooses: one number may be written to all of them."""
+    return len(args) < 3 or not isinstance(args[2], torch.Tensor) or args[2].ndim > 0
+
+
+def _places(index: Any, recorder: Recorder | None) -> list[Any]:
+    if not _is_mask(index):
+        return [index]
+    found = propagate(aten.nonzero.default, (index,), {}, recorder)
+    return [propagate(aten.select.int, (found, 1, d), {}, recorder) for d in range(index.ndim)]
+
+
+def _on_real(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """Ask the real operator, on uninitialised memory: for questions about metadata only."""
+
+    def real(value: Any) -> Any:
+        if type(value) is TraceTensor:
+            val = value.place.layout.val
+            out = torch.empty_strided(val.shape, val.stride, dtype=val.dtype, device=val.device)
+            return out.requires_grad_(value.requires_grad)
+        return value
+
+    return func(*map(real, args), **{k: real(v) for k, v in kwargs.items()})
+
+
+def _no(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    return False
+
+
+def _same_size(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    return bool(tuple(args[0].shape) == tuple(args[1].shape))
+
+
+def _unsafe_split(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """Parts that share memory with the whole without being views of it for autograd: slices."""
+    tensor, sizes, dim = (argument(func, args, kwargs, a.name) for a in func._schema.arguments)
+    length = tensor.shape[dim]
+    if not isinstance(sizes, (list, tuple)):
+        sizes = [min(sizes, length - start) for start in range(0, int(length), int(sizes))] if sizes else [0]
+    ends = list(itertools.accumulate(sizes))
+    if not ends or ends[-1] != length or any(n < 0 for n in sizes):
+        return ordinary(func, op_info(func), args, kwargs, recorder)  # which says what is wrong
+    parts = zip([0, *ends], ends, strict=False)
+    return [propagate(aten.slice.Tensor, (tensor, dim, start, end, 1), {}, recorder) for start, end in parts]
+
+
+def _same_storage(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """Whether two storages hold as many elements: asked of a tensor and its forward derivative."""
+    one, other = (root_of(a.place).layout.val if type(a) is TraceTensor else meta_of(a) for a in args[:2])
+    return bool(extent(one.shape, one.stride) == extent(other.shape, other.stride))
+
+
+def _equal(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """Whether two tensors are the same, which only values tell; C++ code asks it of numbers that it has made itself."""
+    known = [known_value(x) if type(x) is TraceTensor else x for x in args]
+    if known[0] is not None and known[1] is not None:
+        return torch.equal(known[0], known[1])
+    raise depends_on_values(f"{func}")
+
+
+def _allclose(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """Derivatives ask it of their tangents, to raise an error for those that have none: that is expected of them."""
+    if recorder is None or not recorder.backward:
+        raise depends_on_values(f"{func}")
+    values = [argument(func, args, kwargs, a.name) for a in func._schema.arguments]
+    a, b = as_traced(values[:2], {}, recorder)[0]
+    recorder.expect_close(a, b, *values[2:])
+    return True
+
+
+def _repeats(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """As many indices as `output_size` says, or as values tell."""
+    if kwargs.get("output_size") is None:
+        return _measure(func, args, kwargs, recorder)
+    return ordinary(func, op_info(func), args, kwargs, recorder)
+
+
+def _set(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    args[0].data = as_traced(args[1:2], {}, recorder)[0][0]
+    return args[0]
+
+
+def _resize(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    tensor, shape = args[0], tuple(args[1])
+    if tuple(tensor.shape) == shape:
+        return tensor
+    place, stride = TraceTensor(tensor.place), contiguous_stride(shape)
+    whole, first = root_of(tensor.place).layout.val, tensor.place.layout.offset
+    if kwargs.get("memory_format") not in (None, torch.contiguous_format):
+        raise Unsupported("resize_() in another memory format", hint="make a new tensor of the wanted shape")
+    if not tensor.numel():
+        tensor.data = propagate(aten.new_empty.default, (place, shape), {}, recorder)
+    elif first + extent(shape, stride) <= extent(whole.shape, whole.stride):
+        tensor.data = propagate(aten.as_strided.default, (place, shape, stride, first), {}, recorder)
+    else:  # its views grow with it
+        raise Unsupported("resize_() beyond a tensor's memory", hint="make a new tensor of the wanted shape")
+    return tensor
+
+
+def _strided(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """Fresh memory with gaps or overlaps is a view: the graph's own values have neither."""
+    shape, stride = args[-2:]
+    if is_dense(shape, stride):
+        return ordinary(func, op_info(func), args, kwargs, recorder)
+    length = extent(shape, stride)
+    whole = propagate(func, (*args[:-2], [length], [1]), kwargs, recorder)
+    return propagate(aten.as_strided.default, (whole, shape, stride, 0), {}, recorder)
+
+
+def _call(recorder: Recorder | None) -> sparse.Call:
+    return lambda op, *args, **kwargs: propagate(op, args, kwargs, recorder)
+
+
+def _bag_backward(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    if not argument(func, args, kwargs, "sparse"):
+        return ordinary(func, op_info(func), args, kwargs, recorder)
+    given = as_traced([argument(func, args, kwargs, a.name) for a in func._schema.arguments], {}, recorder)[0]
+    return sparse.of_bags(_call(recorder), given)
+
+
+def _coordinates(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    if recorder is None or not recorder.backward:
+        raise Unsupported("a sparse tensor", why="graphs hold strided tensors only", hint="keep it out of the function")
+    size, indices, values = as_traced(args[2:5], {}, recorder)[0]
+    return sparse.of_coordinates(_call(recorder), size, indices, values)
+
+
+def _sum_of_gradients(
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
+) -> Any:
+    out = ordinary(func, op_info(func), args, kwargs, recorder)
+    if recorder is not None and recorder.backward and len(args) == 2 and not kwargs:
+        a, b = (x.place.rows if type(x) is TraceTensor else None for x in args)
+        if a is not None and b is not None:
+            out.place.rows = sparse.add_rows(_call(recorder), a, b)
+    return out
+
+
+SPECIAL |= {
+    aten.add.Tensor: _sum_of_gradients,
+    aten._embedding_bag_backward.default: _bag_backward,
+    aten._sparse_coo_tensor_with_dims_and_tensors.default: _coordinates,
+    aten.lift_fresh.default: _lift,
+    aten.lift.default: _lift,
+    aten._local_scalar_dense.default: _scalar,
+    aten._fused_sdp_choice.default: _on_real,
+    aten.set_.source_Tensor: _set,
+    aten.resize_.default: _resize,
+    aten.empty_strided.default: _strided,
+    aten.new_empty_strided.default: _strided,
+    aten._conj.default: _conjugate,
+    aten._conj_physical.default: _conjugate,
+    aten.is_pinned.default: _no,
+    aten.is_same_size.default: _same_size,
+    aten._has_same_storage_numel.default: _same_storage,
+    aten.nonzero.default: _measure,
+    aten._unique2.default: _measure,
+    aten.unique_consecutive.default: _measure,
+    aten.unique_dim.default: _measure,
+    aten._ctc_loss.Tensor: _measure,
+    aten.bincount.default: _measure,
+    aten.masked_select.default: _select_masked,
+    aten.index.Tensor: _index,
+    aten.index_put.default: _index,
+    aten.index_put_.default: _index,
+    aten._index_put_impl_.default: _index,
+    aten.repeat_interleave.Tensor: _repeats,
+    aten.allclose.default: _allclose,
+    aten.equal.default: _equal,
+    aten.unsafe_split.Tensor: _unsafe_split,
+    aten.unsafe_split_with_sizes.default: _unsafe_split,
+}
+
+
+# -- operators that are another operator in disguise --------------------------------------------------------------
+
+
+def _batch_norm(args: tuple[Any, ...]) -> Call:
+    """`native_batch_norm` writes its running statistics without saying so; the others say it."""
+    x, weight, bias, mean, var, training, momentum, eps = args
+    if not training:
+        return aten._native_batch_norm_legit_no_training.default, (x, weight, bias, mean, var, momentum, eps)
+    if mean is None:
+        return aten._native_batch_norm_legit.no_stats, (x, weight, bias, training, momentum, eps)
+    return aten._native_batch_norm_legit.default, args
+
+
+def _batch_norm_backward(args: tuple[Any, ...]) -> Call:
+    """In training the running statistics are not read: without them nobody has to keep them."""
+    if args[7]:
+        args = (*args[:3], None, None, *args[5:])
+    return aten.native_batch_norm_backward.default, args
+
+
+REWRITES |= {
+    aten.native_batch_norm.default: _batch_norm,
+    aten.native_batch_norm_backward.default: _batch_norm_backward,
+}
