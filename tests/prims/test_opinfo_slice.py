@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 
 from tests.prims.aten_check import CheckMode
-
-pytest.importorskip("expecttest")  # the OpInfo database imports it
-
-from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 
 NAMES = set(
     """
