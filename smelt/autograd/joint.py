@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import gc
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,6 +35,7 @@ from smelt.autograd.plan import (
 from smelt.autograd.reads import JointReads, owner_of
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
+from smelt.base.torch_c import is_plain_view
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.module import GraphModule, remove_dead
 from smelt.graph.sized_calls import for_stand_ins
@@ -43,7 +44,7 @@ from smelt.graph.trace import Place, Step, Storage, TraceMode, TraceTensor, trac
 from smelt.graph.unbacked import reading
 from smelt.graph.value_checks import in_checked_form
 from smelt.shapes.real import Real
-from smelt.shapes.size import Size, Symbol, as_symbol, of_factor
+from smelt.shapes.size import Size, Symbol, as_symbol, of_factor, same
 
 aten = torch.ops.aten
 
@@ -141,6 +142,7 @@ class _Trace:
         for i, one in enumerate(self.inputs):
             if one.place.parent is None:
                 self.by_storage.setdefault(one.place.storage, i)
+        self.counted = [one.seen._version for one in self.inputs]
         self.shared = shared
         self.program: list[TraceTensor] = []
 
@@ -176,6 +178,9 @@ class _Trace:
             raise Unsupported("writing to a tensor that is no argument of the graph", hint="pass it as an argument")
         overlapped = functools.cache(lambda: {i for group in overlapping(self.examples) for i in group})
         found = []
+        counted = {
+            one.place.storage for one, v in zip(self.inputs, self.counted, strict=True) if one.seen._version != v
+        }
         for i, one in enumerate(self.inputs):
             if one.seen.place is not one.place:
                 raise Unsupported("changing the shape or the storage of an argument in place")
@@ -185,16 +190,16 @@ class _Trace:
                 raise _SharedWrite
             if self.rec.value(one.place) is not one.node:
                 moved = one.seen.requires_grad and one.seen.grad_fn is not one.history
-                found.append(Mutation(i, moved))
+                found.append(Mutation(i, moved, one.place.storage in counted))
         return tuple(found)
 
     def plan(self, results: Sequence[Any]) -> Iterator[OutputPlan]:
         """How each user output is made; fills `self.program` with the tensors that the program returns."""
         same = {id(one.seen): self.first[id(one)] for one in self.inputs}
-        sharing: dict[Storage, set[int]] = {}
+        sharing: dict[Storage, dict[int, TraceTensor]] = {}
         for out in results:
             if isinstance(out, torch.Tensor):
-                sharing.setdefault(self.traced(out).place.storage, set()).add(id(self.traced(out)))
+                sharing.setdefault(self.traced(out).place.storage, {})[id(self.traced(out))] = self.traced(out)
         seen: dict[int, int] = {}
         for i, out in enumerate(results):
             if not isinstance(out, torch.Tensor):
@@ -207,32 +212,36 @@ class _Trace:
                 yield Repeated(seen[id(out)])
             else:
                 seen[id(out)] = i
-                yield self.plan_output(out, len(sharing[out.place.storage]) > 1)
+                yield self.plan_output(out, sharing[out.place.storage].values())
 
     def traced(self, out: torch.Tensor) -> TraceTensor:
         return out if type(out) is TraceTensor else self.rec.constant(out)
 
-    def plan_output(self, out: TraceTensor, shares: bool) -> OutputPlan:
+    def plan_output(self, out: TraceTensor, sharing: Collection[TraceTensor]) -> OutputPlan:
         storage = out.place.storage
         val = out.place.layout.val
         owner = self.by_storage.get(storage)
         if owner is not None:
             return self.plan_view(out, self.inputs[owner].seen, owner)
-        if out.place.parent is not None and (shares or not is_dense(val.shape, val.stride)):
-            return self.plan_view(out, _base_of(out), None)
+        if out.place.parent is not None and (len(sharing) > 1 or not is_dense(val.shape, val.stride)):
+            base = _base_of(out, sharing)
+            if base is not out:
+                return self.plan_view(out, base, None)
         return Fresh(self.program_index(out))
 
     def plan_view(self, out: TraceTensor, base: TraceTensor, owner: int | None) -> OutputPlan:
         """`out` as a view of input `owner`, or of a program output that is `base`."""
-        steps = _path(out.place)
+        steps = _path(out.place, base.place)
+        after: tuple[Step, ...] = ()
         history = None
         if _has_history(out) and not _replay_has_history(base, steps):
-            if any(_nobody_writes(s) for s in steps):
-                return Fresh(self.program_index(out))
-            history = self.program_index(out)
-        if owner is not None:
-            return View(True, owner, steps, history)
-        return View(False, self.program_index(base), steps, history)
+            written = _written_for(out)
+            if not (_leads_to(base.place, written.place) and _leads_to(written.place, out.place)):
+                why = "it shares memory, and its history comes from a tensor that no views lead to"
+                raise Unsupported("a result with a history of its own", why=why, hint="return a clone() of it")
+            steps, after = _path(written.place, base.place), _path(out.place, written.place)
+            history = self.program_index(written)
+        return View(owner is not None, self.program_index(base) if owner is None else owner, steps, history, after)
 
     def program_index(self, tensor: TraceTensor) -> int:
         for i, known in enumerate(self.program):
@@ -432,25 +441,46 @@ def _replay_has_history(base: TraceTensor, steps: Sequence[Step]) -> bool:
     return _has_history(base) and steps[-1].grad and not any(s.op is aten.detach.default for s in steps)
 
 
-def _nobody_writes(step: Step) -> bool:
-    """True for views that autograd lets nobody write: taken under no_grad, or one of several results."""
-    return step.index is not None or (not step.grad and step.op is not aten.detach.default)
+def _written_for(out: TraceTensor) -> TraceTensor:
+    """The tensor that was written so that `out` has a history: itself, or its base where autograd forbids writes to it.
+
+    It forbids them to views that were taken under no_grad, or are one of several results.
+    """
+    base = out._base
+    return base if type(base) is TraceTensor and not is_plain_view(out) else out
 
 
-def _path(place: Place) -> tuple[Step, ...]:
+def _path(place: Place, start: Place) -> tuple[Step, ...]:
+    """The steps from a place to one below it."""
     steps: list[Step] = []
-    while place.parent is not None:
+    while place is not start and place.parent is not None:
         assert place.step is not None
         steps.append(place.step)
         place = place.parent
     return tuple(reversed(steps))
 
 
-def _base_of(out: TraceTensor) -> TraceTensor:
-    """The tensor that covers the storage of `out`."""
-    base = out._base
+def _leads_to(start: Place, place: Place | None) -> bool:
+    while place is not None and place is not start:
+        place = place.parent
+    return place is start
+
+
+def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
+    """The tensor that covers the memory of `out` and of all outputs that share it.
+
+    It may have changed its shape in place: then views lead from the storage's root to it, and from it to the others.
+    """
     root = out.place.storage.root
     assert root is not None
+    count = root.layout.val.numel
+    for each in sharing:
+        moved = each if each._base is None else each._base
+        if type(moved) is TraceTensor and all(_leads_to(moved.place, other.place) for other in sharing):
+            val = moved.place.layout.val
+            if moved.place is not root and is_dense(val.shape, val.stride) and same(val.numel, count):
+                return moved
+    base = out._base
     return base if type(base) is TraceTensor and base.place is root else TraceTensor(root)
 
 

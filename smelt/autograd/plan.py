@@ -38,12 +38,14 @@ class View:
         steps: the views to take, in order.
         history: index of the program output whose gradients it takes instead of the base's, or None. So it is for a
             detached tensor that was then written with something that requires grad.
+        after: the views to take then, which nobody may write.
     """
 
     of_input: bool
     base: int
     steps: tuple[Step, ...]
     history: int | None = None
+    after: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,12 @@ class Mutation:
     Attributes:
         input: its index.
         grad: the write is part of the differentiable computation, so the new value carries gradients.
+        counted: autograd is to know of the write: not of one through `x.data`.
     """
 
     input: int
     grad: bool
+    counted: bool = True
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def in_numbers(joint: Joint, numbers: Mapping[Symbol, int]) -> Joint:
                 step.grad = value.grad
                 return step
             case View():
-                return dataclasses.replace(value, steps=fixed(value.steps))
+                return dataclasses.replace(value, steps=fixed(value.steps), after=fixed(value.after))
             case SparseGradient():
                 return dataclasses.replace(value, size=fixed(value.size))
             case tuple() | list():

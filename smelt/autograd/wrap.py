@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -92,19 +92,19 @@ def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
             results = forward([*inputs])
         if joint.mutations:
             with torch.no_grad():
-                _update((inputs[m.input], value) for m, value in zip(joint.mutations, results[count:], strict=False))
+                for mutation, value in zip(joint.mutations, results[count:], strict=False):
+                    _update(inputs[mutation.input], value, mutation.counted)
         return finish(inputs, results)
 
     return call
 
 
-def _update(written: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Give inputs their new values. A program that has written over an input returns it as its own new value."""
-    for tensor, value in written:
-        if value is not tensor:
-            tensor.copy_(value)
-        elif not tensor.is_inference():
-            increment_version(tensor)
+def _update(tensor: torch.Tensor, value: torch.Tensor, counted: bool) -> None:
+    """Give an input its new value. A program that has written over an input returns it as its own new value."""
+    if value is not tensor:
+        (tensor if counted else tensor.data).copy_(value)
+    elif counted and not tensor.is_inference():
+        increment_version(tensor)
 
 
 def _run_seeded(program: Program) -> Program:
@@ -220,7 +220,8 @@ class _Compiled(torch.autograd.Function):
             saved[k] = saved[k].clone()
         outputs = results[: plan.num_outputs]
         mutations = plan.joint.mutations
-        _update((inputs[mutations[k].input], results[plan.num_outputs + k]) for k in plan.without_grad)
+        for k in plan.without_grad:
+            _update(inputs[mutations[k].input], results[plan.num_outputs + k], mutations[k].counted)
         saved += [inputs[i] for i in saving.watched_inputs]
         saved += [outputs[i] for i in saving.watched_outputs]
         ctx.save_for_backward(*saved)
@@ -380,29 +381,38 @@ def _finisher(joint: Joint) -> Callable[[Sequence[torch.Tensor], Sequence[torch.
 
     def finish(inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         outputs: list[Any] = []
+        written: dict[int, torch.Tensor] = {}
         if joint.spoilt:
             results = [spoilt(r, joint.spoilt[i]) if i in joint.spoilt else r for i, r in enumerate(results)]
         for plan in plans:
-            outputs.append(_output(plan, inputs, results, outputs))
+            outputs.append(_output(plan, inputs, results, outputs, written))
         return tuple(outputs)
 
     return finish
 
 
 def _output(
-    plan: OutputPlan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor], before: Sequence[Any]
+    plan: OutputPlan,
+    inputs: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
+    before: Sequence[Any],
+    written: dict[int, torch.Tensor],
 ) -> Any:
+    """One user output. `written` holds the tensors that got a history of their own: views of them share it."""
     match plan:
         case Fresh(index):
             return results[index]
         case SameInput(i):
             return inputs[i]
-        case View(of_input, base, steps, history):
-            tensor = _replay(inputs[base] if of_input else results[base], steps)
-            if history is not None:
+        case View(of_input, index, steps, history, after):
+            base = inputs[index] if of_input else results[index]
+            if history is None:
+                return _replay(base, steps, base)
+            if history not in written:
+                written[history] = tensor = _replay(base, steps, base)
                 with torch.enable_grad():
                     tensor.copy_(results[history])
-            return tensor
+            return _replay(written[history], after, base)
         case Repeated(output):
             return before[output]
         case Constant(value):
@@ -410,9 +420,8 @@ def _output(
     raise SmeltError(f"unknown output plan {plan!r}")
 
 
-def _replay(tensor: torch.Tensor, steps: Sequence[Step]) -> torch.Tensor:
-    """The view that `steps` lead to, each taken in the grad mode of the traced program."""
-    base = tensor
+def _replay(tensor: torch.Tensor, steps: Sequence[Step], base: torch.Tensor) -> torch.Tensor:
+    """The view of `tensor` that `steps` lead to, each taken in the grad mode of the traced program."""
     enabled = torch.is_grad_enabled()
     for step in steps:
         if step.grad != enabled:

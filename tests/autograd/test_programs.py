@@ -44,6 +44,31 @@ def add_to(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x.add_(y)
 
 
+def history_of_quiet_view(a: torch.Tensor, w: torch.Tensor) -> Any:
+    with torch.no_grad():
+        v = a.detach().view(torch.int32).view(torch.float32)
+    v.add_(w.sum())  # no view for autograd, as whole numbers have no gradients
+    return v
+
+
+def parts_of_written(a: torch.Tensor, w: torch.Tensor) -> Any:
+    v = a.detach()
+    v.copy_(w)
+    return *v.unbind(), v
+
+
+def columns_of_turned(w: torch.Tensor) -> Any:
+    y = w * 2
+    y.t_()
+    return y.unbind()[1:]
+
+
+def column_of_turned(w: torch.Tensor) -> Any:
+    y = w * 2
+    y.unsqueeze_(1)
+    return y.unbind(2)[3]
+
+
 def views_of_result(w: torch.Tensor) -> Any:
     y = w * 2
     return y[0], y[1], y.t()
@@ -262,6 +287,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]]
     "strided": (strided, lambda: [w()]),
     "scatter_ops": (scatter_ops, lambda: [w()]),
     "complex_parts": (complex_parts, lambda: [w()]),
+    "history_of_quiet_view": (history_of_quiet_view, lambda: [nonleaf(x()), w()]),
+    "parts_of_written": (parts_of_written, lambda: [x(), w()]),
+    "columns_of_turned": (columns_of_turned, lambda: [w()]),
+    "column_of_turned": (column_of_turned, lambda: [w()]),
     "random_ops": (random_ops, lambda: [w()]),
     "unused": (unused, lambda: [w(), w(), x()]),
     "none_output": (none_output, lambda: [w()]),
