@@ -32,6 +32,7 @@ from smelt.autograd.plan import (
     SparseGradient,
     View,
 )
+from smelt.autograd.reach import heads_of, without_tangents
 from smelt.autograd.reads import JointReads, owner_of
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
@@ -127,6 +128,7 @@ class _Trace:
     ) -> None:
         self.gm, self.options, self.careful = gm, options, careful
         self.spoilt: dict[int, str] = {}
+        self.reached: dict[int, frozenset[int]] = {}
         self.rec = GraphRecorder()
         self.reads = self.rec.reads = JointReads(self.rec, owner_of(gm))
         given = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
@@ -287,8 +289,18 @@ class _Trace:
                 raise _Spoilt from None
             finally:
                 owner.small_is_usual = False
-        found = {i: g for i, g in zip(wanted, grads, strict=True) if g is not None}
-        return tuple(roots), {i: self.traced(g) for i, g in found.items()}
+        found = {i: self.traced(g) for i, g in zip(wanted, grads, strict=True) if g is not None}
+        self.reached = self.reached_by_constants([heads[i] for i in roots], found)
+        return tuple(roots), found
+
+    def reached_by_constants(
+        self, heads: Sequence[TraceTensor], found: dict[int, TraceTensor]
+    ) -> dict[int, frozenset[int]]:
+        """For each input whose gradient is a constant, the heads that lead to it."""
+        nodes = {i: self.rec.value(g.place) for i, g in found.items() if g.place.rows is None}
+        constant = without_tangents(self.rec.graph, nodes.values())
+        leaves = {i: self.inputs[i].leaf for i, node in nodes.items() if node in constant}
+        return heads_of(heads, leaves) if leaves else {}
 
     def without_spoilt(
         self, heads: Sequence[TraceTensor], roots: Sequence[int], tangents: Sequence[TraceTensor], leaves: Any
@@ -366,6 +378,7 @@ class _Trace:
             cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned),
             sizes=self.sizes,
             spoilt=self.spoilt,
+            reached=self.reached,
             numbers={i: val.name if isinstance(val, Real) else "" for i, val in self.numbers.items()},
             reals=tuple(reals),
             reads=tuple(self.reads.nodes),

@@ -134,6 +134,7 @@ class Joint:
         metas: what `output_metas` is where the graph's own metadata is symbolic and this plan is for given numbers.
         spoilt: outputs of the program that have a history and no gradients, with what eager says when somebody asks:
             a value that their history needs was overwritten.
+        reached: for each primal whose gradient is a constant, the places in `differentiable` that lead to it.
         cloned: primals that the program calls `clone()` on: the caller may write to them before the backward.
     """
 
@@ -148,6 +149,7 @@ class Joint:
     autocast: bool
     cloned: frozenset[int] = frozenset()
     spoilt: Mapping[int, str] = field(default_factory=dict)
+    reached: Mapping[int, frozenset[int]] = field(default_factory=dict)
     sizes: tuple[SizeInput, ...] = ()
     numbers: Mapping[int, str] = field(default_factory=dict)
     reals: tuple[Real, ...] = ()
@@ -185,7 +187,7 @@ class Joint:
 
 
 def unreached(joint: Joint, unused: Collection[int]) -> frozenset[int]:
-    """The primals whose gradient needs tangents, but only such as nobody gave.
+    """The primals whose gradient comes from tangents, but only from such as nobody gave.
 
     Args:
         unused: places in `joint.differentiable`.
@@ -198,10 +200,11 @@ def unreached(joint: Joint, unused: Collection[int]) -> frozenset[int]:
         reach[node] = frozenset({own} if own is not None else ()).union(*(reach[n] for n in node.all_input_nodes))
     gradients: Any = nodes[-1].args[0]
 
-    def lost(made: int | SparseGradient | None) -> bool:
+    def lost(i: int, made: int | SparseGradient | None) -> bool:
         if made is None:
             return False
         needed = reach[gradients[joint.num_forward + (made.values if isinstance(made, SparseGradient) else made)]]
+        needed = needed or joint.reached.get(i, needed)
         return bool(needed) and needed <= frozenset(unused)
 
-    return frozenset(i for i, made in enumerate(joint.gradients) if lost(made))
+    return frozenset(i for i, made in enumerate(joint.gradients) if lost(i, made))

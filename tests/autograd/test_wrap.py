@@ -66,6 +66,16 @@ def test_what_only_unused_outputs_depend_on_has_no_gradient() -> None:
     assert [g is None for g in found] == [True, False, False]
 
 
+def test_a_constant_gradient_comes_from_used_outputs_only() -> None:
+    a, b = leaf(3), leaf(3)
+    call = compiled(lambda a, b: (a.clone().fill_(2.0), b * 2), [a, b])
+    first, second = call(a, b)
+    assert torch.autograd.grad(second.sum(), [a, b], allow_unused=True, retain_graph=True)[0] is None
+    found = torch.autograd.grad(first.sum(), [a, b], allow_unused=True)
+    assert torch.equal(found[0], torch.zeros(3))
+    assert found[1] is None
+
+
 def test_written_inputs_that_nobody_uses() -> None:
     a, b = leaf(3), leaf(3)
 
