@@ -71,6 +71,8 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
             return call_leaf(vm, fn, args, kwargs)
         case Policy.NATIVE:
             out = call_native(vm, fn, args, kwargs)
+            if type(out) is types.FunctionType and id(out) not in vm.created:
+                refuse_made(vm, fn, (*args, *kwargs.values()))
             if not kwargs and flags.is_setting(fn):
                 flags.guard_flag(vm, fn, args, out)
             return out
@@ -83,6 +85,19 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
     if fn.__name__ == "graph_break" and fn.__module__.startswith("torch._dynamo"):
         raise Break("graph_break() is called")
     raise Break(f"a call of {fn.__module__}.{fn.__qualname__}", "it reads or changes state outside of the program")
+
+
+def refuse_made(vm: Any, fn: types.FunctionType, args: Args) -> None:
+    """A function that was run as it is gave a function, which may hold one that the program makes at each call.
+
+    Raises:
+        Break: it was given such a one, with values of this call.
+    """
+    made = (arg for arg in args if type(arg) is types.FunctionType and id(arg) in vm.created)
+    if any(arg.__closure__ or arg.__defaults__ or arg.__kwdefaults__ for arg in made):
+        raise Break(
+            f"{fn.__qualname__}() of a function that is made inside", "what it gives belongs to this call alone"
+        )
 
 
 _DISABLING = torch.utils.checkpoint.checkpoint.__code__

@@ -35,7 +35,7 @@ from smelt.capture.closing import close
 from smelt.capture.context_variables import refuse_settings
 from smelt.capture.cuts import refuse_torn
 from smelt.capture.effects import DELETED, Made, Mirror, Store, items_of
-from smelt.capture.frames import Frame
+from smelt.capture.frames import Frame, Unread
 from smelt.capture.host_inputs import HOST
 from smelt.capture.host_program import Steady, host_part, state_of
 from smelt.capture.liveness import live_slots
@@ -170,15 +170,22 @@ class Writer:
         return self.finish()
 
     def _slots(self, frame: Frame) -> list[str]:
-        """Expressions for the variables that are needed from here on; NULL for the others."""
+        """Expressions for the variables that are needed or whose end could be seen; NULL for the others."""
         live = live_slots(frame.decoded, frame.pc)
         plain = len(frame.code.co_varnames)
         null = self.value.constant(native.NULL, "NULL")
         out = []
         for index, held in enumerate(frame.locals):
             cell = index >= plain or frame.code.co_varnames[index] in frame.code.co_cellvars
-            out.append(self.value(held) if index in live or cell else null)
+            out.append(self.value(held) if index in live or cell or self._may_end(held) else null)
         return out
+
+    def _may_end(self, held: Any) -> bool:
+        """A variable's object came with the frame: it may do something when it dies, such as let go of a lock."""
+        if type(held) is Unread:
+            return True
+        source = None if type(held) is TraceTensor else self.vm.source_of(held)
+        return source is not None and source.kind == native.LOCAL
 
     def resume(self, frame: Frame, index: int, stack: list[str], slots: list[str]) -> str:
         """The expression that continues the original code at an instruction."""

@@ -91,3 +91,24 @@ def test_assumed_constants_run_once():
 
     run = compiled(lambda x: x * number(), fullgraph=True)
     assert torch.equal(run(X), X * 7) and torch.equal(run(X), X * 7) and len(calls) == 1
+
+
+def test_a_function_made_inside_is_disabled_anew_at_each_call():
+    def fn(x, seen):
+        @disable
+        def note(value):
+            seen.append(value)
+
+        @disable(reason="it writes")
+        def other(value):
+            seen.append(value)
+
+        note(1)
+        other(2)
+        return x + 1
+
+    run = compiled(fn)
+    for _ in range(3):
+        seen = []
+        run(torch.ones(2), seen)
+        assert seen == [1, 2]

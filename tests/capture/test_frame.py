@@ -862,7 +862,7 @@ def test_resume(run: Callable[..., Any], fn: types.FunctionType, extra: tuple[An
             PAUSE.log.pop()  # the abort left the context that execution resumes in: take its exit back
         point = native.ResumePoint(fn.__code__, offset, len(stack))
         assert (point.code, point.offset, point.depth) == (fn.__code__, offset, len(stack))
-        assert run(native.resume, point, globals(), fn, slots, stack) == want
+        assert run(native.resume, point, globals(), fn, [*slots], [*stack]) == want
         assert PAUSE.log == logged
         resumed += 1
     assert resumed
@@ -879,7 +879,7 @@ def test_resume_many_times_without_growth() -> None:
         for _ in range(n):
             fresh = list(stack)
             fresh[iterator_at] = iter([5, 6])
-            native.resume(point, globals(), case_for, slots, fresh)
+            native.resume(point, globals(), case_for, [*slots], fresh)
 
     loop(1000)
     gc.collect()
@@ -907,11 +907,15 @@ def test_resume_entries() -> None:
 
     native.set_resume_callback(compile_point)
     values = (*slots, *stack)
-    assert active(native.resume, point, globals(), case_for, slots, stack) == (values, "constants", (3,))
-    assert active(native.resume, point, globals(), case_for, slots, stack) == (values, "constants", (3,))
+    assert active(native.resume, point, globals(), case_for, [*slots], [*stack]) == (values, "constants", (3,))
+    assert active(native.resume, point, globals(), case_for, [*slots], [*stack]) == (values, "constants", (3,))
     assert seen == [values]
     assert [entry.hits for entry in native.entries(point)] == [2]
-    assert native.resume(point, globals(), case_for, slots, stack) != (values, "constants", (3,))  # inactive: injected
+    assert native.resume(point, globals(), case_for, [*slots], [*stack]) != (
+        values,
+        "constants",
+        (3,),
+    )  # inactive: injected
 
 
 def test_resume_callback_exception() -> None:
@@ -925,10 +929,10 @@ def test_resume_callback_exception() -> None:
 
     native.set_resume_callback(refuse)
     with pytest.raises(LookupError, match="refused"):
-        active(native.resume, point, globals(), case_for, slots, stack)
+        active(native.resume, point, globals(), case_for, [*slots], [*stack])
     native.skip(point)
     PAUSE.__init__()  # type: ignore[misc]
-    assert isinstance(active(native.resume, point, globals(), case_for, slots, stack), int)
+    assert isinstance(active(native.resume, point, globals(), case_for, [*slots], [*stack]), int)
 
 
 def test_resume_keeps_the_hook_active_for_callees() -> None:
@@ -947,8 +951,8 @@ def test_resume_keeps_the_hook_active_for_callees() -> None:
     assert state is not None
     slots, stack, offset = state
     point = native.ResumePoint(fn.__code__, offset, len(stack))
-    assert native.resume(point, globals(), fn, slots, stack) == 1
-    assert active(native.resume, point, globals(), fn, slots, stack) == 1000
+    assert native.resume(point, globals(), fn, [*slots], [*stack]) == 1
+    assert active(native.resume, point, globals(), fn, [*slots], [*stack]) == 1000
 
 
 def test_resume_refuses_what_does_not_fit() -> None:

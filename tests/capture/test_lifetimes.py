@@ -67,6 +67,63 @@ def test_what_lives_across_a_break_dies_with_the_call() -> None:
     assert [ref() for ref in seen] == [None, None]
 
 
+class Ends:
+    """Writes down that it died."""
+
+    def __init__(self, seen: list[Any], name: str) -> None:
+        self.seen, self.name = seen, name
+
+    def __del__(self) -> None:
+        self.seen.append(f"{self.name} dies")
+
+
+def test_across_breaks_objects_die_when_the_program_lets_them() -> None:
+    make = smelt.disable(Ends)
+
+    def fn(x: torch.Tensor, seen: list[Any]) -> torch.Tensor:
+        a, b, unread = make(seen, "a"), make(seen, "b"), make(seen, "c")  # noqa: F841
+        smelt.graph_break()
+        x = x + len(a.name)
+        a = None
+        smelt.graph_break()
+        seen.append("a was let go")
+        del b
+        smelt.graph_break()
+        seen.append("b was let go, nobody looks at the third")
+        smelt.graph_break()
+        seen.append("end")
+        return x * 2
+
+    def generators(x: torch.Tensor, seen: list[Any]) -> torch.Tensor:
+        @smelt.disable
+        def numbers(name: str) -> Iterator[int]:
+            try:
+                yield from range(9)
+            finally:
+                seen.append(f"{name} closed")
+
+        for i in range(2):
+            kept = numbers(f"kept {i}")
+            first = next(kept)
+            seen.append(first)
+            smelt.graph_break()
+            for n in numbers(f"loop {i}"):
+                if n > 1:
+                    break
+            smelt.graph_break()
+            seen.append("next")
+        return x + first
+
+    for program in (fn, generators):
+        run = compiled(program)
+        for _ in range(3):
+            want: list[Any] = []
+            got: list[Any] = []
+            program(torch.ones(2), want)
+            run(torch.ones(2), got)
+            assert got == want
+
+
 def test_an_object_with_an_end_of_its_own_is_made_once() -> None:
     ended = []
 

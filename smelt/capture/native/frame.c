@@ -18,9 +18,12 @@ static PyObject *prefixes;                         /* tuple of str */
 static PyCodeObject *return_none; /* code of `lambda: None` */
 #endif
 
+/* What the next frame of `code` takes over: as its variables and stack, or, being a replacement that has them as its
+   arguments, only from who would keep them alive while it runs. */
 struct Injection {
-    PyCodeObject *code, *original; /* what is called, without arguments; what the frame then runs */
-    PyObject *slots, *stack; /* lists, checked by `resume` */
+    PyCodeObject *code, *original; /* what is called; what the frame then runs, NULL for a replacement */
+    PyObject **values;             /* owned: slots, then stack; those taken over become NULL */
+    Py_ssize_t count;
     int offset;
 };
 
@@ -183,15 +186,23 @@ static Place *meet(PyCodeObject *code) {
 }
 
 /* -- injecting a frame ------------------------------------------------------------------------- */
+static void drop(PyObject **values, Py_ssize_t count) {
+    for (Py_ssize_t i = 0; i < count; i++) Py_CLEAR(values[i]);
+}
+
 static PyObject *run_injected(PyThreadState *state, Frame *frame, Injection *injection) {
     PyCodeObject *code = injection->code;
-    Py_ssize_t slots = code->co_nlocalsplus, depth = PyList_GET_SIZE(injection->stack);
-    for (Py_ssize_t i = 0; i < slots + depth; i++) {
-        PyObject *list = i < slots ? injection->slots : injection->stack;
-        PyObject *value = PyList_GET_ITEM(list, i < slots ? i : i - slots);
-        frame->localsplus[i] = value == smelt_null ? NULL : Py_NewRef(value);
+    if (!injection->original) {
+        drop(injection->values, injection->count);
+        return run_frame(state, frame, 0);
     }
-    frame->stacktop = (int)(slots + depth);
+    for (Py_ssize_t i = 0; i < injection->count; i++) {
+        PyObject *value = injection->values[i];
+        injection->values[i] = NULL;
+        frame->localsplus[i] = value == smelt_null ? NULL : value;
+        if (value == smelt_null) Py_DECREF(value);
+    }
+    frame->stacktop = (int)injection->count;
     /* `super()` looks at the code's number of arguments, debuggers at the code itself */
     FRAME_SET_CODE(frame, Py_NewRef(injection->original));
     FRAME_SET_NEXT(frame, _PyCode_CODE(injection->original) + injection->offset / (int)sizeof(_Py_CODEUNIT));
@@ -267,6 +278,16 @@ int slots_are_cells(PyCodeObject *code, PyObject *slots) {
     return 1;
 }
 
+static PyObject *call_injected(Injection *injection, PyObject *function, PyObject *const *args, size_t count) {
+    Injection *outer = thread.injection;
+    thread.injection = injection;
+    evaluator_acquire();
+    PyObject *result = PyObject_Vectorcall(function, args, count, NULL);
+    evaluator_release();
+    thread.injection = outer; /* still ours when the call failed before the frame started */
+    return result;
+}
+
 static PyObject *injected_function(ResumePoint *point, PyObject *globals, PyObject *func) {
     PyObject *closure = func ? PyFunction_GET_CLOSURE(func) : NULL;
     PyObject *function = point->function;
@@ -281,52 +302,78 @@ static PyObject *injected_function(ResumePoint *point, PyObject *globals, PyObje
     return function;
 }
 
-static PyObject *run_at(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots, PyObject *stack) {
+static PyObject *run_at(ResumePoint *point, PyObject *globals, PyObject *func, PyObject **values, Py_ssize_t count) {
     PyObject *function = injected_function(point, globals, func);
     if (!function) return NULL;
-    Injection injection = {point->injected, point->code, slots, stack, point->offset}, *outer = thread.injection;
+    Injection injection = {point->injected, point->code, values, count, point->offset};
     Py_INCREF(function);
-    thread.injection = &injection;
-    evaluator_acquire();
-    PyObject *result = PyObject_Vectorcall(function, NULL, 0, NULL);
-    evaluator_release();
-    thread.injection = outer; /* still ours when the call failed before the frame started */
+    PyObject *result = call_injected(&injection, function, NULL, 0);
     Py_DECREF(function);
     return result;
 }
 
-static PyObject *joined(PyObject *slots, PyObject *stack) {
-    Py_ssize_t first = PyList_GET_SIZE(slots), count = first + PyList_GET_SIZE(stack);
-    PyObject *values = PyTuple_New(count);
-    for (Py_ssize_t i = 0; values && i < count; i++) {
-        PyObject *value = i < first ? PyList_GET_ITEM(slots, i) : PyList_GET_ITEM(stack, i - first);
-        PyTuple_SET_ITEM(values, i, Py_NewRef(value));
+/* Calls the replacement as a function; nobody keeps its arguments alive while it runs. Steals `outputs`. */
+static PyObject *run_replacement(Entry *entry, PyObject *globals, PyObject **values, Py_ssize_t count,
+                                 PyObject *outputs) {
+    PyObject *function = entry_function(entry, globals), **args = NULL, *result = NULL;
+    if (function && !(args = PyMem_Malloc((size_t)(count + 2) * sizeof(PyObject *)))) PyErr_NoMemory();
+    if (!args) {
+        Py_DECREF(outputs);
+        return NULL;
     }
-    return values;
+    memcpy(args, values, (size_t)count * sizeof(PyObject *));
+    memset(values, 0, (size_t)count * sizeof(PyObject *));
+    args[count] = Py_NewRef(entry->constants);
+    args[count + 1] = outputs;
+    Injection injection = {entry->replacement, NULL, args, count + 2, 0};
+    Py_INCREF(function); /* the entry may make another one for other globals */
+    result = call_injected(&injection, function, args, (size_t)count + 2);
+    Py_DECREF(function);
+    drop(args, count + 2);
+    PyMem_Free(args);
+    return result;
 }
 
-static PyObject *resume_active(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots,
-                               PyObject *stack) {
-    PyObject *values = joined(slots, stack), *result = NULL, *outputs;
-    if (!values) return NULL;
-    PyObject *after, **items = ((PyTupleObject *)values)->ob_item;
-    Scope scope = {items, PyTuple_GET_SIZE(values), globals, scope_builtins(globals, func), func};
+static PyObject *resume_active(ResumePoint *point, PyObject *globals, PyObject *func, PyObject **values,
+                               Py_ssize_t count) {
+    PyObject *result = NULL, *outputs, *after;
+    Scope scope = {values, count, globals, scope_builtins(globals, func), func};
     Entry *entry;
     enum Outcome outcome = find(&point->place, (PyObject *)point, resume_callback, &scope, &entry, &outputs, &after);
     if (outcome == HIT) {
-        result = call_replacement(entry, globals, scope.slots, scope.count, outputs);
-        Py_DECREF(outputs);
+        result = run_replacement(entry, globals, values, count, outputs);
         Py_DECREF(entry);
     }
-    Py_DECREF(values);
-    return outcome == MISS ? told(after, run_at(point, globals, func, slots, stack)) : result;
+    return outcome == MISS ? told(after, run_at(point, globals, func, values, count)) : result;
 }
 
+/* The variables of the residual that calls `resume`, as the last thing that it does: what they hold is handed on. */
+static void forget_variables(void) {
+    Frame *frame = CURRENT_FRAME(PyThreadState_Get());
+    PyCodeObject *code = FRAME_CODE(frame);
+    Place *place = place_find((PyObject *)code);
+    if (!place || place->skipped != PINNED || frame->owner != FRAME_OWNED_BY_THREAD) return;
+    for (int i = 0; i < code->co_nlocals; i++) Py_CLEAR(frame->localsplus[i]);
+}
+
+/* Takes the items out of both lists, so that they live only as long as the frame that goes on wants. */
 static PyObject *resume_anywhere(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots,
                                  PyObject *stack) {
+    Py_ssize_t first = PyList_GET_SIZE(slots), count = first + PyList_GET_SIZE(stack);
+    PyObject **values = PyMem_Malloc((size_t)(count + 1) * sizeof(PyObject *)), *result;
+    if (!values) return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < count; i++)
+        values[i] = Py_NewRef(i < first ? PyList_GET_ITEM(slots, i) : PyList_GET_ITEM(stack, i - first));
+    PyList_SetSlice(slots, 0, first, NULL);
+    PyList_SetSlice(stack, 0, count - first, NULL);
+    forget_variables();
     if (!thread.active || point->place.skipped || lines_are_watched(PyThreadState_Get()))
-        return run_at(point, globals, func, slots, stack);
-    return resume_active(point, globals, func, slots, stack);
+        result = run_at(point, globals, func, values, count);
+    else
+        result = resume_active(point, globals, func, values, count);
+    drop(values, count);
+    PyMem_Free(values);
+    return result;
 }
 
 /* From now on `error` is what sys.exception() gives and a bare `raise` raises; steals it, returns what was before. */

@@ -20,18 +20,21 @@ typedef struct _PyInterpreterFrame Frame;
 #define FRAME_FUNC(f) ((f)->f_funcobj)
 #define FRAME_NEXT(f) ((f)->instr_ptr) /* the instruction that runs next */
 #define FRAME_SET_NEXT(f, i) ((f)->instr_ptr = (i))
+#define CURRENT_FRAME(state) ((state)->current_frame)
 #elif PY_VERSION_HEX >= 0x030c0000
 #define FRAME_CODE(f) ((f)->f_code)
 #define FRAME_SET_CODE(f, c) ((f)->f_code = (PyCodeObject *)(c))
 #define FRAME_FUNC(f) ((f)->f_funcobj)
 #define FRAME_NEXT(f) ((f)->prev_instr + 1)
 #define FRAME_SET_NEXT(f, i) ((f)->prev_instr = (i) - 1)
+#define CURRENT_FRAME(state) ((state)->cframe->current_frame)
 #else
 #define FRAME_CODE(f) ((f)->f_code)
 #define FRAME_SET_CODE(f, c) ((f)->f_code = (PyCodeObject *)(c))
 #define FRAME_FUNC(f) ((PyObject *)(f)->f_func)
 #define FRAME_NEXT(f) ((f)->prev_instr + 1)
 #define FRAME_SET_NEXT(f, i) ((f)->prev_instr = (i) - 1)
+#define CURRENT_FRAME(state) ((state)->cframe->current_frame)
 #endif
 
 /* A debugger or a coverage tool follows the lines that this thread runs: sys.settrace, or sys.monitoring's tools for
