@@ -144,7 +144,6 @@ class _Trace:
         for i, one in enumerate(self.inputs):
             if one.place.parent is None:
                 self.by_storage.setdefault(one.place.storage, i)
-        self.counted = [one.seen._version for one in self.inputs]
         self.shared = shared
         self.program: list[TraceTensor] = []
 
@@ -180,9 +179,6 @@ class _Trace:
             raise Unsupported("writing to a tensor that is no argument of the graph", hint="pass it as an argument")
         overlapped = functools.cache(lambda: {i for group in overlapping(self.examples) for i in group})
         found = []
-        counted = {
-            one.place.storage for one, v in zip(self.inputs, self.counted, strict=True) if one.seen._version != v
-        }
         for i, one in enumerate(self.inputs):
             if one.seen.place is not one.place:
                 raise Unsupported("changing the shape or the storage of an argument in place")
@@ -192,7 +188,7 @@ class _Trace:
                 raise _SharedWrite
             if self.rec.value(one.place) is not one.node:
                 moved = one.seen.requires_grad and one.seen.grad_fn is not one.history
-                found.append(Mutation(i, moved, one.place.storage in counted))
+                found.append(Mutation(i, moved))
         return tuple(found)
 
     def plan(self, results: Sequence[Any]) -> Iterator[OutputPlan]:

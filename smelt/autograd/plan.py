@@ -72,12 +72,10 @@ class Mutation:
     Attributes:
         input: its index.
         grad: the write is part of the differentiable computation, so the new value carries gradients.
-        counted: autograd is to know of the write: not of one through `x.data`.
     """
 
     input: int
     grad: bool
-    counted: bool = True
 
 
 @dataclass(frozen=True)

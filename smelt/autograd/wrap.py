@@ -93,17 +93,17 @@ def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
         if joint.mutations:
             with torch.no_grad():
                 for mutation, value in zip(joint.mutations, results[count:], strict=False):
-                    _update(inputs[mutation.input], value, mutation.counted)
+                    _update(inputs[mutation.input], value)
         return finish(inputs, results)
 
     return call
 
 
-def _update(tensor: torch.Tensor, value: torch.Tensor, counted: bool) -> None:
+def _update(tensor: torch.Tensor, value: torch.Tensor) -> None:
     """Give an input its new value. A program that has written over an input returns it as its own new value."""
     if value is not tensor:
-        (tensor if counted else tensor.data).copy_(value)
-    elif counted and not tensor.is_inference():
+        tensor.copy_(value)
+    elif not tensor.is_inference():
         increment_version(tensor)
 
 
@@ -221,7 +221,7 @@ class _Compiled(torch.autograd.Function):
         outputs = results[: plan.num_outputs]
         mutations = plan.joint.mutations
         for k in plan.without_grad:
-            _update(inputs[mutations[k].input], results[plan.num_outputs + k], mutations[k].counted)
+            _update(inputs[mutations[k].input], results[plan.num_outputs + k])
         saved += [inputs[i] for i in saving.watched_inputs]
         saved += [outputs[i] for i in saving.watched_outputs]
         ctx.save_for_backward(*saved)

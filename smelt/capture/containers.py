@@ -12,7 +12,7 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture.attributes import find_in_class, python_method
-from smelt.capture.breaks import Break, UserError, user
+from smelt.capture.breaks import Break, UserError, user, user_raise
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.generators import TracedGenerator
 from smelt.capture.host_values import HostValue, values_in
@@ -41,7 +41,10 @@ def truth(vm: Any, value: Any) -> bool:
         return length(vm, value) != 0
     method = python_method(vm, value, "__bool__")
     if method is not None:
-        return vm.call(method, (value,), {})
+        answer = vm.call(method, (value,), {})
+        if type(answer) in LEAVES and type(answer) is not bool:
+            user_raise(TypeError(f"__bool__ should return bool, returned {type(answer).__name__}"))
+        return answer
     method = python_method(vm, value, "__len__")
     if method is not None:
         return vm.call(method, (value,), {}) != 0

@@ -30,12 +30,11 @@ def check_write(vm: Any, written: torch.Tensor, argument: torch.Tensor, source: 
 
 
 def may_be_written(tensor: torch.Tensor) -> bool:
-    """Whether autograd records an in-place write to this tensor; see `check_inplace` in PyTorch's VariableTypeUtils.h.
-
-    A leaf that is no view is another matter: capture knows by itself that it is one.
-    """
-    if tensor.is_inference() or not tensor._is_view():
+    """Whether autograd records an in-place write to it; see `check_inplace` in PyTorch's VariableTypeUtils.h."""
+    if tensor.is_inference():
         return True
+    if not tensor._is_view():
+        return not (tensor.is_leaf and tensor.requires_grad)
     base = tensor._base
     assert base is not None
     return is_plain_view(tensor) and not (tensor.requires_grad and base.is_leaf)

@@ -172,24 +172,6 @@ def test_written_input_counts_a_version() -> None:
     assert buffer._version == 1
 
 
-@pytest.mark.parametrize("trains", [False, True])
-def test_a_write_through_data_counts_none(trains: bool) -> None:
-    """What was computed from the old values before the call keeps its gradients, as in eager."""
-
-    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        x.data.add_(1)
-        return x * w
-
-    x, w = torch.ones(3), torch.full((3,), 2.0, requires_grad=trains)
-    before = x * torch.ones(3, requires_grad=True)
-    call = compiled(fn, [x, w])
-    for calls in (1, 2):
-        call(x, w)
-        assert x._version == 0
-        assert torch.equal(x, torch.full((3,), 1.0 + calls))
-    before.sum().backward()
-
-
 def test_gradients_accumulate_into_grad() -> None:
     x = leaf(3)
     call = compiled(lambda x: x * 2, [x])

@@ -120,3 +120,19 @@ def test_a_view_that_autograd_forbids_to_use():
     base.mul_(2)
     run = compiled(lambda x, view: (x * 2, view))
     assert run(torch.ones(2), view)[1] is view
+
+
+def test_a_graph_that_writes_to_a_result_is_not_for_a_leaf():
+    """Eager appends, and then refuses to write."""
+
+    def fn(x, seen):
+        seen.append(1)
+        x.mul_(2)
+
+    run = compiled(fn)
+    leaf = torch.ones(3, requires_grad=True)
+    run(leaf * 1, [])
+    seen = []
+    with pytest.raises(RuntimeError, match="leaf Variable"):
+        run(leaf, seen)
+    assert seen == [1]

@@ -813,3 +813,14 @@ def test_user_exceptions_are_eagers():
     raises(lambda x: x @ x, RuntimeError, X)
     raises(lambda x: x.nope, AttributeError, X)
     raises(lambda x: {}[3], KeyError, X)
+
+
+def test_what_an_object_says_of_its_truth_is_a_bool():
+    class Unclear:
+        def __bool__(self):
+            return None
+
+    def fn(x):
+        return x if Unclear() else x + 1
+
+    raises(fn, TypeError, X)
