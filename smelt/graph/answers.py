@@ -11,7 +11,6 @@ from torch._ops import OpOverload
 
 from smelt.base.errors import SmeltError, Unsupported
 from smelt.base.log import log
-from smelt.graph.fourier import in_order
 from smelt.graph.meta import channels_last_stride, is_channels_last
 from smelt.graph.place import LIMIT, META, Layout, Place, PlacedTensor, layout_for
 from smelt.graph.refusals import refusal
@@ -283,9 +282,6 @@ def _eigenvectors_cpu(answer: Any, args: Sequence[Any]) -> Any:
 
 
 _CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
-    aten._fft_r2c.default: in_order,
-    aten._fft_c2c.default: in_order,
-    aten._fft_c2r.default: in_order,
     aten.linalg_eig.default: _eigenvectors_cpu,
     aten.pixel_shuffle.default: _like_cpu(0),
     aten.pixel_unshuffle.default: _like_cpu(0),

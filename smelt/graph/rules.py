@@ -14,6 +14,7 @@ import torch
 from torch._ops import OpOverload
 
 from smelt.graph.elementwise import broadcast, elementwise_rule, is_row_major, result_stride, val_of
+from smelt.graph.fourier import transformed
 from smelt.graph.meta import (
     TensorMeta,
     channels_last_stride,
@@ -501,6 +502,9 @@ _RULES: dict[OpOverload, Rule] = {
     aten.embedding.default: _embedding,
     aten._embedding_bag.default: _embedding_bag,
     aten._embedding_bag_forward_only.default: _embedding_bag,
+    aten._fft_r2c.default: transformed,
+    aten._fft_c2c.default: transformed,
+    aten._fft_c2r.default: transformed,
     aten.gather.default: _gather,
     aten.index.Tensor: _index,
     aten.index_add.default: _index_add,

@@ -419,7 +419,7 @@ def masks(x):
 
 def test_functions_that_draw_run_whole():
     session = check(masks, X, versions=1)
-    assert len(session.places) == 1
+    assert not session.breaks
 
 
 class Sparse(nn.Module):

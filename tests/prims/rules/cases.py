@@ -629,7 +629,9 @@ def other_names() -> Table:
     grid += [call(f(2, 3, 4), [2, 1, 4, 5, 1], align) for align in (True, False)]
     table |= same("affine_grid_generator", *grid)
     xs, ys, zs = ([f(3), f(2, 2)] for _ in range(3))
-    table |= same("_foreach_max _foreach_clone", call(xs))
+    table |= same("_foreach_max", call(xs))
+    if hasattr(torch.ops.aten, "_foreach_clone"):  # not in PyTorch 2.11
+        table |= same("_foreach_clone", call(xs))
     table |= same("_foreach_lerp.ScalarList", call(xs, ys, [0.2, 0.7]))
     pos = [u(3), u(2, 2)]
     return table | same("_foreach_addcmul.Tensor _foreach_addcdiv.Tensor", call(xs, ys, pos, torch.tensor([0.5, 2.0])))
