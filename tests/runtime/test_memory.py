@@ -60,6 +60,7 @@ def test_gradients_and_saved_tensors_keep_their_block() -> None:
 
 def test_live_blocks_never_overlap() -> None:
     generator = random.Random(0)
+    gc.collect()  # what other tests left
     before = report()["live"]
     alive: dict[int, tuple[torch.Tensor, int]] = {}
     for turn in range(3000):
