@@ -94,28 +94,46 @@ static PyObject *leave_frame(PyThreadState *state, Frame *frame, PyObject *resul
     return result;
 }
 
-/* Calls the replacement as a function: f(*slots, constants, outputs). */
-static PyObject *call_replacement(Entry *entry, PyObject *globals, PyObject *const *slots, Py_ssize_t arity,
-                                  PyObject *outputs) {
-    PyObject *function = entry_function(entry, globals);
-    if (!function) return NULL;
-    PyObject **args = PyMem_Malloc((size_t)(arity + 2) * sizeof(PyObject *));
-    if (!args) return PyErr_NoMemory();
-    memcpy(args, slots, (size_t)arity * sizeof(PyObject *));
-    args[arity] = entry->constants;
-    args[arity + 1] = outputs;
+static void drop(PyObject **values, Py_ssize_t count) {
+    for (Py_ssize_t i = 0; i < count; i++) Py_CLEAR(values[i]);
+}
+
+static PyObject *call_injected(Injection *injection, PyObject *function, PyObject *const *args, size_t count) {
+    Injection *outer = thread.injection;
+    thread.injection = injection;
+    evaluator_acquire();
+    PyObject *result = PyObject_Vectorcall(function, args, count, NULL);
+    evaluator_release();
+    thread.injection = outer; /* still ours when the call failed before the frame started */
+    return result;
+}
+
+/* Calls the replacement as a function: f(*values, constants, outputs). Takes the values out of their array and steals
+   `outputs`: nobody keeps its arguments alive while it runs. */
+static PyObject *run_replacement(Entry *entry, PyObject *globals, PyObject **values, Py_ssize_t count,
+                                 PyObject *outputs) {
+    PyObject *function = entry_function(entry, globals), **args = NULL, *result = NULL;
+    if (function && !(args = PyMem_Malloc((size_t)(count + 2) * sizeof(PyObject *)))) PyErr_NoMemory();
+    if (!args) {
+        Py_DECREF(outputs);
+        return NULL;
+    }
+    memcpy(args, values, (size_t)count * sizeof(PyObject *));
+    memset(values, 0, (size_t)count * sizeof(PyObject *));
+    args[count] = Py_NewRef(entry->constants);
+    args[count + 1] = outputs;
+    Injection injection = {entry->replacement, NULL, args, count + 2, 0};
     Py_INCREF(function); /* the entry may make another one for other globals */
-    PyObject *result = PyObject_Vectorcall(function, args, (size_t)(arity + 2), NULL);
+    result = call_injected(&injection, function, args, (size_t)count + 2);
     Py_DECREF(function);
+    drop(args, count + 2);
     PyMem_Free(args);
     return result;
 }
 
 /* At the end of a data-stack chunk: the replacement as a fresh call. Steals `outputs`. */
 static PyObject *run_called(PyThreadState *state, Frame *frame, Entry *entry, Py_ssize_t arity, PyObject *outputs) {
-    PyObject *result = call_replacement(entry, frame->f_globals, frame->localsplus, arity, outputs);
-    Py_DECREF(outputs);
-    return leave_frame(state, frame, result);
+    return leave_frame(state, frame, run_replacement(entry, frame->f_globals, frame->localsplus, arity, outputs));
 }
 
 /* -- looking for one --------------------------------------------------------------------------- */
@@ -186,10 +204,6 @@ static Place *meet(PyCodeObject *code) {
 }
 
 /* -- injecting a frame ------------------------------------------------------------------------- */
-static void drop(PyObject **values, Py_ssize_t count) {
-    for (Py_ssize_t i = 0; i < count; i++) Py_CLEAR(values[i]);
-}
-
 static PyObject *run_injected(PyThreadState *state, Frame *frame, Injection *injection) {
     PyCodeObject *code = injection->code;
     if (!injection->original) {
@@ -278,16 +292,6 @@ int slots_are_cells(PyCodeObject *code, PyObject *slots) {
     return 1;
 }
 
-static PyObject *call_injected(Injection *injection, PyObject *function, PyObject *const *args, size_t count) {
-    Injection *outer = thread.injection;
-    thread.injection = injection;
-    evaluator_acquire();
-    PyObject *result = PyObject_Vectorcall(function, args, count, NULL);
-    evaluator_release();
-    thread.injection = outer; /* still ours when the call failed before the frame started */
-    return result;
-}
-
 static PyObject *injected_function(ResumePoint *point, PyObject *globals, PyObject *func) {
     PyObject *closure = func ? PyFunction_GET_CLOSURE(func) : NULL;
     PyObject *function = point->function;
@@ -309,28 +313,6 @@ static PyObject *run_at(ResumePoint *point, PyObject *globals, PyObject *func, P
     Py_INCREF(function);
     PyObject *result = call_injected(&injection, function, NULL, 0);
     Py_DECREF(function);
-    return result;
-}
-
-/* Calls the replacement as a function; nobody keeps its arguments alive while it runs. Steals `outputs`. */
-static PyObject *run_replacement(Entry *entry, PyObject *globals, PyObject **values, Py_ssize_t count,
-                                 PyObject *outputs) {
-    PyObject *function = entry_function(entry, globals), **args = NULL, *result = NULL;
-    if (function && !(args = PyMem_Malloc((size_t)(count + 2) * sizeof(PyObject *)))) PyErr_NoMemory();
-    if (!args) {
-        Py_DECREF(outputs);
-        return NULL;
-    }
-    memcpy(args, values, (size_t)count * sizeof(PyObject *));
-    memset(values, 0, (size_t)count * sizeof(PyObject *));
-    args[count] = Py_NewRef(entry->constants);
-    args[count + 1] = outputs;
-    Injection injection = {entry->replacement, NULL, args, count + 2, 0};
-    Py_INCREF(function); /* the entry may make another one for other globals */
-    result = call_injected(&injection, function, args, (size_t)count + 2);
-    Py_DECREF(function);
-    drop(args, count + 2);
-    PyMem_Free(args);
     return result;
 }
 
