@@ -20,6 +20,7 @@ from torch.fx import Node
 
 from smelt.autograd.joint import Joint
 from smelt.autograd.recompute import Costs, is_heavy, never_twice, saved_bytes
+from smelt.autograd.split import dependents
 from smelt.base.options import Options
 from smelt.graph.module import GraphModule
 
@@ -79,7 +80,7 @@ class _Split:
         self.found: Sequence[Node] = results[2]
         self.reads = self.found[: len(joint.reads)]
         self.value_metas, self.gradient_metas, self.found_metas = joint.parts(output.meta["val"])
-        self.late = _dependents(self.nodes, self.tangents)
+        self.late = dependents(self.nodes, self.tangents)
         self.needed_forward = _ancestors([*_nodes(self.values), *self.found])
         needed = _ancestors(_nodes(self.gradients))
         self.early = [n for n in self.nodes if n in needed and n not in self.late]
@@ -203,15 +204,6 @@ class _Split:
 
 def _nodes(values: Iterable[object]) -> list[Node]:
     return [v for v in values if isinstance(v, Node)]
-
-
-def _dependents(nodes: Iterable[Node], roots: Iterable[Node]) -> set[Node]:
-    """roots and every node whose value depends on one; nodes in topological order."""
-    found = set(roots)
-    for node in nodes:
-        if any(n in found for n in node.all_input_nodes):
-            found.add(node)
-    return found
 
 
 def _ancestors(roots: Iterable[Node]) -> set[Node]:

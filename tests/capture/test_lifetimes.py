@@ -26,6 +26,19 @@ class Held:
         self.t = torch.ones(2)
 
 
+def maker() -> tuple[Any, list[Any]]:
+    """A function that no graph holds, and what shows whether the objects that it made are alive."""
+    seen: list[Any] = []
+
+    @smelt.disable
+    def make() -> Held:
+        held = Held()
+        seen.append(weakref.ref(held))
+        return held
+
+    return make, seen
+
+
 def test_an_argument_dies_with_the_caller() -> None:
     fn = compiled(lambda x, held: x + held.t)
     held = Held()
@@ -48,13 +61,7 @@ def test_a_list_is_emptied_in_the_graph() -> None:
 
 
 def test_what_lives_across_a_break_dies_with_the_call() -> None:
-    seen = []
-
-    @smelt.disable
-    def make() -> Held:
-        held = Held()
-        seen.append(weakref.ref(held))
-        return held
+    make, seen = maker()
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         held = make()
@@ -142,13 +149,7 @@ def test_an_object_with_an_end_of_its_own_is_made_once() -> None:
 
 
 def test_a_call_that_raises_while_it_is_captured_keeps_nothing() -> None:
-    seen = []
-
-    @smelt.disable
-    def make() -> Held:
-        held = Held()
-        seen.append(weakref.ref(held))
-        return held
+    make, seen = maker()
 
     def fn(x: torch.Tensor, items: list[int]) -> torch.Tensor:
         held = make()
