@@ -4,89 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 
 import torch
 
 from smelt.base.errors import CompileError
-from smelt.codegen.parameters import DIVIDED_BY_ZERO, FAULT, OUT_OF_RANGE, Arguments, SizeRenderer
+from smelt.codegen.index import IndexRenderer
+from smelt.codegen.parameters import DIVIDED_BY_ZERO, FAULT, OUT_OF_RANGE, Arguments
 from smelt.codegen.scope import Scopes, V
 from smelt.codegen.target import ROUNDING, Renderer
 from smelt.loops.ir import BOOLEAN, Condition, Index, Pointwise
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
-from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Runtime, flat_index
-from smelt.shapes.size import IntLike, Size, known_at_most, same
+from smelt.shapes.expr import Expr, Runtime, flat_index
+from smelt.shapes.size import IntLike, Size, same
 
 CALLS = re.compile(r"\bm_(\w+)\(")
 
 
-class BodyRenderer(SizeRenderer):
+class BodyRenderer(IndexRenderer):
     """Renders bodies into `scopes`. Which loops are open, and which values are at hand, is the kernel's to say."""
 
     def __init__(self, plan: Schedule, target: Renderer, scopes: Scopes, arguments: Arguments, used: set[str]) -> None:
         super().__init__(scopes, arguments)
         self.plan, self.target, self.used = plan, target, used
-        self.depths: dict[Atom, int] = {}
-        self.names: dict[Atom, str] = {}
         self.masks: list[V] = []
         self.met_mask = False
         self.scalar_depth = 0
         self.range_flag: str | None = None
         self.not_zero: set[str] = set()
-
-    # index expressions
-
-    def depth_of(self, expr: Expr) -> int:
-        """The innermost loop that an index expression depends on."""
-        return max((self.atom_depth(a) for a, _ in expr.terms), default=0)
-
-    def atom_depth(self, atom: Atom) -> int:
-        match atom:
-            case Quotient() | Remainder():
-                return self.depth_of(atom.of)
-            case Runtime(value=V(depth=depth)):
-                return depth
-        return self.depths[atom]
-
-    def text_of(self, expr: Expr) -> str:
-        """C text of an index expression, in int64 except over the innermost variable alone."""
-        parts = []
-        # by generated name: the text of equal kernels must not depend on how variables were called before
-        for name, c in sorted(((self.atom_text(atom), c) for atom, c in expr.terms), key=itemgetter(0)):
-            if isinstance(c, Size):
-                parts.append(f"{self.size(c)} * {name}")
-            else:
-                parts.append(name if c == 1 else f"{c} * {name}" if abs(c) < 2**31 else f"(int64_t){c} * {name}")
-        if not same(expr.const, 0) or not parts:
-            parts.append(self.size(expr.const))
-        return " + ".join(parts).replace("+ -", "- ")
-
-    def atom_text(self, atom: Atom) -> str:
-        match atom:
-            case Quotient(of=of, by=by):
-                return self.division(of, by, "/")
-            case Remainder(of=of, by=by):
-                return self.division(of, by, "%")
-            case Runtime(value=V(text=text)):
-                return text
-        return self.names[atom]
-
-    def division(self, of: Expr, by: IntLike, sign: str) -> str:
-        """Floor division or remainder; operands that may be negative are shifted by a multiple of the divisor."""
-        low, _ = of.range()
-        if isinstance(by, Size) or isinstance(low, Size):
-            return self.symbolic_division(of, by, sign)
-        shift = -(low // by) if low < 0 else 0
-        inner = f"({self.text_of(of + shift * by)}) {sign} {by}"
-        return f"({inner} - {shift})" if shift and sign == "/" else f"({inner})"
-
-    def symbolic_division(self, of: Expr, by: IntLike, sign: str) -> str:
-        above, below = f"({self.text_of(of)})", self.size(by)
-        if known_at_most(0, of.range()[0]):
-            return f"({above} {sign} {below})"
-        rest = f"{above} % {below}"  # C rounds towards zero
-        return f"({above} / {below} - ({rest} < 0))" if sign == "/" else f"(({rest} + {below}) % {below})"
 
     # Ops
 
