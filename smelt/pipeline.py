@@ -29,7 +29,8 @@ from smelt.base.report import Report
 from smelt.base.stats import count, spend
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
 from smelt.codegen.chain import render_chain
-from smelt.codegen.host import Rendered, render_cpp
+from smelt.codegen.cpp_host import render_cpp
+from smelt.codegen.host import Rendered
 from smelt.graph.checkpoints import with_checkpoints
 from smelt.graph.meta import TensorMeta
 from smelt.graph.printer import print_graph
