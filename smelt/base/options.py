@@ -105,10 +105,12 @@ class Environment:
     cache_dir: Path
     log: frozenset[str]
     cxx: str | None
+    ptxas: str | None
+    triton_interpret: bool
 
 
 def environment() -> Environment:
-    """Read SMELT_STRICT, SMELT_TRACE, SMELT_TRACE_DIR, SMELT_CACHE_DIR, SMELT_LOG and CXX, here and nowhere else."""
+    """Read the SMELT_* variables, CXX and two of Triton's, here and nowhere else."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Environment(
         strict=_flag("SMELT_STRICT"),
@@ -117,6 +119,8 @@ def environment() -> Environment:
         cache_dir=Path(os.environ.get("SMELT_CACHE_DIR", os.path.join(home, "smelt"))),
         log=frozenset(filter(None, os.environ.get("SMELT_LOG", "").split(","))),
         cxx=os.environ.get("CXX"),
+        ptxas=os.environ.get("TRITON_PTXAS_PATH"),
+        triton_interpret=_flag("TRITON_INTERPRET"),
     )
 
 
