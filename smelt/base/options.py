@@ -38,6 +38,7 @@ class Options:
     recompile_limit: int = _user(8, "compiled versions per code location before eager takes over")
     gemm: str = _user("auto", "matrix products: auto (measured once per shape), aten, onednn or own")
     cuda_graphs: bool = _user(False, "record and replay CUDA graphs; no effect on a CPU")
+    target: str = _user("auto", "kernels: auto (cpp on a CPU, triton on a GPU), cpp, or triton (a CPU: its interpreter)")
     max_autotune: bool = _user(False, "time more kernel candidates on a GPU; no effect on a CPU")
 
     def key(self) -> str:
@@ -85,14 +86,16 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
         if type(value) is not want:
             raise OptionError(f"option {name!r} wants {want.__name__}, got {value!r}", hint=valid[name])
         values[name] = value
-    if values.get("gemm", "auto") not in GEMM_CHOICES:
-        raise unknown_name("value of option 'gemm'", values["gemm"], GEMM_CHOICES)
+    for name, choices in CHOICES.items():
+        if values.get(name, "auto") not in choices:
+            raise unknown_name(f"value of option {name!r}", values[name], choices)
     if not 0.0 <= values.get("activation_memory_budget", 1.0) <= 1.0:
         raise OptionError("activation_memory_budget must lie between 0 and 1")
     return values
 
 
-GEMM_CHOICES = ("auto", "aten", "onednn", "own")
+CHOICES = {"gemm": ("auto", "aten", "onednn", "own"), "target": ("auto", "cpp", "triton")}
+"""What options of few values may be."""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ class CppHost(Host):
     def __init__(self, plan: Schedule, kernels: Kernels) -> None:
         super().__init__(plan, {number: launch.buffers for number, launch in kernels.launches.items()})
         self.kernels = kernels
+        self.kernel_slots: dict[int, int] = {}
+        self.symbol_slots: dict[Symbol, int] = {}
 
     def launches(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
         calls: list[str] = []

@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from smelt.base.kernel_source import KernelSource
 from smelt.base.text import Writer
 from smelt.codegen.parameters import FAULT, OUT_OF_RANGE
 from smelt.loops.ir import Constant, Extern, Input, Item, Ref
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import StridedView, metas_of, references
-from smelt.shapes.size import IntLike, Symbol, same
+from smelt.shapes.size import IntLike, same
 
 
 @dataclass
@@ -39,6 +40,8 @@ class Rendered:
         operators: functions that it calls `operators[i]`.
         empty: the graph itself, for calls in which one of the inputs at `counts` (from the end) is 0: kernels are made
             for tensors with elements.
+        kernels: Triton kernels, in the order of their numbers in the text.
+        device: where the tensors are, of a program for a GPU.
     """
 
     cpp_sources: list[str]
@@ -49,6 +52,8 @@ class Rendered:
     operators: list[Any] = field(default_factory=list)
     empty: fx.GraphModule | None = None
     counts: tuple[int, ...] = ()
+    kernels: list[KernelSource] = field(default_factory=list)
+    device: torch.device | None = None
 
 
 @dataclass
@@ -93,8 +98,6 @@ class Host:
         self.fresh, self.results = itertools.count(), itertools.count()
         self.outputs = {o.name for o in plan.program.outputs if o.name is not None}
         self.extern_lines: list[tuple[str, str]] = []
-        self.kernel_slots: dict[int, int] = {}
-        self.symbol_slots: dict[Symbol, int] = {}
         self.place_slots: dict[str, int] = {}
         self.makers: dict[tuple[tuple[IntLike, ...], tuple[IntLike, ...], torch.dtype], str] = {}
         self.launchers: list[str] = []

@@ -18,6 +18,7 @@ from smelt.base.errors import BuildError
 from smelt.base.kernel_source import KernelSource
 from smelt.base.options import environment
 from smelt.runtime import triton_worker
+from smelt.runtime.interpreted_math import LIBDEVICE
 
 if TYPE_CHECKING:
     from smelt.runtime.launch import Table
@@ -47,7 +48,9 @@ def _load(source: str) -> Any:
         )
     from triton.runtime.interpreter import InterpretedFunction
 
-    function = triton_worker.load_module(source)["kernel"]
+    scope = triton_worker.load_module(source)
+    scope["libdevice"] = LIBDEVICE
+    function = scope["kernel"]
     if not isinstance(function, InterpretedFunction):
         raise BuildError("Triton was imported before TRITON_INTERPRET=1 was set", hint="set it before Python starts")
     return function
