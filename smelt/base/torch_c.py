@@ -22,6 +22,9 @@ def dispatch_key_word(tensor: torch.Tensor) -> int:
 empty_strided = torch._C._VariableFunctions.empty_strided
 """`torch.empty_strided` without the Python frame around it."""
 
+current_raw_stream: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+"""The address of a CUDA device's current stream; None in a PyTorch without CUDA."""
+
 disabled_torch_function = torch._C._disabled_torch_function_impl
 """Assigned to a tensor subclass's `__torch_function__`: torch functions run without looking for overrides."""
 

@@ -42,6 +42,37 @@ class Fresh:
     def __new__(cls, shape: tuple[int, ...], stride: tuple[int, ...], code: int, bits: int, /) -> Fresh: ...
     def __call__(self, *args: Never, **kwargs: Never) -> torch.Tensor: ...
 
+class CudaError(RuntimeError):
+    """NVIDIA's driver refused; `code` is its number for why."""
+
+    code: int
+
+@final
+class Driver:
+    """NVIDIA's driver, loaded from the library of this name."""
+
+    def __new__(cls, library: str, /) -> Driver: ...
+    def load(self, device: int, cubin: bytes, entry: str, shared: int, /) -> tuple[int, int, int, int]: ...
+    def version(self) -> int: ...
+    def attribute(self, device: int, number: int, /) -> int: ...
+
+LaunchPlan = tuple[str, int, tuple[int, int, int], int, int, tuple[tuple[int, int] | int, ...], int]
+"""(name, function, grid, threads, shared bytes, arguments, pointers appended)."""
+
+@final
+class Segment:
+    """Launches the kernels of a plan on the device's current stream."""
+
+    def __new__(
+        cls,
+        driver: Driver,
+        device: int,
+        stream: Callable[[int], int],
+        prepare: Callable[[Table], tuple[tuple[LaunchPlan, ...], bool] | None],
+        /,
+    ) -> Segment: ...
+    def __call__(self, table: Table, /) -> None: ...
+
 def launch(address: int, table: Table, /) -> None: ...
 def launch_short(address: int, table: Table, /) -> None: ...
 def peek(object: object, words: int, /) -> list[int]: ...
