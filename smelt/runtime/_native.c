@@ -4,6 +4,7 @@
  * borrows: the host program keeps the tensors alive while it launches. No part of this file links torch. */
 #include "native/fresh.h"
 #include "native/gemm_module.h"
+#include "native/recorded.h"
 #include "native/tensor.h"
 #include <structmember.h>
 #include <stdint.h>
@@ -177,11 +178,13 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__native(void) {
     if (PyType_Ready(&TableType) < 0 || PyType_Ready(&smelt_gemm_type) < 0 ||
-        PyType_Ready(&smelt_fresh_type) < 0) return NULL;
+        PyType_Ready(&smelt_fresh_type) < 0 || PyType_Ready(&smelt_addresses_type) < 0 ||
+        PyType_Ready(&smelt_memory_type) < 0) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
     if (PyModule_AddType(module, &TableType) < 0 || PyModule_AddType(module, &smelt_gemm_type) < 0 ||
-        PyModule_AddType(module, &smelt_fresh_type) < 0 || PyModule_AddFunctions(module, smelt_fresh_methods) < 0 ||
+        PyModule_AddType(module, &smelt_fresh_type) < 0 || PyModule_AddType(module, &smelt_addresses_type) < 0 ||
+        PyModule_AddType(module, &smelt_memory_type) < 0 || PyModule_AddFunctions(module, smelt_fresh_methods) < 0 ||
         PyModule_AddFunctions(module, smelt_tensor_methods) < 0 ||
         PyModule_AddFunctions(module, smelt_gemm_methods) < 0) {
         Py_DECREF(module);
