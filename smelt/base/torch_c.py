@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -183,3 +184,32 @@ def is_plain_view(view: torch.Tensor) -> bool:
     """Whether a view was made with gradients on, by an operation that gives no other views along with it."""
     plain: bool = torch._C._autograd._get_creation_meta(view) == torch._C._autograd.CreationMeta.DEFAULT
     return plain
+
+
+current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
+"""The driver's handle of a GPU's current stream; a tenth of the time that `torch.cuda.current_stream` takes."""
+
+clear_product_workspaces: Callable[[], None] = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
+"""Forget the scratch memory that cuBLAS keeps for each stream; the next product on a stream allocates it anew."""
+
+
+def end_recording_pool(index: int, pool: tuple[int, int]) -> None:
+    """Allocations on a GPU no longer go to a pool, whose memory may be used otherwise: after a failed recording."""
+    torch._C._cuda_endAllocateToPool(index, pool)
+    torch._C._cuda_releasePool(index, pool)
+
+
+_UntypedStorage: Any = torch.UntypedStorage
+
+
+def weak_storage(tensor: torch.Tensor) -> int:
+    """The identity of the tensor's storage, which no other storage gets before it is given to `free_weak_storage`."""
+    pointer: int = _UntypedStorage._weak_ref(tensor.untyped_storage())
+    return pointer
+
+
+storage_is_gone: Callable[[int], bool] = _UntypedStorage._expired
+"""Whether nobody uses the storage with this identity any more."""
+
+free_weak_storage: Callable[[int], None] = _UntypedStorage._free_weak_ref
+"""The end of what `weak_storage` began."""
