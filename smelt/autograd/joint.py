@@ -36,7 +36,8 @@ from smelt.autograd.reach import heads_of, without_tangents
 from smelt.autograd.reads import JointReads, owner_of
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
-from smelt.base.torch_c import is_plain_view
+from smelt.base.torch_c import disable_autocast, engine_in_this_thread, is_plain_view
+from smelt.graph.casts import casting, present_casts, set_casts
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.module import GraphModule, remove_dead
 from smelt.graph.sized_calls import for_stand_ins
@@ -103,20 +104,19 @@ def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], opti
 def _tracing_state() -> Iterator[None]:
     """The caller's grad and autocast state, restored afterwards; casts of weights are not cached between traces."""
     grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
-    autocast, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    casts = present_casts()
     torch.set_autocast_cache_enabled(False)
     collecting = gc.isenabled()
     gc.disable()  # a full collection walks the user's whole heap; it costs more than a trace and finds little
     try:
-        with torch.inference_mode(False):
+        with torch.inference_mode(False), engine_in_this_thread():
             torch.set_grad_enabled(grad)
             yield
     finally:
         if collecting:
             gc.enable()
         torch.set_autocast_cache_enabled(cache)
-        torch.set_autocast_enabled("cpu", autocast)
-        torch.set_autocast_dtype("cpu", dtype)
+        set_casts(casts)
         torch.set_grad_enabled(grad)
 
 
@@ -268,7 +268,7 @@ class _Trace:
             tangents.append(tangent)
         self.rec.backward, self.rec.origin = True, None
         # a graph may end in the no_grad that the caller was in, and still have computed with gradients in between
-        with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        with torch.enable_grad(), disable_autocast():
             leaves = [self.inputs[i].leaf for i in wanted]
             if self.careful:
                 roots, tangents = self.without_spoilt(heads, roots, tangents, leaves)
@@ -370,7 +370,7 @@ class _Trace:
             differentiable=differentiable,
             gradients=tuple(positions.get(i) for i in range(len(self.inputs) + len(reals))),
             has_seed=has_seed,
-            autocast=torch.is_autocast_enabled("cpu"),
+            autocast=casting(),
             cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned),
             sizes=self.sizes,
             spoilt=self.spoilt,

@@ -122,7 +122,7 @@ class Joint:
         differentiable: positions among program outputs and mutated values that have a tangent.
         gradients: for each primal the position of its gradient among the gradients, how it is made of two, or None.
         has_seed: random operators are in the graph and are to be drawn from a seed.
-        autocast: traced inside an autocast region, so calls come from inside one.
+        autocast: kinds of devices whose autocast regions it was traced inside of, so that calls come from there.
         sizes: the symbols that the graph's sizes are made of; `input` counts the call's inputs.
         numbers: positions among the call's inputs that hold numbers, with the name of a floating-point one; they are
             no primals.
@@ -144,7 +144,7 @@ class Joint:
     differentiable: tuple[int, ...]
     gradients: tuple[int | SparseGradient | None, ...]
     has_seed: bool
-    autocast: bool
+    autocast: tuple[str, ...]
     cloned: frozenset[int] = frozenset()
     spoilt: Mapping[int, str] = field(default_factory=dict)
     reached: Mapping[int, frozenset[int]] = field(default_factory=dict)
