@@ -1,7 +1,7 @@
 """The random numbers of a call, and how they are drawn once more: second derivatives run the program again.
 
-A graph's numbers follow from a seed for each device and the place of each operator in the program, or (`eager_rng`) from
-the states of PyTorch's generators. Either is kept by a call that may be differentiated twice.
+A graph's numbers follow from a seed for each device and the place of each operator in the program, or (`eager_rng`)
+from the states of PyTorch's generators. Either is kept by a call that may be differentiated twice.
 """
 
 from __future__ import annotations
