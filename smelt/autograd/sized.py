@@ -85,7 +85,7 @@ def wrap_reading(
                 plans.clear()
                 programs.clear()
             numbers = dict(zip([*(s.symbol for s in joint.sizes), *joint.reads], values, strict=True))
-            fixed = dataclasses.replace(in_numbers(joint, numbers), has_seed=False)
+            fixed = dataclasses.replace(in_numbers(joint, numbers), seeds=())
             plan = plans[values] = wrap(fixed, finished, backward and _given(backward, values))
         waiting.results = results
         return plan(*tensors)

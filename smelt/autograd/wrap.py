@@ -39,7 +39,7 @@ def wrap(
 
     Args:
         joint: the plan of the call.
-        compiled_forward: primals (and seed) -> program outputs, new values of written inputs, saved tensors.
+        compiled_forward: primals (and seeds) -> program outputs, new values of written inputs, saved tensors.
         compiled_backward: saved tensors and tangents -> gradients; None when nothing is differentiable.
         again: makes second derivatives.
     """
@@ -55,9 +55,9 @@ def wrap(
 
 
 def _bare(joint: Joint, program: Program) -> Program:
-    """The forward program as it runs: with a seed, outside of autocast regions."""
-    if joint.has_seed:
-        program = _run_seeded(program)
+    """The forward program as it runs: with seeds, outside of autocast regions."""
+    if joint.seeds:
+        program = _run_seeded(program, joint.seeds)
     return _without_autocast(program) if joint.autocast else program
 
 
@@ -107,9 +107,9 @@ def _update(tensor: torch.Tensor, value: torch.Tensor) -> None:
         increment_version(tensor)
 
 
-def _run_seeded(program: Program) -> Program:
+def _run_seeded(program: Program, devices: Sequence[torch.device]) -> Program:
     def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        inputs.append(seed())
+        inputs += map(seed, devices)
         return program(inputs)
 
     return run
@@ -201,7 +201,7 @@ class _Compiled(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.begin = begin = beginning(plan.joint) if plan.draws else None
         with below_autograd():
-            if begin is not None and plan.joint.has_seed:
+            if begin is not None and plan.joint.seeds:
                 with from_beginning(plan.joint, begin):
                     results = plan.forward([*inputs])
             else:

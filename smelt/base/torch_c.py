@@ -53,6 +53,9 @@ below_autograd = torch._C._AutoDispatchBelowAutograd
 disable_autocast = torch._C._DisableAutocast
 """Context manager: operators are not cast, whatever autocast region is active."""
 
+engine_in_this_thread = functools.partial(torch.autograd.set_multithreading_enabled, False)
+"""Context manager: derivatives of tensors on CUDA too are computed in the calling thread, in its Python state."""
+
 
 def saved_tensor_hooks() -> object | None:
     """The innermost pair of `torch.autograd.graph.saved_tensors_hooks` that is active; None without one."""

@@ -152,7 +152,12 @@ class Session(Told):
         marks.quiet_wrappers()
         started = time.perf_counter()
         try:
-            with no_collection(), outside_inference_mode(), outside_saved_tensor_hooks():
+            with (
+                no_collection(),
+                outside_inference_mode(),
+                outside_saved_tensor_hooks(),
+                torch_c.engine_in_this_thread(),
+            ):
                 return self._capture(key, place, begin)
         finally:
             spend("capture", time.perf_counter() - started - self._compiling)

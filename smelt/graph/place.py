@@ -45,6 +45,13 @@ _layouts: dict[tuple[Any, ...], Layout] = {}
 LIMIT = 100_000  # remembered layouts: enough for many models, a bound for processes that never end
 
 
+def with_index(device: torch.device) -> torch.device:
+    """The device that a new tensor is on: "cuda" is the current one of several."""
+    if device.index is not None or device.type in ("cpu", "meta"):
+        return device
+    return torch.device(device.type, torch.get_device_module(device).current_device())
+
+
 def layout_for(
     shape: tuple[int, ...], dtype: torch.dtype, stride: tuple[int, ...], device: torch.device, offset: int = 0
 ) -> Layout:
@@ -54,7 +61,7 @@ def layout_for(
     if known is None:
         if len(_layouts) > LIMIT:
             _layouts.clear()
-        known = _layouts[key] = Layout(TensorMeta(shape, dtype, stride, device), offset)
+        known = _layouts[key] = Layout(TensorMeta(shape, dtype, stride, with_index(device)), offset)
     return known
 
 
