@@ -141,6 +141,7 @@ class _Trace:
         self.examples = examples = [e for i, e in enumerate(examples) if i not in self.numbers]
         metas = [m for i, m in enumerate(metas) if i not in self.numbers]
         self.inputs = make_inputs(self.rec, examples, shared, metas)
+        self.versions_before = [one.seen._version for one in self.inputs]
         self.first = {id(one): i for i, one in reversed(list(enumerate(self.inputs)))}  # first index of each
         self.by_storage: dict[Storage, int] = {}
         for i, one in enumerate(self.inputs):
@@ -154,6 +155,7 @@ class _Trace:
             results = run_graph(self.gm, self.arguments(), self.rec)
             with _disable_current_modes():  # views are read here, and meta kernels asked about them
                 mutations = self.mutations()
+                touched = self.touched(mutations)
                 outputs = tuple(self.plan(results))
                 values = [self.rec.value(t.place) for t in self.program]
                 values += [self.rec.value(self.inputs[m.input].place) for m in mutations]
@@ -163,7 +165,7 @@ class _Trace:
             if self.versions() != written:
                 raise Unsupported("a backward that writes to an input of the graph")
             grads, positions = self.gradients(found)
-        return self.finish(outputs, mutations, values, differentiable, grads, positions, seed)
+        return self.finish(outputs, mutations, touched, values, differentiable, grads, positions, seed)
 
     def arguments(self) -> list[Any]:
         """What the torch-level graph is run on."""
@@ -188,10 +190,19 @@ class _Trace:
                 continue
             if not self.shared and i in overlapped():
                 raise _SharedWrite
-            if self.rec.value(one.place) is not one.node:
-                moved = one.seen.requires_grad and one.seen.grad_fn is not one.history
-                found.append(Mutation(i, moved))
+            moved = one.seen.requires_grad and one.seen.grad_fn is not one.history
+            if moved or self.rec.value(one.place) is not one.node:
+                found.append(Mutation(i, moved, self.is_counted(i)))
         return tuple(found)
+
+    def is_counted(self, i: int) -> bool:
+        """The version counter of input `i` has seen a write."""
+        return self.inputs[i].seen._version > self.versions_before[i]
+
+    def touched(self, mutations: Sequence[Mutation]) -> tuple[int, ...]:
+        written = {m.input for m in mutations if m.grad or m.counted}
+        own = [i for i, one in enumerate(self.inputs) if self.first[id(one)] == i and one.counts]
+        return tuple(i for i in own if i not in written and self.is_counted(i))
 
     def plan(self, results: Sequence[Any]) -> Iterator[OutputPlan]:
         """How each user output is made; fills `self.program` with the tensors that the program returns."""
@@ -335,6 +346,7 @@ class _Trace:
         self,
         outputs: tuple[OutputPlan, ...],
         mutations: tuple[Mutation, ...],
+        touched: tuple[int, ...],
         values: list[fx.Node],
         differentiable: tuple[int, ...],
         grads: list[fx.Node],
@@ -366,6 +378,7 @@ class _Trace:
             num_primals=len(self.inputs) + len(reals),
             num_outputs=len(self.program),
             mutations=mutations,
+            touched=touched,
             outputs=outputs,
             differentiable=differentiable,
             gradients=tuple(positions.get(i) for i in range(len(self.inputs) + len(reals))),

@@ -77,7 +77,7 @@ def _below(joint: Joint, program: Program) -> Program:
 
 def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
     fresh = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs))
-    if fresh and not joint.mutations and not joint.spoilt:
+    if fresh and not joint.mutations and not joint.touched and not joint.spoilt:
 
         def call_plain(*inputs: torch.Tensor) -> tuple[Any, ...]:
             with below_autograd():
@@ -93,18 +93,25 @@ def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
         if joint.mutations:
             with torch.no_grad():
                 for mutation, value in zip(joint.mutations, results[count:], strict=False):
-                    _update(inputs[mutation.input], value)
+                    _update(inputs[mutation.input], value, mutation.counted)
+        _touch(joint, inputs)
         return finish(inputs, results)
 
     return call
 
 
-def _update(tensor: torch.Tensor, value: torch.Tensor) -> None:
+def _update(tensor: torch.Tensor, value: torch.Tensor, counted: bool) -> None:
     """Give an input its new value. A program that has written over an input returns it as its own new value."""
     if value is not tensor:
-        tensor.copy_(value)
-    elif not tensor.is_inference():
+        (tensor if counted or tensor.is_inference() else tensor.data).copy_(value)
+    elif counted and not tensor.is_inference():
         increment_version(tensor)
+
+
+def _touch(joint: Joint, inputs: Sequence[torch.Tensor]) -> None:
+    for i in joint.touched:
+        if not inputs[i].is_inference():
+            increment_version(inputs[i])
 
 
 def _run_seeded(program: Program, devices: Sequence[torch.device]) -> Program:
@@ -221,7 +228,8 @@ class _Compiled(torch.autograd.Function):
         outputs = results[: plan.num_outputs]
         mutations = plan.joint.mutations
         for k in plan.without_grad:
-            _update(inputs[mutations[k].input], results[plan.num_outputs + k])
+            _update(inputs[mutations[k].input], results[plan.num_outputs + k], mutations[k].counted)
+        _touch(plan.joint, inputs)
         saved += [inputs[i] for i in saving.watched_inputs]
         saved += [outputs[i] for i in saving.watched_outputs]
         ctx.save_for_backward(*saved)

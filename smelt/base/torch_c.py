@@ -26,6 +26,9 @@ empty_strided = torch._C._VariableFunctions.empty_strided
 current_raw_stream: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 """The address of a CUDA device's current stream; None in a PyTorch without CUDA."""
 
+swap_implementations: Callable[[torch.Tensor, torch.Tensor], None] = torch._C._swap_tensor_impl
+"""Two tensor objects each become the tensor that the other was; views keep the base that they had."""
+
 disabled_torch_function = torch._C._disabled_torch_function_impl
 """Assigned to a tensor subclass's `__torch_function__`: torch functions run without looking for overrides."""
 
@@ -181,6 +184,20 @@ def passes_python_by() -> bool:
 def local_dispatch_keys() -> tuple[int, int]:
     """The dispatch keys that this thread includes and excludes, as raw 64-bit representations."""
     return torch._C._dispatch_tls_local_include_set().raw_repr(), torch._C._dispatch_tls_local_exclude_set().raw_repr()
+
+
+def share_counter(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether a write to one tensor counts for the other: a view, or `detach()`, but not `.data`.
+
+    Nothing tells but a count. It is taken back at once, since a tensor that autograd saved must not seem written to.
+    """
+    if a.is_inference() or b.is_inference():
+        return True
+    before, of_other = a._version, b._version
+    torch.autograd.graph.increment_version(a)
+    shared = b._version != of_other
+    torch._C._autograd._unsafe_set_version_counter((a,), (before,))
+    return shared
 
 
 def is_plain_view(view: torch.Tensor) -> bool:

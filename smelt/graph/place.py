@@ -88,17 +88,22 @@ class Storage:
 class Step:
     """One view operator on the way from a parent place to a child: `op(parent, *args, **kwargs)[index]`.
 
-    `grad` is the grad mode it was taken in.
+    Attributes:
+        grad: the grad mode it was taken in.
+        data: it is `parent.data`, which unlike `parent.detach()` counts writes for itself.
     """
 
-    __slots__ = ("op", "args", "kwargs", "index", "grad")
+    __slots__ = ("op", "args", "kwargs", "index", "grad", "data")
 
     def __init__(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], index: int | None) -> None:
         self.op, self.args, self.kwargs, self.index = op, tuple(args), dict(kwargs), index
         self.grad = torch.is_grad_enabled()
+        self.data = False
 
     def __call__(self, parent: Any) -> Any:
         """Apply the step to a real tensor or a trace tensor."""
+        if self.data:
+            return parent.data
         out = self.op(parent, *self.args, **self.kwargs)
         return out if self.index is None else out[self.index]
 
