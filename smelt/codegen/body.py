@@ -18,7 +18,7 @@ from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Expr, Runtime, flat_index
 from smelt.shapes.size import IntLike, Size, same
 
-CALLS = re.compile(r"\bm_(\w+)\(")
+CALLS = re.compile(r"\bm_(\w+)[(<]")
 
 
 class BodyRenderer(IndexRenderer):
@@ -30,7 +30,7 @@ class BodyRenderer(IndexRenderer):
         self.masks: list[V] = []
         self.met_mask = False
         self.scalar_depth = 0
-        self.range_flag: str | None = None
+        self.flags: dict[str, str] = {}
         self.not_zero: set[str] = set()
 
     # Ops
@@ -112,7 +112,7 @@ class BodyRenderer(IndexRenderer):
         if op in DIVISIONS and not dtype.is_floating_point and args[1].text not in self.not_zero:
             self.fault(f"({args[1].text} == 0)", args[1], DIVIDED_BY_ZERO)
         try:
-            text = self.target.op(op, dtype, [a.text for a in args])
+            text = self.target.op(op, dtype, [a.text for a in args], self.far(op, dtype, args[0]))
         except KeyError:
             raise CompileError(f"target {self.target.name} has no {op} of {dtype}") from None
         for name in CALLS.findall(text):
@@ -193,10 +193,23 @@ class BodyRenderer(IndexRenderer):
         depth = max(of.depth, *(m.depth for m in self.masks)) if self.masks else of.depth
         self.scopes.remember(key, V("", torch.bool, depth))
         if depth > self.scalar_depth:
-            self.range_flag = self.range_flag or self.scopes.name("bad")
-            self.scopes.line(f"{self.range_flag} |= {test if code == 1 else f'({test}) * {code}'};", depth)
+            self.scopes.line(f"{self.inner_flag(BAD)} |= {test if code == 1 else f'({test}) * {code}'};", depth)
         else:
             self.scopes.line(f"if ({test}) *{self.arguments.pointer(FAULT)} = {code};", depth)
+
+    def inner_flag(self, stem: str) -> str:
+        """A variable in which the innermost loop collects whether something was met; see `flag_target`."""
+        if stem not in self.flags:
+            self.flags[stem] = self.scopes.name(stem)
+        return self.flags[stem]
+
+    def flag_target(self, stem: str) -> str:
+        """The pointer to what the loop's flag is written to where it is set."""
+        return self.arguments.pointer(FAULT) if stem == BAD else FAR_POINTER
+
+    def far(self, op: str, dtype: torch.dtype, argument: V) -> str:
+        """Whether an op that reduces its argument (sin, cos) has to reach far: a constant of C++."""
+        return "true"
 
     def random(self, seed: V, stream: int, index: Expr, count: IntLike) -> V:
         self.used.add("random")
@@ -222,6 +235,12 @@ def unsigned(size: str) -> str:
     """A size to compare an unsigned number with."""
     return size if size.isdigit() else f"(uint64_t){size}"
 
+
+BAD, FAR = "bad", "far"
+"""Flags of inner loops: a value that eager refuses; an argument that the quick reduction of sin and cos cannot take."""
+FAR_POINTER = "far"
+"""The parameter of a kernel's forms that points to what they found."""
+PERIODIC = ("sin", "cos")
 
 DIVISIONS = frozenset("floor_div trunc_div fmod remainder".split())
 """Ops that eager refuses for whole numbers over 0."""
