@@ -32,6 +32,7 @@ from smelt.codegen.chain import render_chain
 from smelt.codegen.cpp_host import render_cpp
 from smelt.codegen.host import Rendered
 from smelt.codegen.triton_host import print_kernels, render_triton
+from smelt.gpu import on_gpu
 from smelt.graph.checkpoints import with_checkpoints
 from smelt.graph.meta import TensorMeta
 from smelt.graph.printer import print_graph
@@ -43,6 +44,7 @@ from smelt.prims.decompose import decompose
 from smelt.program import Program, load
 from smelt.runtime.build import build
 from smelt.schedule.describe import describe as describe_schedule
+from smelt.schedule.machine import CPU, GPU
 from smelt.schedule.plan import schedule
 from smelt.shapes.size import Size, symbols
 from smelt.shapes.unbacked import at_least, may_be_empty
@@ -106,6 +108,9 @@ def compile_smelt(
     parts = {"forward": forward} if backward is None else {"forward": forward, "backward": backward}
     rendered = render_and_build(parts, options, report, joint.updates())
     programs: list[Program] = [load(program, options) for program in rendered]
+    device = triton_device(joint.module, options)
+    if device is not None and device.type == "cuda":
+        programs = on_gpu(programs, joint, device, report, options)
     again = Again(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))
     return wrap(joint, programs[0], programs[1] if backward is not None else None, again)
 
@@ -180,7 +185,7 @@ def render_part(
             loops = lower(part)
             report.add(f"4_{name}_loops.txt", lambda: describe_loops(loops))
         with _stage("schedule"):
-            plan = schedule(loops, options, updates)
+            plan = schedule(loops, options, updates, CPU if device is None else GPU)
             report.add(f"5_{name}_schedule.txt", lambda: describe_schedule(plan))
         with _stage("codegen"):
             if device is None:

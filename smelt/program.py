@@ -19,8 +19,8 @@ from smelt.runtime.externs import EXTERNS, Candidate, ExternKernel, extern, spec
 from smelt.runtime.fallback import Slot
 from smelt.runtime.launch import launch, launch_short
 from smelt.runtime.memory import empty_strided, fresh
-from smelt.runtime.triton_kernels import Kernels
 from smelt.runtime.sizes import Sized, Version
+from smelt.runtime.triton_kernels import Kernels
 from smelt.runtime.workspace import Workspaces
 
 Program = Callable[[list[Any]], list[Any]]

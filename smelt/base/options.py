@@ -15,7 +15,7 @@ MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"cuda_graphs": True},
     "max-autotune": {"cuda_graphs": True, "max_autotune": True},
-    "max-autotune-no-cudagraphs": {"max_autotune": True},
+    "max-autotune-no-cudagraphs": {"cuda_graphs": False, "max_autotune": True},
 }
 """What each mode sets, as option values."""
 
@@ -37,8 +37,10 @@ class Options:
     activation_memory_budget: float = _user(1.0, "0 saves as little as possible for backward, 1 what is fastest")
     recompile_limit: int = _user(8, "compiled versions per code location before eager takes over")
     gemm: str = _user("auto", "matrix products: auto (measured once per shape), aten, onednn or own")
-    cuda_graphs: bool = _user(False, "record and replay CUDA graphs; no effect on a CPU")
-    target: str = _user("auto", "kernels: auto (cpp on a CPU, triton on a GPU), cpp, or triton (a CPU: its interpreter)")
+    cuda_graphs: bool = _user(True, "record and replay CUDA graphs where that is safe; no effect on a CPU")
+    target: str = _user(
+        "auto", "auto: C++ on a CPU, Triton on a GPU; cpp; triton (on a CPU through its interpreter)"
+    )
     max_autotune: bool = _user(False, "time more kernel candidates on a GPU; no effect on a CPU")
 
     def key(self) -> str:

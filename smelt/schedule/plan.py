@@ -13,6 +13,7 @@ from smelt.loops.ir import Constant, Extern, Input, Item, LoopProgram, Pointwise
 from smelt.schedule.dependencies import Names
 from smelt.schedule.fuse import Decision, Fused, fuse
 from smelt.schedule.group import Group, Place
+from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.memory import MemoryPlan, plan_memory
 from smelt.schedule.order import CycleError, Unit, order_units
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
@@ -59,17 +60,20 @@ class Schedule:
         return view.base if view is not None else name
 
 
-def schedule(program: LoopProgram, options: Options, updates: Mapping[int, str] | None = None) -> Schedule:
+def schedule(
+    program: LoopProgram, options: Options, updates: Mapping[int, str] | None = None, machine: Machine = CPU
+) -> Schedule:
     """Plan a loop program.
 
     Args:
         updates: position of an output -> the input whose new value it is. Where the input is read for the last time by
             the kernel that makes the new value, element by element, the kernel writes over it.
+        machine: for which it is.
     """
     names = Names()
     real = realize(program)
-    program = split_reductions(program, real, names)
-    fused = fuse(program, real, names)
+    program = split_reductions(program, real, names, machine)
+    fused = fuse(program, real, names, machine)
     stored = real.stored - _private(program, real, fused)
     return _Planner(program, real, fused, stored, updates or {}).plan()
 
