@@ -17,8 +17,8 @@ import numpy as np
 from smelt.base.errors import BuildError
 from smelt.base.kernel_source import KernelSource
 from smelt.base.options import environment
-from smelt.runtime import triton_worker
 from smelt.runtime.interpreted_math import LIBDEVICE
+from smelt.runtime.triton_worker import load_module, triton_module
 
 if TYPE_CHECKING:
     from smelt.runtime.launch import Table
@@ -46,12 +46,10 @@ def _load(source: str) -> Any:
         raise BuildError(
             "Triton kernels for CPU tensors run in Triton's interpreter only", hint="set TRITON_INTERPRET=1"
         )
-    from triton.runtime.interpreter import InterpretedFunction
-
-    scope = triton_worker.load_module(source)
+    scope = load_module(source)
     scope["libdevice"] = LIBDEVICE
     function = scope["kernel"]
-    if not isinstance(function, InterpretedFunction):
+    if not isinstance(function, triton_module("runtime.interpreter").InterpretedFunction):
         raise BuildError("Triton was imported before TRITON_INTERPRET=1 was set", hint="set it before Python starts")
     return function
 
@@ -65,34 +63,36 @@ def _function(source: KernelSource) -> Any:
         raise BuildError(f"Triton refused kernel {source.name!r}:\n{type(error).__name__}: {error}") from error
 
 
-def _run(function: Any, launch: PlannedLaunch, table: Table) -> None:
-    from triton.runtime.interpreter import GridExecutor
+@functools.cache
+def _executor() -> Any:
+    """Triton's executor of grids, less its copies of the arguments: nothing lies on another device."""
 
-    class Executor(GridExecutor):
-        """Takes arguments as they are: nothing lies on another device."""
-
+    class Executor(triton_module("runtime.interpreter").GridExecutor):  # type: ignore[misc]
         def _init_args_hst(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
             return args, kwargs
 
         def _restore_args_dev(self, *_: Any) -> None:
             pass
 
+    return Executor
+
+
+def _run(function: Any, launch: PlannedLaunch, table: Table) -> None:
     types = [kind for _, kind in launch.source.signature]
     arguments = [_argument(kind, value, table) for kind, value in zip(types, launch.arguments, strict=True)]
     try:
-        Executor(function.rewrite(), function.arg_names, launch.grid)(*arguments, **dict(launch.config.constants))
+        run = _executor()(function.rewrite(), function.arg_names, launch.grid)
+        run(*arguments, **dict(launch.config.constants))
     except Exception as error:
         raise BuildError(f"kernel {launch.source.name!r} failed in Triton's interpreter: {error}") from error
 
 
 def _argument(kind: str, argument: Argument, table: Table) -> Any:
-    import triton.language as tl
-    from triton.runtime.interpreter import TensorHandle
-
+    language, handle = triton_module("language"), triton_module("runtime.interpreter").TensorHandle
     if isinstance(argument, tuple):
         slot, offset = argument
         value = np.array([table.get(slot) + offset], dtype=np.uint64)
     else:
         value = np.array([argument], dtype={"i32": np.int32, "i64": np.int64}[kind])
-    known = tl.str_to_ty(kind, None)
-    return tl.tensor(TensorHandle(value, known), known)
+    known = language.str_to_ty(kind, None)
+    return language.tensor(handle(value, known), known)

@@ -12,6 +12,8 @@ would first hash all of Triton, half a second or more in each process, for a cac
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import importlib
 import io
 import json
 import linecache
@@ -58,6 +60,11 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
+def triton_module(name: str) -> Any:
+    """A module of Triton, an optional package that takes 0.4 s to import."""
+    return importlib.import_module(f"triton.{name}")
+
+
 def compile_kernel(request: dict[str, Any]) -> Reply:
     """Build one kernel.
 
@@ -81,11 +88,9 @@ def compile_kernel(request: dict[str, Any]) -> Reply:
 
 def _stages(request: dict[str, Any]) -> Stages:
     """Metadata and the text (bytes for the cubin) after each of Triton's stages."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import compiler
-
+    compiler = triton_module("compiler.compiler")
     source = _ast_source(request)
-    target = GPUTarget("cuda", request["arch"], 32)
+    target = triton_module("backends.compiler").GPUTarget("cuda", request["arch"], 32)
     # a * b + c may contract, as in every other kernel; versions of Triton differ in what they do when nothing is said
     wanted = {"num_warps": request["num_warps"], "num_stages": request["num_stages"], "enable_fp_fusion": True}
     try:
@@ -125,8 +130,6 @@ def _compiled(compiler: Any, source: Any, target: Any, options: dict[str, Any]) 
 
 def load_module(source: str) -> dict[str, Any]:
     """Execute the text of a kernel's module where `inspect` finds its lines, as Triton reads functions as text."""
-    import hashlib
-
     filename = f"<smelt kernel {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     scope: dict[str, Any] = {"__name__": filename}
@@ -135,15 +138,13 @@ def load_module(source: str) -> dict[str, Any]:
 
 
 def _ast_source(request: dict[str, Any]) -> Any:
-    from triton.compiler import ASTSource
-
     function = load_module(request["source"])["kernel"]
     names, types, constants = function.arg_names, dict(request["signature"]), dict(request["constants"])
     if list(types) != names[: len(types)] or set(names[len(types) :]) != set(constants):
         raise ValueError(f"parameters {names} do not fit signature {list(types)} and constants {list(constants)}")
     if "name" in request:  # what profilers show
         function._repr = lambda _: request["name"]
-    return ASTSource(
+    return triton_module("compiler").ASTSource(
         fn=function,
         signature={name: types.get(name, "constexpr") for name in names},
         constexprs={(names.index(name),): value for name, value in constants.items()},
@@ -197,7 +198,7 @@ def log_tail(log: int) -> str:
 def _serve(control: socket.socket) -> None:
     """Import Triton, say whether that worked, then fork a worker for each connection that arrives."""
     try:
-        import triton.compiler  # noqa: F401
+        triton_module("compiler")
     except BaseException as error:
         send(control, {"error": f"{type(error).__name__}: {error}"})
         return

@@ -271,8 +271,8 @@ class Without:
         if name == "make_backend":
             raise AttributeError(name)
         return getattr(compiler, name)
-import triton.compiler
-triton.compiler.compiler = Without()
+module = triton_worker.triton_module
+triton_worker.triton_module = lambda name: Without() if name == "compiler.compiler" else module(name)
 again, other = triton_worker.compile_kernel(request)
 print(head == again, image[:4] == other[:4], len(seen))
 """
