@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from smelt.runtime.fallback import Slot
 from smelt.runtime.launch import launch, launch_short
 from smelt.runtime.memory import empty_strided, fresh
 from smelt.runtime.sizes import Sized, Version
+from smelt.runtime.triton_kernels import Kernels
 from smelt.runtime.workspace import Workspaces
 
 Program = Callable[[list[Any]], list[Any]]
@@ -59,6 +61,8 @@ def load(rendered: Rendered, options: Options) -> Program:
         "address": addresses.__getitem__,
         "constants": rendered.constants,
     }
+    if rendered.device is not None:
+        scope |= _on_device(rendered)
     program = _executed(rendered, scope)
     return program if rendered.empty is None else _unless_empty(program, rendered.empty, rendered.counts)
 
@@ -73,6 +77,21 @@ def _unless_empty(program: Program, graph: fx.GraphModule, counts: tuple[int, ..
         return program(inputs)
 
     return run
+
+
+def _on_device(rendered: Rendered) -> dict[str, Any]:
+    """What the host text of a GPU's program finds under the same names."""
+    device = rendered.device
+    assert device is not None
+    kernels = Kernels(rendered.kernels, device)
+    if device.type == "cpu":  # Triton's interpreter
+        return {"kernels": kernels}
+    return {
+        "kernels": kernels,
+        "Workspaces": functools.partial(Workspaces, device=device),
+        "empty_strided": functools.partial(empty_strided, device=device),
+        "fresh": functools.partial(fresh, device=device),
+    }
 
 
 def _executed(rendered: Rendered, scope: dict[str, Any]) -> Program:

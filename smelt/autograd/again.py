@@ -17,6 +17,7 @@ from torch import fx
 from torch.utils.weak import TensorWeakRef
 
 from smelt.autograd.plan import Fresh, Joint, SparseGradient
+from smelt.graph.casts import present_casts, under_casts
 from smelt.graph.modes import enter_autocast, exit_autocast
 from smelt.graph.module import GraphModule
 
@@ -34,7 +35,7 @@ class Again:
 
     def __init__(self, gm: fx.GraphModule, joint: Joint, compile_again: CompileAgain) -> None:
         self.gm, self.joint, self.compile = gm, joint, compile_again
-        self.casts = (joint.autocast, torch.get_autocast_dtype("cpu"))
+        self.casts = present_casts()
         self._made: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._in_numbers = False
 
@@ -81,7 +82,9 @@ class Again:
         for i, tensor in enumerate(found):
             if tensor is None and (i in self.needed or metas[i].symbolic):
                 return None
-            out.append(torch.zeros(metas[i].shape, dtype=metas[i].dtype) if tensor is None else tensor)
+            if tensor is None:
+                tensor = torch.zeros(metas[i].shape, dtype=metas[i].dtype, device=metas[i].device)
+            out.append(tensor)
         return out
 
     def __call__(self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> dict[int, Any]:
@@ -89,8 +92,7 @@ class Again:
         given = [*inputs, *tangents]
         run = self._known(given, len(inputs))
         if run is None:
-            enabled, dtype = self.casts
-            with torch.autocast("cpu", dtype, enabled):
+            with under_casts(self.casts):
                 run = self._compiled(given, len(inputs))
         return dict(zip(self.wanted, run(*given), strict=True))
 
@@ -140,11 +142,11 @@ class Again:
                 inputs[each.input].replace_all_uses_with(copy)
                 copy.args = (inputs[each.input],)
         heads = [env[outputs[joint.outputs.index(Fresh(k))]] for k in joint.differentiable]
-        region = graph.call_function(enter_autocast, ("cpu", None, False)) if joint.autocast else None
+        regions = [graph.call_function(enter_autocast, (device, None, False)) for device in joint.autocast]
         leaves = [inputs[i] for i in self.wanted]
         options: dict[str, Any] = {"create_graph": True, "allow_unused": True}
         found = graph.call_function(torch.autograd.grad, (heads, leaves, tangents), options)
-        if region is not None:
+        for region in reversed(regions):
             graph.call_function(exit_autocast, (region,))
         graph.output(tuple(graph.call_function(_item, (found, k)) for k in range(len(leaves))))
         return GraphModule(self.gm, graph)

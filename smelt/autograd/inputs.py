@@ -11,6 +11,7 @@ from torch import fx
 
 from smelt.autograd.functionalize import GraphRecorder
 from smelt.base.errors import Unsupported
+from smelt.base.torch_c import share_counter
 from smelt.graph.meta import TensorMeta, extent, is_dense
 from smelt.graph.place import Place, layout_of
 from smelt.graph.trace import TraceTensor, computed_before, trace_like
@@ -18,13 +19,18 @@ from smelt.graph.trace import TraceTensor, computed_before, trace_like
 
 @dataclass
 class Input:
-    """One primal: its graph input, the leaf that gets its gradient, what the program sees, and how that began."""
+    """One primal: its graph input, the leaf that gets its gradient, what the program sees, and how that began.
+
+    Attributes:
+        counts: it has a version counter of its own, not that of a tensor that covers it.
+    """
 
     node: fx.Node
     leaf: TraceTensor
     seen: TraceTensor
     place: Place
     history: Any
+    counts: bool = True
 
 
 def _storage_key(tensor: torch.Tensor) -> Any:
@@ -79,9 +85,10 @@ def _view_input(base: Input, whole: torch.Tensor, part: torch.Tensor) -> Input:
     if base.leaf.place.layout.val.symbolic:
         raise Unsupported("arguments of symbolic size that share memory, one of them written", hint="dynamic=False")
     offset = part.storage_offset() - whole.storage_offset()
-    seen = base.seen.as_strided(part.shape, part.stride(), offset)
+    counts = not share_counter(whole, part)
+    seen = (base.seen.data if counts else base.seen).as_strided(part.shape, part.stride(), offset)
     assert isinstance(seen, TraceTensor)
-    return Input(base.node, seen, seen, seen.place, None)
+    return Input(base.node, seen, seen, seen.place, None, counts)
 
 
 def _covers(examples: Sequence[torch.Tensor]) -> dict[int, int]:

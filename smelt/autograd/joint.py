@@ -18,6 +18,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
+from smelt.autograd.draws import drawing_devices
 from smelt.autograd.functionalize import GraphRecorder, is_view_node
 from smelt.autograd.inputs import make_inputs, overlapping
 from smelt.autograd.plan import (
@@ -36,9 +37,11 @@ from smelt.autograd.reach import heads_of, without_tangents
 from smelt.autograd.reads import JointReads, owner_of
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
-from smelt.base.torch_c import is_plain_view
+from smelt.base.torch_c import disable_autocast, engine_in_this_thread, is_plain_view
+from smelt.graph.casts import casting, present_casts, set_casts
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.module import GraphModule, remove_dead
+from smelt.graph.seeds import seed_name
 from smelt.graph.sized_calls import for_stand_ins
 from smelt.graph.symint import to_torch
 from smelt.graph.trace import Place, Step, Storage, TraceMode, TraceTensor, trace_like
@@ -103,20 +106,19 @@ def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], opti
 def _tracing_state() -> Iterator[None]:
     """The caller's grad and autocast state, restored afterwards; casts of weights are not cached between traces."""
     grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
-    autocast, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    casts = present_casts()
     torch.set_autocast_cache_enabled(False)
     collecting = gc.isenabled()
     gc.disable()  # a full collection walks the user's whole heap; it costs more than a trace and finds little
     try:
-        with torch.inference_mode(False):
+        with torch.inference_mode(False), engine_in_this_thread():
             torch.set_grad_enabled(grad)
             yield
     finally:
         if collecting:
             gc.enable()
         torch.set_autocast_cache_enabled(cache)
-        torch.set_autocast_enabled("cpu", autocast)
-        torch.set_autocast_dtype("cpu", dtype)
+        set_casts(casts)
         torch.set_grad_enabled(grad)
 
 
@@ -139,6 +141,7 @@ class _Trace:
         self.examples = examples = [e for i, e in enumerate(examples) if i not in self.numbers]
         metas = [m for i, m in enumerate(metas) if i not in self.numbers]
         self.inputs = make_inputs(self.rec, examples, shared, metas)
+        self.versions_before = [one.seen._version for one in self.inputs]
         self.first = {id(one): i for i, one in reversed(list(enumerate(self.inputs)))}  # first index of each
         self.by_storage: dict[Storage, int] = {}
         for i, one in enumerate(self.inputs):
@@ -152,16 +155,17 @@ class _Trace:
             results = run_graph(self.gm, self.arguments(), self.rec)
             with _disable_current_modes():  # views are read here, and meta kernels asked about them
                 mutations = self.mutations()
+                touched = self.touched(mutations)
                 outputs = tuple(self.plan(results))
                 values = [self.rec.value(t.place) for t in self.program]
                 values += [self.rec.value(self.inputs[m.input].place) for m in mutations]
             written = self.versions()
-            seed = self.rec.placeholder("seed", TensorMeta((), torch.int64, (), torch.device("cpu")))
+            seed = self.rec.placeholder("seeds", TensorMeta((), torch.int64, (), torch.device("cpu")))
             differentiable, found = self.backward(mutations)
             if self.versions() != written:
                 raise Unsupported("a backward that writes to an input of the graph")
             grads, positions = self.gradients(found)
-        return self.finish(outputs, mutations, values, differentiable, grads, positions, seed)
+        return self.finish(outputs, mutations, touched, values, differentiable, grads, positions, seed)
 
     def arguments(self) -> list[Any]:
         """What the torch-level graph is run on."""
@@ -186,10 +190,19 @@ class _Trace:
                 continue
             if not self.shared and i in overlapped():
                 raise _SharedWrite
-            if self.rec.value(one.place) is not one.node:
-                moved = one.seen.requires_grad and one.seen.grad_fn is not one.history
-                found.append(Mutation(i, moved))
+            moved = one.seen.requires_grad and one.seen.grad_fn is not one.history
+            if moved or self.rec.value(one.place) is not one.node:
+                found.append(Mutation(i, moved, self.is_counted(i)))
         return tuple(found)
+
+    def is_counted(self, i: int) -> bool:
+        """The version counter of input `i` has seen a write."""
+        return self.inputs[i].seen._version > self.versions_before[i]
+
+    def touched(self, mutations: Sequence[Mutation]) -> tuple[int, ...]:
+        written = {m.input for m in mutations if m.grad or m.counted}
+        own = [i for i, one in enumerate(self.inputs) if self.first[id(one)] == i and one.counts]
+        return tuple(i for i in own if i not in written and self.is_counted(i))
 
     def plan(self, results: Sequence[Any]) -> Iterator[OutputPlan]:
         """How each user output is made; fills `self.program` with the tensors that the program returns."""
@@ -268,7 +281,7 @@ class _Trace:
             tangents.append(tangent)
         self.rec.backward, self.rec.origin = True, None
         # a graph may end in the no_grad that the caller was in, and still have computed with gradients in between
-        with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        with torch.enable_grad(), disable_autocast():
             leaves = [self.inputs[i].leaf for i in wanted]
             if self.careful:
                 roots, tangents = self.without_spoilt(heads, roots, tangents, leaves)
@@ -333,6 +346,7 @@ class _Trace:
         self,
         outputs: tuple[OutputPlan, ...],
         mutations: tuple[Mutation, ...],
+        touched: tuple[int, ...],
         values: list[fx.Node],
         differentiable: tuple[int, ...],
         grads: list[fx.Node],
@@ -350,9 +364,7 @@ class _Trace:
         output = graph.output((*values, *grads, *found))
         output.meta["val"] = (*map(_dense, metas), *(node.meta["val"] for node in found))
         remove_dead(graph, random=not self.options.eager_rng)  # eager draws also what nobody uses
-        has_seed = not self.options.eager_rng and any(n.meta.get("random") for n in graph.nodes)
-        if not has_seed:
-            graph.erase_node(seed)
+        seeds = self.seeds(seed)
         taken = {f"tangents_{i}" for i in differentiable}
         for node in [n for n in graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]:
             if node.name not in taken:
@@ -366,11 +378,12 @@ class _Trace:
             num_primals=len(self.inputs) + len(reals),
             num_outputs=len(self.program),
             mutations=mutations,
+            touched=touched,
             outputs=outputs,
             differentiable=differentiable,
             gradients=tuple(positions.get(i) for i in range(len(self.inputs) + len(reals))),
-            has_seed=has_seed,
-            autocast=torch.is_autocast_enabled("cpu"),
+            seeds=seeds,
+            autocast=casting(),
             cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned),
             sizes=self.sizes,
             spoilt=self.spoilt,
@@ -380,6 +393,16 @@ class _Trace:
             reads=tuple(self.reads.nodes),
             num_found=len(found),
         )
+
+    def seeds(self, place: fx.Node) -> tuple[torch.device, ...]:
+        """The devices that draw from seeds; each has an input in place of `place`."""
+        graph = self.rec.graph
+        devices = () if self.options.eager_rng else drawing_devices(graph)
+        for k, device in enumerate(devices):
+            with graph.inserting_before(place):
+                self.rec.placeholder(seed_name(k), TensorMeta((), torch.int64, (), device))
+        graph.erase_node(place)
+        return devices
 
 
 _OVERWRITTEN = "has been modified by an inplace operation"

@@ -47,7 +47,7 @@ class Saved:
 def partition(module: fx.GraphModule, joint: Joint, options: Options) -> tuple[fx.GraphModule, fx.GraphModule | None]:
     """(forward, backward); backward is None when nothing is differentiable.
 
-    Forward: primals (and seed) in; the joint graph's forward outputs, then the saved values, out. Its
+    Forward: primals (and seeds) in; the joint graph's forward outputs, then the saved values, out. Its
     `meta["saved"]` holds a Saved for each. Backward: saved values, then tangents in; gradients out.
 
     Args:
@@ -72,7 +72,7 @@ class _Split:
         self.nodes: list[Node] = list(module.graph.nodes)
         output = self.nodes[-1]
         inputs = [n for n in self.nodes if n.op == "placeholder"]
-        count, last = joint.num_primals + joint.has_seed, len(inputs) - len(joint.sizes)
+        count, last = joint.num_primals + len(joint.seeds), len(inputs) - len(joint.sizes)
         self.inputs, self.tangents, self.sizes = inputs[:count], inputs[count:last], inputs[last:]
         results = joint.parts(output.args[0])  # type: ignore[arg-type]
         self.values: Sequence[Node] = results[0]

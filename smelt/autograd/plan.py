@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import fx
 
 from smelt.graph.meta import TensorMeta
@@ -72,10 +73,12 @@ class Mutation:
     Attributes:
         input: its index.
         grad: the write is part of the differentiable computation, so the new value carries gradients.
+        counted: the input's version counter sees the write; not one through `.data`.
     """
 
     input: int
     grad: bool
+    counted: bool = True
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class SizeInput:
 class Joint:
     """A functional graph of forward and backward, and what a caller needs to run it.
 
-    Graph inputs: the primals, then `seed` if `has_seed`, then one tangent for each of `differentiable`, then one number
+    Graph inputs: the primals, then `seeds`, then one tangent for each of `differentiable`, then one number
     for each of `sizes`; forward and backward programs both take those numbers last.
     Graph outputs: `num_outputs` program outputs, the new values of `mutations`, then the gradients that exist, then the
     `num_found` numbers that the graph finds on its way: those of `reads`, and results of checks that nobody needs. The
@@ -118,11 +121,12 @@ class Joint:
         num_primals: inputs of the traced function.
         num_outputs: program outputs (fresh user outputs and bases of views).
         mutations: in the order of the values in the graph's outputs.
+        touched: other inputs whose version counter sees a write, to the same memory or of the same values.
         outputs: how each user output is made.
         differentiable: positions among program outputs and mutated values that have a tangent.
         gradients: for each primal the position of its gradient among the gradients, how it is made of two, or None.
-        has_seed: random operators are in the graph and are to be drawn from a seed.
-        autocast: traced inside an autocast region, so calls come from inside one.
+        seeds: devices on which the graph draws random numbers; each has an input that they are drawn from.
+        autocast: kinds of devices whose autocast regions it was traced inside of, so that calls come from there.
         sizes: the symbols that the graph's sizes are made of; `input` counts the call's inputs.
         numbers: positions among the call's inputs that hold numbers, with the name of a floating-point one; they are
             no primals.
@@ -143,9 +147,10 @@ class Joint:
     outputs: tuple[OutputPlan, ...]
     differentiable: tuple[int, ...]
     gradients: tuple[int | SparseGradient | None, ...]
-    has_seed: bool
-    autocast: bool
+    seeds: tuple[torch.device, ...]
+    autocast: tuple[str, ...]
     cloned: frozenset[int] = frozenset()
+    touched: tuple[int, ...] = ()
     spoilt: Mapping[int, str] = field(default_factory=dict)
     reached: Mapping[int, frozenset[int]] = field(default_factory=dict)
     sizes: tuple[SizeInput, ...] = ()

@@ -85,7 +85,7 @@ def wrap_reading(
                 plans.clear()
                 programs.clear()
             numbers = dict(zip([*(s.symbol for s in joint.sizes), *joint.reads], values, strict=True))
-            fixed = dataclasses.replace(in_numbers(joint, numbers), has_seed=False)
+            fixed = dataclasses.replace(in_numbers(joint, numbers), seeds=())
             plan = plans[values] = wrap(fixed, finished, backward and _given(backward, values))
         waiting.results = results
         return plan(*tensors)
@@ -135,7 +135,7 @@ def in_numbers(joint: Joint, numbers: Mapping[Symbol, int]) -> Joint:
                 return meta_in_numbers(value, numbers)
             case Step():
                 step = Step(value.op, fixed(value.args), fixed(value.kwargs), value.index)
-                step.grad = value.grad
+                step.grad, step.data = value.grad, value.data
                 return step
             case View():
                 return dataclasses.replace(value, steps=fixed(value.steps), after=fixed(value.after))

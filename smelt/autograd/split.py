@@ -24,7 +24,7 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
 
     Backward is None when nothing is differentiable.
 
-    Forward: primals (and seed) in; the joint graph's forward outputs, then saved tensors, out.
+    Forward: primals (and seeds) in; the joint graph's forward outputs, then saved tensors, out.
     Backward: saved tensors, then tangents in; gradients out.
     """
     module = module or joint.module
@@ -33,7 +33,7 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
     values, gradients, found = joint.parts(results)
     value_metas, gradient_metas, found_metas = joint.parts(nodes[-1].meta["val"])
     inputs = [n for n in nodes if n.op == "placeholder"]
-    count = joint.num_primals + joint.has_seed
+    count = joint.num_primals + len(joint.seeds)
     if not joint.differentiable:
         return module, None
     last = len(inputs) - len(joint.sizes)

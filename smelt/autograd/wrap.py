@@ -39,7 +39,7 @@ def wrap(
 
     Args:
         joint: the plan of the call.
-        compiled_forward: primals (and seed) -> program outputs, new values of written inputs, saved tensors.
+        compiled_forward: primals (and seeds) -> program outputs, new values of written inputs, saved tensors.
         compiled_backward: saved tensors and tangents -> gradients; None when nothing is differentiable.
         again: makes second derivatives.
     """
@@ -55,9 +55,9 @@ def wrap(
 
 
 def _bare(joint: Joint, program: Program) -> Program:
-    """The forward program as it runs: with a seed, outside of autocast regions."""
-    if joint.has_seed:
-        program = _run_seeded(program)
+    """The forward program as it runs: with seeds, outside of autocast regions."""
+    if joint.seeds:
+        program = _run_seeded(program, joint.seeds)
     return _without_autocast(program) if joint.autocast else program
 
 
@@ -77,7 +77,7 @@ def _below(joint: Joint, program: Program) -> Program:
 
 def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
     fresh = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs))
-    if fresh and not joint.mutations and not joint.spoilt:
+    if fresh and not joint.mutations and not joint.touched and not joint.spoilt:
 
         def call_plain(*inputs: torch.Tensor) -> tuple[Any, ...]:
             with below_autograd():
@@ -93,23 +93,30 @@ def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
         if joint.mutations:
             with torch.no_grad():
                 for mutation, value in zip(joint.mutations, results[count:], strict=False):
-                    _update(inputs[mutation.input], value)
+                    _update(inputs[mutation.input], value, mutation.counted)
+        _touch(joint, inputs)
         return finish(inputs, results)
 
     return call
 
 
-def _update(tensor: torch.Tensor, value: torch.Tensor) -> None:
+def _update(tensor: torch.Tensor, value: torch.Tensor, counted: bool) -> None:
     """Give an input its new value. A program that has written over an input returns it as its own new value."""
     if value is not tensor:
-        tensor.copy_(value)
-    elif not tensor.is_inference():
+        (tensor if counted or tensor.is_inference() else tensor.data).copy_(value)
+    elif counted and not tensor.is_inference():
         increment_version(tensor)
 
 
-def _run_seeded(program: Program) -> Program:
+def _touch(joint: Joint, inputs: Sequence[torch.Tensor]) -> None:
+    for i in joint.touched:
+        if not inputs[i].is_inference():
+            increment_version(inputs[i])
+
+
+def _run_seeded(program: Program, devices: Sequence[torch.device]) -> Program:
     def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        inputs.append(seed())
+        inputs += map(seed, devices)
         return program(inputs)
 
     return run
@@ -201,7 +208,7 @@ class _Compiled(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.begin = begin = beginning(plan.joint) if plan.draws else None
         with below_autograd():
-            if begin is not None and plan.joint.has_seed:
+            if begin is not None and plan.joint.seeds:
                 with from_beginning(plan.joint, begin):
                     results = plan.forward([*inputs])
             else:
@@ -221,7 +228,8 @@ class _Compiled(torch.autograd.Function):
         outputs = results[: plan.num_outputs]
         mutations = plan.joint.mutations
         for k in plan.without_grad:
-            _update(inputs[mutations[k].input], results[plan.num_outputs + k])
+            _update(inputs[mutations[k].input], results[plan.num_outputs + k], mutations[k].counted)
+        _touch(plan.joint, inputs)
         saved += [inputs[i] for i in saving.watched_inputs]
         saved += [outputs[i] for i in saving.watched_outputs]
         ctx.save_for_backward(*saved)

@@ -15,7 +15,7 @@ MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"cuda_graphs": True},
     "max-autotune": {"cuda_graphs": True, "max_autotune": True},
-    "max-autotune-no-cudagraphs": {"max_autotune": True},
+    "max-autotune-no-cudagraphs": {"cuda_graphs": False, "max_autotune": True},
 }
 """What each mode sets, as option values."""
 
@@ -37,7 +37,10 @@ class Options:
     activation_memory_budget: float = _user(1.0, "0 saves as little as possible for backward, 1 what is fastest")
     recompile_limit: int = _user(8, "compiled versions per code location before eager takes over")
     gemm: str = _user("auto", "matrix products: auto (measured once per shape), aten, onednn or own")
-    cuda_graphs: bool = _user(False, "record and replay CUDA graphs; no effect on a CPU")
+    cuda_graphs: bool = _user(True, "record and replay CUDA graphs where that is safe; no effect on a CPU")
+    target: str = _user(
+        "auto", "auto: C++ on a CPU, Triton on a GPU; cpp; triton (on a CPU through its interpreter)"
+    )
     max_autotune: bool = _user(False, "time more kernel candidates on a GPU; no effect on a CPU")
 
     def key(self) -> str:
@@ -85,14 +88,16 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
         if type(value) is not want:
             raise OptionError(f"option {name!r} wants {want.__name__}, got {value!r}", hint=valid[name])
         values[name] = value
-    if values.get("gemm", "auto") not in GEMM_CHOICES:
-        raise unknown_name("value of option 'gemm'", values["gemm"], GEMM_CHOICES)
+    for name, choices in CHOICES.items():
+        if values.get(name, "auto") not in choices:
+            raise unknown_name(f"value of option {name!r}", values[name], choices)
     if not 0.0 <= values.get("activation_memory_budget", 1.0) <= 1.0:
         raise OptionError("activation_memory_budget must lie between 0 and 1")
     return values
 
 
-GEMM_CHOICES = ("auto", "aten", "onednn", "own")
+CHOICES = {"gemm": ("auto", "aten", "onednn", "own"), "target": ("auto", "cpp", "triton")}
+"""What options of few values may be."""
 
 
 @dataclass(frozen=True)

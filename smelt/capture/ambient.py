@@ -16,8 +16,7 @@ from torch import fx
 from smelt.base import torch_c
 from smelt.capture import _native as native
 from smelt.graph import modes
-
-DEVICES = ("cpu", "cuda")
+from smelt.graph.casts import DEVICES, present_casts, set_casts
 
 Modes = tuple[Any, ...]
 
@@ -38,8 +37,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 def present_modes() -> Modes:
     """(gradients enabled, then for each device: autocast enabled, its dtype; then the kernels of attention allowed)."""
-    casts = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in DEVICES)
-    return (torch.is_grad_enabled(), *casts, torch_c.attention_kernels())
+    return (torch.is_grad_enabled(), *present_casts(), torch_c.attention_kernels())
 
 
 @contextmanager
@@ -156,9 +154,7 @@ class Ambient:
         else:
             torch_c.disable_saved_tensor_hooks(self._no_hooks)
         torch_c.set_attention_kernels(self._start[-1])
-        for device, (enabled, dtype) in zip(DEVICES, self._start[1:-1], strict=True):
-            torch.set_autocast_enabled(device, enabled)
-            torch.set_autocast_dtype(device, dtype)
+        set_casts(self._start[1:-1])
         torch.set_autocast_cache_enabled(self._caching)
         for _ in range(self._nesting):
             torch.autocast_decrement_nesting()

@@ -36,14 +36,20 @@ def close(tensors: Any, outputs: Sequence[TraceTensor], ambient: Any) -> tuple[f
     ops = sum(map(_computes, tensors.graph.nodes))
     if not ops:
         return None, [], 0
-    inputs = [i for i in tensors.inputs if i.node.users]
+    every, inputs = tensors.inputs, [i for i in tensors.inputs if i.node.users]
     for unused in (i.node for i in tensors.inputs if not i.node.users):
         tensors.graph.erase_node(unused)
     if tensors.mutated:
         given = [i for i in inputs if isinstance(i.tensor, torch.Tensor) and i.source.kind != HOST]
         tensors.vm.guards.all_different(i.source for i in given)
-        _separate(tensors, inputs)
+        _separate(tensors, every if _gives_history(tensors, inputs) else inputs)
     return CapturedGraph({}, tensors.graph), inputs, ops
+
+
+def _gives_history(tensors: Any, inputs: Sequence[Input]) -> bool:
+    """Whether a write makes an input require gradients: all that share its memory do then, and the program may ask."""
+    traced = (tensors.traced.get(id(i.tensor)) for i in inputs if isinstance(i.tensor, torch.Tensor))
+    return any(t is not None and t.requires_grad and not tensors.real[id(t)].requires_grad for t in traced)
 
 
 def _separate(tensors: Any, inputs: list[Input]) -> None:

@@ -17,7 +17,18 @@ from smelt.base.errors import Unsupported
 from smelt.capture import breaks, sources
 from smelt.capture._native import NULL
 from smelt.capture.ambient import Ambient
-from smelt.capture.breaks import At, Break, Restart, SymbolicNumber, UserError, bare, plain_numbers, through_c, too_deep
+from smelt.capture.breaks import (
+    At,
+    Break,
+    Restart,
+    SymbolicNumber,
+    UserError,
+    bare,
+    let_go,
+    plain_numbers,
+    through_c,
+    too_deep,
+)
 from smelt.capture.bytecode import Decoded
 from smelt.capture.dynamic import Changes, Sizes
 from smelt.capture.effects import DELETED, Effects
@@ -56,6 +67,7 @@ class Interpreter:
         work: counts what cannot be undone; a break before any work of its instruction needs no restart.
         inference: inference mode is on for the program (`outside_inference_mode` switches it off for the capture).
         generators: every generator that the program made.
+        errors: every exception that the program raised.
         created: identities of functions and cells made during the capture.
         outer_error: what the caller of the captured frame is handling.
         branches: branches on tensors' values may become nodes, see `conditionals`; `decided` holds the conditions of
@@ -86,6 +98,7 @@ class Interpreter:
         self.inference = False
         self.created: set[int] = set()
         self.generators: list[Any] = []
+        self.errors: list[BaseException] = []
         self.settings: list[Any] = []  # of context variables
         self.reads: dict[tuple[int, str], Any] = {}
         self.lookups: dict[tuple[type, str], Any] = {}
@@ -108,8 +121,11 @@ class Interpreter:
         self.outer_error = None
         for generator in self.generators:
             generator.release()
+        for error in self.errors:
+            if id(error) not in self.sources:
+                let_go(error)
         held = (self._kept, self.sources, self.reads, self.lookups, self.defaults, self.generators, self.settings)
-        for each in held:
+        for each in (*held, self.errors):
             each.clear()
         self.effects.release()
         self.tensors.release()
@@ -233,12 +249,16 @@ class Interpreter:
 
     def unwind(self, frame: Frame, error: UserError) -> None:
         """Continue at the handler that covers the present instruction, or raise out of the frame."""
+        self.errors.append(error.error)
         handled = self.handled()
         if handled is not None and error.error.__context__ is None and error.error is not handled:
             error.error.__context__ = handled
         row = frame.decoded.handler_at(frame.pc - 1)
         if row is None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # it holds this frame
         del frame.stack[row.depth :]
         if row.lasti:
             frame.stack.append(frame.decoded.units(frame.pc - 1))

@@ -170,7 +170,8 @@ def build_string(vm: Any, f: Frame, arg: int) -> None:
 
 @opcode("LIST_TO_TUPLE")
 def list_to_tuple(vm: Any, f: Frame, arg: Any) -> None:
-    f.stack[-1] = tuple(f.stack[-1])
+    """The list may have come with a frame that resumes, and have been appended to since."""
+    f.stack[-1] = tuple(drain(vm, f.stack[-1]))
 
 
 @opcode("LIST_APPEND")

@@ -55,7 +55,7 @@ from smelt.capture import (
     transforms,
 )
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
-from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError, bare, too_deep
+from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError, bare, let_go, too_deep
 from smelt.capture.frames import Frame, Unread, slot_names
 from smelt.capture.interpreter import Interpreter
 from smelt.capture.opcodes import store_unread
@@ -152,9 +152,15 @@ class Session(Told):
         marks.quiet_wrappers()
         started = time.perf_counter()
         try:
-            with no_collection(), outside_inference_mode(), outside_saved_tensor_hooks():
+            with (
+                no_collection(),
+                outside_inference_mode(),
+                outside_saved_tensor_hooks(),
+                torch_c.engine_in_this_thread(),
+            ):
                 return self._capture(key, place, begin)
         finally:
+            read.release()
             spend("capture", time.perf_counter() - started - self._compiling)
 
     _compiling = 0.0
@@ -253,6 +259,8 @@ class Session(Told):
                 return vm, frame, cause
             except (Restart, UserError, Break, Exception) as error:
                 unsettled = vm.sizes.owner.unsettled
+                if unsettled is not None:
+                    let_go(unsettled)
                 if unsettled is not None and vm.hosts.inputs.needs(unsettled.names):
                     continue
                 if unsettled is not None and not insists:  # perhaps its value may be taken for granted
@@ -295,8 +303,10 @@ class Session(Told):
             names = names[: native.argument_slots(frame.code)]
         begin = key if isinstance(key, native.ResumePoint) else None
         writer = Writer(vm, names, self.point, frame, begin, begin is None or not self.handling[begin])
-        residual = writer.write_return(frame.value) if reason is None else writer.write_break(frame)
-        writer.release()
+        try:
+            residual = writer.write_return(frame.value) if reason is None else writer.write_break(frame)
+        finally:
+            writer.release()
         residual.at = At(frame.code, frame.decoded.offsets[0 if reason is None else frame.pc])
         if stop is not None and reason is not None and not stop.silent:
             self.add_break(reason)

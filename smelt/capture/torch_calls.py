@@ -148,7 +148,7 @@ def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
     if name in _ON_DATA and args[0].device.type != "meta":
         return _ON_DATA[name](vm, args[0])
     args, kwargs = _with_dtypes(args, kwargs)
-    if name == "as_strided":
+    if name in ("as_strided", "as_strided_"):
         args, kwargs = _from_first_element(vm, *args, **kwargs)
     return vm.tensors.run(_method(name), args, kwargs, method=name)
 
@@ -266,6 +266,8 @@ def load_tensor_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
         return vm.tensors.run(getattr, (tensor, name), {})
     if name == "__class__":
         return vm.type_of(tensor)
+    if name == "grad_fn" and user(getattr, tensor, name) is not None:
+        raise Break("tensor.grad_fn", "the graph has no autograd nodes yet, those of its inputs are outside of it")
     if (id(tensor), name) in vm.reads:
         return vm.reads[id(tensor), name]
     cls = vm.type_of(tensor)
@@ -283,14 +285,12 @@ def _stored_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
     source = vm.sources.get(id(tensor))
     if real is None:
         if name == "grad_fn":
-            raise Break("tensor.grad_fn", "the graph has no autograd nodes yet")
+            return None
         if name == "grad":
             return None
         return user(getattr, tensor, name)
     if not hasattr(real, name):
         vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
-    if name == "grad_fn" and real.grad_fn is not None:
-        raise Break("tensor.grad_fn", "the autograd graph is outside of what is captured")
     value = user(getattr, real, name)
     from_dict = name in getattr(real, "__dict__", {})
     base = vm.attr_source(source, name, from_dict)

@@ -45,6 +45,13 @@ _layouts: dict[tuple[Any, ...], Layout] = {}
 LIMIT = 100_000  # remembered layouts: enough for many models, a bound for processes that never end
 
 
+def with_index(device: torch.device) -> torch.device:
+    """The device that a new tensor is on: "cuda" is the current one of several."""
+    if device.index is not None or device.type in ("cpu", "meta"):
+        return device
+    return torch.device(device.type, torch.get_device_module(device).current_device())
+
+
 def layout_for(
     shape: tuple[int, ...], dtype: torch.dtype, stride: tuple[int, ...], device: torch.device, offset: int = 0
 ) -> Layout:
@@ -54,7 +61,7 @@ def layout_for(
     if known is None:
         if len(_layouts) > LIMIT:
             _layouts.clear()
-        known = _layouts[key] = Layout(TensorMeta(shape, dtype, stride, device), offset)
+        known = _layouts[key] = Layout(TensorMeta(shape, dtype, stride, with_index(device)), offset)
     return known
 
 
@@ -81,17 +88,22 @@ class Storage:
 class Step:
     """One view operator on the way from a parent place to a child: `op(parent, *args, **kwargs)[index]`.
 
-    `grad` is the grad mode it was taken in.
+    Attributes:
+        grad: the grad mode it was taken in.
+        data: it is `parent.data`, which unlike `parent.detach()` counts writes for itself.
     """
 
-    __slots__ = ("op", "args", "kwargs", "index", "grad")
+    __slots__ = ("op", "args", "kwargs", "index", "grad", "data")
 
     def __init__(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], index: int | None) -> None:
         self.op, self.args, self.kwargs, self.index = op, tuple(args), dict(kwargs), index
         self.grad = torch.is_grad_enabled()
+        self.data = False
 
     def __call__(self, parent: Any) -> Any:
         """Apply the step to a real tensor or a trace tensor."""
+        if self.data:
+            return parent.data
         out = self.op(parent, *self.args, **self.kwargs)
         return out if self.index is None else out[self.index]
 

@@ -19,9 +19,10 @@ from smelt.base.torch_c import disabled_torch_function
 from smelt.graph.answers import DataDependent, answer_for, depends_on_values
 from smelt.graph.known import follow, forget, known_value
 from smelt.graph.meta import TensorMeta
-from smelt.graph.place import Layout, Place, PlacedTensor, Step, Storage, layout_for, layout_of
+from smelt.graph.place import Layout, Place, Step, Storage, layout_for, layout_of
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.symint import Ratio, from_torch, has_symint, to_torch
+from smelt.graph.turned import Turned
 from smelt.graph.unbacked import NEED_ELEMENTS, expect_elements
 from smelt.shapes.size import Size
 
@@ -47,7 +48,7 @@ _data: Any = torch.Tensor.data
 """The descriptor of `tensor.data`: a read makes a detached tensor, an assignment swaps the metadata."""
 
 
-class TraceTensor(PlacedTensor):
+class TraceTensor(Turned):
     """A tensor with metadata, autograd history and a place, but no data."""
 
     __slots__ = ()
@@ -81,7 +82,10 @@ class TraceTensor(PlacedTensor):
     @property
     def data(self) -> torch.Tensor:
         """The same place without autograd history, as for real tensors."""
-        return _data.__get__(self)
+        out: TraceTensor = _data.__get__(self)
+        assert out.place.step is not None
+        out.place.step.data = True
+        return out
 
     @data.setter
     def data(self, other: torch.Tensor) -> None:

@@ -22,6 +22,7 @@ from smelt.base.stats import count_named
 from smelt.graph.functional_form import base_of
 from smelt.graph.meta import TensorMeta, is_dense
 from smelt.graph.module import GraphModule
+from smelt.graph.seeds import is_seed
 from smelt.prims.dtypes import PLAIN
 from smelt.prims.kernels.fourier import REAL
 from smelt.prims.registry import ANY_DTYPE, COMPLEX, DECOMPOSITIONS, Lowering, is_empty
@@ -89,8 +90,8 @@ def _scope(node: Node) -> dict[str, Any]:
 def _copy_placeholder(p: Lowering, node: Node) -> Node:
     copy = p.graph.create_node("placeholder", node.target, node.args, {}, node.name)
     copy.meta = dict(node.meta)
-    if node.target == "seed":
-        p.seed = copy
+    if is_seed(node):
+        p.seeds[node.meta["val"].device] = copy
     return copy
 
 

@@ -67,13 +67,13 @@ class Lowering(Builder):
     Attributes:
         node: the ATen node at hand.
         result: its meta: a TensorMeta, or a tuple of them.
-        seed: the placeholder that random streams start from; None when the graph has none.
+        seeds: for each device that draws random numbers, the placeholder that its streams start from.
     """
 
     def __init__(self, graph: fx.Graph, *, eager_rng: bool = False) -> None:
         super().__init__(graph)
         self.eager_rng = eager_rng
-        self.seed: Node | None = None
+        self.seeds: dict[torch.device, Node] = {}
         self.streams: dict[int, int] = {}
         self.result: Any = None
         self.node: Node | None = None

@@ -6,6 +6,7 @@
 #include "native/cuda.h"
 #include "native/fresh.h"
 #include "native/gemm_module.h"
+#include "native/recorded.h"
 #include "native/table.h"
 #include "native/tensor.h"
 #include <structmember.h>
@@ -189,11 +190,13 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__native(void) {
     if (PyType_Ready(&TableType) < 0 || PyType_Ready(&smelt_gemm_type) < 0 ||
-        PyType_Ready(&smelt_fresh_type) < 0) return NULL;
+        PyType_Ready(&smelt_fresh_type) < 0 || PyType_Ready(&smelt_addresses_type) < 0 ||
+        PyType_Ready(&smelt_memory_type) < 0) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
     if (PyModule_AddType(module, &TableType) < 0 || PyModule_AddType(module, &smelt_gemm_type) < 0 ||
         PyModule_AddType(module, &smelt_fresh_type) < 0 || smelt_cuda_add(module) < 0 ||
+        PyModule_AddType(module, &smelt_addresses_type) < 0 || PyModule_AddType(module, &smelt_memory_type) < 0 ||
         PyModule_AddFunctions(module, smelt_fresh_methods) < 0 ||
         PyModule_AddFunctions(module, smelt_tensor_methods) < 0 ||
         PyModule_AddFunctions(module, smelt_gemm_methods) < 0) {

@@ -43,6 +43,11 @@ def fresh(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Ma
     return _native.Fresh(shape, stride, code, dtype.itemsize * 8)
 
 
+def type_code(dtype: torch.dtype) -> int | None:
+    """DLPack's code of the dtype; None if tensors of it are not exchanged."""
+    return _CODES.get(dtype)
+
+
 _makers: dict[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], Maker] = {}
 
 

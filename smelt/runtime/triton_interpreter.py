@@ -17,6 +17,7 @@ import numpy as np
 from smelt.base.errors import BuildError
 from smelt.base.kernel_source import KernelSource
 from smelt.base.options import environment
+from smelt.runtime.interpreted_math import LIBDEVICE
 from smelt.runtime.triton_worker import load_module, triton_module
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ def _load(source: str) -> Any:
         raise BuildError(
             "Triton kernels for CPU tensors run in Triton's interpreter only", hint="set TRITON_INTERPRET=1"
         )
-    function = load_module(source)["kernel"]
+    scope = load_module(source)
+    scope["libdevice"] = LIBDEVICE
+    function = scope["kernel"]
     if not isinstance(function, triton_module("runtime.interpreter").InterpretedFunction):
         raise BuildError("Triton was imported before TRITON_INTERPRET=1 was set", hint="set it before Python starts")
     return function

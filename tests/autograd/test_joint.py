@@ -77,22 +77,22 @@ def test_attention_without_dropout_is_one_operator() -> None:
     joint = joint_of(lambda q: torch.nn.functional.scaled_dot_product_attention(q, q, q), q)
     assert aten._scaled_dot_product_flash_attention_for_cpu.default in targets(joint)
     assert aten._scaled_dot_product_flash_attention_for_cpu_backward.default in targets(joint)
-    assert not joint.has_seed
+    assert not joint.seeds
 
 
 def test_attention_with_dropout_is_the_math_path() -> None:
     q = torch.randn(1, 2, 8, 4, requires_grad=True)
     joint = joint_of(lambda q: torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5), q)
     assert aten.bernoulli.p in targets(joint)
-    assert joint.has_seed and "seed" in [n.name for n in joint.module.graph.nodes]
+    assert joint.seeds and "seed" in [n.name for n in joint.module.graph.nodes]
 
 
 def test_eager_rng_has_no_seed() -> None:
     x = torch.randn(3)
     fn = torch.nn.functional.dropout
-    assert joint_of(fn, x).has_seed
+    assert joint_of(fn, x).seeds
     joint = joint_of(fn, x, options=Options(eager_rng=True))
-    assert not joint.has_seed
+    assert not joint.seeds
     assert [n.meta.get("random", False) for n in joint.module.graph.nodes].count(True) == 1
 
 

@@ -47,7 +47,7 @@ class Parts:
 
     def check(self) -> None:
         """Forward then backward give what the joint graph gives."""
-        values, count = self.arguments(), self.joint.num_primals + self.joint.has_seed
+        values, count = self.arguments(), self.joint.num_primals + len(self.joint.seeds)
         with torch.no_grad():
             want = self.prims(*values)
             results = self.forward(*values[:count])

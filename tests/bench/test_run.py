@@ -98,7 +98,7 @@ def test_an_interrupted_run_is_readable_and_goes_on(
 def _until_closed(server: Server) -> None:
     """A row that takes long: it ends when the run takes its server away."""
     for _ in range(600):
-        if server._closed:
+        if server.closed:
             return
         time.sleep(0.1)
 

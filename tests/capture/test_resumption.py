@@ -9,7 +9,7 @@ import torch
 
 from smelt.base.errors import Unsupported
 from smelt.capture.escapes import disable, graph_break
-from tests.capture.harness import check, compiled, raises
+from tests.capture.harness import check, compiled, raises, same
 
 pytestmark = pytest.mark.usefixtures("branches_end_graphs")
 
@@ -418,3 +418,13 @@ def test_super_without_arguments_after_a_break(name):
     run = compiled(method)
     for _ in range(2):
         assert torch.equal(run(torch.ones(2)), method(torch.ones(2)))
+
+
+def test_a_break_in_a_tuple_with_stars():
+    def fn(x):
+        before = x.dim(), x.shape[0]
+        return *before, graph_break(), x + 1, *before
+
+    run = compiled(fn)
+    for _ in range(2):
+        assert same(run(torch.ones(2)), fn(torch.ones(2)))

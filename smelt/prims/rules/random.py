@@ -18,9 +18,8 @@ from smelt.prims.registry import Lowering, as_float, aten, decomposition, dtype_
 
 def uniform01(p: Lowering, shape: tuple[int, ...]) -> Node | None:
     """Uniform float32 in [0, 1) from a fresh stream, or None when random ops stay in eager."""
-    if p.seed is None or p.eager_rng:
-        return None
-    return p.random(p.seed, p.next_stream(), shape)
+    seed = p.seeds.get(p.out.device)
+    return None if seed is None or p.eager_rng else p.random(seed, p.next_stream(), shape)
 
 
 @decomposition(aten.native_dropout.default)

@@ -1,0 +1,41 @@
+"""The thread's autocast state, for every kind of device that graphs live on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+DEVICES = ("cpu", "cuda")
+
+Casts = tuple[tuple[bool, torch.dtype], ...]
+"""For each of DEVICES: autocast is enabled, and its dtype."""
+
+
+def present_casts() -> Casts:
+    """The state now."""
+    return tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in DEVICES)
+
+
+def set_casts(casts: Casts) -> None:
+    """Make this the state."""
+    for device, (enabled, dtype) in zip(DEVICES, casts, strict=True):
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+
+
+def casting() -> tuple[str, ...]:
+    """The kinds of devices whose operators are cast now."""
+    return tuple(filter(torch.is_autocast_enabled, DEVICES))
+
+
+@contextmanager
+def under_casts(casts: Casts) -> Iterator[None]:
+    """What runs inside of it runs in this state."""
+    before = present_casts()
+    set_casts(casts)
+    try:
+        yield
+    finally:
+        set_casts(before)

@@ -1,0 +1,147 @@
+"""Traces of graphs on "cuda": what PyTorch dispatches to there, in its dtypes, with its derivatives."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from smelt.autograd.draws import beginning, from_beginning
+from smelt.autograd.joint import Joint, trace_joint
+from smelt.autograd.wrap import wrap
+from smelt.base.options import Options
+from smelt.graph.verify import verify
+from smelt.prims.decompose import decompose
+from smelt.prims.ops import PRIMS
+from tests.autograd.joint_examples import graph_of_call
+
+aten = torch.ops.aten
+
+
+def tensor(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = True) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="cuda", requires_grad=grad)
+
+
+def joint_of(fn: Callable[..., Any], *inputs: torch.Tensor, options: Options | None = None) -> Joint:
+    joint = trace_joint(graph_of_call(fn, len(inputs)), inputs, options or Options())
+    verify(joint.module, stage="joint")
+    return joint
+
+
+def targets(joint: Joint) -> list[object]:
+    return [n.target for n in joint.module.graph.nodes if n.op == "call_function"]
+
+
+def dtypes(joint: Joint, target: object) -> list[torch.dtype]:
+    return [n.meta["val"].dtype for n in joint.module.graph.nodes if n.target is target]
+
+
+def test_autocast_casts_both_kinds_of_devices():
+    def fn(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x @ w, y @ y)
+
+    with torch.autocast("cuda", torch.float16), torch.autocast("cpu", torch.bfloat16):
+        joint = joint_of(fn, tensor(4, 8), tensor(8, 2), torch.zeros(3, 3, requires_grad=True))
+        assert torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") is torch.float16
+    assert joint.autocast == ("cpu", "cuda")
+    found = dtypes(joint, aten.mm.default)
+    assert found[:2] == [torch.float16, torch.bfloat16]
+    assert not torch.is_autocast_enabled("cuda")
+
+
+def test_the_derivative_is_not_cast():
+    """What a backward formula computes in float32 stays so, as when it is called outside of the region."""
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+            assert not torch.is_autocast_enabled("cuda")
+            (x,) = ctx.saved_tensors
+            return x @ g
+
+    with torch.autocast("cuda"):
+        joint = joint_of(lambda x: (Doubled.apply(x),), tensor(4, 4))
+        assert torch.is_autocast_enabled("cuda")
+    assert dtypes(joint, aten.mm.default) == [torch.float32]
+
+
+def test_a_linear_layer_under_autocast():
+    with torch.autocast("cuda", torch.bfloat16):
+        joint = joint_of(lambda x, w, b: (F.gelu(F.linear(x, w, b)),), tensor(4, 8), tensor(16, 8), tensor(16))
+    assert joint.output_metas[0].dtype is torch.bfloat16
+    assert joint.output_metas[0].device == torch.device("cuda:0")
+
+
+def test_derivatives_are_traced_in_the_thread_of_the_trace():
+    """The engine has a thread for each device, which would know nothing of this thread's Python state."""
+    threads = []
+
+    class Noted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+            threads.append(threading.current_thread())
+            return g * 2
+
+    joint_of(lambda x: (Noted.apply(x),), tensor(4))
+    assert threads == [threading.current_thread()]
+
+
+def test_each_device_that_draws_has_a_seed():
+    """`torch.randn(3).cuda()` and dropout in one graph: two generators."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        noise = torch.rand(4, device="cuda") + torch.randn(4).cuda()
+        return (F.dropout(x + noise),)
+
+    joint = joint_of(fn, tensor(4))
+    cuda, cpu = torch.device("cuda:0"), torch.device("cpu")
+    assert joint.seeds == (cuda, cpu)
+    inputs = [n for n in joint.module.graph.nodes if n.op == "placeholder"]
+    assert [(n.name, n.meta["val"].device) for n in inputs] == [
+        ("primals_0", cuda),
+        ("seed", cuda),
+        ("seed_1", cpu),
+        ("tangents_0", cuda),
+    ]
+    prims = decompose(joint.module, Options())
+    drawn = [n for n in prims.graph.nodes if n.target is PRIMS["random"]]
+    assert [n.args[0].name for n in drawn] == ["seed", "seed_1", "seed_1", "seed"]
+    assert all(n.meta["val"].device == n.args[0].meta["val"].device for n in drawn)
+
+
+def test_a_seed_lies_on_its_device_and_follows_its_generator():
+    joint = joint_of(F.dropout, tensor(4, grad=False))
+    seen = []
+    call = wrap(joint, lambda inputs: [seen.append(inputs[1]) or inputs[0]], None)  # type: ignore[func-returns-value]
+    call(tensor(4, grad=False))
+    assert seen[0].device == torch.device("cuda:0") and seen[0].dtype is torch.int64 and not seen[0].ndim
+    before = torch.cuda.get_rng_state()
+    call(tensor(4, grad=False))
+    assert not torch.equal(torch.cuda.get_rng_state(), before)  # drawn from there
+
+
+@pytest.mark.parametrize("eager_rng", [False, True])
+def test_second_derivatives_begin_from_the_states_of_both_generators(eager_rng: bool):
+    joint = joint_of(lambda x: (F.dropout(x) * torch.rand(4).cuda(),), tensor(4), options=Options(eager_rng=eager_rng))
+    begin = beginning(joint)
+    assert sorted(map(str, begin)) == ["cpu", "cuda:0"]
+    torch.rand(3)
+    torch.rand(3, device="cuda")
+    after = torch.get_rng_state(), torch.cuda.get_rng_state()
+    with from_beginning(joint, begin):
+        again = beginning(joint)
+    assert all(torch.equal(begin[d].cpu(), again[d].cpu()) for d in begin)
+    assert torch.equal(torch.get_rng_state(), after[0]) and torch.equal(torch.cuda.get_rng_state(), after[1])
