@@ -38,9 +38,7 @@ class Options:
     recompile_limit: int = _user(8, "compiled versions per code location before eager takes over")
     gemm: str = _user("auto", "matrix products: auto (measured once per shape), aten, onednn or own")
     cuda_graphs: bool = _user(True, "record and replay CUDA graphs where that is safe; no effect on a CPU")
-    target: str = _user(
-        "auto", "auto: C++ on a CPU, Triton on a GPU; cpp; triton (on a CPU through its interpreter)"
-    )
+    target: str = _user("auto", "auto: C++ on a CPU, Triton on a GPU; cpp; triton (on a CPU through its interpreter)")
     max_autotune: bool = _user(False, "time more kernel candidates on a GPU; no effect on a CPU")
 
     def key(self) -> str:
