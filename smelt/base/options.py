@@ -38,7 +38,9 @@ class Options:
     recompile_limit: int = _user(8, "compiled versions per code location before eager takes over")
     gemm: str = _user("auto", "matrix products: auto (measured once per shape), aten, onednn or own")
     cuda_graphs: bool = _user(False, "record and replay CUDA graphs; no effect on a CPU")
-    target: str = _user("auto", "kernels: auto (cpp on a CPU, triton on a GPU), cpp, or triton (a CPU: its interpreter)")
+    target: str = _user(
+        "auto", "kernels: auto (cpp on a CPU, triton on a GPU), cpp, or triton (a CPU: its interpreter)"
+    )
     max_autotune: bool = _user(False, "time more kernel candidates on a GPU; no effect on a CPU")
 
     def key(self) -> str:
