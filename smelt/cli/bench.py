@@ -187,10 +187,14 @@ def report(
     out: Annotated[Path | None, typer.Option(help="Write report.md and index.html, over all files, here.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Two files, OLD NEW: what changed, worse first.")] = False,
     contender: Annotated[str | None, typer.Option(help="Whose changes --compare lists (default: smelt).")] = None,
+    readme: Annotated[
+        Path | None, typer.Option(help="Write the figures of a GPU in FILES between the marks of this README.")
+    ] = None,
 ) -> None:
     """Print saved results as Markdown, compare two runs, or write a report with plots."""
     from smelt.bench.report.compare import compare as compare_runs
     from smelt.bench.report.markdown import comparison_markdown
+    from smelt.bench.report.readme import write_readme
     from smelt.bench.report.sections import headline
     from smelt.bench.report.summary import merge
     from smelt.bench.report.write import write_report
@@ -199,6 +203,10 @@ def report(
 
     if compare and len(files) != 2:
         raise typer.BadParameter("--compare takes two files, OLD NEW")
+    if readme is not None:
+        with complaints():
+            write_readme(readme, files)
+        return
     with complaints():
         runs = [Benchmark.load(file) for file in files]
         comparison = compare_runs(runs[0], runs[1], contender) if compare else None
