@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from smelt.base.collection import no_collection
 from smelt.base.errors import CompileError, SmeltWarning
 from smelt.base.options import Options, environment
 from smelt.base.report import Report
-from smelt.base.stats import count, spend
+from smelt.base.stats import count, count_named, spend
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
 from smelt.codegen.chain import render_chain
 from smelt.codegen.cpp_host import render_cpp
@@ -34,6 +35,7 @@ from smelt.codegen.host import Rendered
 from smelt.codegen.triton_host import print_kernels, render_triton
 from smelt.gpu import on_gpu
 from smelt.graph.checkpoints import with_checkpoints
+from smelt.graph.eager_call import EagerCall
 from smelt.graph.meta import TensorMeta
 from smelt.graph.printer import print_graph
 from smelt.graph.seams import cuts, seams
@@ -90,6 +92,9 @@ def compile_pieces(gm: fx.GraphModule, report: Report, options: Options) -> Call
             warnings.warn(SmeltWarning(text), stacklevel=2)
             return piece.forward
 
+    if options.backend == "smelt":
+        calls = (node.target for node in seams(gm.graph) if isinstance(node.target, EagerCall))
+        count_named("extern_ops", Counter(name for call in calls for name in call.operators))
     return Pieces(gm.graph, report.name, compile_piece)
 
 
