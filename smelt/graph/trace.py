@@ -25,7 +25,6 @@ from smelt.graph.opaque import MAKERS, opaque_answer, stand_in, touches
 from smelt.graph.place import (
     Layout,
     Place,
-    PlacedTensor,
     Step,
     Storage,
     layout_for,
