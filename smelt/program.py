@@ -41,9 +41,12 @@ def load(rendered: Rendered, options: Options) -> Program:
         for library, names in zip(libraries, rendered.exports, strict=True):
             addresses |= {name: library.address(name) for name in names}
 
+    on_gpu = rendered.device is not None and rendered.device.type != "cpu"
+    only = "aten" if on_gpu else options.gemm  # what else there is are kernels for CPUs
+
     def bound(name: str, params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> ExternKernel:
         if name in EXTERNS or name.count(".") == 2:
-            return extern(name, params, inputs, outputs, only=options.gemm)
+            return extern(name, params, inputs, outputs, only=only)
         return _reference(name, params, outputs)
 
     scope: dict[str, Any] = {

@@ -203,4 +203,4 @@ def _laid_out(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
             return tensor
         if all(size == 1 or a == b for size, a, b in zip(spec.shape, strides, spec.stride, strict=True)):
             return tensor.as_strided(spec.shape, spec.stride, tensor.storage_offset())
-    return empty_strided(spec.shape, spec.stride, spec.dtype).copy_(tensor)
+    return empty_strided(spec.shape, spec.stride, spec.dtype, tensor.device).copy_(tensor)
