@@ -33,7 +33,7 @@ def on_gpu(
     recorded = [
         recorder.wrap(forward, "forward", written=set(written.values()), visible=joint.num_forward, inputs=names)
     ]
-    return recorded + [recorder.wrap(program, "backward") for program in programs[1:]]
+    return recorded + [recorder.wrap(program, "backward", written=(), visible=0) for program in programs[1:]]
 
 
 def written_inside(program: Program, written: dict[int, int]) -> Program:

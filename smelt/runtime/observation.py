@@ -67,10 +67,10 @@ class Observation:
                     known.add(weak.pointer)
                     self.results[i] = weak, result.untyped_storage().nbytes()
 
-    def kept(self) -> tuple[set[int], int, int]:
-        """Positions of the results that somebody still has, their bytes and those of all."""
+    def kept(self) -> tuple[set[int], int]:
+        """Positions of the results that somebody still has, and their bytes."""
         kept = {i: size for i, (storage, size) in self.results.items() if not storage.gone}
-        return set(kept), sum(kept.values()), sum(size for _, size in self.results.values())
+        return set(kept), sum(kept.values())
 
     def look(self, inputs: Sequence[Any]) -> None:
         """These are the last ones now."""

@@ -34,8 +34,7 @@ COPIED_IN = 256 << 20
 """Bytes of inputs that a call may copy; with more it runs plain."""
 
 COPIED_OUT = 16 << 20
-"""Bytes of results that are handed out as copies where callers keep them while they call again; a quarter of all
-results may be more than that."""
+"""Bytes of results that are handed out as copies where callers keep them while they call again."""
 
 FEW = 8
 """Number of results that are handed out as copies, where nobody says which of them are for callers."""
@@ -235,14 +234,14 @@ class RecordedProgram:
         if not kept or self.made >= self.limit or any(i >= busy.results for i in kept):
             return False
         size, places = sum(busy.bytes[i] for i in kept), busy.places_of(kept)
-        return self._mark(kept, size, sum(busy.bytes.values()), places)
+        return self._mark(kept, size, places)
 
-    def _mark(self, kept: set[int], size: int, total: int, places: Collection[int]) -> bool:
+    def _mark(self, kept: set[int], size: int, places: Collection[int]) -> bool:
         """Hand out copies of these results, if that is little and no other recording expects them at `places`.
 
         Such as what forward saves for backward; before that is recorded, nobody knows.
         """
-        if size > COPIED_OUT and 4 * size > total or any(place in self.device.fixed for place in places):
+        if size > COPIED_OUT or any(place in self.device.fixed for place in places):
             return False
         if self.visible is None:
             others = any(other.refused is None and not other.made for other in self.others())
