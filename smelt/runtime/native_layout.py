@@ -7,6 +7,8 @@ leaves the documented slow path in place (one `data_ptr()` call per tensor, abou
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from smelt.base.torch_c import dispatch_key_word, implementation_address
@@ -25,12 +27,28 @@ def calibrate() -> bool:
             return True
     except LookupError:
         pass
+    return _give_up()
+
+
+@functools.cache
+def learn_device(device: torch.device) -> bool:
+    """Read tensors of this device on the fast path too; whether that is on. All devices of a kind are alike."""
+    plain = torch.empty(24, device=device)
+    with torch.inference_mode():
+        inference = torch.empty(3, device=device)
+    if not _native.add_keys((dispatch_key_word(plain), dispatch_key_word(inference))):
+        return False
+    tensors = (plain, plain[5:], plain.view(4, 6).t(), inference, plain.to(torch.int64), torch.nn.Parameter(plain))
+    return all(_native.data_ptr(tensor) == tensor.data_ptr() for tensor in tensors) or _give_up()
+
+
+def _give_up() -> bool:
     _native.set_layout(None, 0, (), torch.Tensor, torch.nn.Parameter, slow_data_ptr)
     return False
 
 
 def slow_data_ptr(tensor: object) -> int:
-    """The data pointer of any dense CPU tensor.
+    """The data pointer of any dense tensor.
 
     Raises:
         TypeError: not a tensor, a meta tensor, or a lazy conjugate or negative view (its memory holds other values).

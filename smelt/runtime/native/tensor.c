@@ -2,7 +2,7 @@
  *
  * smelt/runtime/native_layout.py finds at import where a tensor object keeps its implementation pointer, its dispatch
  * key word, its storage and its storage offset, checks the result on many tensors, and hands the offsets to set_layout.
- * A tensor whose key word is not one of the plain dense CPU ones (subclasses with Python keys, conjugate or negative
+ * A tensor whose key word is not one of the plain dense ones of the CPU or of a GPU in use (subclasses with Python keys, conjugate or negative
  * views, sparse, functorch wrappers), one with a storage offset and one whose storage is copy-on-write take the slow
  * path: the Python callable `slow`. Until set_layout succeeded every tensor takes the slow path. */
 #include "tensor.h"
@@ -97,6 +97,18 @@ static PyObject *set_layout(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *add_keys(PyObject *module, PyObject *keys) {
+    if (!PyTuple_Check(keys)) return PyErr_Format(PyExc_TypeError, "keys: a tuple of integers");
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {
+        const uint64_t key = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(keys, i));
+        if (PyErr_Occurred()) return NULL;
+        if (plain_key(key)) continue;
+        if (layout.key_count == MAX_KEYS) return PyErr_Format(PyExc_ValueError, "more than %d keys", MAX_KEYS);
+        layout.keys[layout.key_count++] = key;
+    }
+    return PyBool_FromLong(layout.ready);
+}
+
 static PyObject *data_ptr(PyObject *module, PyObject *tensor) {
     int failed = 0;
     char *data = smelt_tensor_data(tensor, &failed);
@@ -108,6 +120,7 @@ PyMethodDef smelt_tensor_methods[] = {
     {"peek_at", peek_at, METH_VARARGS, "peek_at(address, words) -> machine words at an address"},
     {"set_layout", set_layout, METH_VARARGS,
      "set_layout(words | None, cow_deleter, keys, tensor_type, parameter_type, slow): see native_layout.py"},
+    {"add_keys", add_keys, METH_O, "add_keys(keys) -> bool: tensors with these key words are plain too; is it on?"},
     {"data_ptr", data_ptr, METH_O, "data_ptr(tensor) -> int: as Table.bind reads it"},
     {NULL, NULL, 0, NULL},
 };
