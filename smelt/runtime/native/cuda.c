@@ -43,6 +43,7 @@ static int resolve(void *library, smelt_cuda_api *api) {
         {"cuFuncGetAttribute", (void **)&api->attribute},
         {"cuFuncSetAttribute", (void **)&api->set_attribute},
         {"cuLaunchKernel", (void **)&api->launch},
+        {"cuMemcpyDtoDAsync_v2", (void **)&api->copy},
         {"cuGetErrorName", (void **)&api->error_name},
         {"cuGetErrorString", (void **)&api->error_text},
     };
@@ -160,9 +161,29 @@ static PyObject *driver_attribute(PyObject *self, PyObject *args) {
     return error ? smelt_cuda_fail(driver, error, "asking about the device") : PyLong_FromLong(value);
 }
 
+static PyObject *driver_copy(PyObject *self, PyObject *args) {
+    smelt_cuda_driver *driver = (smelt_cuda_driver *)self;
+    int ordinal, error;
+    unsigned long long to, from, stream;
+    Py_ssize_t bytes;
+    if (!PyArg_ParseTuple(args, "iKKnK", &ordinal, &to, &from, &bytes, &stream)) return NULL;
+    void *context = smelt_cuda_context(driver, ordinal), *before;
+    if (!context) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    error = driver->api.push(context);
+    if (!error) {
+        error = driver->api.copy(to, from, (size_t)bytes, (void *)(uintptr_t)stream);
+        driver->api.pop(&before);
+    }
+    Py_END_ALLOW_THREADS
+    if (error) return smelt_cuda_fail(driver, error, "copying memory of the device");
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef driver_methods[] = {
     {"load", driver_load, METH_VARARGS,
      "load(device, cubin, entry, shared) -> (function, registers, bytes of local memory, most threads of a block)"},
+    {"copy", driver_copy, METH_VARARGS, "copy(device, to, from, bytes, stream): from device memory to device memory"},
     {"version", driver_version, METH_NOARGS, "version() -> 12040 for CUDA 12.4"},
     {"attribute", driver_attribute, METH_VARARGS, "attribute(device, number) -> int: a CU_DEVICE_ATTRIBUTE"},
     {NULL, NULL, 0, NULL},

@@ -4,6 +4,7 @@
 #define SMELT_CUDA_DRIVER_H
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdint.h>
 
 typedef struct {
     int (*init)(unsigned flags);
@@ -21,6 +22,7 @@ typedef struct {
     int (*set_attribute)(void *function, int attribute, int value);
     int (*launch)(void *function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
                   unsigned threads_z, unsigned shared, void *stream, void **parameters, void **extra);
+    int (*copy)(uint64_t to, uint64_t from, size_t bytes, void *stream);
     int (*error_name)(int error, const char **name);
     int (*error_text)(int error, const char **text);
 } smelt_cuda_api;
