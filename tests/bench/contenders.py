@@ -90,17 +90,3 @@ def telling(model: nn.Module, settings: Settings) -> Any:
 def shifting(function: Any, settings: Settings) -> Any:
     """Gives results of a function that are wrong by a tenth."""
     return lambda *inputs: function(*inputs) * 1.1
-
-
-def building(model: nn.Module, settings: Settings) -> Any:
-    """Keeps what it built in its cache, and fails where somebody was there before."""
-    built = Path(os.environ["TRITON_CACHE_DIR"]) / "kernel" / "built"
-    built.parent.mkdir(parents=True)
-    built.write_text("built")
-    return model
-
-
-def sleeping(model: nn.Module, settings: Settings) -> Any:
-    """Takes a second to compile."""
-    time.sleep(1.0)
-    return model

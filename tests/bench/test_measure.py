@@ -113,10 +113,10 @@ def test_a_process_of_several_contenders_finds_what_each_has_built(tmp_path: Pat
 def test_starts_side_by_side_are_measured_and_flagged() -> None:
     names = ["eager", *(HERE + name for name in ("identity", "wrong", "refusing"))]
     seen: list[tuple[str, str]] = []
-    plan = Plan(rounds=3, warmup=1, cold=False, side_by_side=3, unjudged=(HERE + "identity",), timeout_s=120)
+    plan = Plan(rounds=3, warmup=1, cold=False, side_by_side=2, unjudged=(HERE + "identity",), timeout_s=120)
     row = measure_row(find_workload("tiny-mlp"), Settings(), names, plan, lambda _, *phase: seen.append(phase))
-    assert seen == [("all", "cold starts, 3 at a time"), ("all", "steps")]
-    assert row.side_by_side == 3
+    assert seen == [("all", "cold starts, 2 at a time"), ("all", "steps")]
+    assert row.side_by_side == 2
     statuses = [row.results[name].status for name in names]
     assert statuses == ["pass", "pass", "fail_accuracy", "fail_compile"]
     assert row.results[HERE + "identity"].accuracy is None and row.results[HERE + "wrong"].accuracy is not None
