@@ -289,7 +289,34 @@ def _batch_norm_backward(args: tuple[Any, ...]) -> Call:
     return aten.native_batch_norm_backward.default, args
 
 
+def _cudnn_batch_norm(
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
+) -> tuple[Any, ...]:
+    """The library's batch norm is the native one, and nothing that only the library reads."""
+    native, given = _batch_norm(tuple(args))
+    out, mean, rstd = propagate(native, given, {}, recorder)
+    options = {"dtype": torch.uint8, "device": args[0].device}
+    return out, mean, rstd, propagate(aten.empty.memory_format, ([0],), options, recorder)
+
+
+def _cudnn_batch_norm_backward(args: tuple[Any, ...]) -> Call:
+    x, grad, weight, _, _, mean, rstd, eps, _ = args
+    wanted = [True, True, True]
+    return aten.native_batch_norm_backward.default, (grad, x, weight, None, None, mean, rstd, True, eps, wanted)
+
+
+SPECIAL |= {
+    aten.cudnn_batch_norm.default: _cudnn_batch_norm,
+    # of the kernels that compute the same, chosen by the values of lengths, torch's own is chosen always
+    **{
+        getattr(packet, overload): lambda *_: False
+        for packet in (getattr(aten, f"_use_{library}_ctc_loss", None) for library in ("cudnn", "miopen"))
+        if packet is not None
+        for overload in packet.overloads()
+    },
+}
 REWRITES |= {
+    aten.cudnn_batch_norm_backward.default: _cudnn_batch_norm_backward,
     aten.native_batch_norm.default: _batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
 }

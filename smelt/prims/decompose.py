@@ -25,7 +25,7 @@ from smelt.graph.module import GraphModule
 from smelt.graph.seeds import is_seed
 from smelt.prims.dtypes import PLAIN
 from smelt.prims.kernels.fourier import REAL
-from smelt.prims.registry import ANY_DTYPE, COMPLEX, DECOMPOSITIONS, Lowering, is_empty
+from smelt.prims.registry import ANY_DTYPE, COMPLEX, DECOMPOSITIONS, LIBRARY, Lowering, is_empty
 from smelt.prims.rules import FAMILIES
 from smelt.prims.table import PRIMS, Prim
 from smelt.shapes.size import as_symbol, same_all
@@ -76,9 +76,9 @@ def decompose(gm: fx.GraphModule, options: Options | None = None) -> fx.GraphMod
 
 
 def fallbacks(gm: fx.GraphModule) -> Counter[str]:
-    """The operators that stayed ATen, with how often each occurs; asking a tensor for its size is none."""
+    """The operators that stayed ATen, with how often each occurs; those of LIBRARY and sizes of tensors are none."""
     kept = (n.target for n in gm.graph.nodes if n.op == "call_function" and isinstance(n.target, OpOverload))
-    kept = (target for target in kept if target is not torch.ops.aten.sym_size.int)
+    kept = (target for target in kept if target is not torch.ops.aten.sym_size.int and base_of(target) not in LIBRARY)
     return Counter(str(target) for target in kept)
 
 
