@@ -194,6 +194,9 @@ def handle(error: BaseException | None, /) -> BaseException | None:
     """Set the exception that this thread is handling (`sys.exception()`); returns the one before. To be undone in the
     same function."""
 
+def stand_for(error: BaseException, /) -> None:
+    """In the traceback of an exception that the frame which called this one caught, this one takes its place."""
+
 def snapshot(frame: FrameType, depth: int) -> tuple[list[Any], list[Any]]:
     """Raw slots and the lowest `depth` stack elements of a running frame. For tests and debugging: `depth` is not
     checked, too large a value crashes."""

@@ -19,7 +19,7 @@ import inspect
 import keyword
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, SimpleNamespace
 from typing import Any
@@ -107,6 +107,7 @@ class Writer:
         point: makes (or finds) the resume point of (code, offset, stack depth, places of handled exceptions on it).
         begin: the resume point that the frame began at; None: at its start.
         restarts: it could begin there once more.
+        errors: parameters that hold exceptions that the frame handles where it begins.
     """
 
     def __init__(
@@ -117,9 +118,10 @@ class Writer:
         frame: Frame,
         begin: native.ResumePoint | None,
         restarts: bool,
+        errors: Sequence[int] = (),
     ) -> None:
         self.vm, self.slots, self.point = vm, parameter_names(slots), point
-        self.frame, self.begin, self.restarts = frame, begin, restarts
+        self.frame, self.begin, self.restarts, self.errors = frame, begin, restarts, errors
         self.lines: list[str] = []
         self.constants: dict[str, Any] = {}
         self.fetches: dict[int, int] = {}
@@ -326,7 +328,7 @@ class Writer:
         else:
             order = list(self.fetches)
             head += host
-        body = textwrap.indent("\n".join([*head, *self.lines]), "    ")
+        body = textwrap.indent("\n".join([*self._tracebacks(), *head, *self.lines]), "    ")
         source = f"def residual({', '.join([*self.slots, '_c', '_f'])}):\n{body}\n{host_source}"
         return Residual(source, gm, inputs, order, self.constants, ops, points=self.points)
 
@@ -371,6 +373,10 @@ class Writer:
             f"    return {self._again()}",
         ]
         return lines, part.source
+
+    def _tracebacks(self) -> list[str]:
+        """The lines that make this frame the one that caught the exceptions which it handles from its beginning."""
+        return [f"{self.value.constant(native.stand_for, 'stand_for')}({self.slots[at]})" for at in self.errors]
 
     def release(self) -> None:
         """Let go of the program's objects: the residual is written."""

@@ -56,7 +56,7 @@ from smelt.capture import (
 )
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
 from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError, bare, let_go, too_deep
-from smelt.capture.frames import Frame, Unread, slot_names
+from smelt.capture.frames import Frame, Unread, slot_count, slot_names
 from smelt.capture.interpreter import Interpreter
 from smelt.capture.opcodes import store_unread
 from smelt.capture.places import Place, Reader, Slots, Version
@@ -297,7 +297,8 @@ class Session(Told):
         else:
             names = names[: native.argument_slots(frame.code)]
         begin = key if isinstance(key, native.ResumePoint) else None
-        writer = Writer(vm, names, self.point, frame, begin, begin is None or not self.handling[begin])
+        errors = [] if begin is None else self._errors(begin)
+        writer = Writer(vm, names, self.point, frame, begin, begin is None or not self.handling[begin], errors)
         try:
             residual = writer.write_return(frame.value) if reason is None else writer.write_break(frame)
         finally:
@@ -415,6 +416,14 @@ class Session(Told):
             self.handling[point] = handled
             self.points[key] = point  # another thread's `reset` may take it out at once
         return point
+
+    def _errors(self, point: native.ResumePoint) -> list[int]:
+        """Which of the slots and stack elements are exceptions that a frame handles, or is about to, at a point."""
+        decoded, width = decoding.decode(point.code), slot_count(point.code)
+        places = [width + at + 1 for at in self.handling[point]]
+        if decoded.names[decoded.index_of[point.offset]] == "PUSH_EXC_INFO":
+            places.append(width + point.depth - 1)
+        return places
 
     def _start(self, vm: Interpreter, code: CodeType, function: FunctionType, read: Reader) -> Frame:
         names = slot_names(code)

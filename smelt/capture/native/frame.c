@@ -203,6 +203,59 @@ static Place *meet(PyCodeObject *code) {
     return place;
 }
 
+/* -- tracebacks -------------------------------------------------------------------------------- */
+/* `error` was caught where `before` stood; `now`, a frame object, goes on there. The traceback keeps that one and its
+   variables alive from now on, as it would if one frame had run throughout. */
+static int hand_over(PyObject *error, Frame *before, PyObject *now) {
+    PyTracebackObject *head = (PyTracebackObject *)((PyBaseExceptionObject *)error)->traceback;
+    if (!head || !PyTraceBack_Check(head) || head->tb_frame != before->frame_obj) return 0;
+    PyObject *line = PyObject_GetAttrString((PyObject *)head, "tb_lineno");
+    if (!line) return -1;
+    head->tb_lineno = line == Py_None ? 0 : (int)PyLong_AsLong(line);
+    head->tb_lasti = -1; /* of other code */
+    Py_DECREF(line);
+    PyFrameObject *handed = head->tb_frame;
+    head->tb_frame = (PyFrameObject *)Py_NewRef(now);
+    Py_DECREF(handed);
+    return 0;
+}
+
+/* The object of a frame that is filled and about to run; a new reference. */
+static PyObject *frame_object(PyThreadState *state, Frame *frame) {
+    Frame *before = CURRENT_FRAME(state);
+    frame->previous = before;
+    CURRENT_FRAME(state) = frame;
+    PyObject *object = (PyObject *)PyThreadState_GetFrame(state);
+    CURRENT_FRAME(state) = before;
+    return object;
+}
+
+/* `frame` is filled: exceptions that it handles were caught by the frame that continues in it. */
+static int take_tracebacks(PyThreadState *state, Frame *frame, Py_ssize_t count) {
+    Frame *before = CURRENT_FRAME(state);
+    int failed = 0;
+    for (Py_ssize_t i = FRAME_CODE(frame)->co_nlocalsplus; before && before->frame_obj && !failed && i < count; i++) {
+        PyObject *error = frame->localsplus[i];
+        if (!error || !PyExceptionInstance_Check(error)) continue;
+        PyObject *object = frame_object(state, frame);
+        failed = !object || hand_over(error, before, object) < 0;
+        Py_XDECREF(object);
+    }
+    return failed ? -1 : 0;
+}
+
+/* The same for a replacement, which asks for it itself. */
+static PyObject *stand_for(PyObject *module, PyObject *error) {
+    PyThreadState *state = PyThreadState_Get();
+    Frame *before = calling_frame(CURRENT_FRAME(state));
+    if (!before || !before->frame_obj || !PyExceptionInstance_Check(error)) Py_RETURN_NONE;
+    PyObject *object = (PyObject *)PyThreadState_GetFrame(state);
+    int failed = !object || hand_over(error, before, object) < 0;
+    Py_XDECREF(object);
+    if (failed) return NULL;
+    Py_RETURN_NONE;
+}
+
 /* -- injecting a frame ------------------------------------------------------------------------- */
 static PyObject *run_injected(PyThreadState *state, Frame *frame, Injection *injection) {
     PyCodeObject *code = injection->code;
@@ -221,7 +274,8 @@ static PyObject *run_injected(PyThreadState *state, Frame *frame, Injection *inj
     FRAME_SET_CODE(frame, Py_NewRef(injection->original));
     FRAME_SET_NEXT(frame, _PyCode_CODE(injection->original) + injection->offset / (int)sizeof(_Py_CODEUNIT));
     Py_DECREF(code);
-    return run_frame(state, frame, 0);
+    return take_tracebacks(state, frame, injection->count) < 0 ? leave_frame(state, frame, NULL)
+                                                                : run_frame(state, frame, 0);
 }
 
 static int call_quietly(PyObject *callback) {
@@ -465,6 +519,7 @@ PyMethodDef frame_methods[] = {
     {"skip_prefixes", skip_prefixes, METH_O, "skip_prefixes(file name prefixes): never look at code from there"},
     {"resume", METHOD(resume), METH_FASTCALL, "resume(point, globals, func, slots, stack): go on after a graph break"},
     {"handle", handle, METH_O, "handle(exception or None) -> what was handled before: set what is being handled"},
+    {"stand_for", stand_for, METH_O, "stand_for(exception): in its traceback, this frame for the one that calls it"},
     {"snapshot", snapshot, METH_VARARGS, "snapshot(frame, depth) -> (slots, stack) of a running frame, for tests"},
     {NULL, NULL, 0, NULL},
 };
