@@ -19,7 +19,7 @@ import inspect
 import keyword
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType, SimpleNamespace
 from typing import Any
@@ -107,7 +107,6 @@ class Writer:
         point: makes (or finds) the resume point of (code, offset, stack depth, places of handled exceptions on it).
         begin: the resume point that the frame began at; None: at its start.
         restarts: it could begin there once more.
-        errors: parameters that hold exceptions that the frame handles where it begins.
     """
 
     def __init__(
@@ -118,10 +117,9 @@ class Writer:
         frame: Frame,
         begin: native.ResumePoint | None,
         restarts: bool,
-        errors: Sequence[int] = (),
     ) -> None:
         self.vm, self.slots, self.point = vm, parameter_names(slots), point
-        self.frame, self.begin, self.restarts, self.errors = frame, begin, restarts, errors
+        self.frame, self.begin, self.restarts = frame, begin, restarts
         self.lines: list[str] = []
         self.constants: dict[str, Any] = {}
         self.fetches: dict[int, int] = {}
@@ -147,6 +145,11 @@ class Writer:
         refuse_open(self.vm)
         result = self.value(value)
         self.effects()
+        self.vm.finalizers.guard(self.frame)
+        errors = self._errors()
+        if errors:  # the frame is in their tracebacks, and must not hold them
+            self.lines += [f"_result = [{result}]", *(f"{name} = None" for name in errors)]
+            result = "_result.pop()"
         self.lines.append(f"return {result}")
         return self.finish()
 
@@ -164,6 +167,7 @@ class Writer:
         stack = [self.value(item) for item in frame.stack]
         slots = self._slots(frame)
         self.effects()
+        self.vm.finalizers.guard(frame)
         if not self.restarts:  # it began in an except clause: what the frame handles now is set where it is needed
             handle = self.value.constant(native.handle, "handle")
             self.lines.append(f"{handle}({self.value(self.vm.outer_exception())})")
@@ -184,7 +188,7 @@ class Writer:
 
     def _may_end(self, held: Any) -> bool:
         """A variable's object came with the frame: it may do something when it dies, such as let go of a lock."""
-        if type(held) is Unread:
+        if type(held) is Unread or self.vm.finalizers.leads_to_one(held):
             return True
         source = None if type(held) is TraceTensor else self.vm.source_of(held)
         return source is not None and source.kind == native.LOCAL
@@ -198,7 +202,7 @@ class Writer:
         call = self.value.constant(native.resume, "resume")
         scope = self.fetched(self.vm.globals_source(frame.globals))
         function = self.fetched(frame_function())
-        error = f", {self.value(frame.handled[len(handled) - 1])}" if handled else ""
+        error = f", [{self.value(frame.handled[len(handled) - 1])}]" if handled else ""
         return f"{call}({name}, {scope}, {function}, [{', '.join(slots)}], [{', '.join(stack)}]{error})"
 
     # -- side effects ------------------------------------------------------------------------------------------------
@@ -376,7 +380,14 @@ class Writer:
 
     def _tracebacks(self) -> list[str]:
         """The lines that make this frame the one that caught the exceptions which it handles from its beginning."""
-        return [f"{self.value.constant(native.stand_for, 'stand_for')}({self.slots[at]})" for at in self.errors]
+        return [f"{self.value.constant(native.stand_for, 'stand_for')}({name})" for name in self._errors()]
+
+    def _errors(self) -> list[str]:
+        """The parameters that are exceptions on the stack: the frame handles them where it begins, or is about to."""
+        if self.begin is None:
+            return []
+        first = len(self.slots) - self.begin.depth
+        return [self.slots[at] for at in self.vm.finalizers.exceptions() if at >= first]
 
     def release(self) -> None:
         """Let go of the program's objects: the residual is written."""

@@ -56,7 +56,7 @@ from smelt.capture import (
 )
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
 from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError, bare, let_go, too_deep
-from smelt.capture.frames import Frame, Unread, slot_count, slot_names
+from smelt.capture.frames import Frame, Unread, slot_names
 from smelt.capture.interpreter import Interpreter
 from smelt.capture.opcodes import store_unread
 from smelt.capture.places import Place, Reader, Slots, Version
@@ -240,6 +240,7 @@ class Session(Told):
             vm = Interpreter(decoding.decode, place.changes, self.options.dynamic, speculates)
             self._interpreters.append(vm)
             vm.tensors.speculation.insists = insists
+            vm.finalizers.allowed = not self.options.fullgraph
             try:
                 frame = begin(vm)
                 stop = vm.run_root(frame, stop_at)
@@ -297,8 +298,7 @@ class Session(Told):
         else:
             names = names[: native.argument_slots(frame.code)]
         begin = key if isinstance(key, native.ResumePoint) else None
-        errors = [] if begin is None else self._errors(begin)
-        writer = Writer(vm, names, self.point, frame, begin, begin is None or not self.handling[begin], errors)
+        writer = Writer(vm, names, self.point, frame, begin, begin is None or not self.handling[begin])
         try:
             residual = writer.write_return(frame.value) if reason is None else writer.write_break(frame)
         finally:
@@ -417,20 +417,13 @@ class Session(Told):
             self.points[key] = point  # another thread's `reset` may take it out at once
         return point
 
-    def _errors(self, point: native.ResumePoint) -> list[int]:
-        """Which of the slots and stack elements are exceptions that a frame handles, or is about to, at a point."""
-        decoded, width = decoding.decode(point.code), slot_count(point.code)
-        places = [width + at + 1 for at in self.handling[point]]
-        if decoded.names[decoded.index_of[point.offset]] == "PUSH_EXC_INFO":
-            places.append(width + point.depth - 1)
-        return places
-
     def _start(self, vm: Interpreter, code: CodeType, function: FunctionType, read: Reader) -> Frame:
         names = slot_names(code)
         self._begin(vm, read)
         held: list[Any] = [Unread(v, sources.local(i, names[i])) for i, v in enumerate(read.slots)]
         held += [native.NULL] * (len(names) - len(held))
         frame = Frame(decoding.decode(code), held, read.globals, function)
+        vm.finalizers.begin(held)
         if function.__closure__:
             frame.closure = function.__closure__
             vm.adopt_cells(function, sources.frame_function())
@@ -452,6 +445,7 @@ class Session(Told):
         frame = Frame(decoding.decode(code), held[:width], read.globals, read.function)
         frame.stack = held[width:]
         frame.pc = frame.decoded.index_of[point.offset]
+        vm.finalizers.begin(held)
         store_unread(vm, frame)
         self._handle(vm, frame, self.handling[point])
         return frame
