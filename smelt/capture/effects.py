@@ -111,6 +111,8 @@ class Effects:
         self.vm.work += 1
         place = (kind, id(target), name)
         before = self.stores.get(place)
+        if before is None:
+            self.vm.finalizers.refuse_loss(_held(kind, target, name))
         anew = before is not None and (before.value is DELETED or before.anew)
         if anew and before is not None and before.value is DELETED:
             del self.stores[place]  # a dictionary puts what was deleted and set again at its end
@@ -156,6 +158,8 @@ class Effects:
         if id(value) in self.appended:
             copy.extend(self.appended.pop(id(value))[1])
         self.mirrors[id(value)] = self.mirrors[id(copy)] = mirror
+        if not source.local:
+            self.vm.finalizers.add(value)
         self.vm.register(copy, source)
         return copy
 
@@ -320,6 +324,16 @@ class Effects:
             pairs = {k: self.plain(v) for k, v in value.items()}
             return value if all(pairs[k] is value[k] for k in pairs) else pairs
         return value
+
+
+def _held(kind: str, target: Any, name: str) -> Any:
+    """What a place holds that is about to be written; None where only code of the program can tell."""
+    if kind == "cell":
+        try:
+            return target.cell_contents
+        except ValueError:
+            return None
+    return (target if kind == "global" else getattr(target, "__dict__", {})).get(name)
 
 
 def _has_table(module: torch.nn.Module, held: dict[str, Any]) -> bool:

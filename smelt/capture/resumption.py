@@ -242,6 +242,67 @@ def format_with_spec(r: Resumption) -> None:
     _format(r, 0, r.pop())
 
 
+@plain("IS_OP")
+def is_op(r: Resumption) -> None:
+    left, right = r.take(2)
+    r.push(f"{left} {'is not' if r.raw else 'is'} {right}")
+
+
+# -- what is let go ---------------------------------------------
+
+
+@plain("POP_TOP", "END_FOR", "POP_EXCEPT")
+def pop_top(r: Resumption) -> None:
+    r.pop()
+    r.go()
+
+
+@plain("STORE_FAST", "STORE_FAST_MAYBE_NULL")
+def store_fast(r: Resumption) -> None:
+    r.slots[r.raw] = r.pop()
+    r.go()
+
+
+@plain("STORE_FAST_STORE_FAST")
+def store_fast_store_fast(r: Resumption) -> None:
+    first, second = r.arg
+    r.slots[first] = r.pop()
+    r.slots[second] = r.pop()
+    r.go()
+
+
+@plain("STORE_FAST_LOAD_FAST")
+def store_fast_load_fast(r: Resumption) -> None:
+    stored, loaded = r.arg
+    r.slots[stored] = r.pop()
+    r.stack.append(r.slots[loaded])
+    r.go()
+
+
+@plain("DELETE_FAST")
+def delete_fast(r: Resumption) -> None:
+    r.slots[r.raw] = r.null
+    r.go()
+
+
+@plain("STORE_DEREF")
+def store_deref(r: Resumption) -> None:
+    r.line(f"{r.slots[r.raw]}.cell_contents = {r.pop()}")
+    r.go()
+
+
+@plain("DELETE_DEREF")
+def delete_deref(r: Resumption) -> None:
+    r.line(f"del {r.slots[r.raw]}.cell_contents")
+    r.go()
+
+
+@plain("STORE_GLOBAL")
+def store_global(r: Resumption) -> None:
+    r.line(f"{r.writer.fetched(r.writer.vm.globals_source(r.frame.globals))}[{r.arg!r}] = {r.pop()}")
+    r.go()
+
+
 # -- names and attributes ---------------------------------------------
 
 
@@ -427,6 +488,13 @@ def call_kw(r: Resumption) -> None:
 
 
 def _call(r: Resumption, fn: str, owner: str, items: list[str], names: tuple[str, ...]) -> None:
+    operands = [*([] if owner == r.null else [owner]), *items]
+    moved = [each for each in operands if each in r.writer.slots and each not in (*r.stack, *r.slots)]
+    if moved and r.writer.vm.finalizers.held:  # the callee may let go of them
+        r.line(f"_given = [{', '.join(operands)}]")
+        r.line(f"{' = '.join(moved)} = None")
+        r.push(f"{r.const(native.call_moving, 'call_moving')}({fn}, _given, {names!r})")
+        return
     split = len(items) - len(names)
     given = [*([] if owner == r.null else [owner]), *items[:split]]
     given += [f"{name}={item}" for name, item in zip(names, items[split:], strict=True)]
@@ -467,7 +535,8 @@ def raise_varargs(r: Resumption) -> None:
 
 @plain("RERAISE")
 def reraise(r: Resumption) -> None:
-    r.line(f"raise {r.pop()}")
+    r.line(f"_raised = [{r.pop()}]")  # no variable may hold it: the frame is in its traceback
+    r.line("raise _raised.pop()")
 
 
 @plain("CHECK_EXC_MATCH")

@@ -130,6 +130,10 @@ void evaluator_release(void); /* ... until here */
 extern PyTypeObject CompiledType, QuietType;
 extern PyMethodDef running_methods[];
 
+/* -- finalizers.c ------------------------------------------------------------------------------ */
+int finalizes(PyObject *value);
+extern PyMethodDef finalizers_methods[];
+
 /* -- frame.c ----------------------------------------------------------------------------------- */
 void evaluator_install(void);
 void evaluator_uninstall(void);
