@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from smelt.capture._native import NULL, generator_at
-from smelt.capture.backward import is_spent, spent
+from smelt.capture.backward import is_spent, leaves_below, spent
 from smelt.capture.breaks import Break, CannotRebuild, Restart
 from smelt.capture.calls import Trampoline
 from smelt.capture.effects import items_of
@@ -145,7 +145,9 @@ class Rebuild:
             return self.vm.hosts.use(host)
         if is_spent(self.vm, tensor):
             self.outputs.append(self.vm.tensors.run(torch.Tensor.detach, (tensor,), {}, method="detach"))
-            return self.assign(tensor, f"{self.constant(spent, 'spent')}(_out[{len(self.outputs) - 1}])")
+            given = [f"_out[{len(self.outputs) - 1}]"]
+            given += [self(leaf) for leaf in leaves_below([tensor]) if id(leaf) in self.vm.sources]
+            return self.assign(tensor, f"{self.constant(spent, 'spent')}({', '.join(given)})")
         self.outputs.append(tensor)
         name = self._made[id(tensor)] = f"_out[{len(self.outputs) - 1}]"
         return name
