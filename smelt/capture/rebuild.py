@@ -273,7 +273,8 @@ def rebuild_dict(r: Rebuild, value: Any) -> str:
         return f"{r.constant(kind, 'defaultdict')}({r(value.default_factory)}, {pairs})"
     base: Any = collections.OrderedDict if issubclass(kind, collections.OrderedDict) else dict
     if base is dict:
-        return _subclass(r, value, kind, dict.__new__, dict.update, pairs)
+        new = collections.defaultdict.__new__ if issubclass(kind, collections.defaultdict) else dict.__new__
+        return _subclass(r, value, kind, new, dict.update, pairs)
     return _subclass(r, value, kind, base.__new__, _ordered_fill, pairs)
 
 
