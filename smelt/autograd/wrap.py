@@ -17,7 +17,18 @@ from torch.autograd.graph import increment_version
 
 from smelt.autograd.again import Again, Memory
 from smelt.autograd.draws import beginning, draws, from_beginning, seed
-from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, SparseGradient, View, unreached
+from smelt.autograd.plan import (
+    Constant,
+    Fresh,
+    Joint,
+    OutputPlan,
+    Repeated,
+    SameInput,
+    SparseGradient,
+    Spoilt,
+    View,
+    unreached,
+)
 from smelt.autograd.sized import wrap_reading, wrap_sized
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast
@@ -391,12 +402,16 @@ def _finisher(joint: Joint) -> Callable[[Sequence[torch.Tensor], Sequence[torch.
         outputs: list[Any] = []
         written: dict[int, torch.Tensor] = {}
         if joint.spoilt:
-            results = [spoilt(r, joint.spoilt[i]) if i in joint.spoilt else r for i, r in enumerate(results)]
+            results = [_spoilt(r, joint.spoilt.get(i), inputs) for i, r in enumerate(results)]
         for plan in plans:
             outputs.append(_output(plan, inputs, results, outputs, written))
         return tuple(outputs)
 
     return finish
+
+
+def _spoilt(result: torch.Tensor, why: Spoilt | None, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    return result if why is None else spoilt(result, why.text, [inputs[i] for i in why.origins])
 
 
 def _output(

@@ -280,6 +280,9 @@ Failure: TypeAlias = tuple[Literal["fetch", "check"], int, Any]
 def is_slot(object: Any, /) -> bool:
     """Whether it is the descriptor of a member that holds an object, not a C number."""
 
+def takes_all(object: Any, /) -> bool:
+    """Whether it is such a descriptor, and the member may be set to any object."""
+
 @final
 class Guards:
     """A tree of fetches with their checks; evaluated without Python frames, except for ATTR, CALL and PYTHON.

@@ -121,6 +121,9 @@ class Effects:
             self.class_writes.add(name)
         key = "cell_contents" if kind == "cell" else name
         self.vm.reads[id(target), key] = value
+        mirror = self.mirrors.get(id(target))
+        if mirror is not None:  # C code looks at it
+            object.__setattr__(mirror.copy, name, None if value is DELETED else value)
 
     def delete(self, kind: str, target: Any, name: str) -> None:
         """Remember that something is removed. What the program put there itself may not exist outside."""
@@ -215,7 +218,10 @@ class Effects:
     def _copy(self, value: Any, source: Source) -> Any:
         kind = type(value)
         if isinstance(value, dict):
-            return _fill_dict(value, self.read_dict(value, source))
+            factory = (
+                self.vm.load_attr(value, "default_factory") if isinstance(value, collections.defaultdict) else None
+            )
+            return _fill_dict(value, self.read_dict(value, source), factory)
         if isinstance(value, (list, tuple)):
             items = self.read_items(value, source)
             return kind(items) if kind in (list, tuple) else _fill_sequence(value, items)
@@ -350,16 +356,15 @@ def _shallow(copy: Any) -> Any:
     return dict(items_of(copy)) if isinstance(copy, dict) else copy.copy() if isinstance(copy, set) else list(copy)
 
 
-def _fill_dict(value: dict[Any, Any], items: dict[Any, Any]) -> Any:
+def _fill_dict(value: dict[Any, Any], items: dict[Any, Any], factory: Any) -> Any:
     kind = type(value)
     if kind is dict:
         return items
-    if isinstance(value, collections.defaultdict):
-        out: Any = collections.defaultdict(value.default_factory)
-    else:
-        out = kind.__new__(kind)
-        if hasattr(value, "__dict__"):
-            out.__dict__.update(value.__dict__)
+    out: Any = kind.__new__(kind)
+    if isinstance(out, collections.defaultdict):
+        collections.defaultdict.__init__(out, factory)
+    if hasattr(value, "__dict__"):
+        out.__dict__.update(value.__dict__)
     base = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
     for key, item in items.items():
         base.__setitem__(out, key, item)

@@ -118,10 +118,14 @@ def _moves(node: fx.Node) -> bool:
     if node.target is move:
         return True
     device = device_type(node)
-    return device is not None and any(
-        isinstance(n.meta.get("val"), TensorMeta) and n.meta["val"].device.type != device
-        for n in node.all_input_nodes
-    ) and node.target in MOVERS
+    return (
+        device is not None
+        and any(
+            isinstance(n.meta.get("val"), TensorMeta) and n.meta["val"].device.type != device
+            for n in node.all_input_nodes
+        )
+        and node.target in MOVERS
+    )
 
 
 def move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

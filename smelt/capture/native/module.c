@@ -23,6 +23,7 @@ static PyMethodDef own_methods[] = {
     {"set_state_readers", set_state_readers, METH_VARARGS, "set_state_readers(readers, path of libc10 or None)"},
     {"state", state_now, METH_NOARGS, "state(): the present values of the ambient modes"},
     {"is_slot", is_slot_method, METH_O, "is_slot(object): whether it is the key of a SLOT fetch"},
+    {"takes_all", takes_all_method, METH_O, "takes_all(object): whether it is a slot that any object may be put in"},
     {"state_names", state_names, METH_NOARGS, "state_names(): what state() lists"},
     {NULL, NULL, 0, NULL},
 };
