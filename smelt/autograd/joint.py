@@ -382,6 +382,9 @@ class _Trace:
             outputs=outputs,
             differentiable=differentiable,
             gradients=tuple(positions.get(i) for i in range(len(self.inputs) + len(reals))),
+            idle=tuple(i for i, one in enumerate(self.inputs) if one.leaf.requires_grad and i not in positions)
+            if positions
+            else (),
             has_seed=has_seed,
             autocast=torch.is_autocast_enabled("cpu"),
             cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned),

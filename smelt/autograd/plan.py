@@ -136,6 +136,7 @@ class Joint:
         spoilt: outputs of the program that have a history and no gradients, with what eager says when somebody asks:
             a value that their history needs was overwritten.
         reached: for each primal whose gradient is a constant, the places in `differentiable` that lead to it.
+        idle: primals that require grad and have no gradient, whatever result is used.
         cloned: primals that the program calls `clone()` on: the caller may write to them before the backward.
     """
 
@@ -150,6 +151,7 @@ class Joint:
     autocast: bool
     cloned: frozenset[int] = frozenset()
     touched: tuple[int, ...] = ()
+    idle: tuple[int, ...] = ()
     spoilt: Mapping[int, str] = field(default_factory=dict)
     reached: Mapping[int, frozenset[int]] = field(default_factory=dict)
     sizes: tuple[SizeInput, ...] = ()
