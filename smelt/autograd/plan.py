@@ -144,6 +144,7 @@ class Joint:
         spoilt: outputs of the program that have a history and no gradients, with what eager says when somebody asks:
             a value that their history needs was overwritten, or it begins inside of the program.
         reached: for each primal whose gradient is a constant, the places in `differentiable` that lead to it.
+        idle: primals that require grad and have no gradient, whatever result is used.
         cloned: primals that the program calls `clone()` on: the caller may write to them before the backward.
     """
 
@@ -158,6 +159,7 @@ class Joint:
     autocast: tuple[str, ...]
     cloned: frozenset[int] = frozenset()
     touched: tuple[int, ...] = ()
+    idle: tuple[int, ...] = ()
     spoilt: Mapping[int, Spoilt] = field(default_factory=dict)
     reached: Mapping[int, frozenset[int]] = field(default_factory=dict)
     sizes: tuple[SizeInput, ...] = ()

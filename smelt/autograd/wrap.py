@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ from smelt.autograd.plan import (
 from smelt.autograd.sized import wrap_reading, wrap_sized
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast
-from smelt.graph.absent import quiet_leaf
+from smelt.graph.absent import hooks_of, quiet, quiet_below
 from smelt.graph.meta import TensorMeta
 from smelt.graph.place import Step
 from smelt.graph.spoilt import spoilt
@@ -154,6 +154,7 @@ class _Plan:
         again: makes second derivatives; why: the reason for which there are none.
         memory: how calls remember their inputs for them; found at the first call.
         draws: calls remember where their random numbers come from.
+        computed: inputs that are no leaves; found at the first call.
     """
 
     def __init__(self, joint: Joint, forward: Program, backward: Program, again: Again | None) -> None:
@@ -170,6 +171,7 @@ class _Plan:
         self.num_grads = joint.num_outputs + len(self.with_grad)
         self.saving: _Saving | None = None
         self.memory: Memory | None = None
+        self.computed: list[int] | None = None
         self.draws = self.why is None and draws(joint)
         self.sparse = any(type(k) is SparseGradient for k in joint.gradients)
         self._absent: dict[tuple[int, ...], frozenset[int]] = {}
@@ -224,6 +226,9 @@ class _Compiled(torch.autograd.Function):
                     results = plan.forward([*inputs])
             else:
                 results = plan.forward([*inputs])
+        if plan.computed is None:
+            plan.computed = [i for i, t in enumerate(inputs) if t.requires_grad and not t.is_leaf]
+        ctx.hooks = {i: hooks_of(inputs[i]) for i in plan.computed}
         saved = results[plan.num_forward :]
         saving = plan.saving
         if saving is None:
@@ -254,11 +259,12 @@ class _Compiled(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         plan: _Plan = ctx.plan
         if all(grad is None for grad in grads):  # another graph has no use for what this one gave it
-            for node, _ in ctx.next_functions:
-                quiet_leaf(node)
+            _quiet(ctx, range(len(plan.joint.gradients)))
             return (None,) * (1 + len(plan.joint.gradients))
         saved = ctx.saved_tensors
         assert plan.saving is not None
+        absent = plan.absent(grads)
+        _quiet(ctx, absent)
         if torch.is_grad_enabled():
             again = _again(ctx, plan, saved, grads)
             if isinstance(again, tuple):
@@ -269,12 +275,21 @@ class _Compiled(torch.autograd.Function):
             if plan.memory is not None:
                 ctx.inputs = plan.memory.release(ctx.inputs)
             found = _gradients(plan, saved[: plan.saving.count], grads)
-        absent = plan.absent(grads)
-        for i in absent:
-            quiet_leaf(ctx.next_functions[i][0])
         if plan.sparse or absent:
             return (None, *(None if i in absent else _gradient(found, k) for i, k in enumerate(plan.joint.gradients)))
         return (None, *(None if k is None else found[k] for k in plan.joint.gradients))
+
+
+def _quiet(ctx: Any, absent: Iterable[int]) -> None:
+    """The engine goes on to these inputs without a gradient, where it would not come in eager."""
+    for i in absent:
+        node = ctx.next_functions[i][0]
+        if node is not None:
+            quiet_below(node)
+            if i in ctx.hooks:
+                quiet(ctx.hooks[i]())
+            elif not hasattr(node, "variable"):  # a leaf at the first call, none at this one: so it may be at the next
+                ctx.plan.computed.append(i)
 
 
 def _gradients(
@@ -377,6 +392,8 @@ def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Aga
     plain = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not joint.spoilt
     simple = plain and not plan.with_grad
     apply = _Compiled.apply if torch.is_grad_enabled() else torch.enable_grad()(_Compiled.apply)
+    if joint.idle:
+        apply = _apart(apply, joint.idle)
     if simple:
         return lambda *inputs: apply(plan, *inputs)
     written = [joint.mutations[k].input for k in plan.with_grad]
@@ -389,6 +406,18 @@ def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Aga
         return finish(inputs, results)
 
     return call
+
+
+def _apart(apply: Callable[..., Any], idle: Sequence[int]) -> Callable[..., Any]:
+    """Inputs that gradients never reach are no part of the caller's autograd graph."""
+
+    def run(plan: _Plan, *inputs: torch.Tensor) -> Any:
+        given = [*inputs]
+        for i in idle:
+            given[i] = given[i].detach()
+        return apply(plan, *given)
+
+    return run
 
 
 # -- outputs -------------------------------------------------------------------------------------------------------

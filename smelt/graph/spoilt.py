@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from smelt.graph.absent import quiet_leaf
+from smelt.graph.absent import quiet_below
 
 
 class _Spoilt(torch.autograd.Function):
@@ -28,7 +28,7 @@ class _Spoilt(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
         if gradient is None or ctx.text is None:  # a compiled graph has no use for the tensor in this backward
             for node, _ in ctx.next_functions:
-                quiet_leaf(node)
+                quiet_below(node)
             return (None,) * len(ctx.needs_input_grad)
         raise RuntimeError(ctx.text)
 
