@@ -36,6 +36,13 @@ def on_gpu(
     return recorded + [recorder.wrap(program, "backward", written=(), visible=0) for program in programs[1:]]
 
 
+def recorded_alone(program: Program, device: torch.device, report: Report, options: Options) -> Program:
+    """A backward program that was made later: with recordings of its own, where the graph's programs have them."""
+    if device.type != "cuda" or not options.cuda_graphs:
+        return program
+    return Recorder(device, name=report.name).wrap(program, "backward", written=(), visible=0)
+
+
 def written_inside(program: Program, written: dict[int, int]) -> Program:
     """The program, which gives inputs their new values itself, all at once.
 

@@ -21,6 +21,7 @@ from smelt.autograd.eager import compile_aot_eager
 from smelt.autograd.joint import trace_joint
 from smelt.autograd.partition import partition
 from smelt.autograd.pieces import Pieces
+from smelt.autograd.unused import Backward
 from smelt.autograd.wrap import wrap
 from smelt.backends import user_backend
 from smelt.base.collection import no_collection
@@ -33,7 +34,7 @@ from smelt.codegen.chain import render_chain
 from smelt.codegen.cpp_host import render_cpp
 from smelt.codegen.host import Rendered
 from smelt.codegen.triton_host import print_kernels, render_triton
-from smelt.gpu import on_gpu
+from smelt.gpu import on_gpu, recorded_alone
 from smelt.graph.checkpoints import with_checkpoints
 from smelt.graph.eager_call import EagerCall
 from smelt.graph.meta import TensorMeta
@@ -116,8 +117,18 @@ def compile_smelt(
     device = triton_device(joint.module, options)
     if device is not None and device.type == "cuda":
         programs = on_gpu(programs, joint, device, report, options)
+    if backward is not None and not (joint.sizes or joint.numbers or joint.reals or joint.reads):
+        programs[1] = Backward(programs[1], backward, lambda graph: compile_unused(graph, device, report, options))
     again = Again(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))
     return wrap(joint, programs[0], programs[1] if backward is not None else None, again)
+
+
+def compile_unused(graph: fx.GraphModule, device: torch.device | None, report: Report, options: Options) -> Program:
+    """The backward of calls in which some results were not used."""
+    with outside_inference_mode():
+        (rendered,) = render_and_build({"backward_less": graph}, options, report)
+        program = load(rendered, options)
+    return recorded_alone(program, device, report, options) if device is not None else program
 
 
 def render_and_build(

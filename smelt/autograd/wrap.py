@@ -30,6 +30,7 @@ from smelt.autograd.plan import (
     unreached,
 )
 from smelt.autograd.sized import wrap_reading, wrap_sized
+from smelt.autograd.unused import Backward
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast
 from smelt.graph.absent import hooks_of, quiet, quiet_below
@@ -296,9 +297,15 @@ def _gradients(
     plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor, ...]:
     """Run the backward program."""
-    inputs = [*saved, *(_tangent(grads[k], meta) for k, meta in plan.tangents)]
+    program, tangents = plan.backward, plan.tangents
+    absent = tuple(place for place, (k, _) in enumerate(tangents) if grads[k] is None)
+    if absent and isinstance(program, Backward):
+        less = program.without(absent, [tangents[place][1] for place in absent])
+        if less is not None:
+            program, tangents = less, tuple(each for each in tangents if grads[each[0]] is not None)
+    inputs = [*saved, *(_tangent(grads[k], meta) for k, meta in tangents)]
     with below_autograd(), disable_autocast():
-        return tuple(plan.backward(inputs))
+        return tuple(program(inputs))
 
 
 def _gradient(found: Sequence[torch.Tensor], made: int | SparseGradient | None) -> torch.Tensor | None:
