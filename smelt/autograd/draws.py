@@ -1,7 +1,8 @@
 """The random numbers of a call, and how they are drawn once more: second derivatives run the program again.
 
-A graph's numbers follow from a seed for each device and the place of each operator in the program, or (`eager_rng`, and
-operators that stay torch's) from the states of PyTorch's generators. A call that may be differentiated twice keeps both.
+A graph's numbers follow from a seed for each device and the place of each operator in the program, or (`eager_rng`, or
+an operator that stays torch's) from the states of PyTorch's generators. A call that may be differentiated twice keeps
+both.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ FROM_SEEDS = frozenset(
         aten.exponential.default,
     }
 )
-"""The operators whose decompositions always draw from the seed; others may stay torch's, and draw from its generator."""
+"""Operators whose decompositions always draw from the seed; others may stay torch's, and draw from its generator."""
 
 
 def seed_name(k: int) -> str:
