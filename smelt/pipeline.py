@@ -34,7 +34,7 @@ from smelt.codegen.chain import render_chain
 from smelt.codegen.cpp_host import render_cpp
 from smelt.codegen.host import Rendered
 from smelt.codegen.triton_host import print_kernels, render_triton
-from smelt.gpu import on_gpu, recorded_alone
+from smelt.gpu import Recordings, recorded_alone
 from smelt.graph.checkpoints import with_checkpoints
 from smelt.graph.eager_call import EagerCall
 from smelt.graph.meta import TensorMeta
@@ -113,10 +113,10 @@ def compile_smelt(
         forward, backward = partition(prims, joint, options)
     parts = {"forward": forward} if backward is None else {"forward": forward, "backward": backward}
     rendered = render_and_build(parts, options, report, joint.updates())
-    programs: list[Program] = [load(program, options) for program in rendered]
     device = triton_device(joint.module, options)
-    if device is not None and device.type == "cuda":
-        programs = on_gpu(programs, joint, device, report, options)
+    recordings = Recordings(joint, device, report, options)
+    programs: list[Program] = [load(program, options, recordings.of_part) for program in rendered]
+    programs = recordings.of_graph(programs, [bool(each.parts) for each in rendered])
     if backward is not None and not (joint.sizes or joint.numbers or joint.reals or joint.reads):
         programs[1] = Backward(programs[1], backward, lambda graph: compile_unused(graph, device, report, options))
     again = Again(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))

@@ -30,10 +30,19 @@ Of a graph with symbolic sizes the last inputs are the values of its symbols.
 """
 
 
-def load(rendered: Rendered, options: Options) -> Program:
-    """Build the kernels and execute the host text."""
+def load(rendered: Rendered, options: Options, around: Callable[[Program], Program] | None = None) -> Program:
+    """Build the kernels and execute the host text.
+
+    Args:
+        around: of a program in parts, what each part on a GPU is wrapped in.
+    """
     if rendered.parts or rendered.operators:
         programs = [load(part, options) for part in rendered.parts]
+        if around is not None:
+            programs = [
+                around(program) if part.device is not None else program
+                for program, part in zip(programs, rendered.parts, strict=True)
+            ]
         return _executed(rendered, {"parts": programs, "operators": rendered.operators, "torch": torch})
     addresses: dict[str, int] = {}
     if rendered.cpp_sources:

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from smelt.autograd.draws import drawing_devices
+from smelt.autograd.draws import seeded_devices
 from smelt.autograd.functionalize import GraphRecorder, is_view_node
 from smelt.autograd.inputs import make_inputs, overlapping
 from smelt.autograd.plan import (
@@ -408,11 +408,12 @@ class _Trace:
     def seeds(self, place: fx.Node) -> tuple[torch.device, ...]:
         """The devices that draw from seeds; each has an input in place of `place`."""
         graph = self.rec.graph
-        devices = () if self.options.eager_rng else drawing_devices(graph)
-        for k, device in enumerate(devices):
-            with graph.inserting_before(place):
-                self.rec.placeholder(seed_name(k), TensorMeta((), torch.int64, (), device))
+        following = place.next
         graph.erase_node(place)
+        devices = () if self.options.eager_rng else seeded_devices(graph)
+        for k, device in enumerate(devices):
+            with graph.inserting_before(following):
+                self.rec.placeholder(seed_name(k), TensorMeta((), torch.int64, (), device))
         return devices
 
 

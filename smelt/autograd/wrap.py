@@ -16,7 +16,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from smelt.autograd.again import Again, Memory
-from smelt.autograd.draws import beginning, draws, from_beginning, seed
+from smelt.autograd.draws import beginning, draws, from_beginning, generator_devices, seed, with_seeds
 from smelt.autograd.plan import (
     Constant,
     Fresh,
@@ -154,7 +154,7 @@ class _Plan:
         sparse: some gradients are sparse tensors.
         again: makes second derivatives; why: the reason for which there are none.
         memory: how calls remember their inputs for them; found at the first call.
-        draws: calls remember where their random numbers come from.
+        draws: calls remember where their random numbers come from; generators: whose states, beside seeds.
         computed: inputs that are no leaves; found at the first call.
     """
 
@@ -174,6 +174,7 @@ class _Plan:
         self.memory: Memory | None = None
         self.computed: list[int] | None = None
         self.draws = self.why is None and draws(joint)
+        self.generators = generator_devices(joint)
         self.sparse = any(type(k) is SparseGradient for k in joint.gradients)
         self._absent: dict[tuple[int, ...], frozenset[int]] = {}
 
@@ -220,10 +221,10 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.begin = begin = beginning(plan.joint) if plan.draws else None
+        ctx.begin = begin = beginning(plan.joint, plan.generators) if plan.draws else None
         with below_autograd():
-            if begin is not None and plan.joint.seeds:
-                with from_beginning(plan.joint, begin):
+            if begin is not None and begin.seeds:
+                with with_seeds(begin):
                     results = plan.forward([*inputs])
             else:
                 results = plan.forward([*inputs])
@@ -348,7 +349,7 @@ def _again(
     if memory.version(inputs) != ctx.version:
         return "an input was written to after the call"
     tangents = [_tangent_again(grads[k], meta) for k, meta in plan.tangents]
-    with from_beginning(plan.joint, ctx.begin):
+    with from_beginning(ctx.begin):
         found = again(inputs, tangents)
     absent = plan.absent(grads)
     return (None, *(None if i in absent else found.get(i) for i in range(len(plan.joint.gradients))))

@@ -47,7 +47,7 @@ def _layers(
     hidden, cell = states if mode == _LSTM else (states, None)
     if torch.is_autocast_enabled("cuda"):
         dtype = torch.get_autocast_dtype("cuda")
-        x, hidden, cell = (None if t is None else t.to(dtype) for t in (x, hidden, cell))
+        x, hidden, cell = x.to(dtype), hidden.to(dtype), None if cell is None else cell.to(dtype)
         weights = [w.to(dtype) for w in weights]
     with disable_autocast():
         if not dropout or not train or count == 1:
@@ -83,7 +83,7 @@ def _call(
     if cell is not None and cell.shape[2] != width:
         width, projected = cell.shape[2], width
     rows = (4 if has_biases else 2) + (projected > 0)
-    options = (mode, width, projected, count, batch_first, 0.0, train, bidirectional, [], None)
+    options: tuple[Any, ...] = (mode, width, projected, count, batch_first, 0.0, train, bidirectional, [], None)
     found = aten._cudnn_rnn.default(x.contiguous(), [*weights], rows, None, hidden.contiguous(), cell, *options)
     return tuple(found[:3])
 

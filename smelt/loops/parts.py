@@ -21,7 +21,7 @@ from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.module import GraphModule
 from smelt.graph.unbacked import holds
 from smelt.loops.lower import is_random, settled
-from smelt.prims.table import Kind, Prim
+from smelt.prims.table import PRIMS, Kind, Prim
 from smelt.shapes.size import Size, Symbol, as_symbol, of_factor, symbols
 
 aten = torch.ops.aten
@@ -97,7 +97,11 @@ def moved(gm: fx.GraphModule) -> fx.GraphModule:
 
     for node in gm.graph.nodes:
         device = _place_of(node)
-        if node.op != "call_function" or device is None or _moves(node):
+        if node.target is PRIMS["to_device"]:
+            source, device = node.args
+            copies[source, device] = env[node] = graph.call_function(move, (env[source], device))
+            env[node].meta["val"] = node.meta["val"]
+        elif node.op != "call_function" or device is None or _moves(node):
             env[node] = graph.node_copy(node, env.__getitem__)
         else:
             here = {n: on(n, device) for n in node.all_input_nodes}

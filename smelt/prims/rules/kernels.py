@@ -22,7 +22,7 @@ ON_EQUAL_OPERANDS = frozenset({*special.UNARY, *special.BINARY, "polygamma", "fr
 
 ELSEWHERE = frozenset(
     "view_as_real view_as_complex adaptive_avg_pool2d adaptive_avg_pool2d_backward scatter_reduce "
-    "tril_indices triu_indices".split()
+    "tril_indices triu_indices to_device".split()
 )
 """Kernels that rules of other families use."""
 
