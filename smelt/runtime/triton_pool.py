@@ -68,7 +68,7 @@ class Pool:
         self.most, self.command = workers, command
         self.lock = threading.Lock()
         self.jobs: queue.SimpleQueue[tuple[dict[str, Any], Future[Reply]]] = queue.SimpleQueue()
-        self.pending = self.threads = self.started = 0
+        self.pending = self.threads = 0
         self.server: _Server | None = None
 
     def start(self) -> None:
@@ -130,7 +130,6 @@ class Pool:
                 server = self.server
                 if server is None:
                     server = self.server = _Server(self.command or _command())
-                    self.started += 1
             try:
                 return server.worker()
             except (EOFError, OSError, NoServer):
@@ -140,10 +139,6 @@ class Pool:
                     if self.server is server:
                         self.server = None
         raise AssertionError
-
-    def processes(self) -> int:
-        """Threads that hold, or will hold, a worker."""
-        return self.threads
 
 
 def _command() -> list[str]:
