@@ -201,7 +201,10 @@ def test_without_processes_kernels_are_compiled_here(
     source = add_kernel()
     with pytest.raises(BuildError, match="here"):
         build(source, source.configs[0], ARCH).result()
-    assert asked == ["fused_add"]
+    assert asked == ["fused_add"] and made.hopeless
+    monkeypatch.setattr(triton_worker, "compile_kernel", lambda request: 1 / 0)
+    with pytest.raises(BuildError, match="ZeroDivisionError"):
+        build(source, source.configs[0], ARCH).result()
 
 
 def test_compiling_here_gives_the_same(empty: Path) -> None:
