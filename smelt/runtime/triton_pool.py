@@ -58,24 +58,21 @@ class NoServer(Exception):
 
 
 class Pool:
-    """Compiles on up to `workers` processes.
+    """Compiles on up to `workers` processes."""
 
-    Args:
-        command: of the server, less the number of its socket; for tests.
-    """
-
-    def __init__(self, workers: int, command: list[str] | None = None) -> None:
-        self.most, self.command = workers, command
-        self.lock = threading.Lock()
+    def __init__(self, workers: int) -> None:
+        self.most = workers
+        self.lock, self.here = threading.Lock(), threading.Lock()
+        self.hopeless = False
         self.jobs: queue.SimpleQueue[tuple[dict[str, Any], Future[Reply]]] = queue.SimpleQueue()
-        self.pending = self.threads = self.started = 0
+        self.pending = self.threads = 0
         self.server: _Server | None = None
 
     def start(self) -> None:
         """Let the server import Triton now, because kernels will follow."""
         with self.lock:
             if self.server is None:
-                self.server = _Server(self.command or _command())
+                self.server = _Server(_command())
 
     def submit(self, request: dict[str, Any]) -> Future[Reply]:
         """The answer of `triton_worker.compile_kernel` to the request, in the future."""
@@ -101,7 +98,10 @@ class Pool:
                         continue
                     self.threads -= 1
                 break
-            worker, reply = self._answer(worker, request)
+            try:
+                worker, reply = self._answer(worker, request)
+            except BaseException as error:  # whoever waits must hear of it
+                worker, reply = None, ({"error": f"{type(error).__name__}: {error}"}, b"")
             with self.lock:
                 self.pending -= 1
             future.set_result(reply)
@@ -115,7 +115,8 @@ class Pool:
             try:
                 worker = worker or self._new_worker()
             except NoServer:
-                return None, triton_worker.compile_kernel(request)
+                with self.here:
+                    return None, triton_worker.compile_kernel(request)
             try:
                 return worker, worker.ask(request)
             except (EOFError, OSError):
@@ -125,25 +126,20 @@ class Pool:
         return None, ({"error": "the compiler's process died, twice", "log": log}, b"")
 
     def _new_worker(self) -> _Worker:
-        for last in (False, True):
+        """Of the server, or of a second one where that is gone; no third is tried."""
+        for _ in range(2):
             with self.lock:
-                server = self.server
-                if server is None:
-                    server = self.server = _Server(self.command or _command())
-                    self.started += 1
+                if self.hopeless:
+                    raise NoServer
+                server = self.server = self.server or _Server(_command())
             try:
                 return server.worker()
             except (EOFError, OSError, NoServer):
-                if last:
-                    raise NoServer from None
                 with self.lock:
                     if self.server is server:
                         self.server = None
-        raise AssertionError
-
-    def processes(self) -> int:
-        """Threads that hold, or will hold, a worker."""
-        return self.threads
+        self.hopeless = True
+        raise NoServer
 
 
 def _command() -> list[str]:

@@ -155,6 +155,24 @@ def test_a_kernel_that_kills_the_compiler(empty: Path, pool: triton_pool.Pool) -
     assert build(good, good.configs[0], ARCH).result().entry == "fused_add"
 
 
+def test_idle_workers_go(empty: Path, pool: triton_pool.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_pool, "IDLE_S", 0.1)
+    for block in (256, 512):
+        source = add_kernel(block)
+        build(source, source.configs[0], ARCH).result()
+        wait_for(lambda: pool.threads == 0 and not workers(pool))
+    assert pool.server is not None and pool.server.process.poll() is None  # ready for the next ones
+
+
+def test_a_server_may_be_started_before_there_are_kernels(empty: Path, pool: triton_pool.Pool) -> None:
+    triton_build.start()
+    server = pool.server
+    assert server is not None
+    source = add_kernel()
+    build(source, source.configs[0], ARCH).result()
+    assert pool.server is server
+
+
 def test_a_server_that_dies_is_replaced(empty: Path, pool: triton_pool.Pool) -> None:
     source = add_kernel()
     build(source, source.configs[0], ARCH).result()
@@ -183,7 +201,10 @@ def test_without_processes_kernels_are_compiled_here(
     source = add_kernel()
     with pytest.raises(BuildError, match="here"):
         build(source, source.configs[0], ARCH).result()
-    assert asked == ["fused_add"]
+    assert asked == ["fused_add"] and made.hopeless
+    monkeypatch.setattr(triton_worker, "compile_kernel", lambda request: 1 / 0)
+    with pytest.raises(BuildError, match="ZeroDivisionError"):
+        build(source, source.configs[0], ARCH).result()
 
 
 def test_compiling_here_gives_the_same(empty: Path) -> None:
