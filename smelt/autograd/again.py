@@ -43,11 +43,11 @@ class Again:
         """Why there is no such graph, if there is none."""
         joint = self.joint
         if joint.numbers or joint.reals:
-            return "the graph takes numbers that change between calls"
+            return "the graph takes numbers that change between calls (with dynamic=False each number has its graph)"
         if any(type(made) is SparseGradient for made in joint.gradients):
             return "a gradient is sparse"
         if self.joint.reads:
-            return "the graph reads numbers from tensors"
+            return "the graph reads numbers from tensors (with dynamic=False it ends there)"
         if any(m.grad for m in joint.mutations) or any(m.input in self.needed for m in joint.mutations):
             return "the graph writes to an input that its gradients depend on"
         if not all(Fresh(k) in joint.outputs for k in joint.differentiable):
@@ -81,7 +81,9 @@ class Again:
         for i, tensor in enumerate(found):
             if tensor is None and (i in self.needed or metas[i].symbolic):
                 return None
-            out.append(torch.zeros(metas[i].shape, dtype=metas[i].dtype) if tensor is None else tensor)
+            if tensor is None:
+                tensor = torch.zeros(metas[i].shape, dtype=metas[i].dtype, requires_grad=i in self.wanted)
+            out.append(tensor)
         return out
 
     def __call__(self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> dict[int, Any]:
