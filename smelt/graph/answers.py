@@ -142,6 +142,10 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
         if out is None:
             raise _no_meta(func, error) from error
         return from_meta(out)
+    except RuntimeError as error:
+        if func.namespace != "aten" and _NO_FAKE in str(error):
+            raise _no_meta(func, error) from error
+        raise
     answer = from_meta(out)
     rule = _CPU_ANSWERS.get(func) if device.type == "cpu" else None
     return answer if rule is None else rule(answer, args)
@@ -210,9 +214,19 @@ def _no_meta(func: OpOverload, error: Exception) -> Unsupported:
     shape_in_data = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
     if shape_in_data or "nonzero" in str(error):
         return depends_on_values(f"{func}")
+    if func.namespace != "aten":
+        name = func.name().removesuffix(".default")
+        why = "nothing tells, before it runs, what tensors it makes; it runs in eager"
+        return Unsupported(
+            f"{func} has no fake kernel", why=why, hint=f"torch.library.register_fake({name!r}, function)"
+        )
     return Unsupported(
         f"{func} cannot be traced", why="it has no metadata rule: " + str(error).splitlines()[0], hint="run it in eager"
     )
+
+
+_NO_FAKE = "There was no fake impl registered"
+"""What `torch.library.custom_op` says where an operator is asked for metadata."""
 
 
 def _device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
