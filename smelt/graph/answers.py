@@ -13,7 +13,7 @@ from smelt.base.errors import SmeltError, Unsupported
 from smelt.base.log import log
 from smelt.graph.meta import channels_last_stride, is_channels_last
 from smelt.graph.place import LIMIT, META, Layout, Place, PlacedTensor, layout_for
-from smelt.graph.refusals import refusal
+from smelt.graph.refusals import refusal, sharing
 from smelt.graph.rules import rule_for
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.symbolic_rules import SYMBOLIC_RULES, written
@@ -60,6 +60,8 @@ def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
     """
     info = op_info(func)
     key = (func, torch.get_default_dtype(), *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
+    if info.kind is Kind.WRITE:
+        key = (*key, sharing((*args, *kwargs.values())))
     known = _answers.get(key)
     if known is None:
         if len(_answers) > LIMIT:
