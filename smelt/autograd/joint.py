@@ -39,6 +39,7 @@ from smelt.autograd.reads import JointReads, owner_of
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, is_plain_view
+from smelt.graph.attention import for_attention
 from smelt.graph.casts import casting, present_casts, set_casts
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.module import GraphModule, remove_dead
@@ -457,7 +458,7 @@ def _run_node(gm: fx.GraphModule, node: fx.Node, args: tuple[Any, ...], kwargs: 
     target: Any = node.target
     match node.op:
         case "call_function":
-            return for_stand_ins(target, args, kwargs)(*args, **kwargs)
+            return for_stand_ins(for_attention(target), args, kwargs)(*args, **kwargs)
         case "call_method":
             form = in_checked_form(target, args, kwargs)
             return getattr(args[0], target)(*args[1:], **kwargs) if form is None else form(*args, **kwargs)
