@@ -77,7 +77,7 @@ def test_copies_between_devices():
         CPU,
         CUDA,
         CUDA,
-    ]  # the last: a tangent
+    ]
     assert not fallbacks(gm)
 
 
