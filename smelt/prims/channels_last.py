@@ -138,7 +138,10 @@ class _Rewrite:
             return own
         if node.target.kind in FOLLOWING:
             return self.following(node, own)
-        return node.target.meta(*_metas(node.args))
+        found = node.target.meta(*_metas(node.args))
+        if isinstance(found, tuple):  # where only dimensions of size 1 have other strides, nothing has changed
+            return tuple(x if _differ(x, y) else y for x, y in zip(found, own, strict=True))
+        return found
 
     def following(self, node: Node, own: Any) -> Any:
         """A value lies like the images that it is made of."""

@@ -287,7 +287,8 @@ def _acceptable(node: Extern, view: StridedView, meta: TensorMeta) -> bool:
         return same_steps(meta.shape, meta.stride, view.stride) or not is_dense(meta.shape, meta.stride)
     if any(same(s, 0) and not same(n, 1) and not same(n, 0) for n, s in zip(view.shape, view.stride, strict=True)):
         return False
-    name = getattr(node.target, "name", "")
+    named = getattr(node.target, "name", "")
+    name = named if isinstance(named, str) else ""
     if name.startswith("convolution") and is_channels_last(meta.shape, meta.stride):
         return same_steps(meta.shape, meta.stride, view.stride)  # its kernels are chosen by them
     if name not in ("mm", "bmm"):
