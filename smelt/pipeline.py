@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,17 +21,22 @@ from smelt.autograd.eager import compile_aot_eager
 from smelt.autograd.joint import trace_joint
 from smelt.autograd.partition import partition
 from smelt.autograd.pieces import Pieces
+from smelt.autograd.unused import Backward
 from smelt.autograd.wrap import wrap
 from smelt.backends import user_backend
 from smelt.base.collection import no_collection
 from smelt.base.errors import CompileError, SmeltWarning
 from smelt.base.options import Options, environment
 from smelt.base.report import Report
-from smelt.base.stats import count, spend
+from smelt.base.stats import count, count_named, spend
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
 from smelt.codegen.chain import render_chain
-from smelt.codegen.host import Rendered, render_cpp
+from smelt.codegen.cpp_host import render_cpp
+from smelt.codegen.host import Rendered
+from smelt.codegen.triton_host import print_kernels, render_triton
+from smelt.gpu import Recordings, recorded_alone
 from smelt.graph.checkpoints import with_checkpoints
+from smelt.graph.eager_call import EagerCall
 from smelt.graph.meta import TensorMeta
 from smelt.graph.printer import print_graph
 from smelt.graph.seams import cuts, seams
@@ -41,6 +47,7 @@ from smelt.prims.decompose import decompose
 from smelt.program import Program, load
 from smelt.runtime.build import build
 from smelt.schedule.describe import describe as describe_schedule
+from smelt.schedule.machine import CPU, GPU
 from smelt.schedule.plan import schedule
 from smelt.shapes.size import Size, symbols
 from smelt.shapes.unbacked import at_least, may_be_empty
@@ -86,6 +93,9 @@ def compile_pieces(gm: fx.GraphModule, report: Report, options: Options) -> Call
             warnings.warn(SmeltWarning(text), stacklevel=2)
             return piece.forward
 
+    if options.backend == "smelt":
+        calls = (node.target for node in seams(gm.graph) if isinstance(node.target, EagerCall))
+        count_named("extern_ops", Counter(name for call in calls for name in call.operators))
     return Pieces(gm.graph, report.name, compile_piece)
 
 
@@ -96,7 +106,6 @@ def compile_smelt(
     with _stage("joint"):
         joint = trace_joint(gm, example_inputs, options)
         report.add("2_joint.py", lambda: print_graph(joint.module))
-        check_devices(joint.module)
     with _stage("prims"):
         prims = decompose(joint.module, options)
         report.add("3_prims.py", lambda: print_graph(prims))
@@ -104,9 +113,22 @@ def compile_smelt(
         forward, backward = partition(prims, joint, options)
     parts = {"forward": forward} if backward is None else {"forward": forward, "backward": backward}
     rendered = render_and_build(parts, options, report, joint.updates())
-    programs: list[Program] = [load(program, options) for program in rendered]
+    device = triton_device(joint.module, options)
+    recordings = Recordings(joint, device, report, options)
+    programs: list[Program] = [load(program, options, recordings.of_part) for program in rendered]
+    programs = recordings.of_graph(programs, [bool(each.parts) for each in rendered])
+    if backward is not None and not (joint.sizes or joint.numbers or joint.reals or joint.reads):
+        programs[1] = Backward(programs[1], backward, lambda graph: compile_unused(graph, device, report, options))
     again = Again(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))
     return wrap(joint, programs[0], programs[1] if backward is not None else None, again)
+
+
+def compile_unused(graph: fx.GraphModule, device: torch.device | None, report: Report, options: Options) -> Program:
+    """The backward of calls in which some results were not used."""
+    with outside_inference_mode():
+        (rendered,) = render_and_build({"backward_less": graph}, options, report)
+        program = load(rendered, options)
+    return recorded_alone(program, device, report, options) if device is not None else program
 
 
 def render_and_build(
@@ -129,21 +151,23 @@ def render_and_build(
     return rendered
 
 
-def check_devices(joint: fx.GraphModule) -> None:
-    """Generated kernels read memory of the CPU.
+def triton_device(part: fx.GraphModule, options: Options) -> torch.device | None:
+    """The device of a graph whose kernels are Triton's; None for C++ on a CPU.
 
     Raises:
-        CompileError: a value lives elsewhere.
+        CompileError: the graph's tensors live on several GPUs, or where no kernels can be made for.
     """
-    for node in joint.graph.nodes:
-        meta = node.meta.get("val")
-        if isinstance(meta, TensorMeta) and meta.device.type != "cpu":
-            raise CompileError(
-                f"a tensor on {meta.device}",
-                at=f"{node.name} of the joint graph",
-                why="this version generates code for the CPU only",
-                hint='backend="aot_eager" runs there; or move the model and its inputs to the CPU',
-            )
+    metas = [n.meta["val"] for n in part.graph.nodes if isinstance(n.meta.get("val"), TensorMeta)]
+    devices = {m.device for m in metas if m.device.type != "cpu"}
+    if len(devices) > 1 or any(d.type != "cuda" for d in devices):
+        raise CompileError(
+            f"tensors on {', '.join(sorted(map(str, devices)))} in one graph",
+            why="kernels are generated for a CPU or one CUDA device",
+            hint='backend="aot_eager" runs there; or move the model and its inputs to one device',
+        )
+    if devices:
+        return devices.pop()
+    return torch.device("cpu") if options.target == "triton" else None
 
 
 def compile_program(part: fx.GraphModule, options: Options, report: Report, name: str = "forward") -> Program:
@@ -169,6 +193,7 @@ def render_part(
     part: fx.GraphModule, options: Options, report: Report, name: str, updates: Mapping[int, str] | None = None
 ) -> Rendered:
     """A graph without such reads: loops, schedule, kernels, host."""
+    device = triton_device(part, options)
     counts = [n.meta["val"] for n in part.graph.nodes if n.op == "placeholder" and isinstance(n.meta["val"], Size)]
     empty = {i - len(counts): s for i, n in enumerate(counts) for s in symbols(n) if may_be_empty(s)}
     with at_least(1, list(empty.values())):
@@ -176,11 +201,15 @@ def render_part(
             loops = lower(part)
             report.add(f"4_{name}_loops.txt", lambda: describe_loops(loops))
         with _stage("schedule"):
-            plan = schedule(loops, options, updates)
+            plan = schedule(loops, options, updates, CPU if device is None else GPU)
             report.add(f"5_{name}_schedule.txt", lambda: describe_schedule(plan))
         with _stage("codegen"):
-            rendered = render_cpp(plan)
-            report.add(f"6_{name}_kernels.cpp", lambda: "\n".join(rendered.cpp_sources))
+            if device is None:
+                rendered = render_cpp(plan)
+                report.add(f"6_{name}_kernels.cpp", lambda: "\n".join(rendered.cpp_sources))
+            else:
+                rendered = render_triton(plan, device, options.max_autotune)
+                report.add(f"6_{name}_kernels.py", lambda: print_kernels(rendered.kernels))
             report.add(f"7_{name}_host.py", lambda: rendered.host_source)
     if empty:
         rendered.empty, rendered.counts = part, tuple(empty)

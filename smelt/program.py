@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from smelt.runtime.fallback import Slot
 from smelt.runtime.launch import launch, launch_short
 from smelt.runtime.memory import empty_strided, fresh
 from smelt.runtime.sizes import Sized, Version
+from smelt.runtime.triton_kernels import Kernels
 from smelt.runtime.workspace import Workspaces
 
 Program = Callable[[list[Any]], list[Any]]
@@ -28,10 +30,19 @@ Of a graph with symbolic sizes the last inputs are the values of its symbols.
 """
 
 
-def load(rendered: Rendered, options: Options) -> Program:
-    """Build the kernels and execute the host text."""
+def load(rendered: Rendered, options: Options, around: Callable[[Program], Program] | None = None) -> Program:
+    """Build the kernels and execute the host text.
+
+    Args:
+        around: of a program in parts, what each part on a GPU is wrapped in.
+    """
     if rendered.parts or rendered.operators:
         programs = [load(part, options) for part in rendered.parts]
+        if around is not None:
+            programs = [
+                around(program) if part.device is not None else program
+                for program, part in zip(programs, rendered.parts, strict=True)
+            ]
         return _executed(rendered, {"parts": programs, "operators": rendered.operators, "torch": torch})
     addresses: dict[str, int] = {}
     if rendered.cpp_sources:
@@ -39,9 +50,12 @@ def load(rendered: Rendered, options: Options) -> Program:
         for library, names in zip(libraries, rendered.exports, strict=True):
             addresses |= {name: library.address(name) for name in names}
 
+    on_gpu = rendered.device is not None and rendered.device.type != "cpu"
+    only = "aten" if on_gpu else options.gemm  # what else there is are kernels for CPUs
+
     def bound(name: str, params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> ExternKernel:
         if name in EXTERNS or name.count(".") == 2:
-            return extern(name, params, inputs, outputs, only=options.gemm)
+            return extern(name, params, inputs, outputs, only=only)
         return _reference(name, params, outputs)
 
     scope: dict[str, Any] = {
@@ -59,6 +73,8 @@ def load(rendered: Rendered, options: Options) -> Program:
         "address": addresses.__getitem__,
         "constants": rendered.constants,
     }
+    if rendered.device is not None:
+        scope |= _on_device(rendered)
     program = _executed(rendered, scope)
     return program if rendered.empty is None else _unless_empty(program, rendered.empty, rendered.counts)
 
@@ -73,6 +89,21 @@ def _unless_empty(program: Program, graph: fx.GraphModule, counts: tuple[int, ..
         return program(inputs)
 
     return run
+
+
+def _on_device(rendered: Rendered) -> dict[str, Any]:
+    """What the host text of a GPU's program finds under the same names."""
+    device = rendered.device
+    assert device is not None
+    kernels = Kernels(rendered.kernels, device)
+    if device.type == "cpu":  # Triton's interpreter
+        return {"kernels": kernels}
+    return {
+        "kernels": kernels,
+        "Workspaces": functools.partial(Workspaces, device=device),
+        "empty_strided": functools.partial(empty_strided, device=device),
+        "fresh": functools.partial(fresh, device=device),
+    }
 
 
 def _executed(rendered: Rendered, scope: dict[str, Any]) -> Program:

@@ -22,6 +22,9 @@ import numpy as np
 import pytest
 import torch
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton; processes that compile drop it
+
 from smelt.bench.torchvision_schemas import define_torchvision_schemas
 
 define_torchvision_schemas()

@@ -11,20 +11,26 @@ from torch import fx
 
 from smelt.autograd.functionalize import GraphRecorder
 from smelt.base.errors import Unsupported
-from smelt.graph.meta import TensorMeta, extent, is_dense
+from smelt.base.torch_c import share_counter
+from smelt.graph.meta import OpaqueMeta, TensorMeta, extent, is_dense
 from smelt.graph.place import Place, layout_of
 from smelt.graph.trace import TraceTensor, computed_before, trace_like
 
 
 @dataclass
 class Input:
-    """One primal: its graph input, the leaf that gets its gradient, what the program sees, and how that began."""
+    """One primal: its graph input, the leaf that gets its gradient, what the program sees, and how that began.
+
+    Attributes:
+        counts: it has a version counter of its own, not that of a tensor that covers it.
+    """
 
     node: fx.Node
     leaf: TraceTensor
     seen: TraceTensor
     place: Place
     history: Any
+    counts: bool = True
 
 
 def _storage_key(tensor: torch.Tensor) -> Any:
@@ -48,6 +54,8 @@ def make_inputs(
     for i, example in enumerate(examples):
         meta = metas[i] if metas else None
         val = layout_of(example).val if meta is None else replace(meta, requires_grad=False)
+        if type(val) is OpaqueMeta:
+            raise Unsupported(f"a {val} tensor in a compiled part of a graph")
         node = rec.placeholder(f"primals_{i}", val)
         if id(example) not in made and i not in covers:
             made[id(example)] = _root_input(rec, example, val, node)
@@ -79,9 +87,10 @@ def _view_input(base: Input, whole: torch.Tensor, part: torch.Tensor) -> Input:
     if base.leaf.place.layout.val.symbolic:
         raise Unsupported("arguments of symbolic size that share memory, one of them written", hint="dynamic=False")
     offset = part.storage_offset() - whole.storage_offset()
-    seen = base.seen.as_strided(part.shape, part.stride(), offset)
+    counts = not share_counter(whole, part)
+    seen = (base.seen.data if counts else base.seen).as_strided(part.shape, part.stride(), offset)
     assert isinstance(seen, TraceTensor)
-    return Input(base.node, seen, seen, seen.place, None)
+    return Input(base.node, seen, seen, seen.place, None, counts)
 
 
 def _covers(examples: Sequence[torch.Tensor]) -> dict[int, int]:

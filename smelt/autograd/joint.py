@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import gc
 import operator
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,6 +31,7 @@ from smelt.autograd.plan import (
     SameInput,
     SizeInput,
     SparseGradient,
+    Spoilt,
     View,
 )
 from smelt.autograd.reach import heads_of, without_tangents
@@ -129,7 +130,7 @@ class _Trace:
         self, gm: fx.GraphModule, examples: Sequence[torch.Tensor], options: Options, shared: bool, careful: bool
     ) -> None:
         self.gm, self.options, self.careful = gm, options, careful
-        self.spoilt: dict[int, str] = {}
+        self.spoilt: dict[int, Spoilt] = {}
         self.reached: dict[int, frozenset[int]] = {}
         self.rec = GraphRecorder()
         self.reads = self.rec.reads = JointReads(self.rec, owner_of(gm))
@@ -141,6 +142,7 @@ class _Trace:
         self.examples = examples = [e for i, e in enumerate(examples) if i not in self.numbers]
         metas = [m for i, m in enumerate(metas) if i not in self.numbers]
         self.inputs = make_inputs(self.rec, examples, shared, metas)
+        self.versions_before = [one.seen._version for one in self.inputs]
         self.first = {id(one): i for i, one in reversed(list(enumerate(self.inputs)))}  # first index of each
         self.by_storage: dict[Storage, int] = {}
         for i, one in enumerate(self.inputs):
@@ -154,6 +156,7 @@ class _Trace:
             results = run_graph(self.gm, self.arguments(), self.rec)
             with _disable_current_modes():  # views are read here, and meta kernels asked about them
                 mutations = self.mutations()
+                touched = self.touched(mutations)
                 outputs = tuple(self.plan(results))
                 values = [self.rec.value(t.place) for t in self.program]
                 values += [self.rec.value(self.inputs[m.input].place) for m in mutations]
@@ -163,7 +166,7 @@ class _Trace:
             if self.versions() != written:
                 raise Unsupported("a backward that writes to an input of the graph")
             grads, positions = self.gradients(found)
-        return self.finish(outputs, mutations, values, differentiable, grads, positions, seed)
+        return self.finish(outputs, mutations, touched, values, differentiable, grads, positions, seed)
 
     def arguments(self) -> list[Any]:
         """What the torch-level graph is run on."""
@@ -188,10 +191,19 @@ class _Trace:
                 continue
             if not self.shared and i in overlapped():
                 raise _SharedWrite
-            if self.rec.value(one.place) is not one.node:
-                moved = one.seen.requires_grad and one.seen.grad_fn is not one.history
-                found.append(Mutation(i, moved))
+            moved = one.seen.requires_grad and one.seen.grad_fn is not one.history
+            if moved or self.rec.value(one.place) is not one.node:
+                found.append(Mutation(i, moved, self.is_counted(i)))
         return tuple(found)
+
+    def is_counted(self, i: int) -> bool:
+        """The version counter of input `i` has seen a write."""
+        return self.inputs[i].seen._version > self.versions_before[i]
+
+    def touched(self, mutations: Sequence[Mutation]) -> tuple[int, ...]:
+        written = {m.input for m in mutations if m.grad or m.counted}
+        own = [i for i, one in enumerate(self.inputs) if self.first[id(one)] == i and one.counts]
+        return tuple(i for i in own if i not in written and self.is_counted(i))
 
     def plan(self, results: Sequence[Any]) -> Iterator[OutputPlan]:
         """How each user output is made; fills `self.program` with the tensors that the program returns."""
@@ -261,6 +273,7 @@ class _Trace:
         wanted = [i for i, one in enumerate(self.inputs) if one.leaf.requires_grad and self.first[id(one)] == i]
         roots = [i for i, yes in enumerate(with_grad) if yes]
         if not roots or not wanted:
+            self.spoilt = {i: Spoilt(None, ()) for i in roots if i < len(self.program)}
             return (), {}
         tangents = []
         for i in roots:
@@ -273,7 +286,7 @@ class _Trace:
         with torch.enable_grad(), disable_autocast():
             leaves = [self.inputs[i].leaf for i in wanted]
             if self.careful:
-                roots, tangents = self.without_spoilt(heads, roots, tangents, leaves)
+                roots, tangents = self.without_spoilt(heads, roots, tangents, dict(zip(wanted, leaves, strict=True)))
                 if not roots:
                     return (), {}
             total = _Total.apply(tangents, *(heads[i] for i in roots))
@@ -301,18 +314,24 @@ class _Trace:
         return heads_of(heads, leaves) if leaves else {}
 
     def without_spoilt(
-        self, heads: Sequence[TraceTensor], roots: Sequence[int], tangents: Sequence[TraceTensor], leaves: Any
+        self,
+        heads: Sequence[TraceTensor],
+        roots: Sequence[int],
+        tangents: Sequence[TraceTensor],
+        leaves: Mapping[int, TraceTensor],
     ) -> tuple[list[int], list[TraceTensor]]:
         """The roots that have gradients, with their tangents; what eager says of the others goes to `self.spoilt`."""
         kept = []
         for i, tangent in zip(roots, tangents, strict=True):
             try:
-                torch.autograd.grad(_Total.apply([tangent], heads[i]), leaves, retain_graph=True, allow_unused=True)
+                total = _Total.apply([tangent], heads[i])
+                torch.autograd.grad(total, [*leaves.values()], retain_graph=True, allow_unused=True)
                 kept.append((i, tangent))
             except RuntimeError as error:
                 if _OVERWRITTEN not in str(error) or i >= len(self.program):
                     raise
-                self.spoilt[i] = str(error)
+                origins = heads_of([heads[i]], leaves)
+                self.spoilt[i] = Spoilt(str(error), tuple(k for k, found in origins.items() if found))
         return [i for i, _ in kept], [tangent for _, tangent in kept]
 
     def gradients(self, found: dict[int, TraceTensor]) -> tuple[list[fx.Node], dict[int, int | SparseGradient]]:
@@ -335,6 +354,7 @@ class _Trace:
         self,
         outputs: tuple[OutputPlan, ...],
         mutations: tuple[Mutation, ...],
+        touched: tuple[int, ...],
         values: list[fx.Node],
         differentiable: tuple[int, ...],
         grads: list[fx.Node],
@@ -366,9 +386,13 @@ class _Trace:
             num_primals=len(self.inputs) + len(reals),
             num_outputs=len(self.program),
             mutations=mutations,
+            touched=touched,
             outputs=outputs,
             differentiable=differentiable,
             gradients=tuple(positions.get(i) for i in range(len(self.inputs) + len(reals))),
+            idle=tuple(i for i, one in enumerate(self.inputs) if one.leaf.requires_grad and i not in positions)
+            if positions
+            else (),
             seeds=seeds,
             autocast=casting(),
             cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned),

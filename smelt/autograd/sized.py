@@ -135,7 +135,7 @@ def in_numbers(joint: Joint, numbers: Mapping[Symbol, int]) -> Joint:
                 return meta_in_numbers(value, numbers)
             case Step():
                 step = Step(value.op, fixed(value.args), fixed(value.kwargs), value.index)
-                step.grad = value.grad
+                step.grad, step.data = value.grad, value.data
                 return step
             case View():
                 return dataclasses.replace(value, steps=fixed(value.steps), after=fixed(value.after))

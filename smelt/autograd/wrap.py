@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,11 +17,23 @@ from torch.autograd.graph import increment_version
 
 from smelt.autograd.again import Again, Memory
 from smelt.autograd.draws import beginning, draws, from_beginning, generator_devices, seed, with_seeds
-from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, SparseGradient, View, unreached
+from smelt.autograd.plan import (
+    Constant,
+    Fresh,
+    Joint,
+    OutputPlan,
+    Repeated,
+    SameInput,
+    SparseGradient,
+    Spoilt,
+    View,
+    unreached,
+)
 from smelt.autograd.sized import wrap_reading, wrap_sized
+from smelt.autograd.unused import Backward
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast
-from smelt.graph.absent import quiet_leaf
+from smelt.graph.absent import hooks_of, quiet, quiet_below
 from smelt.graph.meta import TensorMeta
 from smelt.graph.place import Step
 from smelt.graph.spoilt import spoilt
@@ -77,7 +89,7 @@ def _below(joint: Joint, program: Program) -> Program:
 
 def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
     fresh = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs))
-    if fresh and not joint.mutations and not joint.spoilt:
+    if fresh and not joint.mutations and not joint.touched and not joint.spoilt:
 
         def call_plain(*inputs: torch.Tensor) -> tuple[Any, ...]:
             with below_autograd():
@@ -93,18 +105,25 @@ def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
         if joint.mutations:
             with torch.no_grad():
                 for mutation, value in zip(joint.mutations, results[count:], strict=False):
-                    _update(inputs[mutation.input], value)
+                    _update(inputs[mutation.input], value, mutation.counted)
+        _touch(joint, inputs)
         return finish(inputs, results)
 
     return call
 
 
-def _update(tensor: torch.Tensor, value: torch.Tensor) -> None:
+def _update(tensor: torch.Tensor, value: torch.Tensor, counted: bool) -> None:
     """Give an input its new value. A program that has written over an input returns it as its own new value."""
     if value is not tensor:
-        tensor.copy_(value)
-    elif not tensor.is_inference():
+        (tensor if counted or tensor.is_inference() else tensor.data).copy_(value)
+    elif counted and not tensor.is_inference():
         increment_version(tensor)
+
+
+def _touch(joint: Joint, inputs: Sequence[torch.Tensor]) -> None:
+    for i in joint.touched:
+        if not inputs[i].is_inference():
+            increment_version(inputs[i])
 
 
 def _run_seeded(program: Program, devices: Sequence[torch.device]) -> Program:
@@ -136,6 +155,7 @@ class _Plan:
         again: makes second derivatives; why: the reason for which there are none.
         memory: how calls remember their inputs for them; found at the first call.
         draws: calls remember where their random numbers come from; generators: whose states, beside seeds.
+        computed: inputs that are no leaves; found at the first call.
     """
 
     def __init__(self, joint: Joint, forward: Program, backward: Program, again: Again | None) -> None:
@@ -152,6 +172,7 @@ class _Plan:
         self.num_grads = joint.num_outputs + len(self.with_grad)
         self.saving: _Saving | None = None
         self.memory: Memory | None = None
+        self.computed: list[int] | None = None
         self.draws = self.why is None and draws(joint)
         self.generators = generator_devices(joint)
         self.sparse = any(type(k) is SparseGradient for k in joint.gradients)
@@ -207,6 +228,9 @@ class _Compiled(torch.autograd.Function):
                     results = plan.forward([*inputs])
             else:
                 results = plan.forward([*inputs])
+        if plan.computed is None:
+            plan.computed = [i for i, t in enumerate(inputs) if t.requires_grad and not t.is_leaf]
+        ctx.hooks = {i: hooks_of(inputs[i]) for i in plan.computed}
         saved = results[plan.num_forward :]
         saving = plan.saving
         if saving is None:
@@ -222,7 +246,8 @@ class _Compiled(torch.autograd.Function):
         outputs = results[: plan.num_outputs]
         mutations = plan.joint.mutations
         for k in plan.without_grad:
-            _update(inputs[mutations[k].input], results[plan.num_outputs + k])
+            _update(inputs[mutations[k].input], results[plan.num_outputs + k], mutations[k].counted)
+        _touch(plan.joint, inputs)
         saved += [inputs[i] for i in saving.watched_inputs]
         saved += [outputs[i] for i in saving.watched_outputs]
         ctx.save_for_backward(*saved)
@@ -236,11 +261,12 @@ class _Compiled(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         plan: _Plan = ctx.plan
         if all(grad is None for grad in grads):  # another graph has no use for what this one gave it
-            for node, _ in ctx.next_functions:
-                quiet_leaf(node)
+            _quiet(ctx, range(len(plan.joint.gradients)))
             return (None,) * (1 + len(plan.joint.gradients))
         saved = ctx.saved_tensors
         assert plan.saving is not None
+        absent = plan.absent(grads)
+        _quiet(ctx, absent)
         if torch.is_grad_enabled():
             again = _again(ctx, plan, saved, grads)
             if isinstance(again, tuple):
@@ -251,21 +277,36 @@ class _Compiled(torch.autograd.Function):
             if plan.memory is not None:
                 ctx.inputs = plan.memory.release(ctx.inputs)
             found = _gradients(plan, saved[: plan.saving.count], grads)
-        absent = plan.absent(grads)
-        for i in absent:
-            quiet_leaf(ctx.next_functions[i][0])
         if plan.sparse or absent:
             return (None, *(None if i in absent else _gradient(found, k) for i, k in enumerate(plan.joint.gradients)))
         return (None, *(None if k is None else found[k] for k in plan.joint.gradients))
+
+
+def _quiet(ctx: Any, absent: Iterable[int]) -> None:
+    """The engine goes on to these inputs without a gradient, where it would not come in eager."""
+    for i in absent:
+        node = ctx.next_functions[i][0]
+        if node is not None:
+            quiet_below(node)
+            if i in ctx.hooks:
+                quiet(ctx.hooks[i]())
+            elif not hasattr(node, "variable"):  # a leaf at the first call, none at this one: so it may be at the next
+                ctx.plan.computed.append(i)
 
 
 def _gradients(
     plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor, ...]:
     """Run the backward program."""
-    inputs = [*saved, *(_tangent(grads[k], meta) for k, meta in plan.tangents)]
+    program, tangents = plan.backward, plan.tangents
+    absent = tuple(place for place, (k, _) in enumerate(tangents) if grads[k] is None)
+    if absent and isinstance(program, Backward):
+        less = program.without(absent, [tangents[place][1] for place in absent])
+        if less is not None:
+            program, tangents = less, tuple(each for each in tangents if grads[each[0]] is not None)
+    inputs = [*saved, *(_tangent(grads[k], meta) for k, meta in tangents)]
     with below_autograd(), disable_autocast():
-        return tuple(plan.backward(inputs))
+        return tuple(program(inputs))
 
 
 def _gradient(found: Sequence[torch.Tensor], made: int | SparseGradient | None) -> torch.Tensor | None:
@@ -359,6 +400,8 @@ def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Aga
     plain = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not joint.spoilt
     simple = plain and not plan.with_grad
     apply = _Compiled.apply if torch.is_grad_enabled() else torch.enable_grad()(_Compiled.apply)
+    if joint.idle:
+        apply = _apart(apply, joint.idle)
     if simple:
         return lambda *inputs: apply(plan, *inputs)
     written = [joint.mutations[k].input for k in plan.with_grad]
@@ -373,6 +416,18 @@ def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Aga
     return call
 
 
+def _apart(apply: Callable[..., Any], idle: Sequence[int]) -> Callable[..., Any]:
+    """Inputs that gradients never reach are no part of the caller's autograd graph."""
+
+    def run(plan: _Plan, *inputs: torch.Tensor) -> Any:
+        given = [*inputs]
+        for i in idle:
+            given[i] = given[i].detach()
+        return apply(plan, *given)
+
+    return run
+
+
 # -- outputs -------------------------------------------------------------------------------------------------------
 
 
@@ -384,12 +439,16 @@ def _finisher(joint: Joint) -> Callable[[Sequence[torch.Tensor], Sequence[torch.
         outputs: list[Any] = []
         written: dict[int, torch.Tensor] = {}
         if joint.spoilt:
-            results = [spoilt(r, joint.spoilt[i]) if i in joint.spoilt else r for i, r in enumerate(results)]
+            results = [_spoilt(r, joint.spoilt.get(i), inputs) for i, r in enumerate(results)]
         for plan in plans:
             outputs.append(_output(plan, inputs, results, outputs, written))
         return tuple(outputs)
 
     return finish
+
+
+def _spoilt(result: torch.Tensor, why: Spoilt | None, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    return result if why is None else spoilt(result, why.text, [inputs[i] for i in why.origins])
 
 
 def _output(

@@ -15,7 +15,7 @@ MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"cuda_graphs": True},
     "max-autotune": {"cuda_graphs": True, "max_autotune": True},
-    "max-autotune-no-cudagraphs": {"max_autotune": True},
+    "max-autotune-no-cudagraphs": {"cuda_graphs": False, "max_autotune": True},
 }
 """What each mode sets, as option values."""
 
@@ -37,7 +37,8 @@ class Options:
     activation_memory_budget: float = _user(1.0, "0 saves as little as possible for backward, 1 what is fastest")
     recompile_limit: int = _user(8, "compiled versions per code location before eager takes over")
     gemm: str = _user("auto", "matrix products: auto (measured once per shape), aten, onednn or own")
-    cuda_graphs: bool = _user(False, "record and replay CUDA graphs; no effect on a CPU")
+    cuda_graphs: bool = _user(True, "record and replay CUDA graphs where that is safe; no effect on a CPU")
+    target: str = _user("auto", "auto: C++ on a CPU, Triton on a GPU; cpp; triton (on a CPU through its interpreter)")
     max_autotune: bool = _user(False, "time more kernel candidates on a GPU; no effect on a CPU")
 
     def key(self) -> str:
@@ -85,14 +86,16 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
         if type(value) is not want:
             raise OptionError(f"option {name!r} wants {want.__name__}, got {value!r}", hint=valid[name])
         values[name] = value
-    if values.get("gemm", "auto") not in GEMM_CHOICES:
-        raise unknown_name("value of option 'gemm'", values["gemm"], GEMM_CHOICES)
+    for name, choices in CHOICES.items():
+        if values.get(name, "auto") not in choices:
+            raise unknown_name(f"value of option {name!r}", values[name], choices)
     if not 0.0 <= values.get("activation_memory_budget", 1.0) <= 1.0:
         raise OptionError("activation_memory_budget must lie between 0 and 1")
     return values
 
 
-GEMM_CHOICES = ("auto", "aten", "onednn", "own")
+CHOICES = {"gemm": ("auto", "aten", "onednn", "own"), "target": ("auto", "cpp", "triton")}
+"""What options of few values may be."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +108,12 @@ class Environment:
     cache_dir: Path
     log: frozenset[str]
     cxx: str | None
+    ptxas: str | None
+    triton_interpret: bool
 
 
 def environment() -> Environment:
-    """Read SMELT_STRICT, SMELT_TRACE, SMELT_TRACE_DIR, SMELT_CACHE_DIR, SMELT_LOG and CXX, here and nowhere else."""
+    """Read the SMELT_* variables, CXX and two of Triton's, here and nowhere else."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Environment(
         strict=_flag("SMELT_STRICT"),
@@ -117,6 +122,8 @@ def environment() -> Environment:
         cache_dir=Path(os.environ.get("SMELT_CACHE_DIR", os.path.join(home, "smelt"))),
         log=frozenset(filter(None, os.environ.get("SMELT_LOG", "").split(","))),
         cxx=os.environ.get("CXX"),
+        ptxas=os.environ.get("TRITON_PTXAS_PATH"),
+        triton_interpret=_flag("TRITON_INTERPRET"),
     )
 
 

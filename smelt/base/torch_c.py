@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -21,6 +22,12 @@ def dispatch_key_word(tensor: torch.Tensor) -> int:
 
 empty_strided = torch._C._VariableFunctions.empty_strided
 """`torch.empty_strided` without the Python frame around it."""
+
+current_raw_stream: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+"""The address of a CUDA device's current stream; None in a PyTorch without CUDA."""
+
+swap_implementations: Callable[[torch.Tensor, torch.Tensor], None] = torch._C._swap_tensor_impl
+"""Two tensor objects each become the tensor that the other was; views keep the base that they had."""
 
 disabled_torch_function = torch._C._disabled_torch_function_impl
 """Assigned to a tensor subclass's `__torch_function__`: torch functions run without looking for overrides."""
@@ -179,7 +186,47 @@ def local_dispatch_keys() -> tuple[int, int]:
     return torch._C._dispatch_tls_local_include_set().raw_repr(), torch._C._dispatch_tls_local_exclude_set().raw_repr()
 
 
+def share_counter(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether a write to one tensor counts for the other: a view, or `detach()`, but not `.data`.
+
+    Nothing tells but a count. It is taken back at once, since a tensor that autograd saved must not seem written to.
+    """
+    if a.is_inference() or b.is_inference():
+        return True
+    before, of_other = a._version, b._version
+    torch.autograd.graph.increment_version(a)
+    shared = b._version != of_other
+    torch._C._autograd._unsafe_set_version_counter((a,), (before,))
+    return shared
+
+
 def is_plain_view(view: torch.Tensor) -> bool:
     """Whether a view was made with gradients on, by an operation that gives no other views along with it."""
     plain: bool = torch._C._autograd._get_creation_meta(view) == torch._C._autograd.CreationMeta.DEFAULT
     return plain
+
+
+clear_product_workspaces: Callable[[], None] = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
+"""Forget the scratch memory that cuBLAS keeps for each stream; the next product on a stream allocates it anew."""
+
+
+def end_recording_pool(index: int, pool: tuple[int, int]) -> None:
+    """Allocations on a GPU no longer go to a pool, whose memory may be used otherwise: after a failed recording."""
+    torch._C._cuda_endAllocateToPool(index, pool)
+    torch._C._cuda_releasePool(index, pool)
+
+
+_UntypedStorage: Any = torch.UntypedStorage
+
+
+def weak_storage(tensor: torch.Tensor) -> int:
+    """The identity of the tensor's storage, which no other storage gets before it is given to `free_weak_storage`."""
+    pointer: int = _UntypedStorage._weak_ref(tensor.untyped_storage())
+    return pointer
+
+
+storage_is_gone: Callable[[int], bool] = _UntypedStorage._expired
+"""Whether nobody uses the storage with this identity any more."""
+
+free_weak_storage: Callable[[int], None] = _UntypedStorage._free_weak_ref
+"""The end of what `weak_storage` began."""

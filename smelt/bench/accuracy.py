@@ -34,19 +34,19 @@ from smelt.bench.steps import build_batch, build_model, precision
 from smelt.bench.verdict import FACTOR, VALUES, Tensors, Verdict, distances, judge
 from smelt.bench.workload import Batch, Settings, Workload
 
-FLOOR = {"fp32": 1e-5, "amp": 2e-2}
+FLOOR = {"fp32": 1e-5, "tf32": 2e-3, "amp": 2e-2}
 """The relative error of a tensor that is always accepted: on a small tensor eager's own error is a matter of luck."""
 
-NOISY = {"fp32": 1e-4, "amp": 1e-1}
+NOISY = {"fp32": 1e-4, "tf32": 1e-2, "amp": 1e-1}
 """Relative error of eager's own gradients from which on training is too chaotic to be judged alone."""
 
-NO_REFERENCE = {"fp32": 1e-4, "amp": 2e-2}
+NO_REFERENCE = {"fp32": 1e-4, "tf32": 2e-3, "amp": 2e-2}
 """The relative error that is granted where a model does not run in float64 and eager's own error is not known."""
 
 NUDGES = 3
 """How many more times eager runs, to see what rounding can do."""
 
-ROUNDING = {"fp32": 2.0**-23, "amp": 2.0**-9}
+ROUNDING = {"fp32": 2.0**-23, "tf32": 2.0**-12, "amp": 2.0**-9}
 """By how much (standard deviation, relative) parameters are moved then."""
 
 CHAOS = 4.0

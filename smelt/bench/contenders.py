@@ -1,8 +1,9 @@
 """Who takes part: eager, torch.compile, smelt. Each turns a model into a callable; compilers are imported late.
 
-A contender is named `eager`, `torch.compile`, `smelt`, `smelt:step` (the whole training step), `smelt:BACKEND`
-(another of smelt's backends), or
-`package.module:function` with `function(model, settings) -> callable` (used to test the bench itself).
+A contender is named `eager`, `torch.compile`, `smelt`, or `package.module:function` with
+`function(model, settings) -> callable` (used to test the bench itself). After a compiler may follow, each with a colon,
+a mode (`torch.compile:reduce-overhead`, which counts before the run's mode), `step` (`smelt:step`: the whole training
+step) and another of smelt's backends (`smelt:aot_eager`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +22,7 @@ import torch
 from torch import nn
 
 from smelt.base.errors import unknown_name
+from smelt.base.options import MODES
 from smelt.bench.workload import Settings
 
 Prepared = Callable[..., Any]
@@ -27,55 +30,91 @@ Prepare = Callable[[nn.Module, Settings], Prepared]
 
 PACKAGE = Path(__file__).parent.parent
 
+DEFAULT = "default"
+
+RIVAL_MODES: dict[str, dict[str, Any]] = {
+    DEFAULT: {},
+    "reduce-overhead": {"triton.cudagraphs": True},
+    "max-autotune": {"max_autotune": True, "triton.cudagraphs": True, "coordinate_descent_tuning": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True, "coordinate_descent_tuning": True},
+}
+"""torch.compile's modes as its options: it takes a mode or options, not both (`torch._inductor.list_mode_options`)."""
+
 
 def eager(model: nn.Module, settings: Settings) -> Prepared:
     """The model as it is."""
     return model
 
 
-def torch_compile(model: nn.Module, settings: Settings) -> Prepared:
-    """The rival. torch loads its compiler at this call, so that its import counts as cold start."""
-    # It takes a mode or options, not both.
-    options: dict[str, Any] | None = {"fallback_random": True} if settings.eager_rng and settings.mode is None else None
-    return torch.compile(model, mode=settings.mode, dynamic=settings.dynamic, options=options)
+@dataclass(frozen=True)
+class TorchCompile:
+    """The rival. torch loads its compiler when it is asked to compile, so that its import counts as cold start."""
+
+    mode: str | None = None
+
+    def __call__(self, model: nn.Module, settings: Settings) -> Prepared:
+        mode = self.mode or settings.mode
+        if not settings.eager_rng:
+            return torch.compile(model, mode=mode, dynamic=settings.dynamic)
+        options = RIVAL_MODES[mode or DEFAULT] | {"fallback_random": True}
+        return torch.compile(model, dynamic=settings.dynamic, options=options)
 
 
-def smelt_compile(model: nn.Module, settings: Settings, backend: str = "smelt") -> Prepared:
-    """The compiler of this project, imported at this call for the same reason."""
-    smelt = load_compiler()
-    options = {"eager_rng": True} if settings.eager_rng else None
-    return smelt.compile(model, backend=backend, mode=settings.mode, dynamic=settings.dynamic, options=options)
+@dataclass(frozen=True)
+class SmeltCompile:
+    """The compiler of this project, imported when it is asked to compile for the same reason.
+
+    whole_step: it gets the whole training step, with the optimizer, where there is one.
+    """
+
+    mode: str | None = None
+    backend: str = "smelt"
+    whole_step: bool = False
+
+    def __call__(self, target: Any, settings: Settings) -> Prepared:
+        mode, options = self.mode or settings.mode, None
+        if settings.eager_rng:  # a mode is a set of options, and only one of the two is accepted
+            mode, options = None, MODES[mode or DEFAULT] | {"eager_rng": True}
+        compile = load_compiler().compile
+        return compile(target, backend=self.backend, mode=mode, dynamic=settings.dynamic, options=options)
 
 
-def smelt_step(target: Any, settings: Settings) -> Prepared:
-    """The whole training step, with the optimizer, as one graph; asked for a model only, the model."""
-    return smelt_compile(target, settings)
+smelt_compile = SmeltCompile()
 
-
-smelt_step.whole_step = True  # type: ignore[attr-defined]
-
-CONTENDERS: dict[str, Prepare] = {
-    "eager": eager,
-    "torch.compile": torch_compile,
-    "smelt": smelt_compile,
-    "smelt:step": smelt_step,
-}
+EXAMPLES = ("eager", "torch.compile", "torch.compile:reduce-overhead", "smelt", "smelt:step", "smelt:reduce-overhead")
+"""What an unknown name is answered with."""
 
 
 def find_contender(name: str) -> Prepare:
     """The function that prepares a model for the contender of that name.
 
     Raises:
-        OptionError: an unknown name (lists the valid ones and the nearest).
+        OptionError: an unknown name (lists valid ones and the nearest).
     """
-    if name in CONTENDERS:
-        return CONTENDERS[name]
-    prefix, _, rest = name.partition(":")
-    if not rest:
-        raise unknown_name("contender", name, CONTENDERS)
-    if prefix == "smelt":
-        return lambda model, settings: smelt_compile(model, settings, backend=rest)
-    return getattr(importlib.import_module(prefix), rest)
+    family, *parts = name.split(":")
+    mode = mode_of(name)
+    rest = [part for part in parts if part != mode]
+    backends = [part for part in rest if part != "step"]
+    twice = len(parts) - len({*parts}) or len([part for part in parts if part in MODES]) > 1
+    if name == "eager":
+        return eager
+    if family == "torch.compile" and not rest and not twice:
+        return TorchCompile(mode)
+    if family == "smelt" and len(backends) < 2 and "" not in parts and not twice:
+        return SmeltCompile(mode, backends[0] if backends else "smelt", "step" in rest)
+    if family not in ("torch.compile", "smelt") and len(parts) == 1:
+        return getattr(importlib.import_module(family), parts[0])
+    raise unknown_name("contender", name, EXAMPLES)
+
+
+def family_of(name: str) -> str:
+    """The compiler of a contender: its name without the mode and what else follows."""
+    return name.partition(":")[0]
+
+
+def mode_of(name: str) -> str | None:
+    """The mode that a contender's name asks for."""
+    return next((part for part in name.split(":")[1:] if part in MODES), None)
 
 
 def load_compiler() -> ModuleType:
@@ -99,13 +138,13 @@ def load_compiler() -> ModuleType:
 
 def compiler_counts(name: str) -> dict[str, Any]:
     """Graphs, breaks and more that the contender's compiler counted in this process; empty for eager."""
-    if name.partition(":")[0] == "smelt":
+    if family_of(name) == "smelt":
         counts = dict(load_compiler().stats())
         counts["break_reasons"] = {_short(reason): times for reason, times in counts["break_reasons"].items()}
         return counts
     # Read where torch's compiler keeps its counts, if it was ever loaded.
     dynamo = sys.modules.get("torch._dynamo.utils")
-    if name == "torch.compile" and dynamo is not None:
+    if family_of(name) == "torch.compile" and dynamo is not None:
         counters = dynamo.counters
         return {
             "graphs": int(counters["stats"]["unique_graphs"]),

@@ -12,8 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from smelt.bench.results import Benchmark, Row
-from smelt.bench.tables import compact_table, results_table
-from smelt.bench.workload import Settings
+from smelt.bench.tables import compact_table, one_line, results_table
 
 DETAILED = 8
 """Up to so many models every contender has a line of its own; beyond, every model has one."""
@@ -22,9 +21,8 @@ DETAILED = 8
 class LiveTable:
     """A live view of a benchmark; `show` and `finished` may be called from any thread."""
 
-    def __init__(self, benchmark: Benchmark, settings: Settings, models: int, console: Console) -> None:
-        self.benchmark, self.models = benchmark, models
-        self.title = f"{'training' if settings.train else 'inference'}, {settings.precision}, {settings.device}"
+    def __init__(self, benchmark: Benchmark, title: str, models: int, console: Console) -> None:
+        self.benchmark, self.title, self.models, self.console = benchmark, title, models, console
         self._busy: dict[int, tuple[Row, str, str]] = {}
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -54,6 +52,8 @@ class LiveTable:
         """A row is complete (and in the benchmark)."""
         self._busy.pop(threading.get_ident(), None)
         self._progress.advance(self._bar)
+        if not self.console.is_terminal:  # nothing live is shown there, and a log should grow as the run does
+            self.console.print(one_line(row), highlight=False, markup=False, soft_wrap=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows, busy = list(self.benchmark.rows), list(self._busy.values())

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from smelt.bench.contenders import DEFAULT, mode_of
 from smelt.bench.process import Failure, Limits, Server, cache_environment
 from smelt.bench.results import Result, Row, Spread
+from smelt.bench.servers import Servers
 from smelt.bench.verdict import Verdict
 from smelt.bench.workload import Settings, Workload
 
@@ -19,6 +22,9 @@ MEMORY_STEPS = 4
 
 LEFT = 0.5
 """The largest share of eager's operators that may still run in eager under a compiler; beyond it, it has not passed."""
+
+Outcome = dict[str, Any] | Failure
+"""What a task gave."""
 
 Notify = Callable[[Row, str, str], None]
 """Called with (row so far, contender or "all", what is being done) when a phase begins."""
@@ -35,6 +41,9 @@ class Plan:
         cold: starts are measured twice, with empty caches and again with the caches kept. Otherwise once, with empty
             caches, and the peak memory is of that process.
         check: judge accuracy.
+        unjudged: contenders whose accuracy is not judged all the same.
+        side_by_side: starts of a row at a time, which then are not timed against each other; with more than one,
+            accuracy is judged beside them. Steps are always taken alone.
         timeout_s, memory_mb: the limits of one process.
     """
 
@@ -43,6 +52,8 @@ class Plan:
     warmup: int = 3
     cold: bool = True
     check: bool = True
+    unjudged: tuple[str, ...] = ()
+    side_by_side: int = 1
     timeout_s: float = 1800.0
     memory_mb: float | None = None
 
@@ -53,14 +64,16 @@ def measure_row(
     contenders: Sequence[str],
     plan: Plan,
     notify: Notify = lambda *_: None,
-    server: Server | None = None,
+    server: Server | Servers | None = None,
 ) -> Row:
     """Every contender's result on one workload. A contender that fails or crashes keeps its reason in its result.
 
     Args:
-        server: forks the processes; without one, a new one for this row.
+        server: forks the processes; without one, new ones for this row.
     """
     row = new_row(workload, settings)
+    row.side_by_side = plan.side_by_side
+    contenders = taking_part(workload, settings, contenders)
     row.results = {name: Result(name) for name in contenders}
     if missing := workload.missing():
         for result in row.results.values():
@@ -68,19 +81,24 @@ def measure_row(
         return row
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="smelt-bench-caches-"))
-        used = server or stack.enter_context(Server(workload.needs, settings.threads))
+        used = server or stack.enter_context(Servers(plan.side_by_side, workload.needs, settings.threads))
         measurement = _Measurement(row, workload.key, settings, plan, Path(folder), notify, used)
         if plan.rounds:
-            for name in contenders:
-                if row.results.get("eager", Result("eager")).status == "pass":
-                    measurement.starts(name)
-                else:
-                    row.results[name].fail("eager_fails", "nothing to compare with")
+            measurement.starts(contenders)
             measurement.steps()
         for name in contenders:
             measurement.accuracy(name)
     row.rate()
     return row
+
+
+def taking_part(workload: Workload, settings: Settings, contenders: Sequence[str]) -> list[str]:
+    """Of the contenders, eager and those in a mode that the workload is measured in."""
+
+    def takes_part(name: str) -> bool:
+        return name == "eager" or (mode_of(name) or settings.mode or DEFAULT) in workload.modes
+
+    return [name for name in contenders if not workload.modes or takes_part(name)]
 
 
 def new_row(workload: Workload, settings: Settings) -> Row:
@@ -95,6 +113,7 @@ def new_row(workload: Workload, settings: Settings) -> Row:
         size=settings.size,
         mode=settings.mode,
         dynamic=settings.dynamic,
+        optimizer=settings.optimizer,
         note=workload.note,
     )
 
@@ -109,9 +128,10 @@ class _Measurement:
     plan: Plan
     caches: Path
     notify: Notify
-    server: Server
+    server: Server | Servers
+    verdicts: dict[str, Outcome] = field(default_factory=dict)
 
-    def run(self, name: str, caches_of: Sequence[str], **arguments: Any) -> dict[str, Any] | Failure:
+    def run(self, name: str, caches_of: Sequence[str], **arguments: Any) -> Outcome:
         """One task in a fresh process that sees these contenders' caches."""
         task = {"task": name, "model": self.key, "settings": self.settings.to_dict(), **arguments}
         limits = Limits(self.plan.timeout_s, self.plan.memory_mb)
@@ -120,22 +140,48 @@ class _Measurement:
     def alive(self) -> list[str]:
         return [name for name, result in self.row.results.items() if result.status == "pass"]
 
-    def starts(self, name: str) -> None:
-        """A start with empty caches; where wanted, a second process with the caches kept. The last gives the memory."""
-        result = self.row.results[name]
-        self.notify(self.row, name, "cold start")
-        found = self.run("start", [name], contender=name, steps=0 if self.plan.cold else MEMORY_STEPS)
-        if isinstance(found, Failure):
-            return result.fail(found.status, found.error)
-        result.cold_s, cold_counts = found["first_s"], found["counts"]
-        if self.plan.cold:
-            self.notify(self.row, name, "warm start, memory")
-            found = self.run("start", [name], contender=name, steps=MEMORY_STEPS)
-            if isinstance(found, Failure):
-                return result.fail(found.status, found.error)
-            result.warm_s = found["first_s"]
-        result.peak_mb, result.steady_peak_mb = found["peak_mb"], found["steady_peak_mb"]
-        result.counts = found["counts"] | cold_counts
+    def starts(self, names: Sequence[str]) -> None:
+        """The starts of each contender; nobody has passed where eager fails."""
+        found: dict[str, list[Outcome]] = {}
+        if self.plan.side_by_side > 1:
+            self.notify(self.row, "all", f"cold starts, {self.plan.side_by_side} at a time")
+            with ThreadPoolExecutor(self.plan.side_by_side) as lanes:
+                found = dict(zip(names, lanes.map(self._start_and_judge, names), strict=True))
+        for name in names:
+            if self.row.results.get("eager", Result("eager")).status != "pass":
+                self.row.results[name].fail("eager_fails", "nothing to compare with")
+            else:
+                self._record(self.row.results[name], found[name] if found else self._start(name, self.notify))
+
+    def _start_and_judge(self, name: str) -> list[Outcome]:
+        """What one lane does of a row: an early contender can be judged while others still compile."""
+        found = self._start(name)
+        if self._is_judged(name) and not isinstance(found[-1], Failure):
+            self.verdicts[name] = self._judge(name)
+        return found
+
+    def _start(self, name: str, notify: Notify = lambda *_: None) -> list[Outcome]:
+        """A start with empty caches; where wanted, a second process with the caches kept."""
+        notify(self.row, name, "cold start")
+        found = [self.run("start", [name], contender=name, steps=0 if self.plan.cold else MEMORY_STEPS)]
+        if self.plan.cold and not isinstance(found[0], Failure):
+            notify(self.row, name, "warm start, memory")
+            found.append(self.run("start", [name], contender=name, steps=MEMORY_STEPS))
+        return found
+
+    def _record(self, result: Result, starts: Sequence[Outcome]) -> None:
+        """Keep what the starts found. The memory is that of the last."""
+        cold, last = starts[0], starts[-1]
+        if isinstance(cold, Failure):
+            return result.fail(cold.status, cold.error)
+        result.cold_s = cold["first_s"]
+        if isinstance(last, Failure):
+            return result.fail(last.status, last.error)
+        if len(starts) > 1:
+            result.warm_s = last["first_s"]
+        for figure in ("peak_mb", "steady_peak_mb", "reserved_mb"):
+            setattr(result, figure, last.get(figure))
+        result.counts = last["counts"] | cold["counts"]
         self._captured(result)
 
     def _captured(self, result: Result) -> None:
@@ -173,7 +219,7 @@ class _Measurement:
             else:
                 result.step = Spread.of(found[name]["seconds"])
 
-    def _steps(self, names: Sequence[str]) -> dict[str, Any] | Failure:
+    def _steps(self, names: Sequence[str]) -> Outcome:
         if not names:
             return {}
         plan = {"rounds": self.plan.rounds, "warmup": self.plan.warmup, "least_s": self.plan.least_s}
@@ -182,10 +228,12 @@ class _Measurement:
     def accuracy(self, name: str) -> None:
         """The verdict against eager in float64; eager itself is the yardstick and has none."""
         result = self.row.results[name]
-        if name == "eager" or result.status != "pass" or not self.plan.check:
+        if not self._is_judged(name):
             return
-        self.notify(self.row, name, "accuracy")
-        found = self.run("accuracy", [name], contender=name)
+        if name not in self.verdicts:
+            self.notify(self.row, name, "accuracy")
+            self.verdicts[name] = self._judge(name)
+        found = self.verdicts[name]
         if isinstance(found, Failure):
             if found.status == "eager_fails" and "eager" in self.row.results:
                 self.row.results["eager"].fail(found.status, found.error)
@@ -197,6 +245,13 @@ class _Measurement:
         self.row.dropout = result.accuracy.dropout
         if not result.accuracy.ok:
             result.fail("fail_accuracy", "; ".join(result.accuracy.failures))
+
+    def _is_judged(self, name: str) -> bool:
+        passed = self.row.results[name].status == "pass"
+        return passed and self.plan.check and name != "eager" and name not in self.plan.unjudged
+
+    def _judge(self, name: str) -> Outcome:
+        return self.run("accuracy", [name], contender=name)
 
 
 def _reasons(counts: dict[str, Any]) -> str:

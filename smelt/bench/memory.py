@@ -1,20 +1,16 @@
-"""Peak memory of this process (VmHWM of proc(5)) or of its GPU."""
+"""Peak resident memory of this process (VmHWM of proc(5))."""
 
 from __future__ import annotations
 
 import resource
 from pathlib import Path
 
-import torch
-
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
 
 
-def peak_mb(device: str = "cpu") -> float:
-    """Largest memory so far in MiB: resident memory of the process, or memory allocated by torch on the GPU."""
-    if device.startswith("cuda"):
-        return torch.cuda.max_memory_allocated() / 2**20
+def peak_mb() -> float:
+    """Largest resident memory so far in MiB."""
     if STATUS.exists():
         for line in STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -23,11 +19,8 @@ def peak_mb(device: str = "cpu") -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def reset_peak(device: str = "cpu") -> bool:
+def reset_peak() -> bool:
     """Start a new peak at the present use; False where the system cannot."""
-    if device.startswith("cuda"):
-        torch.cuda.reset_peak_memory_stats()
-        return True
     try:
         CLEAR.write_text("5")
     except OSError:

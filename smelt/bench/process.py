@@ -31,6 +31,9 @@ serve(sys.argv[2:])
 """
 """Starts a server under a bare `smelt` package, so that the compiler is imported only by who measures it."""
 
+SERVER_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""A library that asks for a GPU when it is imported must not start CUDA, which cannot be used after a fork then."""
+
 POLL_S = 0.2
 """How often memory is looked at."""
 
@@ -88,7 +91,7 @@ class Server:
         self.packages, self.threads = list(dict.fromkeys(packages)), threads
         self._child: tuple[subprocess.Popen[bytes], Answers] | None = None
         self._running: int | None = None
-        self._closed = False
+        self.closed = False
 
     def __enter__(self) -> Server:
         return self
@@ -149,7 +152,7 @@ class Server:
                     _end_session(pid)
 
     def _start(self) -> tuple[subprocess.Popen[bytes], Answers]:
-        if self._closed:
+        if self.closed:
             raise EOFError
         if self._child is None or self._child[0].poll() is not None:
             command = [sys.executable, "-c", BOOT, str(PACKAGE), *self.packages]
@@ -159,7 +162,7 @@ class Server:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=os.environ | {"HF_HUB_OFFLINE": "1"},
+                env=os.environ | SERVER_ENVIRONMENT,
                 start_new_session=True,
             )
             assert child.stdout is not None
@@ -168,7 +171,7 @@ class Server:
 
     def close(self) -> None:
         """End the server and what it runs; may be called from another thread."""
-        self._closed = True
+        self.closed = True
         self._stop()
 
     def _stop(self) -> None:
@@ -231,14 +234,31 @@ def _last_line(log_file: Path) -> str:
     return lines[-1][:400] if lines else "it said nothing"
 
 
+CACHES = {"SMELT_CACHE_DIR": "smelt", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+"""Where compilers keep what they built: the variable, and the folder's name."""
+
+
 def cache_environment(folder: Path, contenders: Iterable[str]) -> dict[str, str]:
-    """Variables that keep the contenders' caches in `folder`, one part for each, and smelt from hiding failures."""
-    found = {"SMELT_STRICT": os.environ.get("SMELT_STRICT", "1"), "HF_HUB_OFFLINE": "1"}
-    for name in contenders:
-        part = folder / "".join(letter if letter.isalnum() else "_" for letter in name)
+    """Variables that keep caches in `folder`, and smelt from hiding failures.
+
+    Every contender has a folder of its own there, so that it starts with empty caches. A process of several contenders
+    gets a folder with what all of them have built.
+    """
+    parts = [folder / "".join(letter if letter.isalnum() else "_" for letter in name) for name in contenders]
+    used = parts[0] if len(parts) == 1 else folder / "together"
+    for part in [*parts, used]:
         part.mkdir(parents=True, exist_ok=True)
-        if name.partition(":")[0] == "smelt":
-            found.setdefault("SMELT_CACHE_DIR", str(part / "smelt"))
-        elif name == "torch.compile":
-            found |= {"TORCHINDUCTOR_CACHE_DIR": str(part / "inductor"), "TRITON_CACHE_DIR": str(part / "triton")}
-    return found
+        if part != used:
+            _link_tree(part, used)
+    found = {"SMELT_STRICT": os.environ.get("SMELT_STRICT", "1"), "HF_HUB_OFFLINE": "1"}
+    return found | {variable: str(used / name) for variable, name in CACHES.items()}
+
+
+def _link_tree(source: Path, target: Path) -> None:
+    """The files of `source` under `target` too, without copying them; what `target` has already stays."""
+    for folder, _, files in os.walk(source):
+        to = target / Path(folder).relative_to(source)
+        to.mkdir(parents=True, exist_ok=True)
+        for name in files:
+            with contextlib.suppress(FileExistsError):
+                os.link(Path(folder) / name, to / name)

@@ -14,7 +14,7 @@ from smelt.base.errors import SmeltError
 from smelt.bench.reading import read_dataclass, write_dataclass
 from smelt.bench.verdict import Verdict
 
-setting_of = operator.attrgetter("train", "precision", "device", "size", "mode", "dynamic")
+setting_of = operator.attrgetter("train", "precision", "device", "size", "mode", "dynamic", "optimizer")
 """What a row, or the settings of a run, measured under; rows of different ones are never mixed."""
 
 STATUSES = ("pass", "fail_accuracy", "fail_compile", "fail_run", "eager_fails", "timeout", "skipped")
@@ -45,8 +45,10 @@ class Result:
     cold_s: from the built model to the end of the first step, in a fresh process with empty caches: import of
         the compiler, `compile()`, and one whole step. warm_s: the same in a second process that keeps the caches.
     step: one step, interleaved with the other contenders in one process.
-    peak_mb: peak resident memory (MiB) of a fresh process over its whole life, with the caches of the cold start;
-        steady_peak_mb: the same from the second step on.
+    peak_mb: peak resident memory (MiB) of a fresh process over its whole life, with the caches of the cold start; on a
+        GPU, what torch's allocator had handed out at most. steady_peak_mb: the same from the second step on (a replayed
+        CUDA graph allocates nothing, so that only peak_mb counts its memory). reserved_mb: what the allocator had taken
+        from a GPU at most.
     counts: what the compiler counted: `graphs`, `breaks`, `break_reasons` (times by reason), `ops` captured,
         `fallbacks` (frames that ran in eager because of a compiler error), `extern_ops` (calls by ATen operator that
         the compiled program hands back to torch), `eager_ops` (calls by operator that torch makes in one step, see
@@ -62,6 +64,7 @@ class Result:
     speedup: float | None = None
     peak_mb: float | None = None
     steady_peak_mb: float | None = None
+    reserved_mb: float | None = None
     accuracy: Verdict | None = None
     counts: dict[str, Any] = field(default_factory=dict)
 
@@ -75,6 +78,8 @@ class Result:
 class Row:
     """One model under one setting, and every contender's result.
 
+    optimizer: of a training step; `none`: forward and backward alone.
+    side_by_side: how many contenders started at a time. Above 1, starts of a row disturbed each other.
     dropout: how the comparison dealt with it: `none` (the model has none), `off`, or `eager_rng` (the same random
         numbers as eager).
     """
@@ -88,6 +93,8 @@ class Row:
     size: str = ""
     mode: str | None = None
     dynamic: bool | None = None
+    optimizer: str = "sgd"
+    side_by_side: int = 1
     dropout: str = "none"
     note: str = ""
     results: dict[str, Result] = field(default_factory=dict)
@@ -126,8 +133,9 @@ class Benchmark:
             raise SmeltError(f"cannot read {path}", why=error.strerror, hint=FROM_RUN) from None
         except ValueError as error:
             raise SmeltError(f"{path} is not JSON", why=f"{error}; the file may be cut short", hint=FROM_RUN) from None
-        if isinstance(data, dict) and "overhead" in data:
-            raise SmeltError(f"{path} holds the cost of a call, not rows", hint=FROM_RUN)
+        for key, what in OTHER_FILES.items():
+            if isinstance(data, dict) and key in data:
+                raise SmeltError(f"{path} holds {what}, not rows", hint=FROM_RUN)
         if not isinstance(data, dict) or "rows" not in data:
             raise SmeltError(f"{path} holds no benchmark", why="it has no 'rows'", hint=FROM_RUN)
         try:
@@ -137,6 +145,9 @@ class Benchmark:
             raise SmeltError(f"{path} holds no benchmark of this version", why=str(error), hint=FROM_RUN) from None
         return benchmark
 
+
+OTHER_FILES = {"overhead": "the cost of a call", "problems": "shares of the memory's bandwidth"}
+"""What other files of `smelt bench` hold, by a key that they have."""
 
 FROM_RUN = "give a file that `smelt bench MODEL... --json FILE` wrote; update smelt if it is of a newer version"
 

@@ -18,10 +18,11 @@ from rich.table import Table
 from smelt.base.errors import OptionError
 from smelt.bench.live import LiveTable
 from smelt.bench.machine import describe_machine, usable_cores
-from smelt.bench.measure import Plan, measure_row
-from smelt.bench.process import Failure, Server, cache_environment, run_task
+from smelt.bench.measure import Plan, measure_row, taking_part
+from smelt.bench.process import Failure, cache_environment, run_task
 from smelt.bench.reading import file_to_resume
 from smelt.bench.results import Benchmark, Row, setting_of
+from smelt.bench.servers import Servers
 from smelt.bench.tables import LEGEND, describe, failures, totals
 from smelt.bench.workers import Workers, ended_by_sigterm
 from smelt.bench.workload import Settings, Workload
@@ -39,6 +40,8 @@ class Run:
         json_file: where the results are kept, rewritten after every row.
         jobs: rows measured at the same time. Each gets an equal share of the cores.
         resume: go on with the rows that `json_file` has.
+        explicit: the settings, by name, that hold even where a workload has defaults of its own.
+        seconds: the run ends after so many, with the rows that it has.
     """
 
     workloads: Sequence[Workload]
@@ -49,6 +52,14 @@ class Run:
     json_file: Path | None = None
     jobs: int = 1
     resume: bool = False
+    explicit: frozenset[str] = frozenset()
+    seconds: float | None = None
+
+    def settings_of(self, workload: Workload) -> Settings:
+        """The settings of one row, with the threads that it may use."""
+        own = {name: value for name, value in workload.defaults.items() if name not in self.explicit}
+        threads = max(1, usable_cores() // self.jobs) if self.jobs > 1 else self.settings.threads
+        return dataclasses.replace(self.settings, **own, threads=threads)
 
 
 def run_benchmark(run: Run, console: Console, measure: Measure | None = None) -> Benchmark:
@@ -57,31 +68,31 @@ def run_benchmark(run: Run, console: Console, measure: Measure | None = None) ->
     Raises:
         OptionError: the JSON file exists and is not to be resumed, or holds rows of other settings.
     """
-    settings = run.settings
-    if run.jobs > 1:
-        settings = dataclasses.replace(settings, threads=max(1, usable_cores() // run.jobs))
-    benchmark = start_benchmark(run, settings)
-    have = {(row.suite, row.model) for row in benchmark.rows}
-    todo = [workload for workload in run.workloads if (workload.suite, workload.name) not in have]
-    order = {(workload.suite, workload.name): index for index, workload in enumerate(run.workloads)}
+    settings = {workload.key: run.settings_of(workload) for workload in run.workloads}
+    benchmark = start_benchmark(run)
+    have = {f"{row.suite}/{row.model}" for row in benchmark.rows}
+    todo = [workload for workload in run.workloads if workload.key not in have]
+    order = [*settings, *(key for key in have if key not in settings)]
     packages = [package for workload in run.workloads for package in workload.needs]
-    with ended_by_sigterm(), LiveTable(benchmark, settings, len(run.workloads), console) as table:
+    with ended_by_sigterm(), LiveTable(benchmark, title_of([*settings.values()]), len(order), console) as table:
         take = measure or measure_row
 
-        def row_of(workload: Workload, server: Server) -> Row:
-            return take(workload, settings, run.contenders, run.plan, table.show, server)
+        def row_of(workload: Workload, server: Servers) -> Row:
+            return take(workload, settings[workload.key], run.contenders, run.plan, table.show, server)
 
         def keep(row: Row) -> None:
             benchmark.rows.append(row)
-            benchmark.rows.sort(key=lambda each: order[each.suite, each.model])
+            benchmark.rows.sort(key=lambda each: order.index(f"{each.suite}/{each.model}"))
             table.finished(row)
             if run.json_file is not None:
                 benchmark.save(run.json_file)
 
-        if not Workers(run.jobs, packages, settings.threads, row_of, keep).work(todo):
-            console.print(f"interrupted after {len(benchmark.rows)} of {len(run.workloads)} models", highlight=False)
+        threads = next(iter(settings.values())).threads
+        workers = Workers(run.jobs, packages, threads, row_of, keep, run.plan.side_by_side, run.seconds)
+        if not workers.work(todo):
+            console.print(f"interrupted after {len(benchmark.rows)} of {len(order)} models", highlight=False)
             if run.json_file is not None:
-                console.print(f"go on with: {run.command} --resume", highlight=False)
+                console.print(f"go on with: {benchmark.command} --resume", highlight=False)
     for line in failures(benchmark.rows):
         console.print(line, style="red", markup=False, highlight=False)
     if len(benchmark.rows) > 1:
@@ -90,20 +101,34 @@ def run_benchmark(run: Run, console: Console, measure: Measure | None = None) ->
     return benchmark
 
 
-def start_benchmark(run: Run, settings: Settings) -> Benchmark:
+def title_of(settings: Sequence[Settings]) -> str:
+    """What the rows of a run have in common, and what not: `training, amp/tf32, cuda`."""
+    shown = (("training" if each.train else "inference", each.precision, each.device) for each in settings)
+    return ", ".join("/".join(dict.fromkeys(values)) for values in zip(*shown, strict=True))
+
+
+def start_benchmark(run: Run) -> Benchmark:
     """An empty benchmark, or the one that is resumed.
 
     Raises:
         OptionError: see `run_benchmark`.
     """
     started = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    benchmark = Benchmark(run.command, describe_machine(settings.threads), started)
+    threads = {run.settings_of(workload).threads for workload in run.workloads}
+    benchmark = Benchmark(run.command, describe_machine(*threads), started)
     path = file_to_resume(run.json_file, run.resume)
     if path is None:
         return benchmark
     old = Benchmark.load(path)
+    known = {workload.key: workload for workload in run.workloads}
     for row in old.rows:
-        if setting_of(row) != setting_of(settings) or set(row.results) != set(run.contenders):
+        workload = known.get(f"{row.suite}/{row.model}")
+        if workload is None:  # another part of a suite
+            settings, same = run.settings, set(row.results) <= set(run.contenders)
+        else:
+            settings = run.settings_of(workload)
+            same = set(row.results) == set(taking_part(workload, settings, run.contenders))
+        if not same or setting_of(row) != setting_of(settings):
             raise OptionError(
                 f"{run.json_file} holds results of other settings ({row.model})",
                 hint="repeat the command that made it, or name another file",

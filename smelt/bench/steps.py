@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from smelt.bench.contenders import Prepare
+from smelt.bench.meter import meter_of
 from smelt.bench.workload import Batch, Settings, Workload
 
 
@@ -33,14 +34,43 @@ def precision(settings: Settings) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
-OPTIMIZERS: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+def use_tf32(settings: Settings) -> None:
+    """Switch TF32 on or off in this process, in products and convolutions alike, whoever is measured.
+
+    Under autocast it is on, as in most training programs: little is left in float32 there.
+    """
+    allowed = settings.precision != "fp32"
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
+class NoUpdate:
+    """In an optimizer's place where forward and backward are measured alone: it only drops the gradients."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
+        self.parameters = list(parameters)
+
+    def step(self) -> None:
+        pass
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "none": NoUpdate,
+}
 
 
 class Stepper:
-    """One contender's model (its own), optimizer and compiled callable. Calling it does one step.
+    """One contender's model (its own), optimizer and compiled callable. Calling it does one step and waits for its end.
 
     A training step is forward, loss, backward, the optimizer and zero_grad; an inference step is forward without
-    gradients. It ends when the device has finished. Contenders get the model, or (`whole_step`) all of the step.
+    gradients. Contenders get the model, or (`whole_step`) all of the step.
     """
 
     def __init__(self, workload: Workload, model: nn.Module, batch: Batch, settings: Settings) -> None:
@@ -59,13 +89,16 @@ class Stepper:
         return self
 
     def __call__(self) -> float:
-        value = self._train() if self.settings.train else self._infer()
-        if self.settings.device.startswith("cuda"):
-            torch.cuda.synchronize()
+        value = float(self.launch())
+        meter_of(self.settings.device).settle()
         return value
 
-    def _train(self) -> float:
-        return float(self.step().detach())
+    def launch(self) -> Tensor:
+        """One step without waiting for a GPU; its loss."""
+        if self.settings.train:
+            return self.step().detach()
+        with torch.no_grad():
+            return self.forward()
 
     def _step(self) -> Tensor:
         loss = self.forward()
@@ -73,10 +106,6 @@ class Stepper:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return loss
-
-    def _infer(self) -> float:
-        with torch.no_grad():
-            return float(self.forward())
 
     def eager_operators(self) -> dict[str, int]:
         """Calls by ATen operator that torch itself makes in one more step (without the optimizer's).

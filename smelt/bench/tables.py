@@ -94,19 +94,20 @@ def results_table(rows: Sequence[Row], title: str = "", busy: tuple[str, str, st
 def compact_table(rows: Sequence[Row]) -> Table:
     """One line a model: the last contender is judged, the others are its rivals."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    names = list(rows[0].results) if rows else []
-    judged, rivals = names[-1:], [name for name in names[:-1] if name != "eager"]
+    names = list(dict.fromkeys(name for row in rows for name in row.results))
+    judged = list(rows[0].results)[-1:] if rows else []
+    rivals = [name for name in names if name not in ("eager", *judged)]
     table.add_column("model", overflow="ellipsis", no_wrap=True, max_width=24)
     for head in ("eager ms", *(f"{name} x" for name in [*rivals, *judged]), "cold s", "MiB x", "error", "graphs"):
         table.add_column(head, justify="right", overflow="fold", max_width=8)
     table.add_column("verdict", no_wrap=True, min_width=13)
     for row in rows:
-        eager, ours = row.results.get("eager"), row.results[judged[0]]
+        eager, ours = row.results.get("eager"), list(row.results.values())[-1]
         memory = ours.peak_mb / eager.peak_mb if eager and eager.peak_mb and ours.peak_mb else None
         table.add_row(
             row.model,
             _number(eager.step.median * 1e3 if eager and eager.step else None, 2),
-            *(_speed(row.results[name]) for name in [*rivals, *judged]),
+            *(_speed(row.results[name]) if name in row.results else "" for name in [*rivals, *judged]),
             _number(ours.cold_s, 1),
             _number(memory, 2),
             error_text(ours),
@@ -114,6 +115,22 @@ def compact_table(rows: Sequence[Row]) -> Table:
             _verdict(ours),
         )
     return table
+
+
+def one_line(row: Row) -> str:
+    """A row for a log: each contender's median step, speed-up, start and peak, or what became of it."""
+    parts = []
+    for name, result in row.results.items():
+        figures = [
+            f"{result.step.median * 1e3:.2f} ms" if result.step else "",
+            f"{result.speedup:.2f}x" if result.speedup and name != "eager" else "",
+            f"cold {result.cold_s:.1f} s" if result.cold_s else "",
+            f"{result.peak_mb:.0f} MiB" if result.peak_mb else "",
+            error_text(result),
+            result.status if result.status != "pass" else "",
+        ]
+        parts.append(f"{name} {' '.join(filter(None, figures))}")
+    return f"{row.suite}/{row.model}, {row.precision}: {'; '.join(parts)}"
 
 
 def _speed(result: Result) -> str:
@@ -169,6 +186,7 @@ def describe_machine_line(machine: Mapping[str, Any]) -> str:
     """What `describe_machine` found, in one line."""
     packages = ", ".join(f"{name} {version}" for name, version in machine.get("packages", {}).items())
     gpus = f", {', '.join(machine['gpus'])}" if machine.get("gpus") else ""
+    gpus += "".join(f", {name} {version}" for name, version in machine.get("cuda", {}).items())
     return (
         f"{machine.get('cpu')}, {machine.get('cores')} cores, {machine.get('threads')} threads, "
         f"{machine.get('memory_gb')} GiB{gpus}; Python {machine.get('python')}, {packages}; "

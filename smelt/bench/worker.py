@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from smelt.bench.accuracy import EagerFailed, judge_workload
+from smelt.bench.bandwidth.measure import measure_copy, measure_problem
 from smelt.bench.census.examine import EagerFails, examine
 from smelt.bench.census.libraries import find_library
 from smelt.bench.contenders import compiler_counts, find_contender
-from smelt.bench.memory import peak_mb, reset_peak
+from smelt.bench.meter import meter_of
 from smelt.bench.overhead import call_overhead, guard_overhead
 from smelt.bench.process import phase_file_of
-from smelt.bench.steps import Stepper, build_batch, build_model
+from smelt.bench.steps import Stepper, build_batch, build_model, use_tf32
 from smelt.bench.workload import Settings
 from smelt.bench.workloads import find_workload
 
@@ -55,30 +56,40 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error)[:600]}{at}"
 
 
+def read_settings(values: dict[str, Any]) -> Settings:
+    """The settings of a task, with those that belong to the process put into effect."""
+    settings = Settings(**values)
+    use_tf32(settings)
+    return settings
+
+
 def start(model: str, contender: str, settings: dict[str, Any], steps: int) -> dict[str, Any]:
     """The first step, timed from the built model on, then `steps` more; peak memory of both parts."""
-    options = Settings(**settings)
+    options = read_settings(settings)
     broken = "eager_fails" if contender == "eager" else "fail_compile"
     with failing_as(broken):
         workload = find_workload(model, options.size)
         stepper = Stepper(workload, build_model(workload, options), build_batch(workload, options), options)
-        prepare = find_contender(contender)
+        prepare, meter = find_contender(contender), meter_of(options.device)
+        meter.settle()
     begin = time.perf_counter()
     with failing_as(broken):
         stepper.compile(prepare)()
     first = time.perf_counter() - begin
-    whole = peak_mb(options.device)
-    steady_known = reset_peak(options.device)
+    whole = meter.peak_mb()
+    steady_known = meter.reset_peak()
     with failing_as(broken if contender == "eager" else "fail_run"):
         for _ in range(steps):
             stepper()
-    steady = peak_mb(options.device) if steps and steady_known else None
+    steady = meter.peak_mb() if steps and steady_known else None
+    reserved = meter.reserved_mb()
     with failing_as("fail_run"):
         left = stepper.eager_operators() if steps else None
     return {
         "first_s": first,
         "peak_mb": max(whole, steady or 0.0),
         "steady_peak_mb": steady,
+        "reserved_mb": reserved,
         "counts": compiler_counts(contender) | ({} if left is None else {"eager_ops": left}),
     }
 
@@ -90,11 +101,11 @@ def steps(
 
     There are at least `rounds` of each, and more until the rounds have taken `least_s` (ten times as many at most).
     """
-    options = Settings(**settings)
+    options = read_settings(settings)
     with failing_as("fail_run"):
         workload = find_workload(model, options.size)
         original = build_model(workload, options)
-        batch = build_batch(workload, options)
+        batch, meter = build_batch(workload, options), meter_of(options.device)
     running: dict[str, Stepper] = {}
     found: dict[str, Any] = {}
     for name in contenders:
@@ -107,26 +118,24 @@ def steps(
         else:
             running[name] = stepper
             found[name] = {"seconds": []}
-    gc.collect()
+        gc.collect()
+        meter.release()  # of somebody who ran out of memory, for those who follow
     started = time.perf_counter()
     for taken in range(10 * rounds):
         if taken >= rounds and time.perf_counter() - started > least_s:
             break
         for name in list(running):
-            begin = time.perf_counter()
             try:
-                running[name]()
+                found[name]["seconds"].append(meter.seconds(running[name].launch))
             except Exception as error:
                 del running[name]
                 found[name] = {"status": "fail_run", "error": describe_error(error)}
-            else:
-                found[name]["seconds"].append(time.perf_counter() - begin)
     return found
 
 
 def accuracy(model: str, contender: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The contender's verdict against eager in float64, as a dictionary, and what its compiler counted."""
-    options = Settings(**settings)
+    options = read_settings(settings)
     with failing_as("fail_compile"):
         try:
             verdict = judge_workload(find_workload(model, options.size), options, find_contender(contender))
@@ -140,6 +149,18 @@ def overhead(contender: str, guards: bool) -> dict[str, Any]:
     with failing_as("fail_run"):
         found = call_overhead(contender)
         return found | (guard_overhead(contender) if guards else {})
+
+
+def copy_speed(device: str) -> dict[str, Any]:
+    """Bytes a second of a copy on the device."""
+    with failing_as("fail_run"):
+        return {"bytes_s": measure_copy(device)}
+
+
+def bandwidth(problem: str, dtype: str, device: str, contenders: Sequence[str]) -> dict[str, Any]:
+    """Seconds of a program that moves memory, see `smelt.bench.bandwidth.measure`."""
+    with failing_as("fail_run"):
+        return measure_problem(problem, dtype, device, contenders)
 
 
 def census(library: str, architecture: str) -> dict[str, Any]:
@@ -162,6 +183,8 @@ TASKS: dict[str, Callable[..., dict[str, Any]]] = {
     "steps": steps,
     "accuracy": accuracy,
     "overhead": overhead,
+    "copy_speed": copy_speed,
+    "bandwidth": bandwidth,
     "census": census,
 }
 

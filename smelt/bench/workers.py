@@ -6,10 +6,11 @@ import contextlib
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from smelt.bench.process import Server
+from smelt.bench.servers import Servers
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")
@@ -36,6 +37,9 @@ class Workers(Generic[Item, Done]):
         packages, threads: of each server, see `Server`.
         do: what is done with an item.
         keep: called with every result, one at a time.
+        lanes: tasks that one item may run side by side.
+        seconds: the work ends after so many. An item that would take longer than what is left, judged by the longest so
+            far, is not begun; one that is being done then is lost.
     """
 
     def __init__(
@@ -43,18 +47,22 @@ class Workers(Generic[Item, Done]):
         jobs: int,
         packages: Sequence[str],
         threads: int | None,
-        do: Callable[[Item, Server], Done],
+        do: Callable[[Item, Servers], Done],
         keep: Callable[[Done], None],
+        lanes: int = 1,
+        seconds: float | None = None,
     ) -> None:
         self.do, self.keep = do, keep
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self._longest = 0.0
         self._todo: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._errors: list[BaseException] = []
-        self._servers = [Server(packages, threads) for _ in range(jobs)]
+        self._servers = [Servers(lanes, packages, threads) for _ in range(jobs)]
 
     def work(self, todo: Sequence[Item]) -> bool:
-        """Do these; False if Ctrl-C ended it early. What was being done then is lost, finished items are not."""
+        """Do these; False if Ctrl-C or the time ended it early: what was being done is lost, finished items are not."""
         for item in todo:
             self._todo.put(item)
         threads = [threading.Thread(target=self._items, args=(server,), daemon=True) for server in self._servers]
@@ -64,6 +72,8 @@ class Workers(Generic[Item, Done]):
             for thread in threads:
                 while thread.is_alive():
                     thread.join(0.2)
+                    if self._left() <= 0:
+                        return False
         except KeyboardInterrupt:
             return False
         finally:
@@ -73,19 +83,25 @@ class Workers(Generic[Item, Done]):
         for error in self._errors:
             if not isinstance(error, KeyboardInterrupt):
                 raise error
-        return not self._errors
+        return not self._errors and self._todo.empty()
 
-    def _items(self, server: Server) -> None:
-        while not self._stop.is_set():
+    def _left(self) -> float:
+        """Seconds that are left."""
+        return float("inf") if self._deadline is None else self._deadline - time.monotonic()
+
+    def _items(self, server: Servers) -> None:
+        while not self._stop.is_set() and self._left() > self._longest:
             try:
                 item = self._todo.get_nowait()
             except queue.Empty:
                 return
+            begin = time.monotonic()
             try:
                 done = self.do(item, server)
                 if self._stop.is_set():
                     return  # it was cut short
                 with self._lock:
+                    self._longest = max(self._longest, time.monotonic() - begin)
                     self.keep(done)
             except BaseException as error:  # a bug of the bench itself: the run ends with it
                 self._errors.append(error)

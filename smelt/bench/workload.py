@@ -50,6 +50,8 @@ class Workload:
         draws: random operators other than dropout. A comparison needs eager's random numbers then.
         wake: whether a comparison may give parameters that start at zero other values.
         note: what is odd about it.
+        defaults: settings by name that hold for this workload unless the user chose others.
+        modes: the compilers' modes that it is measured in; none named: any.
     """
 
     name: str
@@ -63,6 +65,8 @@ class Workload:
     draws: tuple[str, ...] = ()
     wake: bool = True
     note: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    modes: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -86,7 +90,8 @@ class Settings:
         size: of the entries of the suites: `cpu` or `full`.
         eager_rng: compilers draw the random numbers that eager draws (slower; for comparisons).
         threads: torch's threads, or None for its own choice.
-        optimizer: of a training step.
+        precision: one of PRECISIONS.
+        optimizer: of a training step; `none`: forward and backward alone.
     """
 
     train: bool = True
@@ -111,6 +116,6 @@ class Settings:
         return dataclasses.asdict(self)
 
 
-OPTIMIZERS = ("sgd", "adam", "adamw")
-PRECISIONS = ("fp32", "amp")
-"""fp32, or bfloat16 autocast around the forward pass."""
+OPTIMIZERS = ("sgd", "adam", "adamw", "none")
+PRECISIONS = ("fp32", "tf32", "amp")
+"""fp32; the same with TF32 in products and convolutions; bfloat16 autocast around the forward pass."""

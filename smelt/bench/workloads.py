@@ -11,7 +11,7 @@ from torch import nn
 from smelt.base.errors import OptionError
 from smelt.bench.builders import timm_model, transformers_model
 from smelt.bench.losses import classification_loss, own_loss
-from smelt.bench.suites.entries import entry_workload, read_entries
+from smelt.bench.suites.entries import entry_workload, known_entries
 from smelt.bench.workload import Batch, MissingPackages, Workload
 
 
@@ -135,7 +135,7 @@ def known_workload(name: str, size: str = "cpu") -> Workload:
     suite, _, entry = name.rpartition("/")
     if entry in WORKLOADS and suite in ("", WORKLOADS[entry].suite):
         return WORKLOADS[entry]
-    entries = read_entries()
+    entries = known_entries()
     if entry not in entries or suite not in ("", entries[entry]["suite"]):
         raise _unknown_model(name, [*WORKLOADS, *entries])
     return entry_workload(entries[entry], size)

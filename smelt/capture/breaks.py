@@ -106,8 +106,23 @@ class BreakReason:
 
 def bare(error: E) -> E:
     """One of capture's own exceptions, without the frames that it came through: they hold the program's objects."""
-    error.__traceback__ = error.__context__ = error.__cause__ = None
+    let_go(error)
+    error.__context__ = error.__cause__ = None
     return error
+
+
+def let_go(error: BaseException) -> None:
+    """Empty the frames that an exception came through while capture ran, and forget them.
+
+    A variable of such a frame may hold the exception itself: nothing of what the frames hold would die with it.
+    """
+    entry, error.__traceback__ = error.__traceback__, None
+    while entry is not None:
+        try:
+            entry.tb_frame.clear()
+        except RuntimeError:  # it still runs
+            pass
+        entry = entry.tb_next
 
 
 def user(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -156,7 +171,10 @@ def through_c(run: Callable[[], Any]) -> Any:
         return run()
     except UserError as error:
         raised = error.error
-    raise raised
+    try:
+        raise raised
+    finally:
+        del raised, run  # the exception holds this frame
 
 
 def user_raise(error: BaseException) -> Any:

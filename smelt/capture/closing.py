@@ -15,7 +15,8 @@ from smelt.capture.breaks import Break
 from smelt.capture.graph_module import CapturedGraph
 from smelt.capture.host_inputs import HOST
 from smelt.capture.tensors import Input
-from smelt.graph.meta import extent, meta_of
+from smelt.graph.eager_call import EagerCall
+from smelt.graph.meta import extent, is_opaque, meta_of
 from smelt.graph.modes import MODE_CHANGES
 from smelt.graph.seams import Seam, drop_idle
 from smelt.graph.trace import TraceTensor
@@ -36,14 +37,20 @@ def close(tensors: Any, outputs: Sequence[TraceTensor], ambient: Any) -> tuple[f
     ops = sum(map(_computes, tensors.graph.nodes))
     if not ops:
         return None, [], 0
-    inputs = [i for i in tensors.inputs if i.node.users]
+    every, inputs = tensors.inputs, [i for i in tensors.inputs if i.node.users]
     for unused in (i.node for i in tensors.inputs if not i.node.users):
         tensors.graph.erase_node(unused)
     if tensors.mutated:
         given = [i for i in inputs if isinstance(i.tensor, torch.Tensor) and i.source.kind != HOST]
         tensors.vm.guards.all_different(i.source for i in given)
-        _separate(tensors, inputs)
+        _separate(tensors, every if _gives_history(tensors, inputs) else inputs)
     return CapturedGraph({}, tensors.graph), inputs, ops
+
+
+def _gives_history(tensors: Any, inputs: Sequence[Input]) -> bool:
+    """Whether a write makes an input require gradients: all that share its memory do then, and the program may ask."""
+    traced = (tensors.traced.get(id(i.tensor)) for i in inputs if isinstance(i.tensor, torch.Tensor))
+    return any(t is not None and t.requires_grad and not tensors.real[id(t)].requires_grad for t in traced)
 
 
 def _separate(tensors: Any, inputs: list[Input]) -> None:
@@ -68,7 +75,8 @@ def prune(tensors: Any) -> None:
     for node in reversed(list(tensors.graph.nodes)):
         if node in gone or node.op in ("placeholder", "output") or node.users or node in tensors.mutated:
             continue
-        if node in tensors.drawing or node in tensors.checks or isinstance(node.target, Seam):
+        seam = isinstance(node.target, Seam) and not isinstance(node.target, EagerCall)
+        if node in tensors.drawing or node in tensors.checks or seam:
             continue
         doomed = [node]
         if node.target in MODE_CHANGES:
@@ -85,7 +93,7 @@ def share_no_memory(*tensors: torch.Tensor) -> bool:
     """No two of the tensors may have elements at one address."""
     spans: dict[int, list[tuple[int, int]]] = {}
     for tensor in tensors:
-        if tensor.numel():
+        if tensor.numel() and not is_opaque(tensor):
             start = tensor.data_ptr()
             end = start + extent(tuple(tensor.shape), tensor.stride()) * tensor.element_size()
             spans.setdefault(tensor.untyped_storage().data_ptr(), []).append((start, end))
@@ -98,7 +106,7 @@ def _computes(node: fx.Node) -> bool:
     if node.op not in ("call_function", "call_method") or node.target in MODE_CHANGES:
         return False
     if isinstance(node.meta.get("val"), (Size, Real)) or isinstance(node.target, Seam):
-        return False
+        return isinstance(node.target, EagerCall)
     if node.target is not operator.getitem:
         return True
     owner = node.args[0]

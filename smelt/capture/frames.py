@@ -67,6 +67,11 @@ class Frame:
         self.value: Any = None
         self.generator: Any = None
 
+    def release(self) -> None:
+        """Let go of the program's objects: the capture is over."""
+        self.locals, self.stack, self.closure, self.handled = [], [], (), []
+        self.function = self.value = self.generator = None
+
     @property
     def at(self) -> At:
         """The place of the instruction that runs now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import types
 from typing import Any
 
@@ -77,13 +78,13 @@ class TracedGenerator:
     def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
         """Resume by raising an exception at the yield."""
         error = kind if isinstance(kind, BaseException) else kind() if value is None else value
-        if self.done:
-            raise error
-        if not self.started:
-            self.done = True
-            raise error
-        self.done = True  # unless the body goes on
-        through_c(lambda: self.vm.unwind(self.frame, UserError(error)))
+        before, self.done = self.done, True  # unless the body goes on
+        try:
+            if before or not self.started:
+                raise error
+            through_c(functools.partial(self.vm.unwind, self.frame, UserError(error)))
+        finally:
+            del error, kind, value  # the exception holds this frame
         self.done = False
         return self._resume()
 
@@ -107,7 +108,7 @@ class TracedGenerator:
 
     def release(self) -> None:
         """Let go of the program's objects."""
-        self.frame.locals, self.frame.stack, self.frame.value = [], [], None
+        self.frame.release()
 
     def _resume(self) -> Any:
         self.started = True

@@ -17,10 +17,22 @@ from smelt.base.errors import Unsupported
 from smelt.capture import breaks, sources
 from smelt.capture._native import NULL
 from smelt.capture.ambient import Ambient
-from smelt.capture.breaks import At, Break, Restart, SymbolicNumber, UserError, bare, plain_numbers, through_c, too_deep
+from smelt.capture.breaks import (
+    At,
+    Break,
+    Restart,
+    SymbolicNumber,
+    UserError,
+    bare,
+    let_go,
+    plain_numbers,
+    through_c,
+    too_deep,
+)
 from smelt.capture.bytecode import Decoded
 from smelt.capture.dynamic import Changes, Sizes
 from smelt.capture.effects import DELETED, Effects
+from smelt.capture.finalizers import Finalizers
 from smelt.capture.frames import Frame
 from smelt.capture.guards import GuardList
 from smelt.capture.host_ops import call as call_host
@@ -51,11 +63,13 @@ class Interpreter:
         reads_values: the graph may read values and go on with them, see `reads`.
         step: number of the captured frame's instruction that runs.
         changes: of the place that is captured.
+        finalizers: objects whose death runs code of the program.
         hosts: what Python computes before the graph runs; `unsteady` are places whose arrays change their size, `plain`
             those that need to know a number.
         work: counts what cannot be undone; a break before any work of its instruction needs no restart.
         inference: inference mode is on for the program (`outside_inference_mode` switches it off for the capture).
         generators: every generator that the program made.
+        errors: every exception that the program raised.
         created: identities of functions and cells made during the capture.
         outer_error: what the caller of the captured frame is handling.
         branches: branches on tensors' values may become nodes, see `conditionals`; `decided` holds the conditions of
@@ -79,6 +93,7 @@ class Interpreter:
         self.hosts = Hosts(self)
         self.tensors = self.outermost = Tensors(self)
         self.effects = Effects(self)
+        self.finalizers = Finalizers(self)
         self.sources: dict[int, Source] = {}
         self.frames: list[Frame] = []
         self.work = 0
@@ -86,6 +101,7 @@ class Interpreter:
         self.inference = False
         self.created: set[int] = set()
         self.generators: list[Any] = []
+        self.errors: list[BaseException] = []
         self.settings: list[Any] = []  # of context variables
         self.reads: dict[tuple[int, str], Any] = {}
         self.lookups: dict[tuple[type, str], Any] = {}
@@ -108,10 +124,14 @@ class Interpreter:
         self.outer_error = None
         for generator in self.generators:
             generator.release()
+        for error in self.errors:
+            if id(error) not in self.sources:
+                let_go(error)
         held = (self._kept, self.sources, self.reads, self.lookups, self.defaults, self.generators, self.settings)
-        for each in held:
+        for each in (*held, self.errors):
             each.clear()
         self.effects.release()
+        self.finalizers.release()
         self.tensors.release()
         self.outermost.release()
 
@@ -194,15 +214,18 @@ class Interpreter:
                 self.step = steps
                 steps += 1
                 try:
-                    handler, arg = instructions[pc]
-                    if handler(self, frame, arg) is not None:
-                        return None
-                    if self.undecided:
-                        refuse_undecided(frame)
-                except UserError as error:
-                    raised.setdefault(id(error.error), steps - 1)
-                    self.keep(error.error)
-                    self.unwind(frame, error)
+                    try:
+                        handler, arg = instructions[pc]
+                        if handler(self, frame, arg) is not None:
+                            return None
+                        if self.undecided:
+                            refuse_undecided(frame)
+                    except UserError as error:
+                        raised.setdefault(id(error.error), steps - 1)
+                        self.keep(error.error)
+                        self.unwind(frame, error)
+                    if self.finalizers.held:
+                        self.finalizers.check()
                 except Break as stop:
                     stop.at = stop.at or frame.at
                     made = breaks.with_causes(frame.handled) & raised.keys() - self.sources.keys()
@@ -233,12 +256,16 @@ class Interpreter:
 
     def unwind(self, frame: Frame, error: UserError) -> None:
         """Continue at the handler that covers the present instruction, or raise out of the frame."""
+        self.errors.append(error.error)
         handled = self.handled()
         if handled is not None and error.error.__context__ is None and error.error is not handled:
             error.error.__context__ = handled
         row = frame.decoded.handler_at(frame.pc - 1)
         if row is None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # it holds this frame
         del frame.stack[row.depth :]
         if row.lasti:
             frame.stack.append(frame.decoded.units(frame.pc - 1))

@@ -77,7 +77,7 @@ def intrinsic_1(vm: Any, f: Frame, arg: int) -> None:
         case 5:
             f.stack[-1] = opcodes_data.apply_unary(vm, operator.pos, value)
         case 6:
-            f.stack[-1] = tuple(value)
+            opcodes_data.list_to_tuple(vm, f, None)
         case _:
             raise Break(f"intrinsic {arg}", "type parameters and async generators are not captured")
 

@@ -47,7 +47,7 @@ class Place:
     recompiles: list[Change] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reader:
     """What guards look at: slots, globals and function of the frame that is about to start."""
 
@@ -56,6 +56,10 @@ class Reader:
     function: FunctionType | None
     state: tuple[Any, ...] = field(default_factory=native.state)
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
+
+    def release(self) -> None:
+        """Let go of the program's objects: the capture is over."""
+        self.slots = ()
 
     def changes(self, versions: list[Version]) -> list[Change]:
         """For each version, the guard that does not hold now."""

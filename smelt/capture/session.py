@@ -41,6 +41,7 @@ from smelt.capture import (
     exceptions,
     flags,
     functions,
+    getters,
     grad_scaler,
     marks,
     modules,
@@ -55,7 +56,7 @@ from smelt.capture import (
     transforms,
 )
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
-from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError, bare, too_deep
+from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError, bare, let_go, too_deep
 from smelt.capture.frames import Frame, Unread, slot_names
 from smelt.capture.interpreter import Interpreter
 from smelt.capture.opcodes import store_unread
@@ -86,6 +87,7 @@ _REGISTERED = (
     exceptions,
     flags,
     functions,
+    getters,
     grad_scaler,
     modules,
     objects,
@@ -160,6 +162,7 @@ class Session(Told):
             ):
                 return self._capture(key, place, begin)
         finally:
+            read.release()
             spend("capture", time.perf_counter() - started - self._compiling)
 
     _compiling = 0.0
@@ -244,6 +247,7 @@ class Session(Told):
             vm = Interpreter(decoding.decode, place.changes, self.options.dynamic, speculates)
             self._interpreters.append(vm)
             vm.tensors.speculation.insists = insists
+            vm.finalizers.allowed = not self.options.fullgraph
             try:
                 frame = begin(vm)
                 stop = vm.run_root(frame, stop_at)
@@ -258,6 +262,8 @@ class Session(Told):
                 return vm, frame, cause
             except (Restart, UserError, Break, Exception) as error:
                 unsettled = vm.sizes.owner.unsettled
+                if unsettled is not None:
+                    let_go(unsettled)
                 if unsettled is not None and vm.hosts.inputs.needs(unsettled.names):
                     continue
                 if unsettled is not None and not insists:  # perhaps its value may be taken for granted
@@ -300,8 +306,10 @@ class Session(Told):
             names = names[: native.argument_slots(frame.code)]
         begin = key if isinstance(key, native.ResumePoint) else None
         writer = Writer(vm, names, self.point, frame, begin, begin is None or not self.handling[begin])
-        residual = writer.write_return(frame.value) if reason is None else writer.write_break(frame)
-        writer.release()
+        try:
+            residual = writer.write_return(frame.value) if reason is None else writer.write_break(frame)
+        finally:
+            writer.release()
         residual.at = At(frame.code, frame.decoded.offsets[0 if reason is None else frame.pc])
         if stop is not None and reason is not None and not stop.silent:
             self.add_break(reason)
@@ -422,6 +430,7 @@ class Session(Told):
         held: list[Any] = [Unread(v, sources.local(i, names[i])) for i, v in enumerate(read.slots)]
         held += [native.NULL] * (len(names) - len(held))
         frame = Frame(decoding.decode(code), held, read.globals, function)
+        vm.finalizers.begin(held)
         if function.__closure__:
             frame.closure = function.__closure__
             vm.adopt_cells(function, sources.frame_function())
@@ -443,6 +452,7 @@ class Session(Told):
         frame = Frame(decoding.decode(code), held[:width], read.globals, read.function)
         frame.stack = held[width:]
         frame.pc = frame.decoded.index_of[point.offset]
+        vm.finalizers.begin(held)
         store_unread(vm, frame)
         self._handle(vm, frame, self.handling[point])
         return frame

@@ -148,7 +148,7 @@ def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
     if name in _ON_DATA and args[0].device.type != "meta":
         return _ON_DATA[name](vm, args[0])
     args, kwargs = _with_dtypes(args, kwargs)
-    if name == "as_strided":
+    if name in ("as_strided", "as_strided_"):
         args, kwargs = _from_first_element(vm, *args, **kwargs)
     return vm.tensors.run(_method(name), args, kwargs, method=name)
 
@@ -229,12 +229,33 @@ def _storage_offset(vm: Any, tensor: TraceTensor) -> int:
     return vm.external(real.storage_offset(), sources.called(source, torch.Tensor.storage_offset, "offset"))
 
 
+def _of_the_input(vm: Any, tensor: TraceTensor, fn: Any) -> Any:
+    """What a method without arguments tells of an input, which is guarded."""
+    real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
+    if real is None or source is None:
+        raise Break(
+            f"tensor.{fn.__name__}() of a tensor that the graph makes",
+            "how a sparse tensor stores its elements is known when the program runs",
+            "ask it of an argument, or outside of the compiled function",
+        )
+    return vm.external(fn(real), sources.called(source, fn, fn.__name__))
+
+
+def _is_coalesced(vm: Any, tensor: TraceTensor) -> bool:
+    return bool(_of_the_input(vm, tensor, torch.Tensor.is_coalesced))
+
+
+def _stored_elements(vm: Any, tensor: TraceTensor) -> int:
+    return _of_the_input(vm, tensor, torch.Tensor._nnz)
+
+
 def _is_inference(vm: Any, tensor: TraceTensor) -> bool:
     """Of an input, its dispatch keys tell, which its guard compares."""
     return tensor in vm.tensors.inference
 
 
 _ON_DATA = {"data_ptr": _needs_values, "untyped_storage": _needs_values, "storage": _needs_values}
+_ON_DATA |= {"is_coalesced": _is_coalesced, "_is_coalesced": _is_coalesced, "_nnz": _stored_elements}
 _ON_DATA |= {"storage_offset": _storage_offset, "is_inference": _is_inference}
 _methods: dict[str, Any] = {}
 
@@ -266,6 +287,8 @@ def load_tensor_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
         return vm.tensors.run(getattr, (tensor, name), {})
     if name == "__class__":
         return vm.type_of(tensor)
+    if name == "grad_fn" and user(getattr, tensor, name) is not None:
+        raise Break("tensor.grad_fn", "the graph has no autograd nodes yet, those of its inputs are outside of it")
     if (id(tensor), name) in vm.reads:
         return vm.reads[id(tensor), name]
     cls = vm.type_of(tensor)
@@ -283,14 +306,12 @@ def _stored_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
     source = vm.sources.get(id(tensor))
     if real is None:
         if name == "grad_fn":
-            raise Break("tensor.grad_fn", "the graph has no autograd nodes yet")
+            return None
         if name == "grad":
             return None
         return user(getattr, tensor, name)
     if not hasattr(real, name):
         vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
-    if name == "grad_fn" and real.grad_fn is not None:
-        raise Break("tensor.grad_fn", "the autograd graph is outside of what is captured")
     value = user(getattr, real, name)
     from_dict = name in getattr(real, "__dict__", {})
     base = vm.attr_source(source, name, from_dict)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich import box
@@ -18,12 +17,10 @@ from rich.table import Table
 from smelt.base.errors import OptionError, SmeltError
 from smelt.cli.groups import DefaultGroup
 
-if TYPE_CHECKING:
-    from smelt.bench.workload import Workload
-
 bench = typer.Typer(
     cls=DefaultGroup,
-    help="Measure eager, torch.compile and smelt side by side: `bench MODEL...`, `--suite`, `overhead`, `report`.",
+    help="Measure eager, torch.compile and smelt side by side: `bench MODEL...`, `--suite`, `overhead`, `bandwidth`, "
+    "`report`.",
     no_args_is_help=True,
 )
 
@@ -33,25 +30,48 @@ def run(
     models: Annotated[
         list[str] | None, typer.Argument(help="bert, gpt2, resnet50, vit, or a name that `smelt bench models` lists.")
     ] = None,
-    suite: Annotated[str | None, typer.Option(help="huggingface, timm, torchbench or all: 163 models.")] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="huggingface, timm, torchbench or all: 163 models; or baselines: 8 for a GPU.")
+    ] = None,
     only: Annotated[str | None, typer.Option(help="Of the suite, the models whose SUITE/NAME this finds.")] = None,
-    size: Annotated[str, typer.Option(help="Of a suite's models: cpu (small), or full (as published).")] = "cpu",
+    sample: Annotated[int | None, typer.Option(min=1, help="So many models of each suite, drawn by --seed.")] = None,
+    seed: Annotated[int, typer.Option(help="What --sample draws by.")] = 0,
+    shard: Annotated[str | None, typer.Option(help="I/N: the I-th of N parts of the models, counted from 1.")] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(help="Of a suite's models: cpu (small), or full (as published; default of baselines on cuda)."),
+    ] = None,
     train: Annotated[bool, typer.Option("--train/--infer", help="Whole training steps, or forward passes.")] = True,
-    precision: Annotated[str, typer.Option(help="fp32, or amp (bfloat16 autocast).")] = "fp32",
+    precision: Annotated[
+        str | None, typer.Option(help="fp32 (default), tf32, or amp (bfloat16 autocast); baselines have their own.")
+    ] = None,
+    amp: Annotated[bool, typer.Option("--amp", help="The same as --precision amp.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    optimizer: Annotated[str, typer.Option(help="Of a training step: sgd, adam or adamw.")] = "sgd",
-    rivals: Annotated[str, typer.Option(help="Who runs beside smelt, by commas.")] = "eager,torch.compile",
+    optimizer: Annotated[
+        str | None,
+        typer.Option(help="Of a training step: sgd (default), adam, adamw, or none (default of baselines)."),
+    ] = None,
+    rivals: Annotated[
+        str, typer.Option(help="Who runs beside it, by commas, such as torch.compile:reduce-overhead.")
+    ] = "eager,torch.compile",
     contender: Annotated[
-        str, typer.Option(help="Who is judged: smelt, smelt:step (the whole training step), or smelt:BACKEND.")
+        str, typer.Option(help="Who is judged: smelt, smelt:step (the whole training step), smelt:MODE, smelt:BACKEND.")
     ] = "smelt",
-    mode: Annotated[str | None, typer.Option(help="The compilers' mode, such as max-autotune.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="The mode of compilers that name none, such as max-autotune.")
+    ] = None,
     dynamic: Annotated[bool | None, typer.Option("--dynamic/--static", help="Symbolic or fixed shapes.")] = None,
     cold: Annotated[
         bool | None, typer.Option("--cold/--no-cold", help="Start again with warm caches (default: not for a suite).")
     ] = None,
+    side_by_side: Annotated[
+        int, typer.Option(min=1, help="Starts of a row at a time. They disturb each other; the results say so.")
+    ] = 1,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Compare with float64 eager.")] = True,
+    check_rivals: Annotated[bool, typer.Option("--check-rivals/--trust-rivals", help="Compare the rivals too.")] = True,
     steps: Annotated[int, typer.Option(min=0, help="Timed steps of each contender; 0 only checks.")] = 15,
     timeout: Annotated[float, typer.Option(help="Limit of one measuring process, in seconds.")] = 1800.0,
+    seconds: Annotated[float | None, typer.Option(help="End after so many, with the rows that are done.")] = None,
     memory: Annotated[float | None, typer.Option(help="Limit of its memory, in GiB (default: the machine's).")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Rows at a time, which share the cores.")] = 1,
     json: Annotated[Path | None, typer.Option(help="Where to keep the results.")] = None,
@@ -60,68 +80,52 @@ def run(
     """Cold start, interleaved steps, memory and accuracy of each model."""
     from smelt.bench.contenders import find_contender
     from smelt.bench.measure import Plan
+    from smelt.bench.meter import check_device
     from smelt.bench.run import Run, physical_memory_mb, run_benchmark
+    from smelt.bench.selection import Selection, select
     from smelt.bench.workload import Settings
 
     console = Console()
     with complaints():
-        contenders = [*filter(None, (name.strip() for name in rivals.split(","))), contender]
-        for name in contenders:
+        names = list(dict.fromkeys([*filter(None, (name.strip() for name in rivals.split(","))), contender]))
+        for name in names:
             find_contender(name)
-        workloads = chosen(models or [], suite, only, size)
+        if amp and precision not in (None, "amp"):
+            raise OptionError(f"--amp and --precision {precision} exclude each other")
+        precision = "amp" if amp else precision
+        explicit = {name for name, value in (("precision", precision), ("optimizer", optimizer)) if value is not None}
+        check_device(device)
+        size = size or ("full" if suite == "baselines" and device != "cpu" else "cpu")
+        workloads = select(Selection(tuple(models or ()), suite, only, size, sample, seed, shard))
         settings = Settings(
             train=train,
-            precision=precision,
+            precision=precision or "fp32",
             device=device,
             mode=mode,
             dynamic=dynamic,
             size=size,
-            optimizer=optimizer,
+            optimizer=optimizer or "sgd",
         )
         plan = Plan(
             rounds=steps,
             least_s=0.5 if suite else 0.0,
             cold=suite is None if cold is None else cold,
             check=check,
+            unjudged=() if check_rivals else tuple(name for name in names if name != contender),
+            side_by_side=side_by_side,
             timeout_s=timeout,
             memory_mb=memory * 1024 if memory else 0.9 * physical_memory_mb() / jobs,
         )
-        names = list(dict.fromkeys(contenders))
-        benchmark = run_benchmark(Run(workloads, settings, names, plan, command(), json, jobs, resume), console)
-    judged = [row.results[contender] for row in benchmark.rows]
-    if len(judged) < len(workloads) or any(result.status not in ("pass", "skipped") for result in judged):
+        run = Run(workloads, settings, names, plan, command(), json, jobs, resume, frozenset(explicit), seconds)
+        benchmark = run_benchmark(run, console)
+    judged = [row.results[contender] for row in benchmark.rows if contender in row.results]
+    if len(benchmark.rows) < len(workloads) or any(result.status not in ("pass", "skipped") for result in judged):
         raise typer.Exit(1)
-
-
-def chosen(models: list[str], suite: str | None, only: str | None, size: str) -> list[Workload]:
-    """The workloads that the command line names.
-
-    Raises:
-        OptionError: an unknown model, suite or size; a pattern that is not one, or finds nothing; nothing named.
-    """
-    from smelt.bench.suites.entries import suite_workloads
-    from smelt.bench.workloads import known_workload
-
-    found = [known_workload(name, size) for name in models]
-    if suite is None:
-        if only is not None:
-            raise OptionError("--only chooses from a suite", hint="--suite all")
-        if not models:
-            raise OptionError("no model is named", hint="smelt bench bert, or smelt bench --suite all")
-        return found
-    try:
-        pattern = re.compile(only or "")
-    except re.error as error:
-        raise OptionError(f"--only {only!r} is not a regular expression: {error}") from None
-    found += [each for each in suite_workloads(suite, size) if pattern.search(each.key)]
-    if not found:
-        raise OptionError(f"no model of suite {suite!r} has {only!r} in its name", hint="smelt bench models lists them")
-    return found
 
 
 @bench.command()
 def models(
-    suite: Annotated[str, typer.Option(help="huggingface, timm, torchbench or all.")] = "all",
+    suite: Annotated[str, typer.Option(help="huggingface, timm, torchbench, all or baselines.")] = "all",
     size: Annotated[str, typer.Option(help="cpu or full: the size of the inputs shown.")] = "cpu",
 ) -> None:
     """List the models of the suites: their inputs, and what is odd about them."""
@@ -152,15 +156,45 @@ def overhead(
 
 
 @bench.command()
+def bandwidth(
+    device: Annotated[str, typer.Option(help="cpu (small sizes, a trial) or cuda.")] = "cuda",
+    contenders: Annotated[
+        str, typer.Option(help="Who is measured, by commas, the judged one last.")
+    ] = "eager,torch.compile,smelt",
+    dtype: Annotated[str, typer.Option(help="Of the matrices: bf16, fp16 or fp32. AdamW is fp32 always.")] = "bf16",
+    only: Annotated[str | None, typer.Option(help="The problems whose name this regular expression finds.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="End after so many, with the problems that are done.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Where to keep the figures.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the problems that the JSON file has.")] = False,
+) -> None:
+    """Layer norm, softmax, cross entropy, a GELU chain and AdamW as a share of the speed of a copy."""
+    from smelt.bench.bandwidth.run import Run, run_bandwidth
+    from smelt.bench.contenders import find_contender
+    from smelt.bench.meter import check_device
+
+    with complaints():
+        names = list(dict.fromkeys(filter(None, (name.strip() for name in contenders.split(",")))))
+        for name in names:
+            find_contender(name)
+        check_device(device)
+        run = Run(device, tuple(names), dtype, only or "", command(), seconds, json, resume)
+        run_bandwidth(run, Console())
+
+
+@bench.command()
 def report(
     files: Annotated[list[Path], typer.Argument(help="Files that --json wrote.")],
     out: Annotated[Path | None, typer.Option(help="Write report.md and index.html, over all files, here.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Two files, OLD NEW: what changed, worse first.")] = False,
     contender: Annotated[str | None, typer.Option(help="Whose changes --compare lists (default: smelt).")] = None,
+    readme: Annotated[
+        Path | None, typer.Option(help="Write the figures of a GPU in FILES between the marks of this README.")
+    ] = None,
 ) -> None:
     """Print saved results as Markdown, compare two runs, or write a report with plots."""
     from smelt.bench.report.compare import compare as compare_runs
     from smelt.bench.report.markdown import comparison_markdown
+    from smelt.bench.report.readme import write_readme
     from smelt.bench.report.sections import headline
     from smelt.bench.report.summary import merge
     from smelt.bench.report.write import write_report
@@ -169,6 +203,10 @@ def report(
 
     if compare and len(files) != 2:
         raise typer.BadParameter("--compare takes two files, OLD NEW")
+    if readme is not None:
+        with complaints():
+            write_readme(readme, files)
+        return
     with complaints():
         runs = [Benchmark.load(file) for file in files]
         comparison = compare_runs(runs[0], runs[1], contender) if compare else None

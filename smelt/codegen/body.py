@@ -4,89 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 
 import torch
 
 from smelt.base.errors import CompileError
-from smelt.codegen.parameters import DIVIDED_BY_ZERO, FAULT, OUT_OF_RANGE, Arguments, SizeRenderer
+from smelt.codegen.index import IndexRenderer
+from smelt.codegen.parameters import DIVIDED_BY_ZERO, FAULT, OUT_OF_RANGE, Arguments
 from smelt.codegen.scope import Scopes, V
 from smelt.codegen.target import ROUNDING, Renderer
 from smelt.loops.ir import BOOLEAN, Condition, Index, Pointwise
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
-from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Runtime, flat_index
-from smelt.shapes.size import IntLike, Size, known_at_most, same
+from smelt.shapes.expr import Expr, Runtime, flat_index
+from smelt.shapes.size import IntLike, Size, same
 
-CALLS = re.compile(r"\bm_(\w+)\(")
+CALLS = re.compile(r"\bm_(\w+)[(<]")
 
 
-class BodyRenderer(SizeRenderer):
+class BodyRenderer(IndexRenderer):
     """Renders bodies into `scopes`. Which loops are open, and which values are at hand, is the kernel's to say."""
 
     def __init__(self, plan: Schedule, target: Renderer, scopes: Scopes, arguments: Arguments, used: set[str]) -> None:
         super().__init__(scopes, arguments)
         self.plan, self.target, self.used = plan, target, used
-        self.depths: dict[Atom, int] = {}
-        self.names: dict[Atom, str] = {}
         self.masks: list[V] = []
         self.met_mask = False
         self.scalar_depth = 0
-        self.range_flag: str | None = None
+        self.flags: dict[str, str] = {}
         self.not_zero: set[str] = set()
-
-    # index expressions
-
-    def depth_of(self, expr: Expr) -> int:
-        """The innermost loop that an index expression depends on."""
-        return max((self.atom_depth(a) for a, _ in expr.terms), default=0)
-
-    def atom_depth(self, atom: Atom) -> int:
-        match atom:
-            case Quotient() | Remainder():
-                return self.depth_of(atom.of)
-            case Runtime(value=V(depth=depth)):
-                return depth
-        return self.depths[atom]
-
-    def text_of(self, expr: Expr) -> str:
-        """C text of an index expression, in int64 except over the innermost variable alone."""
-        parts = []
-        # by generated name: the text of equal kernels must not depend on how variables were called before
-        for name, c in sorted(((self.atom_text(atom), c) for atom, c in expr.terms), key=itemgetter(0)):
-            if isinstance(c, Size):
-                parts.append(f"{self.size(c)} * {name}")
-            else:
-                parts.append(name if c == 1 else f"{c} * {name}" if abs(c) < 2**31 else f"(int64_t){c} * {name}")
-        if not same(expr.const, 0) or not parts:
-            parts.append(self.size(expr.const))
-        return " + ".join(parts).replace("+ -", "- ")
-
-    def atom_text(self, atom: Atom) -> str:
-        match atom:
-            case Quotient(of=of, by=by):
-                return self.division(of, by, "/")
-            case Remainder(of=of, by=by):
-                return self.division(of, by, "%")
-            case Runtime(value=V(text=text)):
-                return text
-        return self.names[atom]
-
-    def division(self, of: Expr, by: IntLike, sign: str) -> str:
-        """Floor division or remainder; operands that may be negative are shifted by a multiple of the divisor."""
-        low, _ = of.range()
-        if isinstance(by, Size) or isinstance(low, Size):
-            return self.symbolic_division(of, by, sign)
-        shift = -(low // by) if low < 0 else 0
-        inner = f"({self.text_of(of + shift * by)}) {sign} {by}"
-        return f"({inner} - {shift})" if shift and sign == "/" else f"({inner})"
-
-    def symbolic_division(self, of: Expr, by: IntLike, sign: str) -> str:
-        above, below = f"({self.text_of(of)})", self.size(by)
-        if known_at_most(0, of.range()[0]):
-            return f"({above} {sign} {below})"
-        rest = f"{above} % {below}"  # C rounds towards zero
-        return f"({above} / {below} - ({rest} < 0))" if sign == "/" else f"(({rest} + {below}) % {below})"
 
     # Ops
 
@@ -167,7 +112,7 @@ class BodyRenderer(SizeRenderer):
         if op in DIVISIONS and not dtype.is_floating_point and args[1].text not in self.not_zero:
             self.fault(f"({args[1].text} == 0)", args[1], DIVIDED_BY_ZERO)
         try:
-            text = self.target.op(op, dtype, [a.text for a in args])
+            text = self.target.op(op, dtype, [a.text for a in args], self.far(op, dtype, args[0]))
         except KeyError:
             raise CompileError(f"target {self.target.name} has no {op} of {dtype}") from None
         for name in CALLS.findall(text):
@@ -248,10 +193,23 @@ class BodyRenderer(SizeRenderer):
         depth = max(of.depth, *(m.depth for m in self.masks)) if self.masks else of.depth
         self.scopes.remember(key, V("", torch.bool, depth))
         if depth > self.scalar_depth:
-            self.range_flag = self.range_flag or self.scopes.name("bad")
-            self.scopes.line(f"{self.range_flag} |= {test if code == 1 else f'({test}) * {code}'};", depth)
+            self.scopes.line(f"{self.inner_flag(BAD)} |= {test if code == 1 else f'({test}) * {code}'};", depth)
         else:
             self.scopes.line(f"if ({test}) *{self.arguments.pointer(FAULT)} = {code};", depth)
+
+    def inner_flag(self, stem: str) -> str:
+        """A variable in which the innermost loop collects whether something was met; see `flag_target`."""
+        if stem not in self.flags:
+            self.flags[stem] = self.scopes.name(stem)
+        return self.flags[stem]
+
+    def flag_target(self, stem: str) -> str:
+        """The pointer to what the loop's flag is written to where it is set."""
+        return self.arguments.pointer(FAULT) if stem == BAD else FAR_POINTER
+
+    def far(self, op: str, dtype: torch.dtype, argument: V) -> str:
+        """Whether an op that reduces its argument (sin, cos) has to reach far: a constant of C++."""
+        return "true"
 
     def random(self, seed: V, stream: int, index: Expr, count: IntLike) -> V:
         self.used.add("random")
@@ -277,6 +235,12 @@ def unsigned(size: str) -> str:
     """A size to compare an unsigned number with."""
     return size if size.isdigit() else f"(uint64_t){size}"
 
+
+BAD, FAR = "bad", "far"
+"""Flags of inner loops: a value that eager refuses; an argument that the quick reduction of sin and cos cannot take."""
+FAR_POINTER = "far"
+"""The parameter of a kernel's forms that points to what they found."""
+PERIODIC = ("sin", "cos")
 
 DIVISIONS = frozenset("floor_div trunc_div fmod remainder".split())
 """Ops that eager refuses for whole numbers over 0."""

@@ -84,8 +84,7 @@ def _unit(kernels: Sequence[tuple[int, Kernel]]) -> str:
     used = {name for _, kernel in kernels for name in kernel.used}
     parts = [header(used)]
     for index, kernel in kernels:
-        body = "\n".join("    " + line for line in kernel.lines)
-        parts.append(f'extern "C" void {kernel_name(index)}({kernel.signature()}) {{\n{body}\n}}\n')
+        parts.append(kernel.function(kernel_name(index)))
     return "\n".join(parts)
 
 

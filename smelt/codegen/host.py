@@ -11,24 +11,21 @@ their sizes in the table, next to their pointers.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
-from smelt.base.errors import CompileError
+from smelt.base.kernel_source import KernelSource
 from smelt.base.text import Writer
-from smelt.codegen.cpp import CppRenderer, Kernels, kernel_name, render_kernels, segment_source
 from smelt.codegen.parameters import FAULT, OUT_OF_RANGE
+from smelt.graph.meta import TensorMeta
 from smelt.loops.ir import Constant, Extern, Input, Item, Ref
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import StridedView, metas_of, references
-from smelt.shapes.size import IntLike, Size, Symbol, same
-
-SHORT_BYTES = 1 << 16
-"""A segment that touches less than this keeps the interpreter lock: releasing it would cost more than it gives."""
+from smelt.shapes.size import IntLike, same
 
 
 @dataclass
@@ -44,6 +41,8 @@ class Rendered:
         operators: functions that it calls `operators[i]`.
         empty: the graph itself, for calls in which one of the inputs at `counts` (from the end) is 0: kernels are made
             for tensors with elements.
+        kernels: Triton kernels, in the order of their numbers in the text.
+        device: where the tensors are, of a program for a GPU.
     """
 
     cpp_sources: list[str]
@@ -54,20 +53,8 @@ class Rendered:
     operators: list[Any] = field(default_factory=list)
     empty: fx.GraphModule | None = None
     counts: tuple[int, ...] = ()
-
-
-def render_cpp(plan: Schedule) -> Rendered:
-    """The C++ sources and the host program of a schedule."""
-    kernels = render_kernels(plan, CppRenderer())
-    host = _Host(plan, kernels)
-    text = host.text()
-    sources = [source for source, _ in kernels.units]
-    exports = [[kernel_name(i) for i in inside] for _, inside in kernels.units]
-    if host.segments:  # with the smallest unit: starting a compiler costs more than compiling them
-        smallest = min(range(len(sources)), key=lambda i: len(sources[i]))
-        sources[smallest] += segment_source(host.segments)
-        exports[smallest] += [f"segment{i}" for i in range(len(host.segments))]
-    return Rendered(sources, exports, text, host.constants)
+    kernels: list[KernelSource] = field(default_factory=list)
+    device: torch.device | None = None
 
 
 @dataclass
@@ -80,9 +67,16 @@ class _Step:
     check: bool = False
 
 
-class _Host:
-    def __init__(self, plan: Schedule, kernels: Kernels) -> None:
-        self.plan, self.kernels, self.nodes = plan, kernels, plan.program.nodes
+class Host:
+    """The text of a program, for kernels in C++ (other targets override how kernels are launched).
+
+    Args:
+        buffers: what the kernels of each group take.
+    """
+
+    def __init__(self, plan: Schedule, buffers: Mapping[int, Sequence[str]]) -> None:
+        self.plan, self.nodes = plan, plan.program.nodes
+        self.buffers = buffers
         self.constants: list[torch.Tensor] = []
         self.segments: list[list[str]] = []
         self.symbols = plan.program.symbols
@@ -105,8 +99,6 @@ class _Host:
         self.fresh, self.results = itertools.count(), itertools.count()
         self.outputs = {o.name for o in plan.program.outputs if o.name is not None}
         self.extern_lines: list[tuple[str, str]] = []
-        self.kernel_slots: dict[int, int] = {}
-        self.symbol_slots: dict[Symbol, int] = {}
         self.place_slots: dict[str, int] = {}
         self.makers: dict[tuple[tuple[IntLike, ...], tuple[IntLike, ...], torch.dtype], str] = {}
         self.launchers: list[str] = []
@@ -138,8 +130,7 @@ class _Host:
             if extern is not None:
                 steps.append(_Step(extern, [], position))
                 continue
-            launch = self.kernels.launches.get(number)
-            doubtful = doubtful or (launch is not None and FAULT in launch.buffers)
+            doubtful = doubtful or FAULT in self.buffers.get(number, ())
             check = doubtful and any(name in self.plan.over_inputs for name in self.plan.groups[number].members)
             if steps and steps[-1].externs is None and not check:
                 steps[-1].groups.append(number)
@@ -182,7 +173,7 @@ class _Host:
                 self.extern_step(body, step.externs, bound)
             else:
                 if step.check:
-                    _check_fault(body)
+                    check_fault(body)
                 self.kernel_step(body, step.groups, bound)
             names = [self.variable[n] for n in self.drops.get(index, []) if n in self.variable]
             if names:
@@ -203,7 +194,7 @@ class _Host:
             call("inputs.clear()")
             call(*body.text().splitlines())
             if self.fault:
-                _check_fault(call)
+                check_fault(call)
             if self.uses_workspace():
                 call("give(workspace)")
             results = [self.variable[o.name] if o.name else str(o.number) for o in self.plan.program.outputs]
@@ -238,13 +229,9 @@ class _Host:
         w('"""Generated by smelt: runs kernels and external operations in order."""', "")
         for name, definition in self.extern_lines:
             w(f"{name} = {definition}")
-        for i in range(len(self.segments)):
-            w(f'segment{i} = address("segment{i}")')
+        self.define_segments(w)
         if self.uses_workspace():
-            addresses = ", ".join(
-                [f'{self.kernel_slots[i]}: address("{kernel_name(i)}")' for i in sorted(self.kernel_slots)]
-                + [f"{slot}: {symbol}" for symbol, slot in self.symbol_slots.items()]
-            )
+            addresses = ", ".join(f"{slot}: {text}" for slot, text in self.addresses().items())
             room = "room" if self.symbols and self.arena_numbers else self.plan.memory.size
             constants = ", ".join(f"{slot}: constants[{i}]" for i, slot in self.constant_slots.items())
             with w.block("workspaces = Workspaces(", ")"):
@@ -262,9 +249,15 @@ class _Host:
 
     # kernels
 
+    def define_segments(self, w: Writer) -> None:
+        """Name the segments."""
+        raise NotImplementedError
+
+    def addresses(self) -> dict[int, str]:
+        """Slot -> text of what it holds besides tensors."""
+        raise NotImplementedError
+
     def kernel_step(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
-        calls: list[str] = []
-        touched: IntLike = 0
         fresh: list[str] = []
         for number in groups:
             for name in self.plan.groups[number].members:
@@ -277,57 +270,14 @@ class _Host:
                     self.variable[name] = f"o{next(self.fresh)}"
         for name in fresh:
             self.allocate(body, name)  # bound where a kernel takes it: none writes a tensor without elements
-        for number in groups:
-            launch = self.kernels.launches.get(number)
-            if launch is None:
-                continue
-            kernel = self.kernels.kernels[launch.kernel]
-            slot = self.kernel_slots.get(launch.kernel)
-            if slot is None:
-                slot = self.kernel_slots[launch.kernel] = self.new_slot()
-            arguments = []
-            for name, memory in zip(launch.buffers, kernel.types, strict=True):
-                if name == FAULT:
-                    self.fault = self.fault or self.new_slot()
-                    arguments.append(f"(int64_t *)P[{self.fault}]")
-                    continue
-                arguments.append(f"({memory} *){self.pointer(body, name, bound)}")
-                touched += self.nbytes(name)
-            arguments += [f"(int64_t)P[{self.symbol_slot(s)}]" for s in launch.symbols]
-            types = ", ".join([*(f"{t} *" for t in kernel.types), *("int64_t" for _ in launch.symbols)])
-            calls.append(f"((void (*)({types}))P[{slot}])({', '.join(arguments)});")
-        if calls:
-            body(f"{self.launcher(touched)}(segment{len(self.segments)}, table)")
-            self.segments.append(calls)
+        self.launches(body, groups, bound)
 
-    def launcher(self, touched: IntLike) -> str:
-        """What launches kernels that touch so many bytes."""
-        if not isinstance(touched, Size):
-            return "launch_short" if touched < SHORT_BYTES else "launch"
-        name = f"launch{len(self.launchers)}"
-        self.launchers.append(f"{name} = launch_short if {touched} < {SHORT_BYTES} else launch")
-        return name
+    def launches(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
+        """The launches of a run of kernels."""
+        raise NotImplementedError
 
     def nbytes(self, name: str) -> IntLike:
         return metas_of(self.nodes[name]).nbytes
-
-    def symbol_slot(self, symbol: Symbol) -> int:
-        slot = self.symbol_slots.get(symbol)
-        if slot is None:
-            if symbol not in self.symbols:
-                raise CompileError(f"codegen: a kernel needs the size {symbol}, which is no input")
-            slot = self.symbol_slots[symbol] = self.new_slot()
-        return slot
-
-    def pointer(self, body: Writer, name: str, bound: set[str]) -> str:
-        if self.in_arena(name):
-            if self.symbols:
-                if name not in self.place_slots:
-                    self.place_slots[name] = self.new_slot()
-                return f"P[{self.place_slots[name]}]"
-            return f"(P[0] + {self.plan.memory.offsets[name]})"
-        self.bind(body, name, bound)
-        return f"P[{self.slots[name]}]"
 
     def bind(self, body: Writer, name: str, bound: set[str]) -> None:
         if isinstance(self.nodes[name], (Input, Constant)) or name in bound:
@@ -400,7 +350,7 @@ class _Host:
     def definition(self, node: Extern, refs: Sequence[str | None]) -> str:
         inputs = ", ".join("None" if name is None else self.spec(name) for name in refs)
         metas = node.meta if isinstance(node.meta, tuple) else (node.meta,)
-        outputs = ", ".join(f"({m.shape}, {m.stride}, {m.dtype})" for m in metas if m is not None)
+        outputs = ", ".join(f"({m.shape}, {m.stride}, {m.dtype})" for m in metas if isinstance(m, TensorMeta))
         if node.parameters:
             static = {p: a for p, a in zip(node.parameters, node.args, strict=True) if not _is_tensor(p, a, node)}
             params = "{" + ", ".join(f"{k!r}: {literal(v)}" for k, v in static.items()) + "}"
@@ -418,7 +368,7 @@ class _Host:
         return f"({meta.shape}, {stride}, {meta.dtype})"
 
 
-def _check_fault(w: Writer) -> None:
+def check_fault(w: Writer) -> None:
     with w.block("if workspace.fault[0]:"):
         w(f"if workspace.fault[0] & {OUT_OF_RANGE}:")
         w('    raise IndexError("index out of range in a compiled graph")')

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from smelt.base.errors import CompileError
-from smelt.codegen.body import BodyRenderer, store_text
+from smelt.codegen.body import FAR, PERIODIC, BodyRenderer, store_text
 from smelt.codegen.folds import fold
 from smelt.codegen.nest import PARALLEL_WORK, UNROLL, Nest, make_nest
 from smelt.codegen.parameters import FAULT, Arguments
@@ -31,18 +31,36 @@ from smelt.shapes.size import Size, Symbol, hint, known_less, same
 
 @dataclass(frozen=True)
 class Kernel:
-    """Text of a kernel's body, its parameters (buffers in order, C types; symbols), the inline functions it calls."""
+    """Text of a kernel's body, its parameters (buffers in order, C types; symbols), the inline functions it calls.
+
+    `forms`: the body has two, with FAR and without. The second says in `*far` that it met an argument of sin or cos
+    that is too large for it; then everything is computed once more, by the first.
+    """
 
     lines: tuple[str, ...]
     buffers: tuple[str, ...]
     types: tuple[str, ...]
     used: frozenset[str]
     symbols: tuple[Symbol, ...] = ()
+    forms: bool = False
 
     def signature(self) -> str:
         """Parameter list."""
         pointers = [f"{t} *a{i}" for i, t in enumerate(self.types)]
         return ", ".join([*pointers, *(f"int64_t z{i}" for i in range(len(self.symbols)))])
+
+    def function(self, name: str) -> str:
+        """The exported C function."""
+        body = "\n".join("    " + line for line in self.lines)
+        signature = self.signature()
+        if not self.forms:
+            return f'extern "C" void {name}({signature}) {{\n{body}\n}}\n'
+        given = ", ".join(p.split("*")[-1].split()[-1] for p in signature.split(", "))
+        return (
+            f"template <bool FAR> static void {name}_form({signature}, int *far) {{\n{body}\n}}\n"
+            f'extern "C" void {name}({signature}) {{\n    int far = 0;\n    {name}_form<false>({given}, &far);\n'
+            f"    if (far) {name}_form<true>({given}, &far);\n}}\n"
+        )
 
 
 def render_kernel(group: Group, plan: Schedule, target: Renderer) -> Kernel:
@@ -55,7 +73,7 @@ def render_kernel(group: Group, plan: Schedule, target: Renderer) -> Kernel:
     wide = KernelRenderer(nest, plan, target, arguments, keep=False).render()
     test = f"if ({one.whole_size(width)} <= {one.phases.room}) {{"
     lines = [test, *indented(kernel.lines), "} else {", *indented(wide.lines), "}"]
-    return replace(wide, lines=tuple(lines), used=kernel.used | wide.used)
+    return replace(wide, lines=tuple(lines), used=kernel.used | wide.used, forms=kernel.forms or wide.forms)
 
 
 def indented(lines: Sequence[str]) -> list[str]:
@@ -98,6 +116,8 @@ class KernelRenderer(BodyRenderer):
         self.temporaries: dict[str, tuple[str, Index, int]] = {}
         self.columns: dict[str, str] = {}
         self.row_depth = 0
+        self.forms = False
+        self.once = any(n in plan.memory.in_place or n in plan.over_inputs for n in nest.members)
 
     def render(self) -> Kernel:
         self.arguments.written |= {n for n in self.nest.members if n in self.plan.stored}
@@ -115,7 +135,23 @@ class KernelRenderer(BodyRenderer):
         self.store_columns()
         if self.nest.kept:
             self.close_kept()
-        return finish(self)
+        return replace(finish(self), forms=self.forms)
+
+    def far(self, op: str, dtype: torch.dtype, argument: V) -> str:
+        """In vector loops sin and cos are quick, which goes up to 1e8; the kernel runs again where that was too little.
+
+        Not one that writes over what it reads.
+        """
+        if op not in PERIODIC or dtype is torch.float64 or dtype is torch.float16:
+            return "false"
+        if self.once or argument.depth <= self.scalar_depth:
+            return "true"
+        self.forms = True
+        key = (FAR, argument.text)
+        if self.scopes.find(key) is None:
+            self.scopes.remember(key, V("", torch.bool, argument.depth))
+            self.scopes.line(f"{self.inner_flag(FAR)} |= is_far({argument.text});", argument.depth)
+        return "FAR"
 
     def rows(self) -> None:
         """The folded loops with everything inside."""
@@ -269,11 +305,11 @@ class KernelRenderer(BodyRenderer):
                 self.store(one_row)
         before = [line for one in folds for line in one.begin_part]
         after = [line for one in folds for line in one.end_part]
-        if self.range_flag is not None:
-            before.append(f"int {self.range_flag} = 0;")
-            after.append(f"if ({self.range_flag}) *{self.arguments.pointer(FAULT)} = {self.range_flag};")
-            loop.clauses.append(f"reduction(|:{self.range_flag})")
-            self.range_flag = None
+        for stem, flag in self.flags.items():
+            before.append(f"int {flag} = 0;")
+            after.append(f"if ({flag}) *{self.flag_target(stem)} = {flag};")
+            loop.clauses.append(f"reduction(|:{flag})")
+        self.flags.clear()
         self.close_inner(loop, before, after)
         for member, one in zip(rows, folds, strict=True):
             dtype = metas_of(member.node).dtype

@@ -39,6 +39,8 @@ class Arguments:
 class SizeRenderer:
     """Renders sizes: what is computed from symbols becomes a constant at the start of the kernel."""
 
+    quotient = "/"
+
     def __init__(self, scopes: Scopes, arguments: Arguments) -> None:
         self.scopes, self.arguments = scopes, arguments
 
@@ -76,5 +78,5 @@ class SizeRenderer:
                     rest = f"({above} % {below})"
                     return rest if known_at_most(0, of) else f"(({rest} + {below}) % {below})"
                 down = "" if known_at_most(0, of) else f" - ({above} % {below} < 0)"  # C rounds towards zero
-                return f"({above} / {below}{down})"
+                return f"({above} {self.quotient} {below}{down})"
         raise AssertionError(factor)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from smelt.codegen.body import BodyRenderer, store_text
+from smelt.codegen.body import BAD, BodyRenderer, store_text
 from smelt.codegen.kernel import Kernel, finish
 from smelt.codegen.nest import PARALLEL_WORK
-from smelt.codegen.parameters import FAULT, Arguments
+from smelt.codegen.parameters import Arguments
 from smelt.codegen.scope import Scopes, close_parallel
 from smelt.codegen.target import ROUNDING, Renderer
 from smelt.loops.ir import Index, Scatter
@@ -120,13 +120,13 @@ class _ScatterRenderer(BodyRenderer):
             close_parallel(self.scopes, [(self.names[v], v.size) for v in outer], pragma, self.size)
 
     def close_inner(self, inner: Var) -> None:
-        flag = self.range_flag
+        flag = self.flags.pop(BAD, None)
         if flag is None:
             self.close(inner, "#pragma omp simd")
             return
         self.scopes.line(f"int {flag} = 0;", self.scopes.depth - 1)
         self.close(inner, f"#pragma omp simd reduction(|:{flag})")
-        self.scopes.line(f"if ({flag}) *{self.arguments.pointer(FAULT)} = {flag};")
+        self.scopes.line(f"if ({flag}) *{self.flag_target(BAD)} = {flag};")
 
     def write_one(self, index: Index) -> None:
         node = self.node

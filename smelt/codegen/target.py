@@ -48,11 +48,12 @@ FLOAT_OPS = {
     "isinf": "fabs{f}({0}) == INFINITY",
     "isfinite": "{0} - {0} == 0",
     "signbit": "copysign{f}({one}, {0}) < 0",  # GCC 12 fails on a vector of __builtin_signbit of shifted bits
-    **{op: "m_" + op + "({0})" for op in "exp expm1 exp2 log log2 log10 log1p sigmoid tanh erf sin cos".split()},
+    **{op: "m_" + op + "({0})" for op in "exp expm1 exp2 log log2 log10 log1p sigmoid tanh erf".split()},
+    **{op: "m_" + op + "{far}({0})" for op in ("sin", "cos")},
     **{op: "m_" + op + "({0})" for op in "erfinv digamma sign abs".split()},
     **{op: "m_" + op + "({0}, {1})" for op in "maximum minimum pow fmod remainder floor_div trunc_div".split()},
 }
-"""Float ops; {f} is the suffix of the C library's float functions, {one} the literal 1."""
+"""Float ops; {f} is the suffix of the C library's float functions, {one} the literal 1, {far} whether to reach far."""
 
 INTEGER_OPS = {
     "neg": "({t})-({u}){0}",
@@ -113,8 +114,8 @@ class Renderer:
     value_types = VALUE_TYPES
     memory_types = MEMORY_TYPES
 
-    def op(self, op: str, dtype: torch.dtype, args: list[str]) -> str:
-        """The C expression of a pointwise op.
+    def op(self, op: str, dtype: torch.dtype, args: list[str], far: str = "true") -> str:
+        """The C expression of a pointwise op. `far`: whether arguments of any size are taken, as a constant of C++.
 
         Raises:
             KeyError: the target has no such op for the dtype.
@@ -124,7 +125,13 @@ class Renderer:
         wide = "uint64_t" if dtype is torch.int64 else "uint32_t"
         suffix = "" if dtype is torch.float64 else "f"
         return template.format(
-            *args, f=suffix, one="1.0" + suffix, t=self.value_types[dtype], u=UNSIGNED.get(dtype, ""), w=wide
+            *args,
+            f=suffix,
+            far=f"<{far}>" if suffix else "",
+            one="1.0" + suffix,
+            t=self.value_types[dtype],
+            u=UNSIGNED.get(dtype, ""),
+            w=wide,
         )
 
     def literal(self, value: bool | int | float, dtype: torch.dtype) -> str:

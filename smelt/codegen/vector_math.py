@@ -264,14 +264,34 @@ INLINE double m_erf(double x) { return erf(x); }""",
     ),
     "trig": (
         """\
-INLINE float trig(float x, int32_t turn) {  // sin(x + turn * pi/2); the reduction runs in double
+INLINE int is_far(float x) {  // finite, and more than 1e8 from 0
+    return (as_bits(x) & 0x7fffffffu) - 0x4cbebc21u < 0x7f800000u - 0x4cbebc21u;
+}
+static __attribute__((noinline, cold)) float far_angle(float x, int32_t *quadrant) {  // x - *quadrant * pi/2, any x
+    static const uint32_t bits[7] = {  // of 2/pi behind the point
+        0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu};
+    uint32_t u = as_bits(x), at = ((u >> 23) & 255u) - 152u;  // x is a whole number times 2^(at + 2)
+    const uint32_t *w = bits + (at >> 5);
+    uint64_t m = (u & 0x7fffffu) | 0x800000u, high = (uint64_t)w[0] << 32 | w[1], low = (uint64_t)w[2] << 32 | w[3];
+    at &= 31u;  // what is above makes whole turns
+    high = at ? high << at | low >> (64u - at) : high;
+    uint64_t turns = m * high + ((m * ((low << at) >> 32)) >> 32);
+    turns = (u >> 31) ? 0u - turns : turns;  // in 2^-64 of a turn
+    uint64_t near = turns + ((uint64_t)1 << 61);
+    *quadrant = (int32_t)(near >> 62);
+    return (float)((double)(int64_t)(turns - (near & (uint64_t)3 << 62)) * 0x1.921fb54442d18p-62);
+}
+template <bool FAR> INLINE float trig(float x, int32_t turn) {  // sin(x + turn * pi/2); without FAR up to 1e8
     double d = (double)x;
     double n = (d * 0.63661977236758134 + 6755399441055744.0) - 6755399441055744.0;
-    double rd = d - n * 1.5707963267948966;
-    rd = rd - n * 6.123233995736766e-17;
-    float r = (float)rd, s = r * r;
-    float whole = (float)(n - 4.0 * floor(n * 0.25));
-    int32_t q = (int32_t)whole + turn;
+    double rd = d - n * 0x1.921fb54p+0;  // 27 bits of pi/2: exact
+    rd = rd - n * 0x1.10b4611a62633p-30;
+    float r = (float)rd;
+    int32_t q = (int32_t)(float)(n - 4.0 * floor(n * 0.25));
+    if constexpr (FAR)
+        if (is_far(x)) r = far_angle(x, &q);
+    float s = r * r;
+    q += turn;
     float sine = -1.98392561e-4f + 2.71756426e-6f * s;
     sine = sine * s + 8.33332911e-3f;
     sine = sine * s - 1.66666672e-1f;
@@ -287,12 +307,14 @@ INLINE float trig(float x, int32_t turn) {  // sin(x + turn * pi/2); the reducti
     ),
     "sin": (
         """\
-INLINE float m_sin(float x) { return x == 0.0f ? x : trig(x, 0); }
+template <bool FAR> INLINE float m_sin(float x) { return x == 0.0f ? x : trig<FAR>(x, 0); }
 INLINE double m_sin(double x) { return sin(x); }""",
         ("trig",),
     ),
     "cos": (
-        "INLINE float m_cos(float x) { return trig(x, 1); }\nINLINE double m_cos(double x) { return cos(x); }",
+        """\
+template <bool FAR> INLINE float m_cos(float x) { return trig<FAR>(x, 1); }
+INLINE double m_cos(double x) { return cos(x); }""",
         ("trig",),
     ),
     "erfinv": (

@@ -13,6 +13,7 @@ from smelt.base.errors import Unsupported
 from smelt.graph import sparse
 from smelt.graph.answers import depends_on_values
 from smelt.graph.known import known_value, remember
+from smelt.graph.least_squares import least_squares
 from smelt.graph.meta import contiguous_stride, extent, is_dense, meta_of
 from smelt.graph.schema import op_info
 from smelt.graph.trace import (
@@ -64,6 +65,18 @@ def _measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
         recorder.pure(func, args, kwargs, measured.answer, out)
     if measured.new:
         current(f"{func}").measured(measured.rows, out if measured.shows is None else out[measured.shows], measured.dim)
+    return out
+
+
+def _lstsq(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """There are residuals if all matrices of more rows than columns have full rank, which values tell."""
+    args, kwargs = as_traced(args, kwargs, recorder)
+    answer = least_squares(func, args, kwargs)
+    if answer is None:
+        return _measure(func, args, kwargs, recorder)
+    out = tensors_for(answer)
+    if recorder is not None:
+        recorder.pure(func, args, kwargs, answer, out)
     return out
 
 
@@ -256,6 +269,7 @@ SPECIAL |= {
     aten.unique_dim.default: _measure,
     aten._ctc_loss.Tensor: _measure,
     aten.bincount.default: _measure,
+    aten.linalg_lstsq.default: _lstsq,
     aten.masked_select.default: _select_masked,
     aten.index.Tensor: _index,
     aten.index_put.default: _index,

@@ -1,9 +1,13 @@
-/* smelt.runtime._native: tables of base pointers, kernel launch, and the matrix product of smelt/runtime/native.
+/* smelt.runtime._native: tables of base pointers, kernel launch, and the matrix product and GPU launcher of
+ * smelt/runtime/native.
  *
  * A kernel is `void f(char **P)`: P holds the base pointers of inputs, outputs, arena and external results. The table
  * borrows: the host program keeps the tensors alive while it launches. No part of this file links torch. */
+#include "native/cuda.h"
 #include "native/fresh.h"
 #include "native/gemm_module.h"
+#include "native/recorded.h"
+#include "native/table.h"
 #include "native/tensor.h"
 #include <structmember.h>
 #include <stdint.h>
@@ -128,6 +132,15 @@ static PyTypeObject TableType = {
     .tp_as_sequence = &table_sequence,
 };
 
+char **smelt_table_slots(PyObject *table, Py_ssize_t *size) {
+    if (Py_TYPE(table) != &TableType) {
+        PyErr_SetString(PyExc_TypeError, "expected a Table");
+        return NULL;
+    }
+    *size = ((Table *)table)->size;
+    return ((Table *)table)->slots;
+}
+
 static int launch_arguments(PyObject *const *args, Py_ssize_t count, Kernel *kernel, Table **table) {
     if (!wants(count, 2, "launch(address, table)")) return 0;
     void *address = PyLong_AsVoidPtr(args[0]);
@@ -177,11 +190,14 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__native(void) {
     if (PyType_Ready(&TableType) < 0 || PyType_Ready(&smelt_gemm_type) < 0 ||
-        PyType_Ready(&smelt_fresh_type) < 0) return NULL;
+        PyType_Ready(&smelt_fresh_type) < 0 || PyType_Ready(&smelt_addresses_type) < 0 ||
+        PyType_Ready(&smelt_memory_type) < 0) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
     if (PyModule_AddType(module, &TableType) < 0 || PyModule_AddType(module, &smelt_gemm_type) < 0 ||
-        PyModule_AddType(module, &smelt_fresh_type) < 0 || PyModule_AddFunctions(module, smelt_fresh_methods) < 0 ||
+        PyModule_AddType(module, &smelt_fresh_type) < 0 || smelt_cuda_add(module) < 0 ||
+        PyModule_AddType(module, &smelt_addresses_type) < 0 || PyModule_AddType(module, &smelt_memory_type) < 0 ||
+        PyModule_AddFunctions(module, smelt_fresh_methods) < 0 ||
         PyModule_AddFunctions(module, smelt_tensor_methods) < 0 ||
         PyModule_AddFunctions(module, smelt_gemm_methods) < 0) {
         Py_DECREF(module);

@@ -42,6 +42,60 @@ class Fresh:
     def __new__(cls, shape: tuple[int, ...], stride: tuple[int, ...], code: int, bits: int, /) -> Fresh: ...
     def __call__(self, *args: Never, **kwargs: Never) -> torch.Tensor: ...
 
+class CudaError(RuntimeError):
+    """NVIDIA's driver refused; `code` is its number for why."""
+
+    code: int
+
+@final
+class Driver:
+    """NVIDIA's driver, loaded from the library of this name."""
+
+    def __new__(cls, library: str, /) -> Driver: ...
+    def load(self, device: int, cubin: bytes, entry: str, shared: int, /) -> tuple[int, int, int, int]: ...
+    def copy(self, device: int, to: int, from_: int, bytes: int, stream: int, /) -> None: ...
+    def version(self) -> int: ...
+    def attribute(self, device: int, number: int, /) -> int: ...
+
+LaunchPlan = tuple[str, int, tuple[int, int, int], int, int, tuple[tuple[int, int] | int, ...], int]
+"""(name, function, grid, threads, shared bytes, arguments, pointers appended)."""
+
+@final
+class Segment:
+    """Launches the kernels of a plan on the device's current stream."""
+
+    def __new__(
+        cls,
+        driver: Driver,
+        device: int,
+        stream: Callable[[int], int],
+        prepare: Callable[[Table], tuple[tuple[LaunchPlan, ...], bool] | None],
+        /,
+    ) -> Segment: ...
+    def __call__(self, table: Table, /) -> None: ...
+
+@final
+class Addresses:
+    """Where the inputs of a call lie; those marked as moving may lie anywhere."""
+
+    def __new__(cls, inputs: list[object], moving: list[bool], /) -> Addresses: ...
+    def first(self, inputs: list[object], /) -> int: ...
+
+@final
+class Memory:
+    """Hands out tensors over memory that stays where it is, and counts them back."""
+
+    def __new__(
+        cls,
+        keep: object,
+        results: list[tuple[int, tuple[int, ...], tuple[int, ...], int, int] | int | None],
+        device: tuple[int, int],
+        /,
+    ) -> Memory: ...
+    in_use: int
+    def hand_out(self, inputs: list[object], /) -> list[object]: ...
+    def positions(self) -> list[int]: ...
+
 def launch(address: int, table: Table, /) -> None: ...
 def launch_short(address: int, table: Table, /) -> None: ...
 def peek(object: object, words: int, /) -> list[int]: ...

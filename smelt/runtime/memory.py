@@ -11,6 +11,7 @@ What differs from a tensor of torch's own allocator: its storage cannot be grown
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -30,24 +31,36 @@ _CODES: dict[torch.dtype, int] = {
 _MAX_RANK = 16
 
 
-def fresh(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Maker:
-    """A function without arguments that makes uninitialised CPU tensors of this kind.
+def fresh(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device | None = None) -> Maker:
+    """A function without arguments that makes uninitialised tensors of this kind.
 
     Args:
         shape, stride: in elements; strides must not overlap elements.
+        device: None for the CPU. A GPU's come from PyTorch's allocator, which recycles by itself.
     """
     shape, stride = tuple(shape), tuple(stride)
+    if device is not None and device.type != "cpu":
+        return functools.partial(torch_c.empty_strided, shape, stride, dtype=dtype, device=device)
     code = _CODES.get(dtype)
     if not RECYCLING or code is None or len(shape) > _MAX_RANK or 0 in shape:
         return lambda: torch_c.empty_strided(shape, stride, dtype=dtype)
     return _native.Fresh(shape, stride, code, dtype.itemsize * 8)
 
 
+def type_code(dtype: torch.dtype) -> int | None:
+    """DLPack's code of the dtype; None if tensors of it are not exchanged."""
+    return _CODES.get(dtype)
+
+
 _makers: dict[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], Maker] = {}
 
 
-def empty_strided(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """`fresh(shape, stride, dtype)()` with the maker remembered: for callers that cannot keep one."""
+def empty_strided(
+    shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None
+) -> torch.Tensor:
+    """`fresh(shape, stride, dtype, device)()` with the maker remembered: for callers that cannot keep one."""
+    if device is not None and device.type != "cpu":
+        return torch_c.empty_strided(shape, stride, dtype=dtype, device=device)
     maker = _makers.get((shape, stride, dtype))
     if maker is None:
         maker = _makers[shape, stride, dtype] = fresh(shape, stride, dtype)

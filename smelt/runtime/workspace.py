@@ -1,18 +1,20 @@
 """The memory that one running call of a program uses: its pointer table, its arena and ready-made views of the arena.
 
 Workspaces are kept between calls, so a warm call allocates nothing for intermediates and touches no new pages. Two
-threads in the same program get two workspaces.
+threads in the same program get two workspaces. On a GPU, programs share their arenas (cuda_arena.py).
 """
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from smelt.runtime.cuda_arena import Arena, Arenas, device_arenas
 from smelt.runtime.launch import Table
 
 ALIGN = 64
@@ -22,13 +24,13 @@ LARGE = 1 << 20
 
 
 class Workspace:
-    """One table, one arena (slot 0), views of it as tensors."""
+    """One table, one arena (slot 0), views of it as tensors, and the word that tells of an index out of range."""
 
-    __slots__ = ("table", "arena", "views", "fault")
+    __slots__ = ("table", "arena", "views", "fault", "home")
 
-    def __init__(self, table: Table, arena: torch.Tensor | None, views: tuple[torch.Tensor, ...]) -> None:
-        self.table, self.arena, self.views = table, arena, views
-        self.fault = array("q", [0])
+    def __init__(self, table: Table, arena: torch.Tensor | None, views: tuple[torch.Tensor, ...], fault: Any) -> None:
+        self.table, self.arena, self.views, self.fault = table, arena, views, fault
+        self.home: Arena | None = None
 
 
 class Workspaces:
@@ -42,7 +44,9 @@ class Workspaces:
         views: (byte offset, dtype, shape, stride in elements) of arena tensors.
         places: slot -> byte offset in the arena, of pointers into it.
         fault: slot of the word that kernels set when an index is out of range, 0 for none. A workspace whose word is
-            set is not given back.
+            set is not given back. On a GPU the word is one of the device, read without waiting for its kernels:
+            see `clear_fault`.
+        device: where the arena is.
     """
 
     def __init__(
@@ -54,32 +58,65 @@ class Workspaces:
         views: Sequence[tuple[int, torch.dtype, Sequence[int], Sequence[int]]],
         places: Mapping[int, int] | None = None,
         fault: int = 0,
+        device: torch.device | None = None,
     ) -> None:
         self.fault, self.places = fault, dict(places or {})
         self.slots, self.bytes = slots, arena
         self.addresses, self.constants, self.views = dict(addresses), dict(constants), list(views)
         self.free: list[Workspace] = []
-        self.give = self.free.append
+        self.give: Callable[[Workspace], None] = self.free.append
+        self.arenas: Arenas | None = None
         self._first = True
-        _pools.add(self)
+        if device is None or device.type == "cpu":
+            _pools.add(self)
+        else:
+            self.arenas = device_arenas(device)
+            self.number = next(_numbers)
+            weakref.finalize(self, self.arenas.forget, self.number)
+            if arena:
+                self.give = self._give_back
 
     def take(self) -> Workspace:
         """A workspace that nobody else uses."""
+        if self.arenas is not None and self.bytes:
+            return self._take_on_device(self.arenas)
         try:
             return self.free.pop()
         except IndexError:
-            return self._make()
+            return self._make(self._new_arena() if self.bytes else None)
 
-    def _make(self) -> Workspace:
+    def _take_on_device(self, arenas: Arenas) -> Workspace:
+        home = arenas.take(self.bytes)
+        workspace = home.workspaces.pop(self.number, None) or self._make(home.block)
+        workspace.home = home
+        return workspace
+
+    def _give_back(self, workspace: Workspace) -> None:
+        home, workspace.home = workspace.home, None
+        assert self.arenas is not None and home is not None
+        home.workspaces[self.number] = workspace
+        self.arenas.give(home)
+
+    def clear_fault(self, workspace: Workspace) -> None:
+        """Zero in the word of a fault that is about to be raised.
+
+        On a GPU first waits for all kernels: those that are under way may set it again.
+        """
+        if self.arenas is not None:
+            self.arenas.wait()
+        workspace.fault[0] = 0
+
+    def _new_arena(self) -> torch.Tensor:
         if self._first and self.bytes >= LARGE:
             self._make_room()
         self._first = False
+        block = torch.empty(self.bytes + ALIGN, dtype=torch.uint8)
+        start = -block.data_ptr() % ALIGN
+        return block[start : start + self.bytes]
+
+    def _make(self, arena: torch.Tensor | None) -> Workspace:
         table: Any = Table(self.slots)
-        arena = None
-        if self.bytes:
-            block = torch.empty(self.bytes + ALIGN, dtype=torch.uint8)
-            start = -block.data_ptr() % ALIGN
-            arena = block[start : start + self.bytes]
+        if arena is not None:
             table.bind(0, arena)
             for slot, offset in self.places.items():
                 table.set(slot, arena.data_ptr() + offset)
@@ -87,10 +124,11 @@ class Workspaces:
             table.set(slot, address)
         for slot, tensor in self.constants.items():
             table.bind(slot, tensor)
-        workspace = Workspace(table, arena, tuple(_view(arena, *view) for view in self.views))
+        fault: Any = None
         if self.fault:
-            table.set(self.fault, workspace.fault.buffer_info()[0])
-        return workspace
+            fault, address = _host_word() if self.arenas is None else _device_word(self.arenas)
+            table.set(self.fault, address)
+        return Workspace(table, arena, tuple(_view(arena, *view) for view in self.views), fault)
 
     def _make_room(self) -> None:
         """A program runs for the first time: idle arenas of others may belong to versions that nobody calls any more.
@@ -103,6 +141,17 @@ class Workspaces:
 
 
 _pools: weakref.WeakSet[Workspaces] = weakref.WeakSet()
+_numbers = itertools.count()
+
+
+def _host_word() -> tuple[Any, int]:
+    word = array("q", [0])
+    return word, word.buffer_info()[0]
+
+
+def _device_word(arenas: Arenas) -> tuple[Any, int]:
+    word = arenas.fault_word()
+    return word.numpy().data, word.data_ptr()
 
 
 def _view(
@@ -110,7 +159,7 @@ def _view(
 ) -> torch.Tensor:
     assert arena is not None
     if 0 in shape:
-        return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype)
+        return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device=arena.device)
     last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
     raw = arena[offset : offset + (last + 1) * dtype.itemsize].view(dtype)
     return raw.as_strided(tuple(shape), tuple(stride))

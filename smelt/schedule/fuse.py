@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from smelt.loops.ir import Extern, LoopProgram, Node, Pointwise, Reduction, Scatter
 from smelt.schedule.dependencies import Names
 from smelt.schedule.group import Group, group_of
+from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.merge import merge
 from smelt.schedule.realize import Realized, metas_of
 from smelt.shapes.size import hint
@@ -43,16 +44,16 @@ class Fused:
     decisions: list[Decision] = field(default_factory=list)
 
 
-def fuse(program: LoopProgram, real: Realized, names: Names) -> Fused:
+def fuse(program: LoopProgram, real: Realized, names: Names, machine: Machine = CPU) -> Fused:
     """Form the groups of a program."""
-    fusion = _Fusion(program, real, names)
+    fusion = _Fusion(program, real, names, machine)
     fusion.run()
     return fusion.result
 
 
 class _Fusion:
-    def __init__(self, program: LoopProgram, real: Realized, names: Names) -> None:
-        self.program, self.real, self.names = program, real, names
+    def __init__(self, program: LoopProgram, real: Realized, names: Names, machine: Machine) -> None:
+        self.program, self.real, self.names, self.machine = program, real, names, machine
         self.outputs = {o.name for o in program.outputs}
         self.result = Fused({}, {}, {})
         self.groups = self.result.groups
@@ -176,7 +177,7 @@ class _Fusion:
             refusal = "another kernel must run between them"
         else:
             shared = sorted(self._shared(a, b), key=lambda n: -_bytes(self.program.nodes[n]))
-            merged = merge(a, b, shared, self.program, self.names)
+            merged = merge(a, b, shared, self.program, self.names, self.machine)
             if isinstance(merged, str):
                 refusal = merged
         self.result.decisions.append(Decision(a.label(), b.label(), saved, refusal))

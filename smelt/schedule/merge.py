@@ -12,9 +12,10 @@ from smelt.loops.ir import LoopProgram
 from smelt.schedule.align import Alignment, align, align_sequences
 from smelt.schedule.dependencies import Access, Names, operands_first, variables_in
 from smelt.schedule.group import MAX_COLUMN_WIDTH, Group, Member, Place, Role
+from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Var
-from smelt.shapes.size import IntLike, same
+from smelt.shapes.size import IntLike, is_symbolic, same
 
 MAX_BUFFERS = 28
 MAX_OPS = 400
@@ -22,11 +23,12 @@ MAX_LEVELS = 120
 """Bodies that run inside one another to render one value of a kernel; see realize."""
 
 MAX_COLUMNS = 6
-ENOUGH_PARALLEL = 8
 TRIES = 3
 
 
-def merge(a: Group, b: Group, shared: Iterable[str], program: LoopProgram, names: Names) -> Group | str:
+def merge(
+    a: Group, b: Group, shared: Iterable[str], program: LoopProgram, names: Names, machine: Machine = CPU
+) -> Group | str:
     """The group of both, or the reason against it. `shared`: buffers both touch, the most telling first."""
     if a.scatter or b.scatter:
         return "a scatter runs alone"
@@ -39,7 +41,7 @@ def merge(a: Group, b: Group, shared: Iterable[str], program: LoopProgram, names
             for right in b.accesses[name][:TRIES]:
                 merged = _through(a, b, Access(name, left), Access(name, right), shape, names)
                 if isinstance(merged, Group):
-                    refusal = _refusal(merged)
+                    refusal = _refusal(merged, machine)
                     if refusal is None:
                         return merged
                     merged = refusal
@@ -150,7 +152,7 @@ def _place(members: dict[str, Member], roles: dict[Var, Role]) -> None:
             member.place = Place.INNER if used & inner or not inner else Place.OUTER
 
 
-def _refusal(group: Group) -> str | None:
+def _refusal(group: Group, machine: Machine) -> str | None:
     """Why the members cannot share the loops, or None."""
     for member in group.members.values():
         for read in member.reads:
@@ -167,7 +169,7 @@ def _refusal(group: Group) -> str | None:
         return f"more than {MAX_OPS} operations in one loop"
     if _levels(group) > MAX_LEVELS:
         return f"more than {MAX_LEVELS} values that need one another in one loop"
-    return _column_refusal(group)
+    return _column_refusal(group, machine)
 
 
 def _levels(group: Group) -> int:
@@ -183,16 +185,18 @@ def _levels(group: Group) -> int:
     return deepest
 
 
-def _column_refusal(group: Group) -> str | None:
+def _column_refusal(group: Group, machine: Machine) -> str | None:
     columns = sum(m.place is Place.COLUMN for m in group.members.values())
     if not columns:
         return None
     width = group.size(Role.INNER)
     if not group.has(Place.ROW) and not group.has(Place.OUTER):
         width = min(width, MAX_COLUMN_WIDTH)  # such kernels are cut into narrower ones
-    if columns > MAX_COLUMNS or columns * width > 4 * MAX_COLUMN_WIDTH:
+    elif machine.fixed_columns and is_symbolic(v.size for v in group.variables(Role.INNER)):
+        return "column accumulators of symbolic width"
+    if columns > MAX_COLUMNS or columns * width > machine.column_elements:
         return f"{columns} column accumulators of {width} do not stay in cache"
     work = group.size()
-    if work > 65536 and group.size(Role.KEPT) < ENOUGH_PARALLEL and len(group.members) > columns:
+    if work > 65536 and group.size(Role.KEPT) < machine.enough_parallel and len(group.members) > columns:
         return f"only {group.size(Role.KEPT)} independent parts"
     return None

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from smelt.base.options import Options
-from smelt.loops.ir import Constant, Extern, Input, Item, LoopProgram
+from smelt.loops.ir import Constant, Extern, Input, Item, LoopProgram, Pointwise
 from smelt.schedule.dependencies import Names
 from smelt.schedule.fuse import Decision, Fused, fuse
 from smelt.schedule.group import Group, Place
+from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.memory import MemoryPlan, plan_memory
 from smelt.schedule.order import CycleError, Unit, order_units
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
@@ -59,17 +60,20 @@ class Schedule:
         return view.base if view is not None else name
 
 
-def schedule(program: LoopProgram, options: Options, updates: Mapping[int, str] | None = None) -> Schedule:
+def schedule(
+    program: LoopProgram, options: Options, updates: Mapping[int, str] | None = None, machine: Machine = CPU
+) -> Schedule:
     """Plan a loop program.
 
     Args:
         updates: position of an output -> the input whose new value it is. Where the input is read for the last time by
             the kernel that makes the new value, element by element, the kernel writes over it.
+        machine: for which it is.
     """
     names = Names()
     real = realize(program)
-    program = split_reductions(program, real, names)
-    fused = fuse(program, real, names)
+    program = split_reductions(program, real, names, machine)
+    fused = fuse(program, real, names, machine)
     stored = real.stored - _private(program, real, fused)
     return _Planner(program, real, fused, stored, updates or {}).plan()
 
@@ -92,6 +96,11 @@ def _looks_up(group: Group) -> bool:
     """Whether it reads elements at places that are themselves read from memory."""
     places = (place for indices in group.accesses.values() for index in indices for place in index)
     return not group.scatter and any(isinstance(atom, Runtime) for place in places for atom in place.atoms())
+
+
+def _may_run_again(group: Group) -> bool:
+    """Whether its kernel may be run a second time, on the same inputs: sin and cos are first computed quickly."""
+    return any(isinstance(m.node, Pointwise) and m.node.op in ("sin", "cos") for m in group.members.values())
 
 
 class _Planner:
@@ -194,7 +203,7 @@ class _Planner:
 
     def may_overwrite(self, number: int, output: str, source: str) -> bool:
         group = self.fused.groups.get(number)
-        if group is None or not group.flat:
+        if group is None or not group.flat or _may_run_again(group):
             return False
         nodes = self.program.nodes
         made, read = metas_of(nodes[output]), metas_of(nodes[source])

@@ -18,6 +18,7 @@ from smelt.graph.meta import TensorMeta
 from smelt.loops.ir import Body, Index, LoopProgram, Node, Ops, Reduction, Value
 from smelt.schedule.dependencies import Names, row_major, trace
 from smelt.schedule.group import Place, Role, fresh_index, reduction_roles
+from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.realize import Realized
 from smelt.shapes.expr import reshape_index
 from smelt.shapes.size import IntLike, content, hint, is_symbolic, same
@@ -25,18 +26,13 @@ from smelt.shapes.size import IntLike, content, hint, is_symbolic, same
 WORK = 32768
 """Elements below which a reduction is left whole."""
 
-PARALLEL = 32
-ROWS_PER_PART = 256
-ELEMENTS_PER_PART = 8192
-MAX_PARTS = 256
 
-
-def split_reductions(program: LoopProgram, real: Realized, names: Names) -> LoopProgram:
+def split_reductions(program: LoopProgram, real: Realized, names: Names, machine: Machine = CPU) -> LoopProgram:
     """The program with long reductions split; new values get buffers in `real`."""
     nodes: dict[str, Node] = {}
     for name, node in program.nodes.items():
         if isinstance(node, Reduction) and not node.kind.startswith("arg") and _work(node) >= WORK:
-            part, rest = _split(node, program, real, names)
+            part, rest = _split(node, program, real, names, machine)
             if part is not None:
                 nodes[part.name] = part
                 real.stored.add(part.name)
@@ -50,7 +46,9 @@ def _work(node: Reduction) -> int:
     return math.prod(map(hint, node.source_shape))
 
 
-def _split(node: Reduction, program: LoopProgram, real: Realized, names: Names) -> tuple[Reduction | None, Reduction]:
+def _split(
+    node: Reduction, program: LoopProgram, real: Realized, names: Names, machine: Machine
+) -> tuple[Reduction | None, Reduction]:
     shape = node.source_shape
     index, order = fresh_index(shape, names)
     reads = trace(program, real.stored - {node.name}, node.body, index)
@@ -60,30 +58,31 @@ def _split(node: Reduction, program: LoopProgram, real: Realized, names: Names) 
     kept = [v for d, v in enumerate(by_dim) if v is not None and d not in node.dims]
     roles, place = reduction_roles(node, reads.accesses, reduced, kept, program, real)
     outer = math.prod(hint(v.size) for v in kept if roles[v] is Role.KEPT)
-    if outer >= PARALLEL:
+    if outer >= machine.parallel:
         return None, node
     sizes = [shape[d] for d in node.dims]
     if is_symbolic(sizes):
-        return _ragged_halves(node, sizes, place)
-    part = part_size([*map(int, sizes)], place, math.prod(hint(v.size) for v in kept) // max(outer, 1))
+        return _ragged_halves(node, sizes, place, machine)
+    part = part_size([*map(int, sizes)], place, math.prod(hint(v.size) for v in kept) // max(outer, 1), machine)
     if part is None:
         return None, node
     return _halves(node, part)
 
 
-def _wanted(total: int, place: Place) -> int:
+def _wanted(total: int, place: Place, machine: Machine) -> int:
     """Elements that a part should have."""
-    limit, least = (ROWS_PER_PART, 16) if place is Place.COLUMN else (ELEMENTS_PER_PART, 1024)
-    return min(limit, max(least, total // PARALLEL))
+    column = place is Place.COLUMN
+    limit, least = (machine.rows_per_part, 16) if column else (machine.elements_per_part, 1024)
+    return min(limit, max(least, total // machine.parallel))
 
 
-def part_size(sizes: Sequence[int], place: Place, width: int) -> int | None:
+def part_size(sizes: Sequence[int], place: Place, width: int, machine: Machine = CPU) -> int | None:
     """How many elements along the reduced dimensions one part sums, or None to leave it whole.
 
     A part is whole trailing dimensions times a divisor of the next, so that parts need no divisions to find.
     """
     total = math.prod(sizes)
-    wanted = _wanted(total, place)
+    wanted = _wanted(total, place, machine)
     best: int | None = None
     suffix = 1
     for size in reversed(sizes):
@@ -91,7 +90,7 @@ def part_size(sizes: Sequence[int], place: Place, width: int) -> int | None:
             if size % divisor == 0:
                 part = suffix * divisor
                 parts = total // part
-                if 2 <= parts <= MAX_PARTS * (4 if width <= 64 else 1) and part > 1:
+                if 2 <= parts <= machine.max_parts * (4 if width <= 64 else 1) and part > 1:
                     if best is None or abs(math.log(part / wanted)) < abs(math.log(best / wanted)):
                         best = part
         suffix *= size
@@ -156,13 +155,15 @@ def _two(
     return partial, replace(node, inputs=(name,), body=body, source_shape=shape, dims=over, dtype=wide)
 
 
-def _ragged_halves(node: Reduction, sizes: list[IntLike], place: Place) -> tuple[Reduction | None, Reduction]:
+def _ragged_halves(
+    node: Reduction, sizes: list[IntLike], place: Place, machine: Machine
+) -> tuple[Reduction | None, Reduction]:
     """As `_halves` where no number divides every size: parts have a fixed size, and the last one may be short.
 
     Trailing dimensions that fit into a part stay whole; the leading ones are one loop that is cut.
     """
     # more than for numbers: the calls to come may have many more parts than the example
-    wanted, dims = max(32, _wanted(math.prod(map(hint, sizes)), place)), list(node.dims)
+    wanted, dims = max(32, _wanted(math.prod(map(hint, sizes)), place, machine)), list(node.dims)
     whole: list[int] = []
     suffix = 1
     while len(dims) > 1 and suffix * hint(node.source_shape[dims[-1]]) <= wanted:

@@ -18,7 +18,7 @@ VIEWS = (
 ).split()
 WRITES = (
     "mul_ add_ copy_ fill_ zero_ assign t_ masked_fill_ sub_other_ index_put_ scatter_ assign_slice assign_mask clamp_ "
-    "unsqueeze_ transpose_ out foreach_ index_fill_ copy_other_ neg_ augmented lerp_"
+    "unsqueeze_ squeeze_ transpose_ as_strided_ out foreach_ index_fill_ copy_other_ neg_ augmented lerp_"
 ).split()
 PURE = "sin mul sum clone detach cat add_other where flip index stack matmul cumsum".split()
 STATE = "detach_ data data_write data_assign set_ resize_ requires_grad_ grad".split()
@@ -77,7 +77,7 @@ def _view(name: str, x: torch.Tensor, b: int, dim: int, values: list[torch.Tenso
         case "as_strided":
             values.append(x.as_strided((2,), (1,)) if x.is_contiguous() and x.numel() > 1 else x.view_as(x))
         case "view_dtype":
-            values.append(x.detach().view(torch.int32).view(torch.float32))
+            values.append(x.detach().view(torch.int64).view(torch.float64))
         case "alias":
             values.append(x[:] if x.dim() else x[...])
 
@@ -124,6 +124,12 @@ def _write(name: str, x: torch.Tensor, other: torch.Tensor, b: int, dim: int, va
         case "unsqueeze_":
             if len(values) > 3:
                 x.unsqueeze_(dim)
+        case "squeeze_":
+            if len(values) > 3:
+                x.squeeze_()
+        case "as_strided_":
+            if len(values) > 3 and x.is_contiguous() and x.numel() > 1:
+                x.as_strided_((2, x.numel() // 2), (1, 2))
         case "masked_fill_":
             x.masked_fill_(x > 0.5, 0.25)
         case "index_put_":
@@ -189,7 +195,7 @@ def _state(name: str, x: torch.Tensor, other: torch.Tensor, values: list[torch.T
             made.set_(other.detach())
             values.append(made)
         case "resize_":
-            made = torch.empty(0)
+            made = torch.empty(0, dtype=x.dtype)
             made.resize_(x.shape)
             values.append(made.copy_(x.detach()))
         case "requires_grad_":
@@ -227,8 +233,8 @@ INPUTS = ("plain", "nonleaf", "leaf", "same", "view", "view of nonleaf", "stride
 
 
 def make_inputs(kinds: Sequence[str]) -> list[torch.Tensor]:
-    """Three inputs of fixed kinds, then one of each of `kinds`."""
-    base = torch.linspace(-1, 1, 12).reshape(3, 4)
+    """Three inputs of fixed kinds, then one of each of `kinds`. In float64: the order of sums shows in no sine."""
+    base = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
     inputs = [base.clone(), nonleaf(base * 0.5), (base + 0.3).requires_grad_()]
     for kind in kinds:
         match kind:

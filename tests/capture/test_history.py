@@ -136,3 +136,27 @@ def test_a_graph_that_writes_to_a_result_is_not_for_a_leaf():
     with pytest.raises(RuntimeError, match="leaf Variable"):
         run(leaf, seen)
     assert seen == [1]
+
+
+@pytest.mark.parametrize("part", (lambda x: x, lambda x: x[1]))
+def test_an_argument_that_shares_memory_with_a_written_one_requires_gradients(part):
+    def fn(x, other, w):
+        x.mul_(w)
+        return (x * 2, 1) if other.requires_grad else (x * 3, 0)
+
+    run = smelt.compile(fn, backend="aot_eager")
+    for call in (fn, run, run):
+        x = torch.ones(3, 4)
+        out, way = call(x, part(x), torch.full((3, 4), 2.0, requires_grad=True))
+        assert way == 1 and float(out[0, 0].detach()) == 4
+        assert call(x.detach(), torch.ones(3), torch.full((3, 4), 2.0, requires_grad=True))[1] == 0
+
+
+def test_the_history_of_a_written_argument_is_there():
+    def fn(x, w):
+        before = x.grad_fn is None, x.is_leaf
+        x.mul_(w)
+        return *before, x.grad_fn is None, x.is_leaf, (w * 2).detach().grad_fn is None
+
+    for call in (fn, compiled(fn)):
+        assert call(torch.ones(3), torch.ones(3, requires_grad=True)) == (True, True, False, False, True)

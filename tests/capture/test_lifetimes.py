@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
 from collections.abc import Iterator
@@ -162,3 +163,76 @@ def test_a_call_that_raises_while_it_is_captured_keeps_nothing() -> None:
         with pytest.raises(IndexError):
             run(torch.ones(2), [])
     assert [ref() for ref in seen] == [None] * 4
+
+
+class Entered:
+    def __enter__(self) -> Entered:
+        return self
+
+    def __exit__(self, *_: object) -> bool:
+        return True
+
+
+def number_that_values_tell(x: torch.Tensor, held: Held) -> torch.Tensor:
+    return x + len((held.t > 2.5).nonzero()[: int(x.sum())].tolist())
+
+
+def handled_in_a_callee(x: torch.Tensor, held: Held) -> torch.Tensor:
+    def find(at: int) -> torch.Tensor:
+        if at > 1:
+            raise IndexError(at)
+        return held.t
+
+    try:
+        x = find(3)
+    except IndexError as error:
+        x = x * len(error.args)
+    return x + find(0)
+
+
+def raised_in_c_code(x: torch.Tensor, held: Held) -> torch.Tensor:
+    with Entered():
+        x = x + getattr(held, "missing", 1)
+        x = x + [held.t][3]
+    return x + held.t
+
+
+def thrown_into_a_generator(x: torch.Tensor, held: Held) -> torch.Tensor:
+    numbers = (held.t + i for i in range(3))
+    x = x + next(numbers)
+    try:
+        numbers.throw(KeyError(1))
+    except KeyError:
+        x = x + 1
+    return x
+
+
+def nothing_that_residual_code_can_make(x: torch.Tensor, held: Held) -> Any:
+    return torch.Generator(), x + held.t
+
+
+def raises(x: torch.Tensor, held: Held) -> Any:
+    return sorted([held.t, x], key=lambda t: t.missing)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        number_that_values_tell,
+        handled_in_a_callee,
+        raised_in_c_code,
+        thrown_into_a_generator,
+        nothing_that_residual_code_can_make,
+        raises,
+    ],
+)
+def test_capture_keeps_nothing_of_what_it_met(program: Any) -> None:
+    for first in (True, False):
+        run = compiled(program)
+        for _ in range(2):
+            held = Held()
+            seen = weakref.ref(held)
+            with contextlib.suppress(AttributeError):
+                run(torch.ones(2), held)
+            del held
+            assert seen() is None or first  # torch imports modules at its first error, and they keep an exception

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 
 import pytest
 import torch
 
 from smelt.base.errors import Unsupported
 from smelt.capture.escapes import disable, graph_break
-from tests.capture.harness import check, compiled, raises
+from tests.capture.harness import check, compiled, raises, same
 
 pytestmark = pytest.mark.usefixtures("branches_end_graphs")
 
@@ -348,6 +349,19 @@ def test_exception_of_the_breaking_call_is_eagers():
     raises(fn, ValueError, X)
 
 
+@pytest.mark.parametrize(
+    "text", ["1[0]", "'text'['key']", "1()", "None(*[x])", "1(sep=x)", "True[0:x]", "len[1]", "2 .n"]
+)
+def test_an_operation_that_fails_in_eager_is_done_in_silence(text):
+    scope = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(f"def fn(x):\n    graph_break()\n    return {text}", {"graph_break": graph_break}, scope)
+    with warnings.catch_warnings(record=True) as told:
+        raises(scope["fn"], (TypeError, AttributeError), X)
+    assert not told, [str(each.message) for each in told]
+
+
 def test_fullgraph_names_what_where_why_and_hint():
     def fn(x):
         if x.sum() > 0:
@@ -418,3 +432,13 @@ def test_super_without_arguments_after_a_break(name):
     run = compiled(method)
     for _ in range(2):
         assert torch.equal(run(torch.ones(2)), method(torch.ones(2)))
+
+
+def test_a_break_in_a_tuple_with_stars():
+    def fn(x):
+        before = x.dim(), x.shape[0]
+        return *before, graph_break(), x + 1, *before
+
+    run = compiled(fn)
+    for _ in range(2):
+        assert same(run(torch.ones(2)), fn(torch.ones(2)))

@@ -150,3 +150,11 @@ def test_remembered_makers() -> None:
     first = memory.empty_strided((4, 5), (5, 1), torch.float32)
     second = memory.empty_strided((4, 5), (5, 1), dtype=torch.float32)
     assert first.data_ptr() != second.data_ptr() and second.stride() == (5, 1)
+
+
+def test_tensors_of_another_device() -> None:
+    meta = torch.device("meta")
+    kind = ((2, 3), (1, 2), torch.float16, meta)
+    for tensor in (fresh(*kind)(), memory.empty_strided(*kind)):
+        assert (tensor.device, tensor.dtype, tensor.stride()) == (meta, torch.float16, (1, 2))
+    assert memory.empty_strided((3,), (1,), torch.float32, torch.device("cpu")).device.type == "cpu"

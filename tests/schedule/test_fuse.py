@@ -5,6 +5,7 @@ import pytest
 from smelt.loops.lower import lower
 from smelt.schedule.dependencies import Names
 from smelt.schedule.fuse import _Fusion, bits
+from smelt.schedule.machine import CPU
 from smelt.schedule.realize import realize
 from smelt.schedule.split import split_reductions
 from tests.loops.random_graphs import RandomGraph
@@ -32,7 +33,7 @@ def ancestors(fusion: _Fusion) -> dict[int, set[int]]:
 def test_merging_keeps_the_order_of_units(seed: int) -> None:
     program = lower(RandomGraph(seed).build(steps=40))
     names, real = Names(), realize(program)
-    fusion = _Fusion(split_reductions(program, real, names), real, names)
+    fusion = _Fusion(split_reductions(program, real, names), real, names, CPU)
     count = len(fusion.groups)
     fusion.run()
     fresh = ancestors(fusion)

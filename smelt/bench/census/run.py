@@ -19,9 +19,10 @@ from smelt.bench.census.libraries import LIBRARIES, find_library
 from smelt.bench.census.report import one_line, summary
 from smelt.bench.census.results import Census, Outcome, Row
 from smelt.bench.machine import describe_machine, usable_cores
-from smelt.bench.process import Failure, Limits, Server, cache_environment
+from smelt.bench.process import Failure, Limits, cache_environment
 from smelt.bench.reading import file_to_resume, read_dataclass
 from smelt.bench.server import COMPILER
+from smelt.bench.servers import Servers
 from smelt.bench.workers import Workers, ended_by_sigterm
 
 
@@ -73,7 +74,7 @@ def run_census(run: Run, console: Console) -> Census:
     with ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="smelt-census-") as folder:
         environment = cache_environment(Path(folder), ["smelt"])
 
-        def examine(name: str, server: Server) -> Row:
+        def examine(name: str, server: Servers) -> Row:
             return examine_row(run.library, name, server, environment, run.limits)
 
         workers = Workers(run.jobs, [*LIBRARIES[run.library].needs, COMPILER], threads, examine, keep)
@@ -85,7 +86,7 @@ def run_census(run: Run, console: Console) -> Census:
     return census
 
 
-def examine_row(library: str, name: str, server: Server, environment: dict[str, str], limits: Limits) -> Row:
+def examine_row(library: str, name: str, server: Servers, environment: dict[str, str], limits: Limits) -> Row:
     """The row of one architecture, examined in a process of its own."""
     began = time.monotonic()
     found = server.run({"task": "census", "library": library, "architecture": name}, environment, limits)

@@ -53,6 +53,7 @@ class Setting:
     size: str = ""
     mode: str | None = None
     dynamic: bool | None = None
+    optimizer: str = "sgd"
 
     @classmethod
     def of(cls, row: Row) -> Setting:
@@ -64,7 +65,9 @@ class Setting:
         """All but the suite, in words."""
         dynamic = {None: None, True: "dynamic", False: "static"}[self.dynamic]
         size = f"{self.size} size" if self.size else None
-        words = ("training" if self.train else "inference", self.precision, self.device, size, self.mode, dynamic)
+        optimizer = {"sgd": None, "none": "forward and backward"}.get(self.optimizer, self.optimizer)
+        what = "training" if self.train else "inference"
+        words = (what, optimizer, self.precision, self.device, size, self.mode, dynamic)
         return ", ".join(word for word in words if word)
 
 

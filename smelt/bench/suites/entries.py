@@ -4,6 +4,9 @@
 laptop; `full`: those of the public benchmark), its loss, and what makes it odd (`note`). `noise` is the relative error
 of float32 gradients against float64 that eager itself showed; a comparison has to allow it. `draws` names random
 operators other than dropout, and `wake: false` keeps parameters that start at zero as they are.
+
+`baselines.json` holds eight more models in the same form, which the GPU is measured with, the most telling first. Their
+`defaults` are settings (precision, optimizer), their `modes` those of the compilers: eleven pairs of model and mode.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from smelt.bench.suites.inputs import make_inputs
 from smelt.bench.workload import Batch, Workload
 
 ENTRIES = Path(__file__).parent / "entries.json"
+
+BASELINES = Path(__file__).parent / "baselines.json"
 
 SUITES = ("huggingface", "timm", "torchbench")
 SIZES = ("cpu", "full")
@@ -72,6 +77,11 @@ def read_entries(path: Path = ENTRIES) -> dict[str, dict[str, Any]]:
     return {entry["name"]: entry for entry in json.loads(path.read_text())}
 
 
+def known_entries() -> dict[str, dict[str, Any]]:
+    """Every entry by name, the baselines among them."""
+    return read_entries() | read_entries(BASELINES)
+
+
 def entry_workload(entry: Mapping[str, Any], size: str = "cpu") -> Workload:
     """The workload of one entry in one size.
 
@@ -104,17 +114,21 @@ def entry_workload(entry: Mapping[str, Any], size: str = "cpu") -> Workload:
         draws=tuple(entry.get("draws", ())),
         wake=entry.get("wake", True),
         note=entry.get("note", ""),
+        defaults=entry.get("defaults", {}),
+        modes=tuple(entry.get("modes", ())),
     )
 
 
 def suite_workloads(suite: str, size: str = "cpu") -> list[Workload]:
-    """Every workload of one suite, or of `all`.
+    """Every workload of one suite, of `baselines`, or of `all` (which does not include those).
 
     Raises:
         OptionError: an unknown suite or size.
     """
+    if suite == "baselines":
+        return [entry_workload(entry, size) for entry in read_entries(BASELINES).values()]
     if suite not in (*SUITES, "all"):
-        raise unknown_name("suite", suite, (*SUITES, "all"))
+        raise unknown_name("suite", suite, (*SUITES, "all", "baselines"))
     return [entry_workload(entry, size) for entry in read_entries().values() if suite in (entry["suite"], "all")]
 
 

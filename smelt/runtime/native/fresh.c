@@ -2,45 +2,13 @@
  *
  * A large tensor is a block of the heap wrapped through DLPack's C exchange table, which torch publishes as
  * `torch.Tensor.__dlpack_c_exchange_api__`; its deleter, called when the last reference to the storage is gone, on any
- * thread, returns the block. The declarations below follow the published DLPack 1.x ABI. */
+ * thread, returns the block. */
 #include "fresh.h"
+#include "dlpack.h"
 #include "heap.h"
-#include <stdint.h>
 #include <string.h>
 
-typedef struct {
-    uint32_t major, minor;
-} Version;
-typedef struct {
-    int32_t type, index;
-} Device;
-typedef struct {
-    uint8_t code, bits;
-    uint16_t lanes;
-} Type;
-typedef struct {
-    void *data;
-    Device device;
-    int32_t rank;
-    Type type;
-    int64_t *shape, *strides;
-    uint64_t byte_offset;
-} Description;
-typedef struct Managed {
-    Version version;
-    void *context;
-    void (*deleter)(struct Managed *);
-    uint64_t flags;
-    Description tensor;
-} Managed;
-typedef struct Exchange {
-    Version version;
-    struct Exchange *older;
-    void *allocate, *from_python;
-    int (*to_python)(Managed *, void **);
-} Exchange;
-
-enum { MAX_RANK = 16, HEADER = 512 }; /* HEADER: bytes before the data that hold the description */
+enum { HEADER = 512 }; /* HEADER: bytes before the data that hold the description */
 typedef struct {
     Managed managed;
     int64_t dims[2 * MAX_RANK];
@@ -57,6 +25,8 @@ typedef struct {
 } Fresh;
 
 static const Exchange *exchange;
+
+const Exchange *smelt_exchange(void) { return exchange; }
 
 static void give_back(Managed *managed) { smelt_heap_give(managed); }
 

@@ -1,0 +1,41 @@
+"""A generated Triton kernel as plain data: what the renderer writes and the runtime builds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Config:
+    """One way to build a kernel.
+
+    Attributes:
+        constants: values of the constexpr parameters, by name.
+        num_warps: warps of a program.
+        num_stages: depth of the software pipeline of loops.
+    """
+
+    constants: tuple[tuple[str, int], ...]
+    num_warps: int = 4
+    num_stages: int = 3
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """A kernel.
+
+    Attributes:
+        source: text of a Python module: `import triton`, `import triton.language as tl`, inline functions and one
+            function `kernel` under `@triton.jit`.
+        signature: run-time parameters in order, (name, type): a type is "*fp32", "*bf16", "*fp16", "*fp64", "*i64",
+            "*i32", "*i16", "*i8", "*u8", "*i1", "i32" or "i64". Constexpr parameters follow them.
+        divisible: parameters that are multiples of 16: pointers aligned so, sizes.
+        configs: the first is the heuristic's choice, further ones are candidates of max-autotune.
+        name: for people (profiles, errors); no part of the identity.
+    """
+
+    source: str
+    signature: tuple[tuple[str, str], ...]
+    divisible: tuple[str, ...]
+    configs: tuple[Config, ...]
+    name: str = "kernel"

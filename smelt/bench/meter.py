@@ -1,0 +1,108 @@
+"""How time and memory are taken on a device. Everything that a measurement asks of one goes through a `Meter`.
+
+On the CPU: the clock, and the resident memory of the process. On a GPU, which works behind the program's back: events
+on its stream, and what torch's allocator counts. Both are used alike, so that tests on the CPU run what the GPU runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from smelt.base.errors import OptionError
+from smelt.bench.memory import peak_mb, reset_peak
+
+
+class Meter:
+    """The CPU's: work is done when the call returns."""
+
+    def settle(self) -> None:
+        """Wait until the device has finished."""
+
+    def seconds(self, work: Callable[[], Any], times: int = 1) -> float:
+        """Seconds of one call of `work`, over so many in a row, from an idle device to the end of the last."""
+        begin = time.perf_counter()
+        for _ in range(times):
+            work()
+        return (time.perf_counter() - begin) / times
+
+    def peak_mb(self) -> float:
+        """Largest memory so far in MiB: resident memory of the process."""
+        return peak_mb()
+
+    def reset_peak(self) -> bool:
+        """Start a new peak at the present use; False where the system cannot."""
+        return reset_peak()
+
+    def reserved_mb(self) -> float | None:
+        """The most that torch's allocator took from the device, pools of CUDA graphs included; None on a CPU."""
+        return None
+
+    def release(self) -> None:
+        """Give back what is cached of memory that nobody uses any more."""
+
+
+class CudaMeter(Meter):
+    """A GPU's: work is queued, so time lies between two events, and memory is what the allocator handed out."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def settle(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+    def seconds(self, work: Callable[[], Any], times: int = 1) -> float:
+        stream = torch.cuda.current_stream(self.device)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.settle()
+        begin.record(stream)
+        for _ in range(times):
+            work()
+        end.record(stream)
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3 / times
+
+    def peak_mb(self) -> float:
+        return torch.cuda.max_memory_allocated(self.device) / 2**20
+
+    def reset_peak(self) -> bool:
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return True
+
+    def reserved_mb(self) -> float | None:
+        return torch.cuda.max_memory_reserved(self.device) / 2**20
+
+    def release(self) -> None:
+        torch.cuda.empty_cache()
+
+
+def meter_of(device: str) -> Meter:
+    """The meter of `cpu`, `cuda` or `cuda:1`."""
+    return CudaMeter(torch.device(device)) if device.startswith("cuda") else Meter()
+
+
+def check_device(device: str) -> None:
+    """Nothing, if this machine has the device.
+
+    Raises:
+        OptionError: it has not, or torch cannot use it; says what to look at.
+    """
+    try:
+        kind, index = torch.device(device).type, torch.device(device).index or 0
+    except RuntimeError:
+        raise OptionError(f"unknown device {device!r}", hint="valid: 'cpu', 'cuda', 'cuda:1'") from None
+    if kind == "cpu":
+        return
+    if kind != "cuda":
+        raise OptionError(f"unknown device {device!r}", hint="valid: 'cpu', 'cuda', 'cuda:1'")
+    if torch.version.cuda is None:
+        raise OptionError("this torch is built without CUDA", hint="pip install a CUDA build of torch, or --device cpu")
+    number = torch.cuda.device_count()
+    if not number:
+        hint = "`nvidia-smi` should list one; an old driver counts as none; or --device cpu"
+        raise OptionError(f"torch {torch.__version__} finds no GPU", hint=hint)
+    if index >= number:
+        raise OptionError(f"there is no device {device!r}", hint=f"{number} GPU{'s' * (number > 1)}, counted from 0")

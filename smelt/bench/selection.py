@@ -1,0 +1,101 @@
+"""Which models a run measures: those that are named, of a suite those that a pattern finds, a sample, a shard."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from smelt.base.errors import OptionError
+from smelt.bench.suites.entries import suite_workloads
+from smelt.bench.workload import Workload
+from smelt.bench.workloads import known_workload
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the command line says about the models.
+
+    Args:
+        names: models by name, in any mode.
+        suite: one of the suites, `all` or `baselines`.
+        only: of the suite, the models whose SUITE/NAME this regular expression finds.
+        size: `cpu` or `full`.
+        sample: so many of each suite, drawn by `seed`.
+        shard: `I/N`, the I-th of N parts, counted from 1.
+    """
+
+    names: tuple[str, ...] = ()
+    suite: str | None = None
+    only: str | None = None
+    size: str = "cpu"
+    sample: int | None = None
+    seed: int = 0
+    shard: str | None = None
+
+
+def select(selection: Selection) -> list[Workload]:
+    """The workloads of a selection.
+
+    Raises:
+        OptionError: an unknown model, suite or size; a pattern or shard that is not one, or finds nothing; nothing
+            named; a sample larger than a suite.
+    """
+    named = [known_workload(name, selection.size) for name in selection.names]
+    found = [dataclasses.replace(each, modes=()) for each in named]
+    if selection.suite is None:
+        if selection.only is not None or selection.sample is not None:
+            option = "--only" if selection.only is not None else "--sample"
+            raise OptionError(f"{option} chooses from a suite", hint="--suite all")
+        if not selection.names:
+            raise OptionError("no model is named", hint="smelt bench bert, or smelt bench --suite all")
+    else:
+        found += of_suite(selection.suite, selection)
+    return shard_of(found, selection.shard) if selection.shard else found
+
+
+def of_suite(suite: str, selection: Selection) -> list[Workload]:
+    """The chosen models of a suite; see `select`."""
+    try:
+        pattern = re.compile(selection.only or "")
+    except re.error as error:
+        raise OptionError(f"--only {selection.only!r} is not a regular expression: {error}") from None
+    found = [each for each in suite_workloads(suite, selection.size) if pattern.search(each.key)]
+    if not found:
+        hint = "smelt bench models lists them"
+        raise OptionError(f"no model of suite {suite!r} has {selection.only!r} in its name", hint=hint)
+    return found if selection.sample is None else sample(found, selection.sample, selection.seed)
+
+
+def sample(workloads: Sequence[Workload], number: int, seed: int) -> list[Workload]:
+    """`number` models of each suite, in the order of the suites.
+
+    What is drawn from a suite follows from the seed and the models to draw from, whatever other suites are drawn from.
+
+    Raises:
+        OptionError: a suite has fewer models.
+    """
+    drawn: set[str] = set()
+    for suite in dict.fromkeys(each.suite for each in workloads):
+        keys = sorted(each.key for each in workloads if each.suite == suite)
+        if len(keys) < number:
+            raise OptionError(f"{suite} has {len(keys)} models to draw from", hint=f"--sample {len(keys)}")
+        drawn.update(random.Random(f"{seed} {suite}").sample(keys, number))
+    return [each for each in workloads if each.key in drawn]
+
+
+def shard_of(workloads: Sequence[Workload], shard: str) -> list[Workload]:
+    """Every N-th model from the I-th on, so that shards are alike.
+
+    Raises:
+        OptionError: not of the form I/N, or an empty shard.
+    """
+    match = re.fullmatch(r"(\d+)/(\d+)", shard)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise OptionError(f"--shard {shard!r} is not a part of a whole", hint="--shard 1/4, then 2/4, 3/4 and 4/4")
+    found = list(workloads[int(match[1]) - 1 :: int(match[2])])
+    if not found:
+        raise OptionError(f"--shard {shard} has no model", hint=f"at most {len(workloads)} parts")
+    return found

@@ -1,0 +1,49 @@
+"""Several measuring servers behind the interface of one, for tasks that may run side by side."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from smelt.bench.process import Failure, Limits, Server
+
+
+class Servers:
+    """Runs as many tasks at a time as it has servers; a further one waits for a free server.
+
+    Args:
+        number: of servers. Each imports the packages when its first task comes.
+        packages, threads: of each server, see `Server`.
+    """
+
+    def __init__(self, number: int, packages: Sequence[str] = (), threads: int | None = None) -> None:
+        self._servers = [Server(packages, threads) for _ in range(number)]
+        self._free: queue.LifoQueue[Server] = queue.LifoQueue()  # the last one used is surely awake
+        for server in reversed(self._servers):
+            self._free.put(server)
+
+    def __enter__(self) -> Servers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._servers[0].closed
+
+    def run(self, task: Mapping[str, Any], environment: Mapping[str, str], limits: Limits) -> dict[str, Any] | Failure:
+        """One task in a fresh process, see `Server.run`; may be called from several threads."""
+        server = self._free.get()
+        try:
+            return server.run(task, environment, limits)
+        finally:
+            self._free.put(server)
+
+    def close(self) -> None:
+        """End all servers and what they run; may be called from another thread."""
+        for server in self._servers:
+            server.close()

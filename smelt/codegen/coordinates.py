@@ -1,0 +1,145 @@
+"""A group's loop variables in the coordinates of its memory: ordered by strides, split at divisions, merged.
+
+What the loops of every target begin with (see nest for the CPU's, triton/tiles for the GPU's).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from smelt.schedule.dependencies import Names
+from smelt.schedule.group import Group, Member, Place, Role
+from smelt.schedule.plan import Schedule
+from smelt.schedule.realize import metas_of
+from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Var, flat_index, variable
+from smelt.shapes.size import IntLike, exact_quotient, hint, known_divides, known_less, same
+
+WRITE_WEIGHT = 8
+
+
+class Coordinates:
+    """Members, variables from outermost to innermost with their roles, and where variables stop early.
+
+    `limits`: variable -> (base, limit), `limit` being the first value of `base + variable` that is out.
+    """
+
+    def __init__(self, group: Group, plan: Schedule) -> None:
+        self.plan = plan
+        self.group = group
+        self.members = dict(group.members)
+        self.roles = dict(group.roles)
+        self.order = list(group.order)
+        self.names = Names(count=1_000_000)
+        self.limits = {low: (variable(high) * low.size, total) for low, (high, total) in group.limits.items()}
+
+    def arrange(self) -> None:
+        """Split variables where they are divided, order them by strides, join neighbours that run as one."""
+        self.split_divisions()
+        strides = self.strides()
+        self.order.sort(key=lambda v: -strides.get(v, 0.0))
+        self.merge_neighbours()
+
+    def of(self, role: Role) -> list[Var]:
+        return [v for v in self.order if self.roles[v] is role]
+
+    def substitute(self, values: dict[Atom, Expr]) -> None:
+        self.members = {name: m.substituted(values) for name, m in self.members.items()}
+
+    def replace(self, var: Var, pieces: Sequence[Var], value: Expr) -> None:
+        """Put `pieces` (outermost first) in the place of `var`."""
+        at = self.order.index(var)
+        self.order[at : at + 1] = list(pieces)
+        role = self.roles.pop(var)
+        self.roles |= dict.fromkeys(pieces, role)
+        self.substitute({var: value})
+        self.limits = {low: (base.substitute({var: value}), limit) for low, (base, limit) in self.limits.items()}
+        if var in self.limits:
+            base, limit = self.limits.pop(var)
+            self.limits[pieces[-1]] = (base + value - variable(pieces[-1]), limit)
+
+    def places(self) -> Iterable[tuple[Expr, int]]:
+        """Memory places of all accesses with the bytes of one element, and index numbers."""
+        for member in self.members.values():
+            if member.name in self.plan.stored and member.place is not Place.COLUMN:
+                expr, size = self.place(member.name, member.index)
+                # loops follow what is written: strided reads can be staged, strided writes cannot
+                yield expr, size * WRITE_WEIGHT
+            for read in member.reads:
+                if read.name in self.plan.stored and read.name not in self.members:
+                    yield self.place(read.name, read.index)
+            for expr in member.places:
+                yield expr, 0
+
+    def place(self, name: str, index: Sequence[Expr]) -> tuple[Expr, int]:
+        size = metas_of(self.plan.program.nodes[name]).dtype.itemsize
+        return flat_index(index, self.plan.strides[name]), size
+
+    def split_divisions(self) -> None:
+        """Split v wherever v // k or v % k is computed and k divides its size."""
+        for _ in range(16):
+            cut = self.find_cut()
+            if cut is None:
+                return
+            var, by = cut
+            high, low = self.names.fresh(var.size // by), self.names.fresh(by)
+            self.replace(var, (high, low), variable(high) * by + variable(low))
+
+    def find_cut(self) -> tuple[Var, IntLike] | None:
+        known = set(self.order)
+        for expr, _ in self.places():
+            for atom in expr.divisions():
+                assert isinstance(atom, (Quotient, Remainder))
+                for inner, c in atom.of.terms:
+                    if not (isinstance(inner, Var) and inner in known and known_less(0, c)):
+                        continue
+                    by = exact_quotient(atom.by, c)
+                    if by is None or same(by, 1) or same(by, inner.size):
+                        continue
+                    if known_less(0, by) and known_divides(by, inner.size):
+                        return inner, by
+        return None
+
+    def strides(self) -> dict[Var, float]:
+        """For each variable the mean logarithm of its stride, weighed by bytes moved: large belongs outside."""
+        total: dict[Var, float] = {}
+        weights: dict[Var, float] = {}
+        for expr, size in self.places():
+            used = [(a, c) for a, c in expr.terms if isinstance(a, Var)]
+            weight = size * math.prod(hint(a.size) for a, _ in used)
+            for var, c in used:
+                total[var] = total.get(var, 0.0) + weight * math.log2(abs(hint(c)) + 1)
+                weights[var] = weights.get(var, 0.0) + weight
+        return {v: total[v] / weights[v] if weights[v] else 0.0 for v in total}
+
+    def merge_neighbours(self) -> None:
+        """Join u, v of one role where every place has coefficient(u) == coefficient(v) * size(v)."""
+        changed = True
+        while changed:
+            changed = False
+            forms = [expr for expr, _ in self.places()]
+            own = [m for m in self.members.values() if m.name not in self.plan.stored or m.place is Place.COLUMN]
+            for u, v in zip(self.order, self.order[1:], strict=False):
+                if self.roles[u] is self.roles[v] and self.mergeable(u, v, forms, own):
+                    joined = self.names.fresh(u.size * v.size)
+                    at = self.order.index(u)
+                    self.order[at : at + 2] = [joined]
+                    self.roles[joined] = self.roles.pop(u)
+                    self.roles.pop(v)
+                    whole = variable(joined)
+                    self.substitute({u: whole // v.size, v: whole % v.size})
+                    changed = True
+                    break
+
+    def mergeable(self, u: Var, v: Var, forms: Sequence[Expr], own: Sequence[Member]) -> bool:
+        if same(u.size, 0) or same(v.size, 0):
+            return False
+        if any(x == low or base.coefficient(x) for low, (base, _) in self.limits.items() for x in (u, v)):
+            return False
+        for expr in forms:
+            if not same(expr.coefficient(u), expr.coefficient(v) * v.size):
+                return False
+            for atom, _ in expr.terms:
+                if isinstance(atom, (Quotient, Remainder)) and any(a in (u, v) for a in atom.of.atoms()):
+                    return False
+        return True

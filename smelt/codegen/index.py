@@ -1,0 +1,80 @@
+"""Text of index expressions: sums of loop variables, divisions and loaded indices, with the syntax of the target."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+
+from smelt.codegen.parameters import Arguments, SizeRenderer
+from smelt.codegen.scope import Scopes, V
+from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Runtime
+from smelt.shapes.size import IntLike, Size, known_at_most, same
+
+
+class IndexRenderer(SizeRenderer):
+    """Renders index expressions. `names` and `depths` say what is known of the loop variables.
+
+    `quotient`: how the target divides integers (towards zero). `long`: how it writes constants beyond 32 bits.
+    """
+
+    quotient = "/"
+    long = "(int64_t){}"
+
+    def __init__(self, scopes: Scopes, arguments: Arguments) -> None:
+        super().__init__(scopes, arguments)
+        self.depths: dict[Atom, int] = {}
+        self.names: dict[Atom, str] = {}
+
+    def depth_of(self, expr: Expr) -> int:
+        """The innermost loop that an index expression depends on."""
+        return max((self.atom_depth(a) for a, _ in expr.terms), default=0)
+
+    def atom_depth(self, atom: Atom) -> int:
+        match atom:
+            case Quotient() | Remainder():
+                return self.depth_of(atom.of)
+            case Runtime(value=V(depth=depth)):
+                return depth
+        return self.depths[atom]
+
+    def text_of(self, expr: Expr) -> str:
+        """Text of an index expression; C computes in int64 except over the innermost variable alone."""
+        parts = []
+        # by generated name: the text of equal kernels must not depend on how variables were called before
+        for name, c in sorted(((self.atom_text(atom), c) for atom, c in expr.terms), key=itemgetter(0)):
+            if isinstance(c, Size):
+                parts.append(f"{self.size(c)} * {name}")
+            else:
+                parts.append(
+                    name if c == 1 else f"{c} * {name}" if abs(c) < 2**31 else f"{self.long.format(c)} * {name}"
+                )
+        if not same(expr.const, 0) or not parts:
+            parts.append(self.size(expr.const))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def atom_text(self, atom: Atom) -> str:
+        match atom:
+            case Quotient(of=of, by=by):
+                return self.division(of, by, self.quotient)
+            case Remainder(of=of, by=by):
+                return self.division(of, by, "%")
+            case Runtime(value=V(text=text)):
+                return text
+        return self.names[atom]
+
+    def division(self, of: Expr, by: IntLike, sign: str) -> str:
+        """Floor division or remainder; operands that may be negative are shifted by a multiple of the divisor."""
+        low, _ = of.range()
+        if isinstance(by, Size) or isinstance(low, Size):
+            return self.symbolic_division(of, by, sign)
+        shift = -(low // by) if low < 0 else 0
+        inner = f"({self.text_of(of + shift * by)}) {sign} {by}"
+        return f"({inner} - {shift})" if shift and sign == self.quotient else f"({inner})"
+
+    def symbolic_division(self, of: Expr, by: IntLike, sign: str) -> str:
+        above, below = f"({self.text_of(of)})", self.size(by)
+        if known_at_most(0, of.range()[0]):
+            return f"({above} {sign} {below})"
+        rest = f"{above} % {below}"  # C rounds towards zero
+        return (
+            f"({above} {sign} {below} - ({rest} < 0))" if sign == self.quotient else f"(({rest} + {below}) % {below})"
+        )

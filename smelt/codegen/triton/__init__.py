@@ -1,0 +1,1 @@
+"""Kernels for GPUs: a group of the schedule becomes one Triton function over tiles."""

@@ -1,0 +1,235 @@
+"""The `Ops` handler that renders bodies for Triton: each op becomes a value over the tile axes that it varies along."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import torch
+
+from smelt.base.errors import CompileError
+from smelt.codegen.body import DIVISIONS
+from smelt.codegen.index import IndexRenderer
+from smelt.codegen.parameters import DIVIDED_BY_ZERO, FAULT, OUT_OF_RANGE, Arguments
+from smelt.codegen.scope import V
+from smelt.codegen.triton.scopes import TileScopes
+from smelt.codegen.triton.target import NARROW, VALUE_TYPES, literal, operator
+from smelt.loops.ir import BOOLEAN, Condition, Index, Pointwise
+from smelt.schedule.plan import Schedule
+from smelt.schedule.realize import metas_of
+from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Runtime, flat_index
+from smelt.shapes.size import IntLike, Size, same
+
+CALLS = re.compile(r"\b(m_\w+|random_\w+)\(")
+GOLDEN = 0x9E3779B97F4A7C15
+"""The step of SplitMix64."""
+
+
+class TileBody(IndexRenderer):
+    """Renders bodies. Depths are sets of axes; `axis_masks` says which elements of a block are inside, by axis bit."""
+
+    quotient = "//"
+    long = "{}"
+    scopes: TileScopes
+
+    def __init__(self, plan: Schedule) -> None:
+        super().__init__(TileScopes(), Arguments())
+        self.plan = plan
+        self.used: set[str] = set()
+        self.masks: list[V] = []
+        self.axis_masks: dict[int, V] = {}
+        self.wide = False
+
+    # axes
+
+    def depth_of(self, expr: Expr) -> int:
+        axes = 0
+        for atom, _ in expr.terms:
+            axes |= self.atom_depth(atom)
+        return axes
+
+    def atom_depth(self, atom: Atom) -> int:
+        match atom:
+            case Quotient() | Remainder():
+                return self.depth_of(atom.of)
+            case Runtime(value=V(depth=depth)):
+                return depth
+        return self.depths[atom]
+
+    def inside(self, axes: int) -> list[V]:
+        """The masks of a value that varies along these axes: those of its axes, then those of the body."""
+        return [*(m for bit, m in self.axis_masks.items() if axes & bit), *self.masks]
+
+    def number(self, expr: Expr, dtype: torch.dtype = torch.int64) -> str:
+        """An index expression as a tensor."""
+        if not expr.terms:
+            return f"tl.full([], {self.size(expr.const)}, {VALUE_TYPES[dtype]})"
+        return f"({self.text_of(expr)}).to({VALUE_TYPES[dtype]})"
+
+    # Ops
+
+    def load(self, name: str, index: Index) -> V:
+        key = (name, index, tuple(m.text for m in self.masks))
+        known = self.scopes.find(key)
+        if known is None:
+            known = self.value_of(name, index)
+            self.scopes.remember(key, known)
+        return known
+
+    def value_of(self, name: str, index: Index) -> V:
+        """A value at an index: from memory if it has a buffer, else computed here."""
+        return self.from_memory(name, index) if name in self.plan.stored else self.inlined(name, index)
+
+    def inlined(self, name: str, index: Index) -> V:
+        node = self.plan.program.nodes[name]
+        if not isinstance(node, Pointwise):
+            raise CompileError(f"codegen: {name} has neither a buffer nor a body")
+        return node.body(self, index)
+
+    def from_memory(self, name: str, index: Index) -> V:
+        dtype = metas_of(self.plan.program.nodes[name]).dtype
+        address, masks, axes = self.address(name, index)
+        guard = f", {masks}, other=0" if masks else ""
+        text = f"tl.load({address}{guard})"
+        if dtype is torch.bool:
+            text = f"({text} != 0)"
+        elif dtype in NARROW:
+            text = f"{text}.to(tl.float32)"
+        return self.scopes.define("", text, dtype, axes)
+
+    def address(self, name: str, index: Index, also: int = 0) -> tuple[str, str, int]:
+        """(pointers to an element, mask or nothing, the axes that these vary along).
+
+        Args:
+            also: axes that the pointers must vary along besides those of the place.
+        """
+        pointer = self.arguments.pointer(name)
+        place = flat_index(index, self.plan.strides[name])
+        axes = self.depth_of(place)
+        masks = self.inside(axes | also)
+        spread = also & ~axes
+        for m in masks:
+            spread |= m.depth & ~axes
+        text = f"{pointer} + ({self.text_of(place)})"
+        if spread:
+            text += f" + {self.zeros(spread)}"
+        return text, " & ".join(dict.fromkeys(m.text for m in masks)), axes | spread
+
+    def zeros(self, axes: int) -> str:
+        """A zero that varies along axes."""
+        raise NotImplementedError("kernels know their tile")
+
+    def constant(self, value: bool | int | float | Size, dtype: torch.dtype) -> V:
+        if isinstance(value, Size):
+            number = V(f"tl.full([], {self.size(value)}, tl.int64)", torch.int64, 0)
+            return self.convert(number, torch.int64, dtype)
+        return V(literal(value, dtype), dtype, 0)
+
+    def integer(self, expr: Expr, dtype: torch.dtype) -> V:
+        return self.scopes.define("", self.number(expr, dtype), dtype, self.depth_of(expr))
+
+    def apply(self, op: str, dtype: torch.dtype, *args: V) -> V:
+        result = torch.bool if op in BOOLEAN else dtype
+        if op in DIVISIONS and not dtype.is_floating_point:
+            self.fault(f"({args[1].text} == 0)", args[1], DIVIDED_BY_ZERO)
+        try:
+            text = operator(op, dtype, [a.text for a in args])
+        except KeyError:
+            raise CompileError(f"triton has no {op} of {dtype}") from None
+        self.used.update(CALLS.findall(text))
+        axes = 0
+        for a in args:
+            axes |= a.depth
+        if op in SMALL_INT and dtype in (torch.int8, torch.int16, torch.uint8):
+            text = f"({text}).to({VALUE_TYPES[dtype]})"
+        return self.scopes.define("", text, result, axes)
+
+    def convert(self, value: V, source: torch.dtype, target: torch.dtype) -> V:
+        if source is target:
+            return value
+        kind = VALUE_TYPES[target]
+        if target is torch.bool:
+            text = f"({value.text} != 0)"
+        elif target in NARROW:
+            wide = "" if source in NARROW or source is torch.float32 else ".to(tl.float32)"
+            if source is torch.float64:
+                wide = ""
+            text = f"{value.text}{wide}.to({NARROW[target]}).to(tl.float32)"
+        elif source in NARROW and target is torch.float32:
+            return V(value.text, target, value.depth)
+        elif source.is_floating_point and not target.is_floating_point and target is not torch.int64:
+            text = f"{value.text}.to(tl.int64).to({kind})"
+        else:
+            text = f"{value.text}.to({kind})"
+        return self.scopes.define("", text, target, value.depth)
+
+    def masked(self, conditions: Sequence[Condition], body: Callable[[], V], other: V) -> V:
+        open_ones = [c for c in conditions if not c.holds_always()]
+        if not open_ones:
+            return body()
+        if any(c.holds_never() for c in open_ones):
+            return other
+        mask = self.mask(open_ones)
+        self.masks.append(mask)
+        value = body()
+        self.masks.pop()
+        axes = mask.depth | value.depth | other.depth
+        return self.scopes.define("", f"tl.where({mask.text}, {value.text}, {other.text})", value.dtype, axes)
+
+    def mask(self, conditions: Sequence[Condition]) -> V:
+        tests, axes = [], 0
+        for c in conditions:
+            text = self.text_of(c.expr)
+            axes |= self.depth_of(c.expr)
+            if c.low is not None and c.open_low():
+                tests.append(f"(({text}) >= {self.size(c.low)})")
+            if c.high is not None and c.open_high():
+                tests.append(f"(({text}) < {self.size(c.high)})")
+            if not same(c.step, 1):
+                low = self.size(0 if c.low is None else c.low)
+                tests.append(f"((({text}) - {low}) % {self.size(c.step)} == 0)")
+        return self.scopes.define("", " & ".join(tests), torch.bool, axes, "m")
+
+    def indirect(self, value: V, size: IntLike, wrap: bool) -> Expr:
+        """A loaded index: negative ones wrap, what is out of range reads element 0 (and never outside the tensor)."""
+        place, count = (
+            self.scopes.define("", f"{value.text}.to(tl.int64)", torch.int64, value.depth, "j"),
+            self.size(size),
+        )
+        if wrap:
+            wrapped = f"tl.where({place.text} < 0, {place.text} + {count}, {place.text})"
+            place = self.scopes.define("", wrapped, torch.int64, value.depth, "j")
+        out = f"(({place.text} < 0) | ({place.text} >= {count}))"
+        self.fault(out, place, OUT_OF_RANGE)
+        place = self.scopes.define("", f"tl.where({out}, 0, {place.text})", torch.int64, value.depth, "j")
+        return Expr(((Runtime(place.text, size, place), 1),), 0)
+
+    def fault(self, test: str, of: V, code: int) -> None:
+        """Set the program's fault word to `code` where the test of a value holds, and the masks do."""
+        masks = self.inside(of.depth)
+        axes = of.depth
+        for m in masks:
+            axes |= m.depth
+        test = " & ".join([test, *dict.fromkeys(m.text for m in masks)])
+        key = ("checked", test)
+        if self.scopes.find(key) is not None:
+            return
+        self.scopes.remember(key, V("", torch.bool, axes))
+        spread = f" + {self.zeros(axes)}" if axes else ""
+        self.scopes.line(f"tl.store({self.arguments.pointer(FAULT)}{spread}, {code}, {test})", axes)
+
+    def random(self, seed: V, stream: int, index: Expr, count: IntLike) -> V:
+        self.used |= {"random_key", "random_uniform"}
+        step = GOLDEN * (stream + 1) % 2**64
+        key = self.scopes.define("", f"random_key({seed.text}, {step})", torch.int64, seed.depth, "key")
+        axes = self.depth_of(index)
+        large = not (isinstance(count, int) and count <= 2**32)
+        place = self.number(index, torch.int64 if large or self.wide else torch.int32)
+        if large:
+            whole = self.scopes.define("", place, torch.int64, axes, "c")
+            place = f"({whole.text} + ({whole.text} >> 32) * 0x9E3779B1)"
+        return self.scopes.define("", f"random_uniform({key.text}, {place})", torch.float32, axes | key.depth)
+
+
+SMALL_INT = frozenset("add sub mul neg shift_left shift_right bitwise_not trunc_div floor_div fmod remainder".split())
+"""Ops after which small integers are brought back to their width."""

@@ -1,0 +1,110 @@
+"""Triton text of reductions: how an accumulator starts, takes a tile, and becomes one value a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from smelt.codegen.triton.target import VALUE_TYPES
+
+_EDGES = {
+    torch.int64: (-(2**63), 2**63 - 1),
+    torch.int32: (-(2**31), 2**31 - 1),
+    torch.int16: (-(2**15), 2**15 - 1),
+    torch.int8: (-(2**7), 2**7 - 1),
+    torch.uint8: (0, 255),
+}
+LAST_PLACE = 2**63 - 1
+"""Stands for no place: every real one is better."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A reduction of values of `dtype`. `axis`: the tile axis that it folds."""
+
+    kind: str
+    dtype: torch.dtype
+    axis: int
+
+    @property
+    def finds(self) -> bool:
+        """Whether the result is a place."""
+        return self.kind.startswith("arg")
+
+    @property
+    def logical(self) -> bool:
+        return self.dtype is torch.bool
+
+    @property
+    def held(self) -> str:
+        """The type of the accumulator: booleans are counted in int32, small whole numbers too."""
+        if self.logical or self.dtype in (torch.int8, torch.int16, torch.uint8):
+            return "tl.int32"
+        return VALUE_TYPES[self.dtype]
+
+    @property
+    def combine(self) -> str:
+        """sum, prod, max or min."""
+        if self.logical:
+            names = {"amax": "max", "any": "max", "sum": "max", "amin": "min", "all": "min", "prod": "min"}
+            return names.get(self.kind, self.kind.removeprefix("arg"))
+        return {"any": "max", "all": "min"}.get(self.kind, self.kind.removeprefix("a").removeprefix("rg"))
+
+    @property
+    def start(self) -> str:
+        """The value that changes nothing."""
+        if self.combine in ("sum", "prod"):
+            number: object = 0 if self.combine == "sum" else 1
+        elif self.logical:
+            number = 0 if self.combine == "max" else 1
+        elif self.dtype.is_floating_point:
+            number = "float('-inf')" if self.combine == "max" else "float('inf')"
+        else:
+            number = _EDGES[self.dtype][self.combine == "min"]
+        return f"tl.full([], {number}, {self.held})"
+
+    def prepared(self, value: str) -> str:
+        """A value in the accumulator's type."""
+        return f"{value}.to({self.held})" if self.held != VALUE_TYPES[self.dtype] else value
+
+    def step(self, into: str, value: str) -> str:
+        """The accumulator after a tile."""
+        match self.combine:
+            case "sum":
+                return f"{into} + {value}"
+            case "prod":
+                return f"{into} * {value}"
+            case side if self.dtype.is_floating_point:
+                return f"m_{side}imum({into}, {value})"
+            case side:
+                return f"tl.{side}imum({into}, {value})"
+
+    def whole(self, value: str) -> str:
+        """One value for each row of a tile, with the folded axis kept as one of size 1."""
+        match self.combine:
+            case "sum":
+                text = f"tl.sum({value}, {self.axis})"
+            case "prod":
+                text = f"tl.reduce({value}, {self.axis}, times)"
+            case side if self.dtype.is_floating_point:
+                text = f"tl.reduce({value}, {self.axis}, m_{side}imum)"
+            case side:
+                text = f"tl.{side}({value}, {self.axis})"
+        return self.finished(text)
+
+    def finished(self, text: str) -> str:
+        """The folded value as a value of the reduction's dtype, spread over the tile again."""
+        text = f"tl.expand_dims({text}, {self.axis})"
+        if self.logical and not self.finds:
+            return f"({text} != 0)"
+        return f"{text}.to({VALUE_TYPES[self.dtype]})" if self.held != VALUE_TYPES[self.dtype] else text
+
+    @property
+    def functions(self) -> set[str]:
+        """Library functions that the text calls."""
+        if self.finds:
+            return {f"best_{self.combine}"}
+        if self.combine == "prod":
+            return {"times"}
+        return {f"m_{self.combine}imum"} if self.dtype.is_floating_point and self.combine != "sum" else set()

@@ -1,0 +1,383 @@
+"""One group in, the text of one Triton function out.
+
+A program computes a tile. Where rows are too long for it, they are walked once for each phase: a phase folds what can
+be folded, the next one uses the results. Where a tile holds whole rows there is no loop; values are computed once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from smelt.base.errors import CompileError
+from smelt.base.kernel_source import Config, KernelSource
+from smelt.codegen.parameters import FAULT
+from smelt.codegen.phases import Phases
+from smelt.codegen.scope import V
+from smelt.codegen.triton.body import TileBody
+from smelt.codegen.triton.folds import LAST_PLACE, Fold
+from smelt.codegen.triton.library import module_head
+from smelt.codegen.triton.target import MEMORY_TYPES
+from smelt.codegen.triton.tiles import Axis, Form, Tiling, is_fixed, make_tiling
+from smelt.loops.ir import Index, Reduction
+from smelt.schedule.group import Group, Member, Place
+from smelt.schedule.plan import Schedule
+from smelt.schedule.realize import metas_of
+from smelt.shapes.expr import flat_index, variable
+from smelt.shapes.size import IntLike, Symbol, known_less
+
+Extent = tuple[IntLike, str | None]
+
+
+@dataclass(frozen=True)
+class TritonKernel:
+    """A kernel's source, the buffers and symbols that it takes in order, and what its grid shares out."""
+
+    source: KernelSource
+    buffers: tuple[str, ...]
+    symbols: tuple[Symbol, ...]
+    extents: tuple[Extent, ...]
+
+
+def render_kernel(group: Group, plan: Schedule, autotune: bool = False) -> TritonKernel:
+    """The kernel of a group of pointwise values and reductions."""
+    return KernelRenderer(make_tiling(group, plan, autotune), plan, group.label()).render()
+
+
+class TileKernel(TileBody):
+    """A function over a tile: opens axes, names loop variables, collects the parameters."""
+
+    def __init__(
+        self, plan: Schedule, axes: list[Axis], configs: tuple[Config, ...], extents: tuple[Extent, ...]
+    ) -> None:
+        super().__init__(plan)
+        self.axes, self.configs, self.extents = axes, configs, extents
+
+    def bit(self, axis: Axis) -> int:
+        return 1 << self.axes.index(axis)
+
+    def shape(self) -> str:
+        return "[" + ", ".join(axis.block for axis in self.axes) + "]"
+
+    def arranged(self, axis: Axis) -> str:
+        """The places inside of a block, along its axis of the tile."""
+        text = f"tl.arange(0, {axis.block})"
+        if len(self.axes) > 1:
+            text += "[" + ", ".join(":" if a is axis else "None" for a in self.axes) + "]"
+        return text
+
+    def zeros(self, axes: int) -> str:
+        return " + ".join(f"{a.name}index * 0" for a in self.axes if axes & self.bit(a))
+
+    def decide_width(self, places: list[tuple[IntLike, IntLike]]) -> None:
+        """Index arithmetic in int64 where a place may lie beyond 32 bits."""
+        sizes = [axis.size for axis in self.axes]
+        self.wide = not all(known_less(high, 2**31) for _, high in places) or not all(
+            known_less(size, 2**31 - 2**20) for size in sizes
+        )
+
+    def open_axis(self, axis: Axis, start: str) -> None:
+        """Define an axis's index, its variables and the mask of what lies inside; `start`: where its block begins."""
+        bit, name = self.bit(axis), f"{axis.name}index"
+        inner = self.arranged(axis) + (".to(tl.int64)" if self.wide else "")
+        self.scopes.line(f"{name} = {start} + {inner}" if start else f"{name} = {inner}", bit)
+        if not self.always_inside(axis):
+            mask = f"{axis.name}mask"
+            self.scopes.line(f"{mask} = {name} < {self.size(axis.size)}", bit)
+            self.axis_masks[bit] = V(mask, torch.bool, bit)
+        self.decode(axis.variables, name, bit, axis.name)
+
+    def decode(self, variables: list, index: str, bit: int, stem: str) -> None:
+        """Take an index apart into variables, of which the last varies fastest."""
+        step: list[str] = []
+        for number, var in reversed(list(enumerate(variables))):
+            text = index if not step else f"{index} // ({' * '.join(step)})"
+            if number:
+                text = f"({text}) % {self.size(var.size)}"
+            self.names[var], self.depths[var] = f"{stem}{number}", bit
+            self.scopes.line(f"{stem}{number} = {text}", bit)
+            step.append(self.size(var.size))
+
+    def always_inside(self, axis: Axis) -> bool:
+        """Whether every block of every configuration lies inside."""
+        blocks = [dict(config.constants)[axis.block] for config in self.configs]
+        return is_fixed(axis.size) and all(int(axis.size) % block == 0 for block in blocks)
+
+    def program_start(self, axis: Axis, dimension: int) -> str:
+        wide = ".to(tl.int64)" if self.wide else ""
+        return f"tl.program_id({dimension}){wide} * {axis.block}"
+
+    def store(self, name: str, index: Index, value: V, atomic: bool = False) -> None:
+        """Write a value. Stores come last in their scope: an output may lie over an input that ends here."""
+        dtype = metas_of(self.plan.program.nodes[name]).dtype
+        address, masks, axes = self.address(name, index, value.depth)
+        text = f"{value.text}.to(tl.uint8)" if dtype is torch.bool else value.text
+        if atomic:
+            guard = f", mask={masks}" if masks else ""
+            self.scopes.line(f"tl.atomic_add({address}, {text}{guard}, sem='relaxed')", axes)
+            return
+        self.scopes.later(f"tl.store({address}, {text}{f', {masks}' if masks else ''})", axes)
+
+    def finish(self, label: str) -> TritonKernel:
+        """The source of what was written."""
+        buffers, symbols = tuple(self.arguments.buffers), tuple(self.arguments.symbols)
+        signature = []
+        for number, name in enumerate(buffers):
+            kind = "i64" if name == FAULT else MEMORY_TYPES[metas_of(self.plan.program.nodes[name]).dtype]
+            signature.append((f"a{number}", f"*{kind}"))
+        signature += [(f"z{number}", "i64") for number in range(len(symbols))]
+        constants = [name for name, _ in self.configs[0].constants]
+        parameters = ", ".join([*(name for name, _ in signature), *(f"{c}: tl.constexpr" for c in constants)])
+        body = "\n".join("    " + line for line in self.scopes.finish()) or "    pass"
+        text = f"{module_head(self.used)}\n\n@triton.jit\ndef kernel({parameters}):\n{body}\n"
+        divisible = tuple(name for (name, kind), b in zip(signature, buffers, strict=False) if b != FAULT)
+        return TritonKernel(
+            KernelSource(text, tuple(signature), divisible, self.configs, label), buffers, symbols, self.extents
+        )
+
+
+class KernelRenderer(TileKernel):
+    """Renders a tiling. Overrides where values of its own members come from."""
+
+    def __init__(self, tiling: Tiling, plan: Schedule, label: str) -> None:
+        super().__init__(plan, tiling.axes, tiling.configs, tiling.extents)
+        self.tiling, self.label = tiling, label
+        self.nest = tiling.nest
+        self.phases = Phases(tiling.nest, plan, keep=False)
+        self.results: dict[str, V] = {}
+        self.columns: dict[str, tuple[Fold, str]] = {}
+
+    def render(self) -> TritonKernel:
+        self.arguments.written |= {n for n in self.nest.members if n in self.plan.stored}
+        self.decide_width(self.reach())
+        self.open_grid()
+        match self.tiling.form:
+            case Form.FLAT:
+                self.flat()
+            case Form.ROW | Form.COLUMN if self.walked is None:
+                self.whole_rows()
+            case Form.ROW | Form.COLUMN | Form.MIXED:
+                self.walk()
+        return self.finish(self.label)
+
+    @property
+    def walked(self) -> Axis | None:
+        return next((axis for axis in self.axes if axis.walked), None)
+
+    def reach(self) -> list[tuple[IntLike, IntLike]]:
+        """The ranges of all places that the kernel touches."""
+        found = []
+        for member in self.nest.members.values():
+            accesses = [(read.name, read.index) for read in member.reads]
+            accesses += [(member.name, member.index)] if member.name in self.plan.stored else []
+            for name, index in accesses:
+                if name in self.plan.stored:
+                    found.append(flat_index(index, self.plan.strides[name]).range())
+            found += [place.range() for place in member.places]
+        return found
+
+    def open_grid(self) -> None:
+        shared = [axis for axis in self.axes if not axis.walked and not axis.whole]
+        if self.tiling.program:
+            wide = ".to(tl.int64)" if self.wide else ""
+            self.scopes.line(f"kindex = tl.program_id(0){wide}")
+            self.decode(self.tiling.program, "kindex", 0, "k")
+        for dimension, axis in enumerate(shared, bool(self.tiling.program)):
+            self.open_axis(axis, self.program_start(axis, dimension))
+        for axis in self.axes:
+            if axis.whole:
+                self.open_axis(axis, "")
+                self.add_limits(axis)
+
+    def add_limits(self, axis: Axis) -> None:
+        """Elements of an axis are outside, too, where the last part of what it belongs to ends early."""
+        bit = self.bit(axis)
+        for var, (base, limit) in self.nest.limits.items():
+            if var in axis.variables:
+                place = base + variable(var)
+                text = f"({self.text_of(place)}) < {self.size(limit)}"
+                known = self.axis_masks.get(bit)
+                depth = self.depth_of(place) | bit
+                if known is not None:
+                    text, depth = f"{known.text} & ({text})", depth | known.depth
+                self.axis_masks[bit] = self.scopes.define("", text, torch.bool, depth, "m")
+
+    # forms
+
+    def flat(self) -> None:
+        for axis in self.axes:
+            self.add_limits(axis)
+        for member in self.nest.members.values():
+            if member.name in self.plan.stored:
+                self.store(member.name, member.index, self.load(member.name, member.index))
+
+    def whole_rows(self) -> None:
+        for phase in range(self.phases.count + 1):
+            self.outer_stores(phase)
+            if phase == self.phases.count:
+                break
+            rows, columns, stores = self.phases.roots(phase)
+            for member in (*rows, *columns):
+                self.results[member.name] = self.fold_now(member)
+            for member in stores:
+                self.store(member.name, member.index, self.load(member.name, member.index))
+            for member in columns:
+                self.store(member.name, member.index, self.results[member.name])
+
+    def walk(self) -> None:
+        """A loop over the walked axis for each phase; in the mixed form there is one, as tiles hold whole rows."""
+        mixed = self.tiling.form is Form.MIXED
+        axis = self.walked
+        assert axis is not None
+        if mixed:
+            self.start_columns()
+            self.open_loop(axis)
+            self.whole_rows_of_loop()
+            self.close_loop(axis)
+            self.end_columns()
+            return
+        for phase in range(self.phases.count):
+            self.outer_stores(phase)
+            rows, columns, stores = self.phases.roots(phase)
+            if not rows and not columns and not stores:
+                continue
+            folds = {m.name: self.start(m) for m in (*rows, *columns)}
+            self.open_loop(axis)
+            for member in (*rows, *columns):
+                self.take(member, *folds[member.name])
+            for member in stores:
+                self.store(member.name, member.index, self.load(member.name, member.index))
+            self.close_loop(axis)
+            for member in (*rows, *columns):
+                self.results[member.name] = self.end(*folds[member.name])
+            for member in columns:
+                self.store(member.name, member.index, self.results[member.name])
+        self.outer_stores(self.phases.count)
+
+    def whole_rows_of_loop(self) -> None:
+        for phase in range(self.phases.count + 1):
+            self.outer_stores(phase)
+            if phase == self.phases.count:
+                break
+            rows, columns, stores = self.phases.roots(phase)
+            for member in rows:
+                self.results[member.name] = self.fold_now(member)
+            for member in columns:
+                self.take(member, *self.columns[member.name])
+            for member in stores:
+                self.store(member.name, member.index, self.load(member.name, member.index))
+
+    def open_loop(self, axis: Axis) -> None:
+        self.scopes.open()
+        self.scopes.walked = self.bit(axis)
+        self.axis_masks.pop(self.bit(axis), None)
+        self.open_axis(axis, f"{axis.name}start")
+        self.add_limits(axis)
+
+    def close_loop(self, axis: Axis) -> None:
+        self.scopes.walked = 0
+        head = f"for {axis.name}start in range(0, {self.size(axis.size)}, {axis.block}):"
+        self.scopes.close([head], [])
+
+    def start_columns(self) -> None:
+        for member in self.nest.members.values():
+            if member.place is Place.COLUMN:
+                self.columns[member.name] = self.start(member)
+
+    def end_columns(self) -> None:
+        for member in self.nest.members.values():
+            if member.place is Place.COLUMN:
+                self.store(member.name, member.index, self.end(*self.columns[member.name]))
+
+    # folds
+
+    def fold_of(self, member: Member) -> Fold:
+        """How a member folds: rows along the last axis of the tile, columns along the walked one."""
+        assert isinstance(member.node, Reduction)
+        mixed_column = self.tiling.form is Form.MIXED and member.place is Place.COLUMN
+        fold = Fold(member.node.kind, member.node.dtype, 0 if mixed_column else len(self.axes) - 1)
+        self.used |= fold.functions
+        return fold
+
+    def operand(self, member: Member, fold: Fold) -> V:
+        """What a member folds, over the whole tile, neutral outside of the folded axis."""
+        value = member.node.body(self, member.source)
+        text = fold.prepared(value.text)
+        everywhere = (1 << len(self.axes)) - 1
+        if value.depth != everywhere:
+            text = f"tl.broadcast_to({text}, {self.shape()})"
+        mask = self.axis_masks.get(1 << fold.axis)
+        if mask is not None:
+            text = f"tl.where({mask.text}, {text}, {fold.start})"
+        return self.scopes.define("", text, value.dtype, everywhere)
+
+    def places(self, member: Member, fold: Fold) -> V:
+        """The index along the folded dimension, for folds that find places."""
+        assert isinstance(member.node, Reduction)
+        text = f"tl.broadcast_to({self.number(member.source[member.node.dims[0]])}, {self.shape()})"
+        mask = self.axis_masks.get(1 << fold.axis)
+        if mask is not None:
+            text = f"tl.where({mask.text}, {text}, {LAST_PLACE})"
+        return self.scopes.define("", text, torch.int64, (1 << len(self.axes)) - 1, "p")
+
+    def kept_axes(self, fold: Fold) -> int:
+        return ((1 << len(self.axes)) - 1) & ~(1 << fold.axis)
+
+    def fold_now(self, member: Member) -> V:
+        """A fold of rows that the tile holds whole."""
+        fold = self.fold_of(member)
+        value = self.operand(member, fold)
+        axes = self.kept_axes(fold)
+        if not fold.finds:
+            return self.scopes.define("", fold.whole(value.text), metas_of(member.node).dtype, axes, "f")
+        places = self.places(member, fold)
+        return self.found(fold, value.text, places.text)
+
+    def found(self, fold: Fold, value: str, places: str) -> V:
+        name = self.scopes.name("f")
+        axes = self.kept_axes(fold)
+        pair = f"tl.reduce(({value}, {places}), {fold.axis}, best_{fold.combine})"
+        self.scopes.line(f"_, {name}_at = {pair}", axes)
+        return self.scopes.define("", f"tl.expand_dims({name}_at, {fold.axis})", torch.int64, axes, "f")
+
+    def start(self, member: Member) -> tuple[Fold, str]:
+        """Accumulators over the tile."""
+        fold, name = self.fold_of(member), self.scopes.name("s")
+        self.scopes.line(f"{name} = tl.broadcast_to({fold.start}, {self.shape()})", 0)
+        if fold.finds:
+            self.scopes.line(f"{name}_at = tl.full({self.shape()}, {LAST_PLACE}, tl.int64)", 0)
+        return fold, name
+
+    def take(self, member: Member, fold: Fold, name: str) -> None:
+        """One tile into the accumulators."""
+        everywhere = (1 << len(self.axes)) - 1
+        value = self.operand(member, fold)
+        if fold.finds:
+            places = self.places(member, fold)
+            pair = f"best_{fold.combine}({name}, {name}_at, {value.text}, {places.text})"
+            self.scopes.line(f"{name}, {name}_at = {pair}", everywhere)
+            return
+        self.scopes.line(f"{name} = {fold.step(name, value.text)}", everywhere)
+
+    def end(self, fold: Fold, name: str) -> V:
+        """What the accumulators come to."""
+        if fold.finds:
+            return self.found(fold, name, f"{name}_at")
+        return self.scopes.define("", fold.whole(name), fold.dtype, self.kept_axes(fold), "f")
+
+    # values of members
+
+    def outer_stores(self, phase: int) -> None:
+        for member in self.phases.outer_stores(phase):
+            self.store(member.name, member.index, self.load(member.name, member.index))
+
+    def value_of(self, name: str, index: Index) -> V:
+        member = self.nest.members.get(name)
+        if member is not None and member.place in (Place.ROW, Place.COLUMN):
+            if name in self.results:
+                return self.results[name]
+            raise CompileError(f"codegen: {name} is read before it is folded")
+        if member is None and name in self.plan.stored:
+            return self.from_memory(name, index)
+        return self.inlined(name, index)

@@ -1,0 +1,207 @@
+"""Inline functions of generated Triton kernels. A module holds those that its kernel calls, and what these need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "m_sqrt": (
+        """\
+def m_sqrt(x):
+    return tl.sqrt_rn(x) if x.dtype == tl.float32 else tl.sqrt(x)""",
+        (),
+    ),
+    "m_maximum": (
+        "def m_maximum(a, b):\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)",
+        (),
+    ),
+    "m_minimum": (
+        "def m_minimum(a, b):\n    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)",
+        (),
+    ),
+    "m_sign": (
+        "def m_sign(x):\n    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)",
+        (),
+    ),
+    "m_sign_int": (
+        "def m_sign_int(x):\n    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)",
+        (),
+    ),
+    "m_signbit": (
+        "def m_signbit(x):\n    return libdevice.copysign(tl.full([], 1.0, x.dtype) + x * 0, x) < 0",
+        (),
+    ),
+    "m_remainder": (
+        """\
+def m_remainder(a, b):
+    r = libdevice.fmod(a, b)
+    return tl.where((r != 0) & ((b < 0) != (r < 0)), r + b, r)""",
+        (),
+    ),
+    "m_trunc_div": (
+        "def m_trunc_div(a, b):\n    return libdevice.trunc(tl.div_rn(a, b) if a.dtype == tl.float32 else a / b)",
+        (),
+    ),
+    "m_floor_div": (
+        """\
+def m_floor_div(a, b):
+    mod = libdevice.fmod(a, b)
+    div = (a - mod) / b
+    div = tl.where((mod != 0) & ((b < 0) != (mod < 0)), div - 1.0, div)
+    whole = tl.floor(div)
+    whole = tl.where(div - whole > 0.5, whole + 1.0, whole)
+    whole = tl.where(div == 0, libdevice.copysign(div * 0.0, a / b), whole)
+    return tl.where(b == 0, a / b, whole)""",
+        (),
+    ),
+    "m_trunc_div_int": (
+        """\
+def m_trunc_div_int(a, b):
+    safe = tl.where((b == 0) | (b == -1), 1, b)
+    return tl.where(b == -1, -a, tl.where(b == 0, 0, a // safe))""",
+        (),
+    ),
+    "m_fmod_int": (
+        """\
+def m_fmod_int(a, b):
+    safe = tl.where((b == 0) | (b == -1), 1, b)
+    return a % safe""",
+        (),
+    ),
+    "m_remainder_int": (
+        """\
+def m_remainder_int(a, b):
+    r = m_fmod_int(a, b)
+    return tl.where((r != 0) & ((b < 0) != (r < 0)), r + b, r)""",
+        ("m_fmod_int",),
+    ),
+    "m_floor_div_int": (
+        """\
+def m_floor_div_int(a, b):
+    q = m_trunc_div_int(a, b)
+    r = m_fmod_int(a, b)
+    return tl.where((r != 0) & ((b < 0) != (r < 0)), q - 1, q)""",
+        ("m_trunc_div_int", "m_fmod_int"),
+    ),
+    "m_pow_int": (
+        """\
+def m_pow_int(a, b):
+    x = a.to(tl.int64) + (b * 0).to(tl.int64)
+    n = b.to(tl.int64) + x * 0
+    y = x * 0 + 1
+    odd = (n & 1) != 0
+    for _ in range(63):
+        y = tl.where((n > 0) & ((n & 1) != 0), y * x, y)
+        x = x * x
+        n = n >> 1
+    inverse = tl.where(a == 1, 1, tl.where(a == -1, tl.where(odd, -1, 1), 0))
+    return tl.where(b < 0, inverse, y).to(a.dtype)""",
+        (),
+    ),
+    "m_shift_left": (
+        """\
+def m_shift_left(a, b, bits: tl.constexpr):
+    inside = (b >= 0) & (b < bits)
+    return tl.where(inside, a << tl.where(inside, b, 0), 0)""",
+        (),
+    ),
+    "m_shift_right": (
+        """\
+def m_shift_right(a, b, bits: tl.constexpr):
+    inside = (b >= 0) & (b < bits)
+    return tl.where(inside, a >> tl.where(inside, b, 0), tl.where(a < 0, -1, 0))""",
+        (),
+    ),
+    "m_digamma": (
+        """\
+def m_digamma(x):
+    pi = 3.14159265358979323846
+    a = x.to(tl.float64)
+    whole = libdevice.trunc(a)
+    negative = a < 0
+    mirrored = -pi / libdevice.tan(pi * (a - whole))
+    y = tl.where(negative, mirrored, 0.0)
+    z = tl.where(negative, 1.0 - a, a)
+    for _ in range(10):
+        y = tl.where(z < 10.0, y - 1.0 / z, y)
+        z = tl.where(z < 10.0, z + 1.0, z)
+    w = 1.0 / (z * z)
+    s = 1.0 / 12 - w * (1.0 / 120 - w * (1.0 / 252 - w * (1.0 / 240 - w * (1.0 / 132 - w * (691.0 / 32760 - w / 12)))))
+    y = y + tl.log(z) - 0.5 / z - w * s
+    y = tl.where(negative & (a == whole), float("nan"), y)
+    y = tl.where(a == 0, libdevice.copysign(a * 0 + float("inf"), -a), y)
+    return y.to(x.dtype)""",
+        (),
+    ),
+    "random_key": (
+        """\
+def random_key(seed, step: tl.constexpr):
+    z = seed.to(tl.uint64) + tl.full([], step, tl.uint64)
+    z = (z ^ (z >> 30)) * tl.full([], 0xBF58476D1CE4E5B9, tl.uint64)
+    z = (z ^ (z >> 27)) * tl.full([], 0x94D049BB133111EB, tl.uint64)
+    return z ^ (z >> 31)""",
+        (),
+    ),
+    "random_mix": (
+        """\
+def random_mix(w):
+    w = (w ^ (w >> 16)) * tl.full([], 0x7FEB352D, tl.uint32)
+    w = (w ^ (w >> 15)) * tl.full([], 0x846CA68B, tl.uint32)
+    return w ^ (w >> 16)""",
+        (),
+    ),
+    "random_uniform": (
+        """\
+def random_uniform(key, place):
+    low = key.to(tl.uint32)
+    high = (key >> 32).to(tl.uint32)
+    bits = random_mix(random_mix(place.to(tl.uint32) + low) + high)
+    return (bits >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08""",
+        ("random_mix",),
+    ),
+    "best_max": (
+        """\
+def best_max(a, i, b, j):
+    better = (a > b) | ((a != a) & (b == b))
+    equal = (a == b) | ((a != a) & (b != b))
+    first = better | (equal & (i < j))
+    return tl.where(first, a, b), tl.where(first, i, j)""",
+        (),
+    ),
+    "best_min": (
+        """\
+def best_min(a, i, b, j):
+    better = (a < b) | ((a != a) & (b == b))
+    equal = (a == b) | ((a != a) & (b != b))
+    first = better | (equal & (i < j))
+    return tl.where(first, a, b), tl.where(first, i, j)""",
+        (),
+    ),
+    "times": ("def times(a, b):\n    return a * b", ()),
+}
+"""The text of each function and the functions that it calls. Random bits are those of smelt.prims.random_bits."""
+
+PRELUDE = """\
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+"""
+
+
+def module_head(used: Iterable[str]) -> str:
+    """Imports and the functions named, each after those it needs."""
+    texts = [PRELUDE]
+    done: set[str] = set()
+
+    def add(name: str) -> None:
+        if name in done:
+            return
+        done.add(name)
+        text, needs = FUNCTIONS[name]
+        for other in needs:
+            add(other)
+        texts.append(f"@triton.jit\n{text}\n")
+
+    for name in sorted(used):
+        add(name)
+    return "\n\n".join(texts)

@@ -1,0 +1,141 @@
+"""What Triton writes for types, numbers and pointwise operators.
+
+Low-precision floats are computed in float32 and rounded where the program converts or stores them. Functions of CUDA's
+device library are reached as `libdevice`, our own as `m_...` (see library).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+VALUE_TYPES = {
+    torch.float32: "tl.float32",
+    torch.float64: "tl.float64",
+    torch.bfloat16: "tl.float32",
+    torch.float16: "tl.float32",
+    torch.int64: "tl.int64",
+    torch.int32: "tl.int32",
+    torch.int16: "tl.int16",
+    torch.int8: "tl.int8",
+    torch.uint8: "tl.uint8",
+    torch.bool: "tl.int1",
+}
+"""The type of a value in registers."""
+
+MEMORY_TYPES = {
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.bool: "u8",
+}
+"""The element type behind a pointer, as signatures name it."""
+
+NARROW = {torch.bfloat16: "tl.bfloat16", torch.float16: "tl.float16"}
+
+FLOAT_OPS = {
+    "neg": "-{0}",
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "reciprocal": "1.0 / {0}",
+    "rsqrt": "tl.rsqrt({0})",
+    "sqrt": "m_sqrt({0})",
+    "abs": "tl.abs({0})",
+    **{op: f"tl.{op}({{0}})" for op in "exp exp2 log log2 sin cos erf floor ceil".split()},
+    **{op: f"libdevice.{op}({{0}})" for op in "trunc tan asin acos atan sinh cosh tanh asinh acosh atanh".split()},
+    **{op: f"libdevice.{op}({{0}})" for op in "erfc erfinv lgamma expm1 log1p log10".split()},
+    **{op: f"libdevice.{op}({{0}}, {{1}})" for op in "atan2 hypot copysign nextafter fmod pow".split()},
+    "round": "libdevice.rint({0})",
+    "isnan": "({0} != {0})",
+    "isinf": '(tl.abs({0}) == float("inf"))',
+    "isfinite": "({0} - {0} == 0)",
+    "signbit": "m_signbit({0})",
+    "sign": "m_sign({0})",
+    "sigmoid": "(1.0 / (1.0 + tl.exp(-{0})))",
+    "digamma": "m_digamma({0})",
+    **{op: "m_" + op + "({0}, {1})" for op in "maximum minimum remainder floor_div trunc_div".split()},
+}
+
+INTEGER_OPS = {
+    "neg": "-{0}",
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "abs": "tl.abs({0})",
+    "sign": "m_sign_int({0})",
+    **{op: "{0}" for op in "floor ceil trunc round".split()},
+    "isnan": "({0} != {0})",
+    "isinf": "({0} != {0})",
+    "isfinite": "({0} == {0})",
+    "signbit": "({0} < 0)",
+    "bitwise_not": "~{0}",
+    "bitwise_and": "{0} & {1}",
+    "bitwise_or": "{0} | {1}",
+    "bitwise_xor": "{0} ^ {1}",
+    "maximum": "tl.maximum({0}, {1})",
+    "minimum": "tl.minimum({0}, {1})",
+    **{op: "m_" + op + "_int({0}, {1})" for op in "remainder floor_div trunc_div fmod pow".split()},
+    **{op: "m_" + op + "({0}, {1}, {bits})" for op in "shift_left shift_right".split()},
+}
+
+BOOL_OPS = {
+    "add": "{0} | {1}",
+    "mul": "{0} & {1}",
+    "maximum": "{0} | {1}",
+    "minimum": "{0} & {1}",
+    "bitwise_not": "({0} == 0)",
+    "bitwise_and": "{0} & {1}",
+    "bitwise_or": "{0} | {1}",
+    "bitwise_xor": "{0} ^ {1}",
+    "abs": "{0}",
+    "sign": "{0}",
+    "isnan": "({0} != {0})",
+    "isinf": "({0} != {0})",
+    "isfinite": "({0} == {0})",
+    "signbit": "({0} != {0})",
+}
+
+COMMON_OPS = {
+    "eq": "({0} == {1})",
+    "ne": "({0} != {1})",
+    "lt": "({0} < {1})",
+    "le": "({0} <= {1})",
+    "gt": "({0} > {1})",
+    "ge": "({0} >= {1})",
+    "logical_and": "({0} != 0) & ({1} != 0)",
+    "logical_or": "({0} != 0) | ({1} != 0)",
+    "logical_xor": "({0} != 0) ^ ({1} != 0)",
+    "logical_not": "({0} == 0)",
+    "where": "tl.where({0}, {1}, {2})",
+}
+
+
+def operator(op: str, dtype: torch.dtype, args: list[str]) -> str:
+    """The Triton expression of a pointwise op.
+
+    Raises:
+        KeyError: there is none for the dtype.
+    """
+    table = FLOAT_OPS if dtype.is_floating_point else BOOL_OPS if dtype is torch.bool else INTEGER_OPS
+    template = table.get(op) or COMMON_OPS[op]
+    return template.format(*args, bits=8 * dtype.itemsize)
+
+
+def literal(value: bool | int | float, dtype: torch.dtype) -> str:
+    """A number of the dtype, rounded to it. Plain float32 numbers take part in any float arithmetic as they are."""
+    if dtype is torch.bool:
+        return f"tl.full([], {int(bool(value))}, tl.int1)"
+    if not dtype.is_floating_point:
+        return f"tl.full([], {int(torch.tensor(value, dtype=dtype).item())}, {VALUE_TYPES[dtype]})"
+    number = float(torch.tensor(value, dtype=dtype).item())
+    text = f"float('{number}')" if math.isnan(number) or math.isinf(number) else repr(number)
+    return f"tl.full([], {text}, {VALUE_TYPES[dtype]})"

@@ -1,0 +1,242 @@
+"""Turns a group's variables into the tile of a Triton kernel: which variables programs share out, which they walk.
+
+    FLAT    every element by itself: one axis, or two where accesses are contiguous along different variables
+    ROW     x: rows, r: what a row reduction folds, whole in a tile or in a loop
+    COLUMN  x: columns (contiguous), r: the rows that a column reduction folds, in a loop
+    MIXED   a program has a part of the rows: it walks them (r) with whole columns (i), folding rows and columns at once
+
+Block sizes are powers of two. The first configuration of a kernel is the heuristic's; max-autotune tries the others.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from smelt.base.kernel_source import Config
+from smelt.codegen.coordinates import Coordinates
+from smelt.codegen.nest import Nest
+from smelt.schedule.group import Group, Place, Role
+from smelt.schedule.plan import Schedule
+from smelt.shapes.expr import Var
+from smelt.shapes.size import IntLike, Size, hint, is_symbolic, same
+
+PROGRAMS = 528
+"""Programs that keep a large GPU busy: four for each of 132 multiprocessors."""
+
+FLAT_BLOCK = 1024
+ROW_TILE = 2048
+"""Elements of a tile of short rows: several rows share a program."""
+
+WHOLE_ROW = 16384
+"""Longest row that one tile holds; longer ones are walked in a loop, once a phase."""
+
+LOOP_BLOCK = 2048
+NARROW = 32
+"""Columns below which parts share a block."""
+
+SIDE = 32
+"""Shorter side of a two-dimensional tile; strides are met along both of its sides."""
+
+
+class Form(enum.Enum):
+    """What a kernel's programs and tiles stand for."""
+
+    FLAT = "flat"
+    ROW = "row"
+    COLUMN = "column"
+    MIXED = "mixed"
+
+
+@dataclass
+class Axis:
+    """One dimension of the tile. `walked`: a loop over blocks; `whole`: one block holds it; else the grid shares it."""
+
+    name: str
+    variables: list[Var]
+    walked: bool = False
+    whole: bool = False
+
+    @property
+    def block(self) -> str:
+        return f"{self.name.upper()}BLOCK"
+
+    @property
+    def size(self) -> IntLike:
+        return math.prod(v.size for v in self.variables)
+
+
+@dataclass
+class Tiling:
+    """Loops in GPU form: the axes of the tile in order, and the variables that are one number in a program.
+
+    `extents`: for each dimension of the grid, how many elements are shared out and by blocks of which constant.
+    """
+
+    nest: Nest
+    form: Form
+    axes: list[Axis]
+    program: list[Var]
+    configs: tuple[Config, ...]
+    extents: tuple[tuple[IntLike, str | None], ...]
+
+    @property
+    def folded(self) -> Axis | None:
+        """The axis that is walked or folded by reductions over rows."""
+        return next((axis for axis in self.axes if axis.name == "r"), None)
+
+
+def make_tiling(group: Group, plan: Schedule, autotune: bool = False) -> Tiling:
+    """Choose the tile of a group."""
+    return _Builder(group, plan, autotune).build()
+
+
+class _Builder(Coordinates):
+    def __init__(self, group: Group, plan: Schedule, autotune: bool) -> None:
+        super().__init__(group, plan)
+        self.autotune = autotune
+
+    def build(self) -> Tiling:
+        self.arrange()
+        kept, folded, inner = (self.of(role) for role in (Role.KEPT, Role.FOLDED, Role.INNER))
+        nest = Nest(self.members, kept, folded, inner, False, self.group.flat, self.limits)
+        has = self.group.has
+        if self.group.flat or not (has(Place.ROW) or has(Place.COLUMN)):
+            return self.flat(nest)
+        if not has(Place.COLUMN):
+            return self.rows(nest)
+        if has(Place.ROW) or has(Place.OUTER):
+            return self.mixed(nest)
+        return self.columns(nest)
+
+    def of(self, role: Role) -> list[Var]:
+        return [v for v in self.order if self.roles[v] is role]
+
+    def flat(self, nest: Nest) -> Tiling:
+        rival = self.rival()
+        if rival is None:
+            axis = Axis("x", list(self.order))
+            return Tiling(nest, Form.FLAT, [axis], [], flat_configs(axis.size, self.autotune), ((axis.size, "XBLOCK"),))
+        last = self.order[-1]
+        y = Axis("y", [*(v for v in self.order if v not in (rival, last)), rival])
+        x = Axis("x", [last])
+        configs = [Config((("XBLOCK", 64), ("YBLOCK", SIDE)), 4), Config((("XBLOCK", 32), ("YBLOCK", 64)), 4)]
+        if self.autotune:
+            configs += [Config((("XBLOCK", 64), ("YBLOCK", 64)), 8), Config((("XBLOCK", 128), ("YBLOCK", 16)), 4)]
+        else:
+            configs = configs[:1]
+        return Tiling(nest, Form.FLAT, [y, x], [], tuple(configs), ((y.size, "YBLOCK"), (x.size, "XBLOCK")))
+
+    def rival(self) -> Var | None:
+        """A variable along which some access is contiguous while the last one strides there."""
+        if len(self.order) < 2:
+            return None
+        last = self.order[-1]
+        rivals: dict[Var, int] = {}
+        for expr, size in self.places():
+            if size and abs(hint(expr.coefficient(last))) > 1:
+                for atom, c in expr.terms:
+                    if isinstance(atom, Var) and same(c, 1) and atom in self.order:
+                        rivals[atom] = rivals.get(atom, 0) + size
+        if not rivals:
+            return None
+        other = max(rivals, key=lambda v: rivals[v])
+        return other if hint(other.size) >= 16 and hint(last.size) >= 16 else None
+
+    def rows(self, nest: Nest) -> Tiling:
+        x, r = Axis("x", [*nest.kept, *nest.folded]), Axis("r", list(nest.inner))
+        width, rows = hint(r.size), hint(x.size)
+        r.whole = not is_symbolic([r.size]) and width <= self.longest()
+        r.walked = not r.whole
+        if r.whole:
+            block = _ceil_power(width)
+            several = max(1, min(ROW_TILE // block, _power(max(rows // PROGRAMS, 1))))
+            configs = [_row_config(several, block)]
+            if self.autotune:
+                configs += [
+                    _row_config(s, block, w) for s in (1, 2, 4, 8) for w in (2, 4, 8, 16) if s * block <= WHOLE_ROW
+                ]
+        else:
+            inputs = sum(len(m.reads) for m in self.members.values())
+            block = min(LOOP_BLOCK if inputs <= 8 else LOOP_BLOCK // 2, max(64, _ceil_power(width)))
+            configs = [_row_config(1, block)]
+            if self.autotune:
+                configs += [_row_config(1, b, w) for b in (1024, 2048, 4096) for w in (4, 8, 16)]
+        return Tiling(nest, Form.ROW, [x, r], [], _distinct(configs), ((x.size, "XBLOCK"),))
+
+    def longest(self) -> int:
+        """Elements of a row that a tile holds: fewer where many values of a row are alive at once."""
+        live = len({read.name for m in self.members.values() for read in m.reads})
+        return WHOLE_ROW if live <= 4 else WHOLE_ROW // 2 if live <= 10 else WHOLE_ROW // 4
+
+    def columns(self, nest: Nest) -> Tiling:
+        wide = hint(math.prod(v.size for v in nest.inner))
+        # parts are programs of their own: a block that runs over the end of a row could not be read in wide words
+        program = list(nest.kept) if wide >= NARROW else []
+        x = Axis("x", list(nest.inner) if program else [*nest.kept, *nest.inner])
+        r = Axis("r", list(nest.folded), walked=True)
+        count = math.prod(v.size for v in program)
+        block = min(128, max(16, _ceil_power(min(wide, 128))))
+        while block > 32 and hint(x.size) * hint(count) // block < PROGRAMS // 4:
+            block //= 2
+        rows = min(max(1024 // block, 4), max(4, _ceil_power(hint(r.size))), 64)
+        configs = [Config((("XBLOCK", block), ("RBLOCK", rows)), max(1, min(8, block * rows // 256)))]
+        if self.autotune:
+            configs += [
+                Config((("XBLOCK", b), ("RBLOCK", n)), w) for b in (32, 64, 128) for n in (8, 16, 32) for w in (4, 8)
+            ]
+        extents: tuple[tuple[IntLike, str | None], ...] = ((x.size, "XBLOCK"),)
+        if program:
+            extents = ((count, None), *extents)
+        return Tiling(nest, Form.COLUMN, [x, r], program, _distinct(configs), extents)
+
+    def mixed(self, nest: Nest) -> Tiling:
+        r, i = Axis("r", list(nest.folded), walked=True), Axis("i", list(nest.inner), whole=True)
+        block = _ceil_power(hint(i.size))
+        rows = max(1, min(4, 1024 // block))
+        configs = [Config((("IBLOCK", block), ("RBLOCK", rows)), max(1, min(16, block * rows // 256)))]
+        if self.autotune:
+            configs += [
+                Config((("IBLOCK", block), ("RBLOCK", n)), w)
+                for n in (1, 2, 4, 8)
+                for w in (4, 8, 16)
+                if n * block <= 8192
+            ]
+        count = math.prod(v.size for v in nest.kept)
+        return Tiling(nest, Form.MIXED, [r, i], list(nest.kept), _distinct(configs), ((count, None),))
+
+
+def flat_configs(size: IntLike, autotune: bool = False) -> tuple[Config, ...]:
+    """Eight elements a thread where there is enough for every multiprocessor."""
+    count = hint(size)
+    block = min(FLAT_BLOCK, max(128, _power(count // PROGRAMS)))
+    chosen = Config((("XBLOCK", block),), max(1, min(4, block // 128)))
+    if not autotune:
+        return (chosen,)
+    others = [Config((("XBLOCK", b),), w) for b, w in ((256, 4), (512, 4), (1024, 4), (1024, 8), (2048, 8))]
+    return _distinct([chosen, *others])
+
+
+def _row_config(rows: int, block: int, warps: int | None = None) -> Config:
+    """Eight to sixteen elements a thread."""
+    return Config((("XBLOCK", rows), ("RBLOCK", block)), warps or max(1, min(16, rows * block // 256)))
+
+
+def _distinct(configs: Sequence[Config]) -> tuple[Config, ...]:
+    return tuple(dict.fromkeys(configs))
+
+
+def _ceil_power(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _power(n: int) -> int:
+    """The largest power of two up to n, at least 1."""
+    return 1 << max(n, 1).bit_length() - 1
+
+
+def is_fixed(size: IntLike) -> bool:
+    """Whether a size is known when the kernel is written."""
+    return not isinstance(size, Size)

@@ -1,0 +1,84 @@
+"""The programs of a graph on a GPU: they write new values of inputs themselves, and are recorded and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from smelt.autograd.plan import Joint
+from smelt.base.options import Options
+from smelt.base.report import Report
+from smelt.program import Program
+from smelt.runtime.cuda_graphs import Recorder
+
+
+class Recordings:
+    """The CUDA graphs of one compiled graph.
+
+    Sizes that change would need a recording each: in the default mode such graphs are launched kernel by kernel. Of a
+    program that also computes on the CPU each part on the GPU is recorded by itself.
+    """
+
+    def __init__(self, joint: Joint, device: torch.device | None, report: Report, options: Options) -> None:
+        self.joint = joint
+        self.names = [node.name for node in joint.module.graph.nodes if node.op == "placeholder"]
+        changing = joint.sizes or joint.numbers or joint.reals
+        self.on_gpu = device is not None and device.type == "cuda"
+        wanted = options.cuda_graphs and not joint.reads and not (changing and options.mode == "default")
+        self.recorder: Recorder | None = None
+        if device is not None and self.on_gpu and wanted:
+            self.recorder = recorder = Recorder(device, name=report.name)
+            report.add("8_cuda_graphs.txt", lambda: "\n".join(recorder.reasons()))
+
+    def of_part(self, program: Program) -> Program:
+        """A part of a program, as it runs."""
+        return program if self.recorder is None else self.recorder.wrap(program, "part", written=(), visible=None)
+
+    def of_graph(self, programs: Sequence[Program], in_parts: Sequence[bool]) -> list[Program]:
+        """The forward and backward programs as they run."""
+        if not self.on_gpu:
+            return list(programs)
+        places = {name: i for i, name in enumerate(self.names)}
+        written = {result: places[name] for result, name in self.joint.updates().items()}
+        forward, *backward = programs
+        if written:
+            forward = written_inside(forward, written)
+        if self.recorder is None:
+            return [forward, *backward]
+        if not in_parts[0]:
+            forward = self.recorder.wrap(
+                forward, "forward", written=set(written.values()), visible=self.joint.num_forward, inputs=self.names
+            )
+        return [forward] + [
+            program if parts else self.recorder.wrap(program, "backward", written=(), visible=0)
+            for program, parts in zip(backward, in_parts[1:], strict=True)
+        ]
+
+
+def recorded_alone(program: Program, device: torch.device, report: Report, options: Options) -> Program:
+    """A backward program that was made later: with recordings of its own, where the graph's programs have them."""
+    if device.type != "cuda" or not options.cuda_graphs:
+        return program
+    return Recorder(device, name=report.name).wrap(program, "backward", written=(), visible=0)
+
+
+def written_inside(program: Program, written: dict[int, int]) -> Program:
+    """The program, which gives inputs their new values itself, all at once.
+
+    Args:
+        written: position of a result -> position of the input that it is the new value of, and is replaced by.
+    """
+
+    def run(inputs: list[Any]) -> list[Any]:
+        given = {result: inputs[i] for result, i in written.items()}
+        results = program(inputs)
+        pairs = [(old, results[result]) for result, old in given.items() if results[result] is not old]
+        if pairs:
+            torch._foreach_copy_([old for old, _ in pairs], [new for _, new in pairs])
+        for result, old in given.items():
+            results[result] = old
+        return results
+
+    return run

@@ -1,0 +1,118 @@
+"""Memory of intermediates on a GPU: one arena for each device and stream, shared by all programs that run there.
+
+Kernels of one stream run in order, so the next program may use the arena while kernels of the last one still wait for
+it. It is as large as the largest of them needs. Threads that share a stream interleave their kernels: an arena belongs
+to one call at a time, and a call that finds none free makes another. What a CUDA graph records keeps its addresses:
+inside of a recording each call has an arena from the recording's own pool.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from smelt.base import torch_c
+from smelt.runtime.launch import read_fast
+
+if TYPE_CHECKING:
+    from smelt.runtime.workspace import Workspace
+
+
+class Arena:
+    """A block of device memory, and the idle workspaces that programs have made on it, by number of the program.
+
+    A workspace in use holds its arena and is not in the arena's dictionary: dropping the one that holds the other frees
+    the memory at once.
+    """
+
+    __slots__ = ("block", "stream", "workspaces")
+
+    def __init__(self, block: torch.Tensor, stream: int) -> None:
+        self.block, self.stream = block, stream
+        self.workspaces: dict[int, Workspace] = {}
+
+
+class Arenas:
+    """The free arenas of one device, by stream.
+
+    Args:
+        stream: the address of the current stream.
+        recording: whether it is being recorded.
+        allocate: so many bytes of the device.
+        word: a 64-bit zero in memory of the host that the device can write.
+        wait: for all kernels of the device.
+    """
+
+    def __init__(
+        self,
+        stream: Callable[[], int],
+        recording: Callable[[], bool],
+        allocate: Callable[[int], torch.Tensor],
+        word: Callable[[], torch.Tensor],
+        wait: Callable[[], None],
+    ) -> None:
+        self.stream, self.recording, self.allocate = stream, recording, allocate
+        self.make_word, self.wait = word, wait
+        self.free: dict[int, list[Arena]] = {}
+        self.lock = threading.Lock()
+        self.word: torch.Tensor | None = None
+
+    def take(self, size: int) -> Arena:
+        """An arena of at least so many bytes that nobody else uses."""
+        stream = self.stream()
+        if self.recording():
+            return Arena(self.allocate(size), stream)
+        arenas = self.free.get(stream)
+        try:
+            arena = arenas.pop() if arenas else None
+        except IndexError:  # another thread was faster
+            arena = None
+        if arena is not None and arena.block.numel() >= size:
+            return arena
+        del arena  # its memory may serve the larger one
+        return Arena(self.allocate(size), stream)
+
+    def give(self, arena: Arena) -> None:
+        """It is free, for what comes later on its stream."""
+        if not self.recording():
+            self.free.setdefault(arena.stream, []).append(arena)
+
+    def fault_word(self) -> torch.Tensor:
+        """The word that kernels set when an index is out of range. All programs of the device share it."""
+        with self.lock:
+            if self.word is None:
+                self.word = self.make_word()
+            return self.word
+
+    def forget(self, program: int) -> None:
+        """Drop the workspaces of a program that is gone."""
+        for arenas in list(self.free.values()):
+            for arena in list(arenas):
+                arena.workspaces.pop(program, None)
+
+    def release(self) -> None:
+        """Give all free arenas back to PyTorch's allocator."""
+        self.free.clear()
+
+
+@functools.cache
+def device_arenas(device: torch.device) -> Arenas:
+    """The arenas of a CUDA device with an index."""
+    current = torch_c.current_raw_stream
+    assert current is not None and device.index is not None
+    read_fast(device)
+    return Arenas(
+        functools.partial(current, device.index),
+        torch.cuda.is_current_stream_capturing,
+        functools.partial(_bytes, device),
+        functools.partial(torch.zeros, 1, dtype=torch.int64, pin_memory=True),
+        functools.partial(torch.cuda.synchronize, device),
+    )
+
+
+def _bytes(device: torch.device, size: int) -> torch.Tensor:
+    return torch_c.empty_strided((size,), (1,), dtype=torch.uint8, device=device)

@@ -1,0 +1,151 @@
+"""What recordings ask of a GPU: streams, recording and replay. Tests put a device here that records CPU programs.
+
+All replays on a device run one after the other, whatever stream they were called on: recordings share scratch memory of
+libraries, and memory that was handed out on one stream may be written over by a replay on another.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from smelt.base import torch_c
+from smelt.base.collection import no_collection
+from smelt.runtime.launch import read_fast
+
+Program = Callable[[list[Any]], list[Any]]
+
+_DLPACK_TYPES = {"cpu": 1, "cuda": 2}
+
+
+class Device:
+    """One GPU.
+
+    Attributes:
+        dlpack: the device in DLPack's numbers.
+        outputs: addresses of the outputs of all recordings that exist, with how many.
+        fixed: addresses of inputs that recordings expect where they are, with how many do.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.index = device, device.index or 0
+        self.dlpack = _DLPACK_TYPES[device.type], self.index
+        self.outputs: Counter[int] = Counter()
+        self.fixed: Counter[int] = Counter()
+        self._lock = threading.Lock()
+        self._stream = 0  # of the last replay, as the driver's handle; says nothing before the first one
+        self._last: Any = None
+        self._side: Any = None
+
+    def enter(self) -> str | None:
+        """Take the device for one call of a recorded program; or the reason for which that cannot be now."""
+        if not self._lock.acquire(blocking=False):
+            return "another thread was replaying"
+        try:
+            why = "called while the program records a CUDA graph by itself" if self.capturing() else self._follow()
+        except BaseException:
+            self._lock.release()
+            raise
+        if why is not None:
+            self._lock.release()
+        return why
+
+    def leave(self) -> None:
+        """The end of what `enter` began."""
+        self._lock.release()
+
+    def _follow(self) -> str | None:
+        """Have the current stream wait for the last replay's, if it is another one."""
+        stream = self.stream()
+        if stream != self._stream or self._last is None:
+            if self._last is not None and not self.wait_for(self._last):
+                return "called while another stream records a CUDA graph"
+            self._stream, self._last = stream, self.current()
+        return None
+
+    def stream(self) -> int:
+        """Handle of the current stream."""
+        assert torch_c.current_raw_stream is not None
+        return torch_c.current_raw_stream(self.index)
+
+    def current(self) -> Any:
+        """The current stream as an object that `wait_for` takes."""
+        return torch.cuda.current_stream(self.index)
+
+    def capturing(self) -> bool:
+        """Whether the caller records a CUDA graph of his own on the current stream."""
+        return torch.cuda.is_current_stream_capturing()
+
+    def wait_for(self, stream: Any) -> bool:
+        """The current stream goes on once `stream` has done what it was given so far; False if that cannot be."""
+        with torch.cuda.stream(stream):
+            if torch.cuda.is_current_stream_capturing():
+                return False
+        torch.cuda.current_stream(self.index).wait_stream(stream)
+        return True
+
+    def record(self, prepare: Callable[[], list[Any]], program: Program) -> tuple[Any, list[Any]]:
+        """The graph of what `program(prepare())` does, and its results; nothing is computed yet.
+
+        Memory that is allocated on the way is the recording's own: nobody else gets it while the graph exists.
+        """
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+        if self._side is None:
+            self._side = torch.cuda.Stream(self.index)
+        self._make_room()
+        # a product's scratch memory is kept for each stream: what a recording bakes in must be memory of its pool
+        torch_c.clear_product_workspaces()
+        try:
+            with torch.cuda.device(self.index), no_collection(), torch.cuda.stream(self._side):
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+                try:
+                    results = program(prepare())
+                    graph.capture_end()
+                except BaseException:
+                    self._abandon(graph, pool)
+                    raise
+        finally:
+            torch_c.clear_product_workspaces()
+        return graph, results
+
+    def _make_room(self) -> None:
+        """The allocator keeps what plain calls have freed, and cannot give it back while something is recorded."""
+        free, _ = torch.cuda.mem_get_info(self.index)
+        if free < torch.cuda.memory_reserved(self.index):
+            torch.cuda.empty_cache()
+
+    def _abandon(self, graph: Any, pool: Any) -> None:
+        """After an error torch's allocator and generator would stay in their state of recording."""
+        with suppress(RuntimeError):
+            graph.capture_end()  # itself fails where the driver has refused something, or it has already
+            graph.reset()
+            return
+        with suppress(RuntimeError):
+            torch_c.end_recording_pool(self.index, pool)
+        with suppress(RuntimeError):
+            graph.reset()
+        with suppress(RuntimeError):
+            generator = torch.cuda.default_generators[self.index]
+            generator.graphsafe_set_state(generator.clone_state())
+
+    def replay(self, graph: Any) -> None:
+        """Compute it on the current stream."""
+        graph.replay()
+
+
+def device_at(device: torch.device) -> Device:
+    """The one `Device` of a GPU."""
+    return _device_at(torch.cuda.current_device() if device.index is None else device.index)
+
+
+@functools.cache
+def _device_at(index: int) -> Device:
+    device = torch.device("cuda", index)
+    read_fast(device)
+    return Device(device)

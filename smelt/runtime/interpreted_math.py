@@ -1,0 +1,40 @@
+"""CUDA's device library for Triton's interpreter, which has none: the same functions through NumPy and SciPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import scipy.special
+
+from smelt.runtime.triton_worker import triton_module
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(np, name) for name in "trunc rint tan sinh cosh tanh expm1 log1p log10".split()},
+    **{name: getattr(np, f"arc{name[1:]}") for name in "asin acos atan asinh acosh atanh atan2".split()},
+    **{name: getattr(np, name) for name in "hypot copysign nextafter fmod".split()},
+    "pow": np.power,
+    "erfc": scipy.special.erfc,
+    "erfinv": scipy.special.erfinv,
+    "lgamma": scipy.special.gammaln,
+}
+
+
+def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*operands: Any, _semantic: Any = None) -> Any:
+        language = triton_module("language")
+        data = function(*(x.handle.data for x in operands))
+        first = next((x for x in operands if x.shape), operands[0])
+        shaped = max(operands, key=lambda x: x.handle.data.size)
+        make = triton_module("runtime.interpreter").TensorHandle
+        handle = make(np.asarray(data, dtype=shaped.handle.data.dtype), shaped.handle.dtype)
+        kind = language.block_type(first.dtype, list(data.shape)) if np.ndim(data) else first.dtype
+        return language.tensor(handle, kind)
+
+    return call
+
+
+LIBDEVICE = SimpleNamespace(**{name: _interpreted(function) for name, function in _FUNCTIONS.items()})
+"""Stands where generated modules import `libdevice`."""

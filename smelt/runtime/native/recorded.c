@@ -1,0 +1,315 @@
+/* What a replay of a recording does for each input and output: see smelt/runtime/recording.py.
+ *
+ * Addresses: where the inputs lay when the program was recorded, compared in one call with where they lie now.
+ *
+ * Memory: the outputs of a recording lie in memory that it writes over at each replay. Each replay hands them out as new
+ * tensor objects, made through DLPack's exchange table; their deleters, called when the last reference to a storage is
+ * gone, on any thread, count them back. So the recording knows at any time, without a look at them, whether one of them
+ * is alive. The block of counters and what keeps the memory itself live until the recording and all of them are gone. */
+#include "recorded.h"
+#include "dlpack.h"
+#include "tensor.h"
+#include <stdatomic.h>
+#include <string.h>
+#include <structmember.h>
+
+/* -- addresses ------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    PyObject *number; /* what this input must be equal to, when it is no tensor */
+    char *data;
+    int any;
+} Place;
+typedef struct {
+    PyObject_HEAD
+    Py_ssize_t count;
+    Place *places;
+} Addresses;
+
+static int is_number(PyObject *input) {
+    return input == Py_None || PyBool_Check(input) || PyLong_CheckExact(input) || PyFloat_CheckExact(input);
+}
+
+static void addresses_dealloc(Addresses *self) {
+    for (Py_ssize_t i = 0; i < self->count; i++) Py_XDECREF(self->places[i].number);
+    PyMem_Free(self->places);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static int read_place(Place *place, PyObject *input, PyObject *moving) {
+    int failed = 0;
+    if (is_number(input)) {
+        place->number = Py_NewRef(input);
+        return 1;
+    }
+    place->any = PyObject_IsTrue(moving);
+    if (place->any < 0) return 0;
+    if (!place->any) place->data = smelt_tensor_data(input, &failed);
+    return !failed;
+}
+
+static PyObject *addresses_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    PyObject *inputs, *moving;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &inputs, &PyList_Type, &moving)) return NULL;
+    const Py_ssize_t count = PyList_GET_SIZE(inputs);
+    if (PyList_GET_SIZE(moving) != count) {
+        PyErr_SetString(PyExc_ValueError, "Addresses: two lists of one length");
+        return NULL;
+    }
+    Addresses *self = (Addresses *)type->tp_alloc(type, 0);
+    if (!self) return NULL;
+    self->places = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Place));
+    if (!self->places) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    self->count = count;
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (!read_place(&self->places[i], PyList_GET_ITEM(inputs, i), PyList_GET_ITEM(moving, i))) {
+            Py_DECREF(self);
+            return NULL;
+        }
+    return (PyObject *)self;
+}
+
+/* Numbers are the same when a program cannot tell them apart: 1 is not 1.0, 0.0 is not -0.0, a NaN is itself. */
+static int same_number(PyObject *a, PyObject *b) {
+    if (a == b) return 1;
+    if (Py_TYPE(a) != Py_TYPE(b)) return 0;
+    if (PyFloat_CheckExact(a)) {
+        const double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
+        return memcmp(&x, &y, sizeof x) == 0;
+    }
+    return PyLong_CheckExact(a) && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
+}
+
+static PyObject *addresses_first(Addresses *self, PyObject *inputs) {
+    if (!PyList_Check(inputs) || PyList_GET_SIZE(inputs) != self->count)
+        return PyErr_Format(PyExc_ValueError, "a list of %zd inputs", self->count);
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        const Place *place = &self->places[i];
+        PyObject *input = PyList_GET_ITEM(inputs, i);
+        if (place->any) continue;
+        if (place->number) {
+            if (same_number(place->number, input)) continue;
+            return PyLong_FromSsize_t(i);
+        }
+        int failed = 0;
+        if (smelt_tensor_data(input, &failed) == place->data && !failed) continue;
+        PyErr_Clear(); /* no dense tensor: it lies nowhere */
+        return PyLong_FromSsize_t(i);
+    }
+    return PyLong_FromLong(-1);
+}
+
+static PyMethodDef addresses_methods[] = {
+    {"first", (PyCFunction)addresses_first, METH_O,
+     "first(inputs) -> int: position of the first input that lies elsewhere, or is another number; -1 without one"},
+    {NULL, NULL, 0, NULL},
+};
+PyTypeObject smelt_addresses_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "smelt.runtime._native.Addresses",
+    .tp_basicsize = sizeof(Addresses),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Addresses(inputs, moving): where tensors lie and what numbers are; inputs marked as moving may lie anywhere",
+    .tp_new = addresses_new,
+    .tp_dealloc = (destructor)addresses_dealloc,
+    .tp_methods = addresses_methods,
+};
+
+/* -- memory --------------------------------------------------------------------------------------------------- */
+
+struct Block;
+typedef struct {
+    struct Block *block;
+    atomic_int alive; /* 1 while the tensor that was handed out last, or a view of it, is in use */
+    int input;        /* position of the input that is this result; -1: a tensor; -2: the caller fills it in */
+    Managed managed;  /* there is at most one tensor of a result at a time */
+    int64_t dims[2 * MAX_RANK];
+} Result;
+typedef struct Block {
+    atomic_long references; /* the Memory, and each tensor in use */
+    PyObject *keep;
+    Py_ssize_t count;
+    Result results[];
+} Block;
+typedef struct {
+    PyObject_HEAD
+    Block *block;
+} Memory;
+
+static int finalizing(void) {
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing();
+#else
+    return _Py_IsFinalizing();
+#endif
+}
+
+static void release(Block *block) {
+    if (atomic_fetch_sub(&block->references, 1) != 1) return;
+    if (!Py_IsInitialized() || finalizing()) return; /* the process ends, and its memory with it */
+    const PyGILState_STATE state = PyGILState_Ensure();
+    Py_XDECREF(block->keep);
+    PyGILState_Release(state);
+    free(block);
+}
+
+static void count_back(Managed *managed) {
+    Result *result = managed->context;
+    Block *block = result->block;
+    atomic_store(&result->alive, 0);
+    release(block);
+}
+
+static void memory_dealloc(Memory *self) {
+    if (self->block) release(self->block);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static int read_dims(PyObject *tuple, int64_t *to, Py_ssize_t rank) {
+    if (PyTuple_GET_SIZE(tuple) != rank) {
+        PyErr_SetString(PyExc_ValueError, "shape and stride must be of one length");
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < rank; i++) to[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
+    return !PyErr_Occurred();
+}
+
+static int read_result(Result *result, PyObject *kind, Device device) {
+    if (kind == Py_None) {
+        result->input = -2;
+        return 1;
+    }
+    if (PyLong_Check(kind)) {
+        result->input = (int)PyLong_AsLong(kind);
+        if (result->input < 0 && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "position of an input");
+        return !PyErr_Occurred();
+    }
+    unsigned long long address;
+    PyObject *shape, *stride;
+    int code, bits;
+    if (!PyTuple_Check(kind)) {
+        PyErr_SetString(PyExc_TypeError, "a result is a tuple, the position of an input, or None");
+        return 0;
+    }
+    if (!PyArg_ParseTuple(kind, "KO!O!ii", &address, &PyTuple_Type, &shape, &PyTuple_Type, &stride, &code, &bits))
+        return 0;
+    const Py_ssize_t rank = PyTuple_GET_SIZE(shape);
+    if (rank > MAX_RANK) {
+        PyErr_Format(PyExc_ValueError, "a shape of at most %d sizes", MAX_RANK);
+        return 0;
+    }
+    if (!read_dims(shape, result->dims, rank) || !read_dims(stride, result->dims + rank, rank)) return 0;
+    result->input = -1;
+    result->managed = (Managed){
+        smelt_exchange()->version, result, count_back, 0,
+        {(void *)(uintptr_t)address, device, (int)rank, {(uint8_t)code, (uint8_t)bits, 1}, result->dims,
+         result->dims + rank, 0},
+    };
+    return 1;
+}
+
+static PyObject *memory_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    PyObject *keep, *kinds;
+    Device device;
+    if (!PyArg_ParseTuple(args, "OO!(ii)", &keep, &PyList_Type, &kinds, &device.type, &device.index)) return NULL;
+    if (!smelt_exchange()) {
+        PyErr_SetString(PyExc_RuntimeError, "fresh_init was not called");
+        return NULL;
+    }
+    Memory *self = (Memory *)type->tp_alloc(type, 0);
+    if (!self) return NULL;
+    const Py_ssize_t count = PyList_GET_SIZE(kinds);
+    self->block = calloc(1, sizeof(Block) + (size_t)count * sizeof(Result));
+    if (!self->block) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    self->block->references = 1;
+    self->block->keep = Py_NewRef(keep);
+    self->block->count = count;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        self->block->results[i].block = self->block;
+        if (!read_result(&self->block->results[i], PyList_GET_ITEM(kinds, i), device)) {
+            Py_DECREF(self);
+            return NULL;
+        }
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *hand_out(Block *block, Result *result) {
+    int free_now = 0;
+    if (!atomic_compare_exchange_strong(&result->alive, &free_now, 1)) {
+        PyErr_SetString(PyExc_RuntimeError, "an output of the last replay is in use");
+        return NULL;
+    }
+    atomic_fetch_add(&block->references, 1);
+    void *tensor = NULL;
+    if (smelt_exchange()->to_python(&result->managed, &tensor)) {
+        count_back(&result->managed);
+        return NULL;
+    }
+    return tensor;
+}
+
+static PyObject *memory_hand_out(Memory *self, PyObject *inputs) {
+    if (!PyList_Check(inputs)) return PyErr_Format(PyExc_TypeError, "hand_out(inputs): a list");
+    Block *block = self->block;
+    PyObject *list = PyList_New(block->count);
+    for (Py_ssize_t i = 0; list && i < block->count; i++) {
+        Result *result = &block->results[i];
+        PyObject *value = NULL;
+        if (result->input == -1)
+            value = hand_out(block, result);
+        else if (result->input == -2)
+            value = Py_NewRef(Py_None);
+        else if (result->input < PyList_GET_SIZE(inputs))
+            value = Py_NewRef(PyList_GET_ITEM(inputs, result->input));
+        else
+            PyErr_Format(PyExc_IndexError, "input %d of %zd", result->input, PyList_GET_SIZE(inputs));
+        if (value)
+            PyList_SET_ITEM(list, i, value);
+        else
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *memory_get_in_use(Memory *self, void *closure) {
+    return PyLong_FromLong(atomic_load(&self->block->references) - 1);
+}
+
+static PyObject *memory_positions(Memory *self, PyObject *unused) {
+    PyObject *list = PyList_New(0);
+    for (Py_ssize_t i = 0; list && i < self->block->count; i++) {
+        if (!atomic_load(&self->block->results[i].alive)) continue;
+        PyObject *position = PyLong_FromSsize_t(i);
+        if (!position || PyList_Append(list, position)) Py_CLEAR(list);
+        Py_XDECREF(position);
+    }
+    return list;
+}
+
+static PyMethodDef memory_methods[] = {
+    {"hand_out", (PyCFunction)memory_hand_out, METH_O,
+     "hand_out(inputs) -> list: a new tensor for each result, the input that it is, or None"},
+    {"positions", (PyCFunction)memory_positions, METH_NOARGS, "positions() -> list of the results in use"},
+    {NULL, NULL, 0, NULL},
+};
+static PyGetSetDef memory_members[] = {
+    {"in_use", (getter)memory_get_in_use, NULL, "how many of the tensors handed out are alive", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+PyTypeObject smelt_memory_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "smelt.runtime._native.Memory",
+    .tp_basicsize = sizeof(Memory),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Memory(keep, results, (device type, index)): each result is (address, shape, stride, DLPack code, bits), "
+              "the position of an input, or None; keep lives as long as this and all tensors handed out",
+    .tp_new = memory_new,
+    .tp_dealloc = (destructor)memory_dealloc,
+    .tp_methods = memory_methods,
+    .tp_getset = memory_members,
+};

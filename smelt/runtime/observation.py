@@ -1,0 +1,95 @@
+"""What was observed of a program's calls: which of its inputs stay where they are, which results callers keep.
+
+Calls differ in kind when sizes or parameters do: a layer's code serves many layers, each with parameters of its own.
+Within a kind a tensor stays when its storage is the one of the last time: an address alone tells little, because
+allocators hand out the same one again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Sequence
+from typing import Any
+
+import torch
+
+from smelt.base import torch_c
+from smelt.runtime.launch import data_ptr
+
+
+class WeakStorage:
+    """A storage by its identity, which is nobody else's as long as this exists."""
+
+    __slots__ = ("pointer",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.pointer = torch_c.weak_storage(tensor)
+
+    def __del__(self, free: Any = torch_c.free_weak_storage) -> None:
+        free(self.pointer)
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether it is the tensor's storage."""
+        return bool(tensor.untyped_storage()._cdata == self.pointer)
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody uses it any more."""
+        return torch_c.storage_is_gone(self.pointer)
+
+
+def kind_of(inputs: Sequence[Any], outputs: Container[int]) -> tuple[Any, ...]:
+    """What calls of one kind share: numbers, parameters and those inputs that are results of recordings (`outputs`)."""
+    key: list[Any] = []
+    for value in inputs:
+        if not isinstance(value, torch.Tensor):
+            key.append(repr(value))  # unlike the value itself it tells 1 from 1.0 and a NaN is equal to itself
+        elif isinstance(value, torch.nn.Parameter) or (value.numel() and data_ptr(value) in outputs):
+            key.append(data_ptr(value))
+        else:
+            key.append(None)
+    return tuple(key)
+
+
+class Observation:
+    """The inputs of the last call of a kind that was looked at, and the results of the first one."""
+
+    def __init__(self, inputs: Sequence[Any]) -> None:
+        self.look(inputs)
+        self.results: dict[int, tuple[WeakStorage, int]] = {}
+
+    def note(self, results: Sequence[Any]) -> None:
+        """These are the results, of which those that share memory with inputs say nothing."""
+        known = {seen[1].pointer for seen in self.seen if seen is not None}
+        for i, result in enumerate(results):
+            if isinstance(result, torch.Tensor) and result.numel():
+                weak = WeakStorage(result)
+                if weak.pointer not in known:  # of results that share memory the first one stands for all
+                    known.add(weak.pointer)
+                    self.results[i] = weak, result.untyped_storage().nbytes()
+
+    def kept(self) -> tuple[set[int], int]:
+        """Positions of the results that somebody still has, and their bytes."""
+        kept = {i: size for i, (storage, size) in self.results.items() if not storage.gone}
+        return set(kept), sum(kept.values())
+
+    def look(self, inputs: Sequence[Any]) -> None:
+        """These are the last ones now."""
+        self.seen = [
+            (data_ptr(t), WeakStorage(t)) if isinstance(t, torch.Tensor) and t.numel() else None for t in inputs
+        ]
+
+    def moved(self, inputs: Sequence[Any], kind: tuple[Any, ...], but: Collection[int]) -> set[int]:
+        """Positions of inputs that do not lie where they did, other than `but`."""
+        return {
+            i
+            for i, (seen, tensor) in enumerate(zip(self.seen, inputs, strict=True))
+            if seen is not None
+            and kind[i] is None
+            and i not in but
+            and not (seen[0] == data_ptr(tensor) and seen[1].holds(tensor))
+        }
+
+
+def bytes_of(inputs: Sequence[Any], positions: Collection[int]) -> int:
+    """Size of the tensors at these positions."""
+    return sum(inputs[i].numel() * inputs[i].dtype.itemsize for i in positions)

@@ -1,0 +1,98 @@
+"""Triton kernels without a GPU: the same launches, run by Triton's interpreter over the memory of CPU tensors.
+
+For tests. The interpreter works on raw addresses anyway; what it is given here are the table's pointers, so nothing is
+copied and views into the arena work as on a device. Types come from the signature, as in a compiled kernel: an "i64" is
+one whatever its value.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smelt.base.errors import BuildError
+from smelt.base.kernel_source import KernelSource
+from smelt.base.options import environment
+from smelt.runtime.interpreted_math import LIBDEVICE
+from smelt.runtime.triton_worker import load_module, triton_module
+
+if TYPE_CHECKING:
+    from smelt.runtime.launch import Table
+    from smelt.runtime.triton_plan import Argument, PlannedLaunch
+
+_lock = threading.Lock()  # the interpreter keeps the position in the grid in a global variable
+
+
+class InterpretedSegment:
+    """A run of kernels: `segment(table)`."""
+
+    def __init__(self, launches: Sequence[PlannedLaunch]) -> None:
+        self.launches = list(launches)
+        self.functions = [_function(launch.source) for launch in self.launches]
+
+    def __call__(self, table: Table) -> None:
+        with _lock, np.errstate(all="ignore"):
+            for function, launch in zip(self.functions, self.launches, strict=True):
+                _run(function, launch, table)
+
+
+@functools.cache
+def _load(source: str) -> Any:
+    if not environment().triton_interpret:
+        raise BuildError(
+            "Triton kernels for CPU tensors run in Triton's interpreter only", hint="set TRITON_INTERPRET=1"
+        )
+    scope = load_module(source)
+    scope["libdevice"] = LIBDEVICE
+    function = scope["kernel"]
+    if not isinstance(function, triton_module("runtime.interpreter").InterpretedFunction):
+        raise BuildError("Triton was imported before TRITON_INTERPRET=1 was set", hint="set it before Python starts")
+    return function
+
+
+def _function(source: KernelSource) -> Any:
+    try:
+        return _load(source.source)
+    except BuildError:
+        raise
+    except Exception as error:
+        raise BuildError(f"Triton refused kernel {source.name!r}:\n{type(error).__name__}: {error}") from error
+
+
+@functools.cache
+def _executor() -> Any:
+    """Triton's executor of grids, less its copies of the arguments: nothing lies on another device."""
+
+    class Executor(triton_module("runtime.interpreter").GridExecutor):  # type: ignore[misc]
+        def _init_args_hst(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+            return args, kwargs
+
+        def _restore_args_dev(self, *_: Any) -> None:
+            pass
+
+    return Executor
+
+
+def _run(function: Any, launch: PlannedLaunch, table: Table) -> None:
+    types = [kind for _, kind in launch.source.signature]
+    arguments = [_argument(kind, value, table) for kind, value in zip(types, launch.arguments, strict=True)]
+    try:
+        run = _executor()(function.rewrite(), function.arg_names, launch.grid)
+        run(*arguments, **dict(launch.config.constants))
+    except Exception as error:
+        raise BuildError(f"kernel {launch.source.name!r} failed in Triton's interpreter: {error}") from error
+
+
+def _argument(kind: str, argument: Argument, table: Table) -> Any:
+    language, handle = triton_module("language"), triton_module("runtime.interpreter").TensorHandle
+    if isinstance(argument, tuple):
+        slot, offset = argument
+        value = np.array([table.get(slot) + offset], dtype=np.uint64)
+    else:
+        value = np.array([argument], dtype={"i32": np.int32, "i64": np.int64}[kind])
+    known = language.str_to_ty(kind, None)
+    return language.tensor(handle(value, known), known)

@@ -1,0 +1,122 @@
+"""The generated kernels of one program on one device: built in the background, bound to launches, called by segments.
+
+    kernels = Kernels(sources, device)
+    segment0 = kernels.segment([(0, ((1572864, "XBLOCK"),), ((1, 0), (7, 0), (0, 4096), 768)), ...])
+    segment0(table)
+
+A segment launches its kernels in order on the device's current stream (native/cuda_segment.c). Nothing waits for the
+builds before the first call, so kernels compile while later stages and other segments are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from smelt.base import torch_c
+from smelt.base.errors import BuildError
+from smelt.base.kernel_source import KernelSource
+from smelt.runtime import _native
+from smelt.runtime.cuda_clock import CudaClock
+from smelt.runtime.cuda_driver import LIBRARY, compute_capability, open_driver
+from smelt.runtime.launch import Table
+from smelt.runtime.triton_build import Build, build
+from smelt.runtime.triton_interpreter import InterpretedSegment
+from smelt.runtime.triton_plan import Launch, PlannedLaunch, plan_launch
+from smelt.runtime.triton_tune import Choice, Clock, Target, choice_key, choose, remembered
+
+Segment = Callable[[Table], None]
+
+
+class Kernels:
+    """The kernels of a program.
+
+    Args:
+        sources: they begin to build at once.
+        device: a CUDA device; a CPU under TRITON_INTERPRET=1.
+        library: the driver's.
+        stream: the address of a device's current stream, by its number.
+        clock: what times candidates.
+
+    Raises:
+        BuildError: no Triton, no driver.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[KernelSource],
+        device: torch.device | str,
+        library: str = LIBRARY,
+        stream: Callable[[int], int] | None = torch_c.current_raw_stream,
+        clock: Clock | None = None,
+    ) -> None:
+        self.sources, self.device = list(sources), torch.device(device)
+        self.target: Target | None = None
+        if self.device.type == "cpu":
+            return
+        if stream is None:
+            raise BuildError("this PyTorch was built without CUDA", hint="install one for CUDA: https://pytorch.org")
+        driver = open_driver(library)
+        ordinal = torch.cuda.current_device() if self.device.index is None else self.device.index
+        self.arch = compute_capability(driver, ordinal)
+        self.target = Target(driver, ordinal, stream, clock or CudaClock(driver, ordinal, stream))
+        self.builds: dict[tuple[int, int], Build] = {}
+        for kernel, source in enumerate(self.sources):
+            if len(source.configs) == 1:  # of several, sizes may tell which one is wanted
+                self._build(kernel, 0)
+
+    def segment(self, launches: Sequence[Launch]) -> Segment:
+        """What runs these launches when it is called with a table.
+
+        Raises:
+            CompileError: a launch that no GPU can run.
+        """
+        launches = [launch for launch in launches if all(number for number, _ in launch[1])]
+        planned = [self._planned(launch) for launch in launches]
+        target = self.target
+        if target is None:
+            return InterpretedSegment([candidates[0] for candidates in planned])
+        choices = [self._choice(launch[0], each, target) for launch, each in zip(launches, planned, strict=True)]
+        return _native.Segment(target.driver, target.ordinal, target.stream, _Preparation(target, choices))
+
+    def _planned(self, launch: Launch) -> list[PlannedLaunch]:
+        """The launch with each configuration of its kernel."""
+        kernel, extents, arguments = launch
+        source = self.sources[kernel]
+        return [plan_launch(source, config, extents, arguments) for config in source.configs]
+
+    def _choice(self, kernel: int, launches: list[PlannedLaunch], target: Target) -> Choice:
+        """The candidates of a launch, which begin to build; one alone if it is known."""
+        key, numbers = "", range(len(launches))
+        if len(launches) > 1:
+            key = choice_key(launches, target.clock)
+            known = remembered(key, launches[0].source)
+            numbers = numbers if known is None else range(known, known + 1)
+        return Choice(tuple(launches[n] for n in numbers), tuple(self._build(kernel, n) for n in numbers), key)
+
+    def _build(self, kernel: int, config: int) -> Build:
+        known = self.builds.get((kernel, config))
+        if known is None:
+            source = self.sources[kernel]
+            known = self.builds[kernel, config] = build(source, source.configs[config], self.arch)
+        return known
+
+
+class _Preparation:
+    """Makes the plan of a segment when it is first called; launches meanwhile where candidates are timed."""
+
+    def __init__(self, target: Target, choices: list[Choice]) -> None:
+        self.target, self.choices = target, choices
+
+    def __call__(self, table: Table) -> tuple[tuple[_native.LaunchPlan, ...], bool]:
+        if all(len(choice.launches) == 1 for choice in self.choices):
+            return tuple(self.target.plan(c.launches[0], c.builds[0]) for c in self.choices), False
+        plan: list[_native.LaunchPlan] = []
+        for choice in self.choices:
+            if len(choice.launches) == 1:
+                plan.append(self.target.plan(choice.launches[0], choice.builds[0]))
+            else:
+                plan.append(choose(self.target, choice, table))
+            self.target.segment((plan[-1],))(table)  # the next one is timed on its results
+        return tuple(plan), True

@@ -1,0 +1,219 @@
+"""The processes that compile Triton kernels: started with the first kernel, in parallel, gone after a quiet minute.
+
+One server imports Triton and forks workers (triton_worker.py); one thread here feeds each worker. A process forked from
+this one starts a server of its own; where no process can be started, kernels are compiled here.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+from smelt.runtime import triton_worker
+from smelt.runtime.triton_worker import Reply
+
+MOST_WORKERS = 32
+IDLE_S = 60.0
+"""A worker without work for so long goes away."""
+_START_S = 120.0
+"""A server that says nothing for so long is given up."""
+
+_lock = threading.Lock()
+_pool: Pool | None = None
+
+
+def pool() -> Pool:
+    """The pool of this process."""
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = Pool(min(MOST_WORKERS, _processors()))
+        return _pool
+
+
+def _processors() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
+
+
+def _after_fork() -> None:
+    """The parent's threads are not here, and its connections are its own."""
+    global _pool, _lock
+    _pool, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class NoServer(Exception):
+    """No process could be started."""
+
+
+class Pool:
+    """Compiles on up to `workers` processes.
+
+    Args:
+        command: of the server, less the number of its socket; for tests.
+    """
+
+    def __init__(self, workers: int, command: list[str] | None = None) -> None:
+        self.most, self.command = workers, command
+        self.lock = threading.Lock()
+        self.jobs: queue.SimpleQueue[tuple[dict[str, Any], Future[Reply]]] = queue.SimpleQueue()
+        self.pending = self.threads = self.started = 0
+        self.server: _Server | None = None
+
+    def start(self) -> None:
+        """Let the server import Triton now, because kernels will follow."""
+        with self.lock:
+            if self.server is None:
+                self.server = _Server(self.command or _command())
+
+    def submit(self, request: dict[str, Any]) -> Future[Reply]:
+        """The answer of `triton_worker.compile_kernel` to the request, in the future."""
+        self.start()
+        future: Future[Reply] = Future()
+        with self.lock:
+            self.pending += 1
+            self.jobs.put((request, future))
+            if self.threads < min(self.most, self.pending):
+                self.threads += 1
+                threading.Thread(target=self._feed, name="smelt-triton", daemon=True).start()
+        return future
+
+    def _feed(self) -> None:
+        """Hand jobs to one worker until there are none."""
+        worker: _Worker | None = None
+        while True:
+            try:
+                request, future = self.jobs.get(timeout=IDLE_S)
+            except queue.Empty:
+                with self.lock:
+                    if not self.jobs.empty():
+                        continue
+                    self.threads -= 1
+                break
+            worker, reply = self._answer(worker, request)
+            with self.lock:
+                self.pending -= 1
+            future.set_result(reply)
+        if worker is not None:
+            worker.close()
+
+    def _answer(self, worker: _Worker | None, request: dict[str, Any]) -> tuple[_Worker | None, Reply]:
+        """A crash may be another's fault (memory ran out, an idle worker was killed): a second worker tries again."""
+        log = ""
+        for _ in range(2):
+            try:
+                worker = worker or self._new_worker()
+            except NoServer:
+                return None, triton_worker.compile_kernel(request)
+            try:
+                return worker, worker.ask(request)
+            except (EOFError, OSError):
+                log = worker.log()
+                worker.close()
+                worker = None
+        return None, ({"error": "the compiler's process died, twice", "log": log}, b"")
+
+    def _new_worker(self) -> _Worker:
+        for last in (False, True):
+            with self.lock:
+                server = self.server
+                if server is None:
+                    server = self.server = _Server(self.command or _command())
+                    self.started += 1
+            try:
+                return server.worker()
+            except (EOFError, OSError, NoServer):
+                if last:
+                    raise NoServer from None
+                with self.lock:
+                    if self.server is server:
+                        self.server = None
+        raise AssertionError
+
+    def processes(self) -> int:
+        """Threads that hold, or will hold, a worker."""
+        return self.threads
+
+
+def _command() -> list[str]:
+    # -P: the script's folder is no place to import from
+    return [sys.executable, "-P", triton_worker.__file__] if sys.executable else []
+
+
+class _Server:
+    """The process that forks workers."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.lock = threading.Lock()
+        self.ready = False
+        self.control: socket.socket | None = None
+        if not command:
+            return
+        ours, theirs = socket.socketpair()
+        path = os.pathsep.join(entry for entry in sys.path if entry)  # the same Triton as here
+        environment = {**os.environ, "PYTHONPATH": path, "TRITON_DISABLE_LINE_INFO": "1"}
+        environment.pop("TRITON_INTERPRET", None)
+        with theirs:
+            try:
+                self.process = subprocess.Popen(
+                    [*command, str(theirs.fileno())],
+                    pass_fds=(theirs.fileno(),),
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            except OSError:
+                ours.close()
+                return
+        ours.settimeout(_START_S)
+        self.control = ours
+
+    def worker(self) -> _Worker:
+        """A new worker.
+
+        Raises:
+            NoServer, EOFError, OSError: there is no process, or it went away.
+        """
+        with self.lock:
+            if self.control is None:
+                raise NoServer
+            if not self.ready:
+                head, _ = triton_worker.receive(self.control)
+                if "error" in head:
+                    raise NoServer  # the error comes up again in this process, as the answer to the request
+                self.ready = True
+            ours, theirs = socket.socketpair()
+            log = os.memfd_create("smelt-triton-log")
+            with theirs:
+                socket.send_fds(self.control, [b"w"], [theirs.fileno(), log])
+            return _Worker(ours, log)
+
+
+class _Worker:
+    """The connection to one worker."""
+
+    def __init__(self, connection: socket.socket, log: int) -> None:
+        self.connection, self.descriptor = connection, log
+
+    def ask(self, request: dict[str, Any]) -> Reply:
+        triton_worker.send(self.connection, request)
+        return triton_worker.receive(self.connection)
+
+    def log(self) -> str:
+        return triton_worker.log_tail(self.descriptor)
+
+    def close(self) -> None:
+        self.connection.close()
+        os.close(self.descriptor)

@@ -1,0 +1,105 @@
+"""Who notices a write: version counters of arguments, of their views, of `.data` and `detach()`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import smelt
+from smelt.base.torch_c import share_counter
+from tests.autograd.compare import check, nonleaf
+
+BACKENDS = ("eager", "aot_eager", "smelt")
+
+
+def written_data(x: torch.Tensor, w: torch.Tensor) -> Any:
+    x.data.mul_(2)
+    return (x * w,)
+
+
+def written_detached(x: torch.Tensor, w: torch.Tensor) -> Any:
+    x.detach().mul_(2)
+    return (x * w,)
+
+
+def written_itself(x: torch.Tensor, w: torch.Tensor) -> Any:
+    x.mul_(2)
+    return (x * w,)
+
+
+def written_data_with_gradients(x: torch.Tensor, w: torch.Tensor) -> Any:
+    data = x.data
+    data.mul_(w)
+    return x * w, data
+
+
+def given_data(x: torch.Tensor, w: torch.Tensor) -> Any:
+    data = x.data
+    return data, data[0], x.detach(), x[1], x * w
+
+
+def turned(x: torch.Tensor, w: torch.Tensor) -> Any:
+    x[0].unsqueeze_(0)
+    return (x * w,)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "fn", (written_data, written_detached, written_itself, written_data_with_gradients, given_data, turned)
+)
+def test_writes_count_where_they_do_in_eager(fn: Callable[..., Any], backend: str) -> None:
+    counts = []
+    for call in (fn, smelt.compile(fn, backend=backend)):
+        for w in (torch.ones(2, 3), torch.ones(2, 3, requires_grad=True)):
+            x = torch.ones(2, 3)
+            out = call(x, w)
+            seen = [x._version > 0]
+            for each in out:
+                before = x._version
+                with torch.no_grad():
+                    each.detach().add_(1)
+                seen.append(x._version > before)
+            counts.append(seen)
+    assert counts[2:] == counts[:2]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_autograd_saved_before_notices_no_write_to_data(backend: str) -> None:
+    run = smelt.compile(lambda x: x.data.mul_(2).sum(), backend=backend)
+    leaf = torch.ones(3, requires_grad=True)
+    x = leaf * 3
+    loss = x.square().sum()
+    run(x)
+    loss.backward()
+    assert leaf.grad is not None and leaf.grad.tolist() == [36] * 3  # twice the value that is there now
+
+
+def copied_data(x: torch.Tensor) -> Any:
+    """Its values stay; its history does not."""
+    x.copy_(x.data)
+    return (x * 2,)
+
+
+def data_in_a_region(x: torch.Tensor) -> Any:
+    """Two parts of a graph: the second gets a tensor and its `.data`."""
+    data = x.data
+    with torch.inference_mode():
+        view = x.unfold(0, 2, 2)
+        data[..., 1:] = 0.5
+    return view, x * 2
+
+
+@pytest.mark.parametrize("fn", (copied_data, data_in_a_region))
+def test_histories_beside_data(fn: Callable[..., Any]) -> None:
+    check(fn, lambda: [nonleaf(torch.ones(3, 4))], smelt.compile(fn, backend="aot_eager"))
+
+
+def test_whether_tensors_share_a_counter() -> None:
+    x = torch.ones(3)
+    x.add_(1)
+    assert share_counter(x, x[1:]) and share_counter(x[0], x.detach())
+    assert not share_counter(x, x.data) and not share_counter(x.data, x[0])
+    assert x._version == 1

@@ -1,0 +1,89 @@
+"""smelt/bench/meter.py: time and memory on a device, and what is said where there is none."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from smelt.base.errors import OptionError
+from smelt.bench.meter import CudaMeter, Meter, check_device, meter_of
+
+
+def test_seconds_are_of_one_call() -> None:
+    calls = []
+
+    def work() -> None:
+        calls.append(1)
+        time.sleep(0.02)
+
+    assert 0.02 <= Meter().seconds(work, times=3) < 10
+    assert len(calls) == 3
+
+
+def test_the_cpu_counts_the_memory_of_the_process() -> None:
+    meter = meter_of("cpu")
+    assert type(meter) is Meter and meter.reserved_mb() is None
+    meter.settle()
+    if meter.reset_peak():
+        before = meter.peak_mb()
+        block = torch.ones(64 << 18)
+        assert meter.peak_mb() > before + 32
+        del block
+    meter.release()
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda"])
+def test_a_gpu_has_a_meter_of_its_own(device: str) -> None:
+    meter = meter_of(device)
+    assert isinstance(meter, CudaMeter) and meter.device == torch.device(device)
+
+
+@pytest.mark.parametrize("device", ["meta", "gpu", "cuda:x"])
+def test_an_unknown_device_is_named(device: str) -> None:
+    with pytest.raises(OptionError, match=f"unknown device '{device}'"):
+        check_device(device)
+
+
+def test_a_missing_gpu_is_said_with_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_device("cpu")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(OptionError, match="built without CUDA"):
+        check_device("cuda")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(OptionError, match="(?s)finds no GPU.*nvidia-smi.*old driver"):
+        check_device("cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    check_device("cuda:0")
+    with pytest.raises(OptionError, match="(?s)no device 'cuda:1'.*1 GPU, counted from 0"):
+        check_device("cuda:1")
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_timed_to_the_end_of_its_work() -> None:
+    meter = meter_of("cuda")
+    x = torch.randn(4096, 4096, device="cuda")
+
+    def work() -> None:
+        for _ in range(8):
+            x @ x  # queued in microseconds, done in milliseconds
+
+    work()
+    begin = time.perf_counter()
+    seconds = meter.seconds(work)
+    assert 8 * 2 * 4096**3 / 2e15 < seconds <= time.perf_counter() - begin
+
+
+@pytest.mark.gpu
+def test_a_gpu_counts_what_its_allocator_handed_out() -> None:
+    meter = meter_of("cuda")
+    meter.release()
+    assert meter.reset_peak()
+    base = torch.cuda.memory_allocated() / 2**20
+    block = torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
+    del block
+    assert 100 <= meter.peak_mb() - base < 102
+    reserved = meter.reserved_mb()
+    assert reserved is not None and reserved >= meter.peak_mb()

@@ -1,0 +1,87 @@
+"""A device that records programs of the CPU: replaying computes them again over the same raw memory.
+
+As on a GPU, recording computes nothing: what the program has written is undone, its results are made garbage. A graph
+knows addresses, not tensors: it keeps nothing alive and sees whatever lies there when it is replayed.
+"""
+
+import ctypes
+
+import torch
+
+from smelt.runtime.cuda_device import Device
+
+
+class FakeDevice(Device):
+    """`handle`: the current stream; `user_records`: somebody records a graph of his own on it."""
+
+    def __init__(self):
+        super().__init__(torch.device("cpu"))
+        self.handle, self.user_records, self.other_records = 1, False, False
+        self.records, self.replays, self.waits = 0, 0, []
+        self.error = None
+
+    def stream(self):
+        return self.handle
+
+    def current(self):
+        return self.handle
+
+    def capturing(self):
+        return self.user_records
+
+    def wait_for(self, stream):
+        if self.other_records:
+            return False
+        self.waits.append((self.handle, stream))
+        return True
+
+    def record(self, prepare, program):
+        if self.error is not None:
+            raise self.error
+        self.records += 1
+        given = prepare()
+        tensors = [t for t in given if isinstance(t, torch.Tensor)]
+        storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in tensors}
+        before = {key: bytes(storage) if storage.nbytes() else b"" for key, storage in storages.items()}
+        try:
+            results = program(list(given))
+        finally:
+            for key, storage in storages.items():
+                _write(storage.data_ptr(), before[key])
+        for result in results:
+            if isinstance(result, torch.Tensor) and result.untyped_storage()._cdata not in storages:
+                result.untyped_storage().fill_(0xEE)
+        inputs = [_Raw(value) if isinstance(value, torch.Tensor) else value for value in given]
+        outputs = [
+            _Raw(r) if isinstance(r, torch.Tensor) and r.untyped_storage()._cdata not in storages else None
+            for r in results
+        ]
+        return (program, inputs, outputs), results
+
+    def replay(self, graph):
+        program, inputs, outputs = graph
+        self.replays += 1
+        results = program([value.tensor() if isinstance(value, _Raw) else value for value in inputs])
+        for raw, result in zip(outputs, results, strict=True):
+            if raw is not None and result.numel():
+                raw.tensor().copy_(result)
+
+
+class _Raw:
+    """A tensor by its address."""
+
+    def __init__(self, tensor):
+        self.address, self.dtype = tensor.data_ptr(), tensor.dtype
+        self.shape, self.stride = tuple(tensor.shape), tensor.stride()
+
+    def tensor(self):
+        """The memory as a tensor, whoever owns it."""
+        if 0 in self.shape:
+            return torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
+        extent = 1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
+        memory = (ctypes.c_char * (extent * self.dtype.itemsize)).from_address(self.address)
+        return torch.frombuffer(memory, dtype=torch.uint8).view(self.dtype).as_strided(self.shape, self.stride)
+
+
+def _write(address, content):
+    ctypes.memmove(address, content, len(content))

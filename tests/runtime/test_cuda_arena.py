@@ -1,0 +1,181 @@
+"""Workspaces of a GPU, on memory of the CPU: who shares an arena with whom, and when one goes away."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+from smelt.runtime import workspace as workspaces
+from smelt.runtime.cuda_arena import Arenas
+from smelt.runtime.launch import data_ptr
+from smelt.runtime.workspace import Workspaces
+
+DEVICE = torch.device("cuda", 0)
+
+
+class Device:
+    """Streams and recordings as the test says."""
+
+    def __init__(self) -> None:
+        self.stream, self.recording, self.waits = 1, False, 0
+        self.blocks: list[weakref.ref[torch.Tensor]] = []
+        self.arenas = Arenas(lambda: self.stream, lambda: self.recording, self.allocate, self.word, self.wait)
+
+    def allocate(self, size: int) -> torch.Tensor:
+        block = torch.zeros(size, dtype=torch.uint8)
+        self.blocks.append(weakref.ref(block))
+        return block
+
+    def word(self) -> torch.Tensor:
+        return torch.zeros(1, dtype=torch.int64)
+
+    def wait(self) -> None:
+        self.waits += 1
+
+    def sizes(self) -> list[int]:
+        """Of the blocks that live."""
+        return [block.numel() for reference in self.blocks if (block := reference()) is not None]
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    made = Device()
+    monkeypatch.setattr(workspaces, "device_arenas", lambda _: made.arenas)
+    return made
+
+
+def program(size: int = 4096, **more: Any) -> Workspaces:
+    return Workspaces(3, size, {}, {}, [(64, torch.float32, (2, 3), (3, 1))] if size else [], device=DEVICE, **more)
+
+
+def test_views_slots_and_places(device: Device) -> None:
+    kept = torch.arange(3.0)
+    pool = Workspaces(
+        5, 4096, {3: 1234}, {4: kept}, [(64, torch.float32, (2, 3), (3, 1)), (0, torch.int64, (0,), (1,))],
+        places={1: 512}, device=DEVICE,
+    )  # fmt: skip
+    workspace = pool.take()
+    assert workspace.arena is not None
+    base = workspace.arena.data_ptr()
+    assert [workspace.table.get(slot) for slot in (0, 1, 3, 4)] == [base, base + 512, 1234, kept.data_ptr()]
+    assert data_ptr(workspace.views[0]) == base + 64 and workspace.views[1].numel() == 0
+
+
+def test_programs_share_one_arena_that_grows(device: Device) -> None:
+    small, large = program(4096), program(8192)
+    first = small.take()
+    small.give(first)
+    again = small.take()
+    assert again is first
+    small.give(again)
+    del first, again
+    wide = large.take()
+    assert device.sizes() == [8192]  # the smaller one went before the larger one was made
+    large.give(wide)
+    narrow = small.take()
+    assert narrow.table.get(0) == wide.table.get(0)
+    small.give(narrow)
+    assert large.take() is wide and device.sizes() == [8192]
+
+
+def test_an_arena_in_use_is_not_shared(device: Device) -> None:
+    one, two = program(), program()
+    first, second, third = one.take(), one.take(), two.take()
+    assert len({workspace.table.get(0) for workspace in (first, second, third)}) == 3
+    two.give(third)
+    one.give(second)
+    one.give(first)
+    assert one.take() is first
+
+
+def test_streams_have_their_own(device: Device) -> None:
+    pool = program()
+    first = pool.take()
+    device.stream = 2  # of another thread, say: where it was taken counts
+    pool.give(first)
+    second = pool.take()
+    assert second.table.get(0) != first.table.get(0)
+    pool.give(second)
+    device.stream = 1
+    assert pool.take() is first
+
+
+def test_a_recording_has_its_own_each_time(device: Device) -> None:
+    pool = program()
+    plain = pool.take()
+    pool.give(plain)
+    device.recording = True
+    first = pool.take()
+    assert first is not plain
+    pool.give(first)
+    second = pool.take()
+    assert second is not first
+    pool.give(second)
+    del first, second
+    assert device.sizes() == [4096]  # what was recorded is in the recording's pool
+    device.recording = False
+    assert pool.take() is plain
+
+
+def test_a_call_that_fails_loses_its_arena_at_once(device: Device) -> None:
+    pool = program()
+    gc.disable()
+    try:
+        workspace = pool.take()
+        del workspace
+        assert device.sizes() == []
+    finally:
+        gc.enable()
+    pool.give(pool.take())
+    assert device.sizes() == [4096]
+
+
+def test_a_program_that_goes_leaves_nothing_on_the_arena(device: Device) -> None:
+    pool, other = program(), program()
+    pool.give(pool.take())
+    other.give(other.take())
+    (arena,) = device.arenas.free[1]
+    assert len(arena.workspaces) == 2
+    del pool
+    gc.collect()
+    assert list(arena.workspaces) == [other.number]
+
+
+def test_release(device: Device) -> None:
+    pool = program()
+    pool.give(pool.take())
+    device.arenas.release()
+    assert device.sizes() == []
+    pool.give(pool.take())
+
+
+def test_without_an_arena(device: Device) -> None:
+    pool = program(0)
+    first, second = pool.take(), pool.take()
+    assert first is not second and not device.blocks
+    pool.give(first)
+    assert pool.take() is first
+
+
+def test_programs_share_the_fault_word(device: Device) -> None:
+    one, two = program(fault=2), program(0, fault=2)
+    first, second = one.take(), two.take()
+    assert device.arenas.word is not None
+    address = device.arenas.word.data_ptr()
+    assert first.table.get(2) == second.table.get(2) == address
+    device.arenas.word[0] = 2  # as a kernel does
+    assert first.fault[0] == second.fault[0] == 2 and type(first.fault[0]) is int
+    two.clear_fault(second)
+    assert not first.fault[0] and device.waits == 1
+
+
+def test_a_fault_on_the_cpu_is_cleared() -> None:
+    pool = Workspaces(2, 0, {}, {}, [], fault=1)
+    workspace = pool.take()
+    workspace.fault[0] = 1
+    pool.clear_fault(workspace)
+    assert not workspace.fault[0]
