@@ -349,6 +349,11 @@ class _Trace:
                 nodes += [self.rec.value(rows.indices.place), self.rec.value(rows.values.place)]
         return nodes, positions
 
+    def idle(self, positions: Collection[int]) -> tuple[int, ...]:
+        """The inputs that would have a gradient, and have none. One that comes twice has it at the first place."""
+        inputs = [(i, self.first[id(one)]) for i, one in enumerate(self.inputs) if one.leaf.requires_grad]
+        return tuple(i for i, first in inputs if first not in positions)
+
     # -- the graph --------------------------------------------------------------------------------------------------
 
     def finish(
@@ -391,9 +396,7 @@ class _Trace:
             outputs=outputs,
             differentiable=differentiable,
             gradients=tuple(positions.get(i) for i in range(len(self.inputs) + len(reals))),
-            idle=tuple(i for i, one in enumerate(self.inputs) if one.leaf.requires_grad and i not in positions)
-            if positions
-            else (),
+            idle=self.idle(positions) if positions else (),
             seeds=seeds,
             autocast=casting(),
             cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned),
