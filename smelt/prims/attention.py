@@ -20,6 +20,9 @@ aten = torch.ops.aten
 Pair = tuple[TensorMeta, TensorMeta]
 Gradients = tuple[TensorMeta, TensorMeta, TensorMeta]
 
+LIBRARY = frozenset(f"attention_{kind}{form}" for kind in ("flash", "efficient", "cudnn") for form in ("", "_backward"))
+"""Prims whose reference is itself the library's kernel: programs call it as it is."""
+
 BLOCK = 32
 """The memory-efficient kernel pads the rows of its logsumexp to a multiple of this."""
 
