@@ -2,6 +2,7 @@
 #   PYTHON=3.12 (a version or an executable; default: the first of 3.11 to 3.13 found)
 #   TORCH=2.12.1 (default 2.13.0)
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu (another package index for torch alone; default: none)
+#   WORKERS=1 (processes that share the tests; default: one for each core, at most 8)
 #   ARGS="-k guards -x" (passed on to pytest, `smelt demo` or `smelt bench`)
 #   RIVALS=eager,torch.compile (of `make bench-suites`; default eager, which takes a third of an hour)
 # The default choice lives in .venv, every other in a folder of its own beside it.
@@ -11,6 +12,7 @@ PYTHON ?=
 TORCH ?= $(DEFAULT_TORCH)
 TORCH_INDEX ?=
 ARGS ?=
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 8 ? 8 : n)))
 
 # torchvision has one release line for each of torch's; timm imports its Python part.
 TORCHVISION_2.11 := 0.26.0
@@ -34,7 +36,7 @@ SOURCES := $(shell find smelt -name '*.c' -o -name '*.h')
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,7p'
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,8p'
 
 setup: $(VENV)/.ready
 
@@ -61,7 +63,7 @@ demo: setup
 	$(BIN)/smelt demo $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 # The tests that need a GPU; without one all of them are skipped, and the run says so.
 test-gpu: setup

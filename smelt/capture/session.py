@@ -154,12 +154,7 @@ class Session(Told):
         marks.quiet_wrappers()
         started = time.perf_counter()
         try:
-            with (
-                no_collection(),
-                outside_inference_mode(),
-                outside_saved_tensor_hooks(),
-                torch_c.engine_in_this_thread(),
-            ):
+            with no_collection(), outside_inference_mode(), outside_saved_tensor_hooks():
                 return self._capture(key, place, begin)
         finally:
             read.release()

@@ -7,17 +7,23 @@ from typing import Any
 
 import torch
 
+from smelt.base.torch_c import engine_in_this_thread
+
 
 def gradients(
     outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], tangents: Sequence[Any], retain_graph: bool = False
 ) -> tuple[torch.Tensor | None, ...]:
-    """`torch.autograd.grad` that calls no hook of the leaves; calls of them are in the graph, which may run so."""
+    """`torch.autograd.grad` that calls no hook of the leaves; calls of them are in the graph, which may run so.
+
+    In this thread: while a program is captured, another would not know that its tensors on CUDA are fake.
+    """
     held = [leaf._backward_hooks for leaf in leaves]
     try:
         for leaf, hooks in zip(leaves, held, strict=True):
             if hooks:
                 leaf._backward_hooks = None
-        return torch.autograd.grad(outputs, leaves, tangents, retain_graph=retain_graph, allow_unused=True)
+        with engine_in_this_thread():
+            return torch.autograd.grad(outputs, leaves, tangents, retain_graph=retain_graph, allow_unused=True)
     finally:
         for leaf, hooks in zip(leaves, held, strict=True):
             if hooks:

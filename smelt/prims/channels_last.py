@@ -66,7 +66,7 @@ def pays_on_cuda(node: Node) -> bool:
 
 
 def _rounds_to_tf32() -> bool:
-    return str(torch.backends.cudnn.conv.fp32_precision) != "ieee"
+    return str(torch.backends.cudnn.conv.fp32_precision) != "ieee"  # type: ignore[attr-defined]
 
 
 def _name(node: Node) -> str:

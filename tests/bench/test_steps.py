@@ -42,11 +42,12 @@ def test_forward_and_backward_alone_change_no_parameter(name: str) -> None:
 
 @pytest.fixture
 def products() -> Iterator[None]:
-    """Puts back what `use_tf32` changes."""
+    """Puts back what `use_tf32` changes; torch's own test helpers, once imported, let nobody change it."""
     precision, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    yield
-    torch.set_float32_matmul_precision(precision)
-    torch.backends.cudnn.allow_tf32 = convolutions
+    with torch.backends.__allow_nonbracketed_mutation():
+        yield
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = convolutions
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "amp"])
