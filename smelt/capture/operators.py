@@ -89,9 +89,9 @@ def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
 def _methods(vm: Any, left: Any, right: Any, forward: tuple[str, ...], reflected: str) -> list[tuple[Any, Any, Any]]:
     """(method, operand, the other operand) for methods that are written in Python, in the order of Python's questions.
 
-    Torch's operators do what they can before the other operand is asked: with `__torch_function__`, all of it.
+    A tensor's operator does what it can before the other operand is asked.
     """
-    if type(left) is TraceTensor and hasattr(type(right), "__torch_function__"):
+    if type(left) is TraceTensor and _torchs(right):
         return []
     own = [(python_method(vm, left, name), left, right) for name in forward]
     if type(right) is not type(left):
@@ -99,6 +99,11 @@ def _methods(vm: Any, left: Any, right: Any, forward: tuple[str, ...], reflected
         ahead = issubclass(type(right), type(left)) and back is not python_method(vm, left, reflected)
         own.insert(len(own) - ahead, (back, right, left))
     return [each for each in own if each[0] is not None]
+
+
+def _torchs(operand: Any) -> bool:
+    """Torch takes it beside a tensor."""
+    return isinstance(operand, (int, float, complex)) or hasattr(type(operand), "__torch_function__")
 
 
 def _without_methods(left: Any, right: Any, asked: list[tuple[Any, Any, Any]]) -> tuple[Any, Any]:
@@ -144,7 +149,7 @@ def compare(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
 
 def _comparing(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> list[tuple[Any, Any, Any]]:
     """The same for comparisons; `!=` turns the answer of `__eq__` round where there is no `__ne__`."""
-    if type(left) is TraceTensor and hasattr(type(right), "__torch_function__"):
+    if type(left) is TraceTensor and _torchs(right):
         return []
     own = []
     for obj, other, name in ((left, right, _COMPARE[fn][0]), (right, left, _COMPARE[fn][1])):

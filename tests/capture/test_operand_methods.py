@@ -60,3 +60,14 @@ def test_order_of_questions(fn):
                     out = repr(error)
                 seen.append((out, list(LOG)))
         assert all(each == seen[0] for each in seen), f"{left!r}, {right!r}: {seen}"
+
+
+def test_numbers_with_methods_beside_a_tensor():
+    def fn(x):
+        return x + Whole(2), Whole(2) + x, x < Whole(3), Whole(3) < x, x == Whole(1)
+
+    LOG.clear()
+    want = fn(X)
+    logged = list(LOG)
+    LOG.clear()
+    assert str(compiled(fn)(X)) == str(want) and logged == LOG

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,15 @@ from tests.fuzz.worker import FAILED, backend_of, compare, forget, shrunk
 
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.py"))
 SEED = f"test{sys.version_info.minor}"
+
+
+@pytest.fixture(autouse=True)
+def no_collection() -> Iterator[None]:
+    """What one program left in cycles does not end, and print, while the next one runs."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
