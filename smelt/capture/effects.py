@@ -36,6 +36,7 @@ class Store:
         maybe: what is deleted need not exist.
         anew: it was deleted before it was set.
         born: step of the capture.
+        version: (of `.data`) what the tensor's counter said when it was first assigned.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Store:
     maybe: bool = False
     anew: bool = False
     born: int = 0
+    version: int = 0
 
 
 @dataclass(slots=True)

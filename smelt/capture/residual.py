@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.autograd.graph import increment_version
 from torch.library import CustomOpDef
 
 from smelt.capture import _native as native
@@ -255,6 +256,8 @@ class Writer:
             self.lines.append(f"{place}._buffers[{store.name!r}] = {self.value(store.value)}")
         elif type(target).__setattr__ in _PLAIN_SETTERS or isinstance(target, (type, torch.Tensor)):
             self.lines.append(f"{place}.{store.name} = {self.value(store.value)}")
+            if type(target) is TraceTensor and store.name == "data" and target._version > store.version:
+                self.lines.append(f"{self.value.constant(increment_version, 'increment_version')}({place})")
         else:
             setter = self.value.constant(object.__setattr__, "set")
             self.lines.append(f"{setter}({place}, {store.name!r}, {self.value(store.value)})")

@@ -192,7 +192,10 @@ def store_data(vm: Any, tensor: Any, value: Any) -> None:
     fresh = vm.tensors.run(torch.Tensor.detach, (value,), {}, method="detach")
     tensor.data = fresh
     vm.tensors.nodes[id(tensor)] = vm.tensors.nodes[id(fresh)]
+    before = vm.effects.stores.get(("attr", id(tensor), "data"))
     vm.effects.store("attr", tensor, "data", fresh)
+    now = vm.effects.stores["attr", id(tensor), "data"]
+    now.version = tensor._version if before is None else before.version
 
 
 def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:

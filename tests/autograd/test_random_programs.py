@@ -86,6 +86,7 @@ def test_graph_of_a_random_program(steps: list[Step], outputs: list[int], modes:
 @example([("vmap_of_grad", 3, 0, 0)], [0], [], ["view of nonleaf"])
 @example([("resize_", 0, 0, 0), ("set_", 0, 0, 0), ("as_strided_", 4, 0, 0)], [4], [], [])
 @example([("set_", 0, 0, 0), ("as_strided", 3, 0, 0)], [3, 4], [], [])
+@example([("data_assign", 0, 0, 0), ("copy_other_", 0, 0, 0)], [0], [], [])
 @example([("data_assign", 0, 0, 0), ("view_dtype", 0, 0, 0)], [4], [], ["same"])
 @given(st.lists(all_steps, min_size=1, max_size=7), outputs, modes, st.lists(st.sampled_from(INPUTS), max_size=2))
 def test_captured_random_program(

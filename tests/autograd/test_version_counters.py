@@ -133,6 +133,18 @@ def test_assigned_data_and_a_view_of_it_count_together() -> None:
         assert share_counter(x, call(x))
 
 
+def test_writes_behind_an_assignment_of_data_count() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> None:
+        for each in (x, y):
+            each.data = each.data.clone()
+        x.add_(1)
+
+    for call in (fn, smelt.compile(fn, backend="aot_eager")):
+        x, y = torch.ones(2, 2), torch.ones(2)
+        call(x, y)
+        assert (x._version, y._version) == (1, 0) and float(x[0, 0]) == 2
+
+
 def test_batch_norm_counts_no_write_to_its_statistics() -> None:
     def fn(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.batch_norm(x, mean, var, training=True)
