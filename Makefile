@@ -1,4 +1,4 @@
-# Everything starts here: `make demo`, `make test`, `make test-ops`, `make bench-suites`, `make lint`, `make docs`. Each sets up what it needs first.
+# Everything starts here: `make demo`, `make test`, `make test-gpu`, `make test-ops`, `make bench-suites`, `make lint`, `make docs`. Each sets up what it needs first.
 #   PYTHON=3.12 (a version or an executable; default: the first of 3.11 to 3.13 found)
 #   TORCH=2.12.1 (default 2.13.0)
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu (another package index for torch alone; default: none)
@@ -30,7 +30,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := $(shell find smelt -name '*.c' -o -name '*.h')
 
-.PHONY: help setup demo test test-ops bench-suites lint format docs clean
+.PHONY: help setup demo test test-gpu test-ops bench-suites lint format docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -62,6 +62,10 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest $(ARGS)
+
+# The tests that need a GPU; without one all of them are skipped, and the run says so.
+test-gpu: setup
+	$(BIN)/python -m pytest -m gpu -rs $(ARGS)
 
 # Every operator of PyTorch's OpInfo database against eager, forward and gradient; a run that was interrupted goes on.
 # OPS="--dtypes float32 --shard 0/4" chooses; OPS="--table docs/operators-opinfo.md" writes the table of the results.

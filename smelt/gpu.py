@@ -14,26 +14,54 @@ from smelt.program import Program
 from smelt.runtime.cuda_graphs import Recorder
 
 
-def on_gpu(
-    programs: Sequence[Program], joint: Joint, device: torch.device, report: Report, options: Options
-) -> list[Program]:
-    """The forward and backward programs as they run on `device`.
+class Recordings:
+    """The CUDA graphs of one compiled graph.
 
-    Sizes that change would need a recording each: in the default mode such graphs are launched kernel by kernel.
+    Sizes that change would need a recording each: in the default mode such graphs are launched kernel by kernel. Of a
+    program that also computes on the CPU each part on the GPU is recorded by itself.
     """
-    names = [node.name for node in joint.module.graph.nodes if node.op == "placeholder"]
-    places = {name: i for i, name in enumerate(names)}
-    written = {result: places[name] for result, name in joint.updates().items()}
-    forward = written_inside(programs[0], written) if written else programs[0]
-    changing = joint.sizes or joint.numbers or joint.reals
-    if not options.cuda_graphs or joint.reads or (changing and options.mode == "default"):
-        return [forward, *programs[1:]]
-    recorder = Recorder(device, name=report.name)
-    report.add("8_cuda_graphs.txt", lambda: "\n".join(recorder.reasons()))
-    recorded = [
-        recorder.wrap(forward, "forward", written=set(written.values()), visible=joint.num_forward, inputs=names)
-    ]
-    return recorded + [recorder.wrap(program, "backward") for program in programs[1:]]
+
+    def __init__(self, joint: Joint, device: torch.device | None, report: Report, options: Options) -> None:
+        self.joint = joint
+        self.names = [node.name for node in joint.module.graph.nodes if node.op == "placeholder"]
+        changing = joint.sizes or joint.numbers or joint.reals
+        self.on_gpu = device is not None and device.type == "cuda"
+        wanted = options.cuda_graphs and not joint.reads and not (changing and options.mode == "default")
+        self.recorder: Recorder | None = None
+        if device is not None and self.on_gpu and wanted:
+            self.recorder = recorder = Recorder(device, name=report.name)
+            report.add("8_cuda_graphs.txt", lambda: "\n".join(recorder.reasons()))
+
+    def of_part(self, program: Program) -> Program:
+        """A part of a program, as it runs."""
+        return program if self.recorder is None else self.recorder.wrap(program, "part", written=(), visible=None)
+
+    def of_graph(self, programs: Sequence[Program], in_parts: Sequence[bool]) -> list[Program]:
+        """The forward and backward programs as they run."""
+        if not self.on_gpu:
+            return list(programs)
+        places = {name: i for i, name in enumerate(self.names)}
+        written = {result: places[name] for result, name in self.joint.updates().items()}
+        forward, *backward = programs
+        if written:
+            forward = written_inside(forward, written)
+        if self.recorder is None:
+            return [forward, *backward]
+        if not in_parts[0]:
+            forward = self.recorder.wrap(
+                forward, "forward", written=set(written.values()), visible=self.joint.num_forward, inputs=self.names
+            )
+        return [forward] + [
+            program if parts else self.recorder.wrap(program, "backward", written=(), visible=0)
+            for program, parts in zip(backward, in_parts[1:], strict=True)
+        ]
+
+
+def recorded_alone(program: Program, device: torch.device, report: Report, options: Options) -> Program:
+    """A backward program that was made later: with recordings of its own, where the graph's programs have them."""
+    if device.type != "cuda" or not options.cuda_graphs:
+        return program
+    return Recorder(device, name=report.name).wrap(program, "backward", written=(), visible=0)
 
 
 def written_inside(program: Program, written: dict[int, int]) -> Program:

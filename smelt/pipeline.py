@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,20 +21,22 @@ from smelt.autograd.eager import compile_aot_eager
 from smelt.autograd.joint import trace_joint
 from smelt.autograd.partition import partition
 from smelt.autograd.pieces import Pieces
+from smelt.autograd.unused import Backward
 from smelt.autograd.wrap import wrap
 from smelt.backends import user_backend
 from smelt.base.collection import no_collection
 from smelt.base.errors import CompileError, SmeltWarning
 from smelt.base.options import Options, environment
 from smelt.base.report import Report
-from smelt.base.stats import count, spend
+from smelt.base.stats import count, count_named, spend
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
 from smelt.codegen.chain import render_chain
 from smelt.codegen.cpp_host import render_cpp
 from smelt.codegen.host import Rendered
 from smelt.codegen.triton_host import print_kernels, render_triton
-from smelt.gpu import on_gpu
+from smelt.gpu import Recordings, recorded_alone
 from smelt.graph.checkpoints import with_checkpoints
+from smelt.graph.eager_call import EagerCall
 from smelt.graph.meta import TensorMeta
 from smelt.graph.printer import print_graph
 from smelt.graph.seams import cuts, seams
@@ -90,6 +93,9 @@ def compile_pieces(gm: fx.GraphModule, report: Report, options: Options) -> Call
             warnings.warn(SmeltWarning(text), stacklevel=2)
             return piece.forward
 
+    if options.backend == "smelt":
+        calls = (node.target for node in seams(gm.graph) if isinstance(node.target, EagerCall))
+        count_named("extern_ops", Counter(name for call in calls for name in call.operators))
     return Pieces(gm.graph, report.name, compile_piece)
 
 
@@ -107,12 +113,22 @@ def compile_smelt(
         forward, backward = partition(prims, joint, options)
     parts = {"forward": forward} if backward is None else {"forward": forward, "backward": backward}
     rendered = render_and_build(parts, options, report, joint.updates())
-    programs: list[Program] = [load(program, options) for program in rendered]
     device = triton_device(joint.module, options)
-    if device is not None and device.type == "cuda":
-        programs = on_gpu(programs, joint, device, report, options)
+    recordings = Recordings(joint, device, report, options)
+    programs: list[Program] = [load(program, options, recordings.of_part) for program in rendered]
+    programs = recordings.of_graph(programs, [bool(each.parts) for each in rendered])
+    if backward is not None and not (joint.sizes or joint.numbers or joint.reals or joint.reads):
+        programs[1] = Backward(programs[1], backward, lambda graph: compile_unused(graph, device, report, options))
     again = Again(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))
     return wrap(joint, programs[0], programs[1] if backward is not None else None, again)
+
+
+def compile_unused(graph: fx.GraphModule, device: torch.device | None, report: Report, options: Options) -> Program:
+    """The backward of calls in which some results were not used."""
+    with outside_inference_mode():
+        (rendered,) = render_and_build({"backward_less": graph}, options, report)
+        program = load(rendered, options)
+    return recorded_alone(program, device, report, options) if device is not None else program
 
 
 def render_and_build(

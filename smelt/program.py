@@ -30,10 +30,19 @@ Of a graph with symbolic sizes the last inputs are the values of its symbols.
 """
 
 
-def load(rendered: Rendered, options: Options) -> Program:
-    """Build the kernels and execute the host text."""
+def load(rendered: Rendered, options: Options, around: Callable[[Program], Program] | None = None) -> Program:
+    """Build the kernels and execute the host text.
+
+    Args:
+        around: of a program in parts, what each part on a GPU is wrapped in.
+    """
     if rendered.parts or rendered.operators:
         programs = [load(part, options) for part in rendered.parts]
+        if around is not None:
+            programs = [
+                around(program) if part.device is not None else program
+                for program, part in zip(programs, rendered.parts, strict=True)
+            ]
         return _executed(rendered, {"parts": programs, "operators": rendered.operators, "torch": torch})
     addresses: dict[str, int] = {}
     if rendered.cpp_sources:
@@ -41,9 +50,12 @@ def load(rendered: Rendered, options: Options) -> Program:
         for library, names in zip(libraries, rendered.exports, strict=True):
             addresses |= {name: library.address(name) for name in names}
 
+    on_gpu = rendered.device is not None and rendered.device.type != "cpu"
+    only = "aten" if on_gpu else options.gemm  # what else there is are kernels for CPUs
+
     def bound(name: str, params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> ExternKernel:
         if name in EXTERNS or name.count(".") == 2:
-            return extern(name, params, inputs, outputs, only=options.gemm)
+            return extern(name, params, inputs, outputs, only=only)
         return _reference(name, params, outputs)
 
     scope: dict[str, Any] = {

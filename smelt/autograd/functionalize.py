@@ -166,7 +166,7 @@ class GraphRecorder:
         """One node, or the equal one that is already there. `vals` None: ask the operator."""
         if has_real(args) or has_real(kwargs.values()):
             op, args, kwargs = with_numbers(self, op, args, kwargs, vals)
-        random = op is not operator.getitem and op_info(op).random and op not in _RANDOM_IN_NAME_ONLY
+        random = op is not operator.getitem and op_info(op).random and _draws(op, args)
         key = None if random else (op, *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
         known = self._known.get(key) if key is not None else None
         if known is not None:
@@ -241,9 +241,8 @@ class GraphRecorder:
         if not any(isinstance(part, (list, tuple)) for part in answer):
             node = self._node(op, self._operands(op, tuple(args)), self._options(op, kwargs), _vals(answer))
             return [None if part is None else self.item(node, i) for i, part in enumerate(answer)]
-        counts = tuple(len(part) if isinstance(part, (list, tuple)) else None for part in answer)
-        if None in (parts := tuple(flattened(answer))):
-            raise Unsupported(f"{op} in a graph", why="it returns lists, and None where a tensor may be")
+        counts = tuple(len(part) if isinstance(part, (list, tuple)) else 0 if part is None else None for part in answer)
+        parts = tuple(flattened(answer))
         form = flat_form(op, counts)
         if len(parts) == 1:
             flat = iter(
@@ -251,7 +250,10 @@ class GraphRecorder:
             )
         else:
             flat = iter(self._items(form, args, kwargs, parts))
-        return [next(flat) if n is None else [next(flat) for _ in range(n)] for n in counts]
+        return [
+            None if part is None else next(flat) if n is None else [next(flat) for _ in range(n)]
+            for n, part in zip(counts, answer, strict=True)
+        ]
 
     def write(
         self,
@@ -365,8 +367,22 @@ class GraphRecorder:
 _MEANINGLESS = frozenset({"pin_memory", "memory_format", "non_blocking", "layout"})
 """Keyword arguments that do not change values. Strides are said by metadata, and layout is always strided."""
 
-_RANDOM_IN_NAME_ONLY = frozenset({aten._scaled_dot_product_flash_attention_for_cpu.default})
-"""Tagged as random, but not on this device (no dropout is done inside)."""
+_DROPOUT_AT: dict[OpOverload, int | None] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: None,
+    aten._scaled_dot_product_flash_attention.default: 3,
+    aten._scaled_dot_product_efficient_attention.default: 5,
+    aten._scaled_dot_product_efficient_attention_backward.default: None,
+    aten._scaled_dot_product_cudnn_attention.default: 5,
+    aten._scaled_dot_product_cudnn_attention_backward.default: None,
+    aten._cudnn_rnn.default: 11,
+}
+"""Operators that are tagged as random, and where they take the rate of a dropout (0 when left out), if they do one."""
+
+
+def _draws(op: OpOverload, args: Sequence[Any]) -> bool:
+    """Whether an operator that is tagged as random draws numbers in this call."""
+    at = _DROPOUT_AT.get(op, -1)
+    return at == -1 or at is not None and len(args) > at and bool(args[at])
 
 
 def _overlaps(place: Place) -> bool:

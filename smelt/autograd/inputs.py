@@ -12,7 +12,7 @@ from torch import fx
 from smelt.autograd.functionalize import GraphRecorder
 from smelt.base.errors import Unsupported
 from smelt.base.torch_c import share_counter
-from smelt.graph.meta import TensorMeta, extent, is_dense
+from smelt.graph.meta import OpaqueMeta, TensorMeta, extent, is_dense
 from smelt.graph.place import Place, layout_of
 from smelt.graph.trace import TraceTensor, computed_before, trace_like
 
@@ -54,6 +54,8 @@ def make_inputs(
     for i, example in enumerate(examples):
         meta = metas[i] if metas else None
         val = layout_of(example).val if meta is None else replace(meta, requires_grad=False)
+        if type(val) is OpaqueMeta:
+            raise Unsupported(f"a {val} tensor in a compiled part of a graph")
         node = rec.placeholder(f"primals_{i}", val)
         if id(example) not in made and i not in covers:
             made[id(example)] = _root_input(rec, example, val, node)

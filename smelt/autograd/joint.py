@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import gc
 import operator
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from smelt.autograd.draws import drawing_devices
+from smelt.autograd.draws import seeded_devices
 from smelt.autograd.functionalize import GraphRecorder, is_view_node
 from smelt.autograd.inputs import make_inputs, overlapping
 from smelt.autograd.plan import (
@@ -31,6 +31,7 @@ from smelt.autograd.plan import (
     SameInput,
     SizeInput,
     SparseGradient,
+    Spoilt,
     View,
 )
 from smelt.autograd.reach import heads_of, without_tangents
@@ -129,7 +130,7 @@ class _Trace:
         self, gm: fx.GraphModule, examples: Sequence[torch.Tensor], options: Options, shared: bool, careful: bool
     ) -> None:
         self.gm, self.options, self.careful = gm, options, careful
-        self.spoilt: dict[int, str] = {}
+        self.spoilt: dict[int, Spoilt] = {}
         self.reached: dict[int, frozenset[int]] = {}
         self.rec = GraphRecorder()
         self.reads = self.rec.reads = JointReads(self.rec, owner_of(gm))
@@ -272,6 +273,7 @@ class _Trace:
         wanted = [i for i, one in enumerate(self.inputs) if one.leaf.requires_grad and self.first[id(one)] == i]
         roots = [i for i, yes in enumerate(with_grad) if yes]
         if not roots or not wanted:
+            self.spoilt = {i: Spoilt(None, ()) for i in roots if i < len(self.program)}
             return (), {}
         tangents = []
         for i in roots:
@@ -284,7 +286,7 @@ class _Trace:
         with torch.enable_grad(), disable_autocast():
             leaves = [self.inputs[i].leaf for i in wanted]
             if self.careful:
-                roots, tangents = self.without_spoilt(heads, roots, tangents, leaves)
+                roots, tangents = self.without_spoilt(heads, roots, tangents, dict(zip(wanted, leaves, strict=True)))
                 if not roots:
                     return (), {}
             total = _Total.apply(tangents, *(heads[i] for i in roots))
@@ -312,18 +314,24 @@ class _Trace:
         return heads_of(heads, leaves) if leaves else {}
 
     def without_spoilt(
-        self, heads: Sequence[TraceTensor], roots: Sequence[int], tangents: Sequence[TraceTensor], leaves: Any
+        self,
+        heads: Sequence[TraceTensor],
+        roots: Sequence[int],
+        tangents: Sequence[TraceTensor],
+        leaves: Mapping[int, TraceTensor],
     ) -> tuple[list[int], list[TraceTensor]]:
         """The roots that have gradients, with their tangents; what eager says of the others goes to `self.spoilt`."""
         kept = []
         for i, tangent in zip(roots, tangents, strict=True):
             try:
-                torch.autograd.grad(_Total.apply([tangent], heads[i]), leaves, retain_graph=True, allow_unused=True)
+                total = _Total.apply([tangent], heads[i])
+                torch.autograd.grad(total, [*leaves.values()], retain_graph=True, allow_unused=True)
                 kept.append((i, tangent))
             except RuntimeError as error:
                 if _OVERWRITTEN not in str(error) or i >= len(self.program):
                     raise
-                self.spoilt[i] = str(error)
+                origins = heads_of([heads[i]], leaves)
+                self.spoilt[i] = Spoilt(str(error), tuple(k for k, found in origins.items() if found))
         return [i for i, _ in kept], [tangent for _, tangent in kept]
 
     def gradients(self, found: dict[int, TraceTensor]) -> tuple[list[fx.Node], dict[int, int | SparseGradient]]:
@@ -382,6 +390,9 @@ class _Trace:
             outputs=outputs,
             differentiable=differentiable,
             gradients=tuple(positions.get(i) for i in range(len(self.inputs) + len(reals))),
+            idle=tuple(i for i, one in enumerate(self.inputs) if one.leaf.requires_grad and i not in positions)
+            if positions
+            else (),
             seeds=seeds,
             autocast=casting(),
             cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned),
@@ -397,11 +408,12 @@ class _Trace:
     def seeds(self, place: fx.Node) -> tuple[torch.device, ...]:
         """The devices that draw from seeds; each has an input in place of `place`."""
         graph = self.rec.graph
-        devices = () if self.options.eager_rng else drawing_devices(graph)
-        for k, device in enumerate(devices):
-            with graph.inserting_before(place):
-                self.rec.placeholder(seed_name(k), TensorMeta((), torch.int64, (), device))
+        following = place.next
         graph.erase_node(place)
+        devices = () if self.options.eager_rng else seeded_devices(graph)
+        for k, device in enumerate(devices):
+            with graph.inserting_before(following):
+                self.rec.placeholder(seed_name(k), TensorMeta((), torch.int64, (), device))
         return devices
 
 

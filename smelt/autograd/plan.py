@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -106,6 +106,13 @@ class SizeInput:
     dim: int | None
 
 
+class Spoilt(NamedTuple):
+    """Why an output has no gradients (None: its history leads to no primal), and the primals that it leads to."""
+
+    text: str | None
+    origins: tuple[int, ...]
+
+
 @dataclass
 class Joint:
     """A functional graph of forward and backward, and what a caller needs to run it.
@@ -135,8 +142,9 @@ class Joint:
         num_found: the numbers that it returns last.
         metas: what `output_metas` is where the graph's own metadata is symbolic and this plan is for given numbers.
         spoilt: outputs of the program that have a history and no gradients, with what eager says when somebody asks:
-            a value that their history needs was overwritten.
+            a value that their history needs was overwritten, or it begins inside of the program.
         reached: for each primal whose gradient is a constant, the places in `differentiable` that lead to it.
+        idle: primals that require grad and have no gradient, whatever result is used.
         cloned: primals that the program calls `clone()` on: the caller may write to them before the backward.
     """
 
@@ -151,7 +159,8 @@ class Joint:
     autocast: tuple[str, ...]
     cloned: frozenset[int] = frozenset()
     touched: tuple[int, ...] = ()
-    spoilt: Mapping[int, str] = field(default_factory=dict)
+    idle: tuple[int, ...] = ()
+    spoilt: Mapping[int, Spoilt] = field(default_factory=dict)
     reached: Mapping[int, frozenset[int]] = field(default_factory=dict)
     sizes: tuple[SizeInput, ...] = ()
     numbers: Mapping[int, str] = field(default_factory=dict)

@@ -9,19 +9,31 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
 
 from smelt.autograd.again import Again, Memory
-from smelt.autograd.draws import beginning, draws, from_beginning, seed
-from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, SparseGradient, View, unreached
+from smelt.autograd.draws import beginning, draws, from_beginning, generator_devices, seed, with_seeds
+from smelt.autograd.plan import (
+    Constant,
+    Fresh,
+    Joint,
+    OutputPlan,
+    Repeated,
+    SameInput,
+    SparseGradient,
+    Spoilt,
+    View,
+    unreached,
+)
 from smelt.autograd.sized import wrap_reading, wrap_sized
+from smelt.autograd.unused import Backward
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast
-from smelt.graph.absent import quiet_leaf
+from smelt.graph.absent import hooks_of, quiet, quiet_below
 from smelt.graph.meta import TensorMeta
 from smelt.graph.place import Step
 from smelt.graph.spoilt import spoilt
@@ -142,7 +154,8 @@ class _Plan:
         sparse: some gradients are sparse tensors.
         again: makes second derivatives; why: the reason for which there are none.
         memory: how calls remember their inputs for them; found at the first call.
-        draws: calls remember where their random numbers come from.
+        draws: calls remember where their random numbers come from; generators: whose states, beside seeds.
+        computed: inputs that are no leaves; found at the first call.
     """
 
     def __init__(self, joint: Joint, forward: Program, backward: Program, again: Again | None) -> None:
@@ -159,7 +172,9 @@ class _Plan:
         self.num_grads = joint.num_outputs + len(self.with_grad)
         self.saving: _Saving | None = None
         self.memory: Memory | None = None
+        self.computed: list[int] | None = None
         self.draws = self.why is None and draws(joint)
+        self.generators = generator_devices(joint)
         self.sparse = any(type(k) is SparseGradient for k in joint.gradients)
         self._absent: dict[tuple[int, ...], frozenset[int]] = {}
 
@@ -206,13 +221,16 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.begin = begin = beginning(plan.joint) if plan.draws else None
+        ctx.begin = begin = beginning(plan.joint, plan.generators) if plan.draws else None
         with below_autograd():
-            if begin is not None and plan.joint.seeds:
-                with from_beginning(plan.joint, begin):
+            if begin is not None and begin.seeds:
+                with with_seeds(begin):
                     results = plan.forward([*inputs])
             else:
                 results = plan.forward([*inputs])
+        if plan.computed is None:
+            plan.computed = [i for i, t in enumerate(inputs) if t.requires_grad and not t.is_leaf]
+        ctx.hooks = {i: hooks_of(inputs[i]) for i in plan.computed}
         saved = results[plan.num_forward :]
         saving = plan.saving
         if saving is None:
@@ -243,11 +261,12 @@ class _Compiled(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         plan: _Plan = ctx.plan
         if all(grad is None for grad in grads):  # another graph has no use for what this one gave it
-            for node, _ in ctx.next_functions:
-                quiet_leaf(node)
+            _quiet(ctx, range(len(plan.joint.gradients)))
             return (None,) * (1 + len(plan.joint.gradients))
         saved = ctx.saved_tensors
         assert plan.saving is not None
+        absent = plan.absent(grads)
+        _quiet(ctx, absent)
         if torch.is_grad_enabled():
             again = _again(ctx, plan, saved, grads)
             if isinstance(again, tuple):
@@ -258,21 +277,36 @@ class _Compiled(torch.autograd.Function):
             if plan.memory is not None:
                 ctx.inputs = plan.memory.release(ctx.inputs)
             found = _gradients(plan, saved[: plan.saving.count], grads)
-        absent = plan.absent(grads)
-        for i in absent:
-            quiet_leaf(ctx.next_functions[i][0])
         if plan.sparse or absent:
             return (None, *(None if i in absent else _gradient(found, k) for i, k in enumerate(plan.joint.gradients)))
         return (None, *(None if k is None else found[k] for k in plan.joint.gradients))
+
+
+def _quiet(ctx: Any, absent: Iterable[int]) -> None:
+    """The engine goes on to these inputs without a gradient, where it would not come in eager."""
+    for i in absent:
+        node = ctx.next_functions[i][0]
+        if node is not None:
+            quiet_below(node)
+            if i in ctx.hooks:
+                quiet(ctx.hooks[i]())
+            elif not hasattr(node, "variable"):  # a leaf at the first call, none at this one: so it may be at the next
+                ctx.plan.computed.append(i)
 
 
 def _gradients(
     plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor, ...]:
     """Run the backward program."""
-    inputs = [*saved, *(_tangent(grads[k], meta) for k, meta in plan.tangents)]
+    program, tangents = plan.backward, plan.tangents
+    absent = tuple(place for place, (k, _) in enumerate(tangents) if grads[k] is None)
+    if absent and isinstance(program, Backward):
+        less = program.without(absent, [tangents[place][1] for place in absent])
+        if less is not None:
+            program, tangents = less, tuple(each for each in tangents if grads[each[0]] is not None)
+    inputs = [*saved, *(_tangent(grads[k], meta) for k, meta in tangents)]
     with below_autograd(), disable_autocast():
-        return tuple(plan.backward(inputs))
+        return tuple(program(inputs))
 
 
 def _gradient(found: Sequence[torch.Tensor], made: int | SparseGradient | None) -> torch.Tensor | None:
@@ -315,7 +349,7 @@ def _again(
     if memory.version(inputs) != ctx.version:
         return "an input was written to after the call"
     tangents = [_tangent_again(grads[k], meta) for k, meta in plan.tangents]
-    with from_beginning(plan.joint, ctx.begin):
+    with from_beginning(ctx.begin):
         found = again(inputs, tangents)
     absent = plan.absent(grads)
     return (None, *(None if i in absent else found.get(i) for i in range(len(plan.joint.gradients))))
@@ -366,6 +400,8 @@ def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Aga
     plain = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not joint.spoilt
     simple = plain and not plan.with_grad
     apply = _Compiled.apply if torch.is_grad_enabled() else torch.enable_grad()(_Compiled.apply)
+    if joint.idle:
+        apply = _apart(apply, joint.idle)
     if simple:
         return lambda *inputs: apply(plan, *inputs)
     written = [joint.mutations[k].input for k in plan.with_grad]
@@ -380,6 +416,18 @@ def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Aga
     return call
 
 
+def _apart(apply: Callable[..., Any], idle: Sequence[int]) -> Callable[..., Any]:
+    """Inputs that gradients never reach are no part of the caller's autograd graph."""
+
+    def run(plan: _Plan, *inputs: torch.Tensor) -> Any:
+        given = [*inputs]
+        for i in idle:
+            given[i] = given[i].detach()
+        return apply(plan, *given)
+
+    return run
+
+
 # -- outputs -------------------------------------------------------------------------------------------------------
 
 
@@ -391,12 +439,16 @@ def _finisher(joint: Joint) -> Callable[[Sequence[torch.Tensor], Sequence[torch.
         outputs: list[Any] = []
         written: dict[int, torch.Tensor] = {}
         if joint.spoilt:
-            results = [spoilt(r, joint.spoilt[i]) if i in joint.spoilt else r for i, r in enumerate(results)]
+            results = [_spoilt(r, joint.spoilt.get(i), inputs) for i, r in enumerate(results)]
         for plan in plans:
             outputs.append(_output(plan, inputs, results, outputs, written))
         return tuple(outputs)
 
     return finish
+
+
+def _spoilt(result: torch.Tensor, why: Spoilt | None, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    return result if why is None else spoilt(result, why.text, [inputs[i] for i in why.origins])
 
 
 def _output(

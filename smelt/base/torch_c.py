@@ -206,9 +206,6 @@ def is_plain_view(view: torch.Tensor) -> bool:
     return plain
 
 
-current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
-"""The driver's handle of a GPU's current stream; a tenth of the time that `torch.cuda.current_stream` takes."""
-
 clear_product_workspaces: Callable[[], None] = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
 """Forget the scratch memory that cuBLAS keeps for each stream; the next product on a stream allocates it anew."""
 

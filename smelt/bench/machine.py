@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,7 +13,19 @@ from typing import Any
 
 import torch
 
+DRIVER = Path("/proc/driver/nvidia/version")
+"""Where NVIDIA's driver tells its version."""
+
 PACKAGES = ("torch", "smelt", "transformers", "timm", "torchvision", "triton", "numpy")
+
+
+def describe_cuda() -> dict[str, str]:
+    """Versions of CUDA and cuDNN that torch uses and of the driver; nothing without a GPU."""
+    if not torch.cuda.device_count():
+        return {}
+    found = {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
+    driver = re.search(r"Kernel Module.*?(\d+(?:\.\d+)+)", DRIVER.read_text()) if DRIVER.exists() else None
+    return found | ({"driver": driver[1]} if driver else {})
 
 
 def describe_machine(threads: int | None = None) -> dict[str, Any]:
@@ -27,6 +40,7 @@ def describe_machine(threads: int | None = None) -> dict[str, Any]:
         "threads": threads or torch.get_num_threads(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "cuda": describe_cuda(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "compiler": compiler_version(),

@@ -23,6 +23,9 @@ MEMORY_STEPS = 4
 LEFT = 0.5
 """The largest share of eager's operators that may still run in eager under a compiler; beyond it, it has not passed."""
 
+Outcome = dict[str, Any] | Failure
+"""What a task gave."""
+
 Notify = Callable[[Row, str, str], None]
 """Called with (row so far, contender or "all", what is being done) when a phase begins."""
 
@@ -126,9 +129,9 @@ class _Measurement:
     caches: Path
     notify: Notify
     server: Server | Servers
-    verdicts: dict[str, dict[str, Any] | Failure] = field(default_factory=dict)
+    verdicts: dict[str, Outcome] = field(default_factory=dict)
 
-    def run(self, name: str, caches_of: Sequence[str], **arguments: Any) -> dict[str, Any] | Failure:
+    def run(self, name: str, caches_of: Sequence[str], **arguments: Any) -> Outcome:
         """One task in a fresh process that sees these contenders' caches."""
         task = {"task": name, "model": self.key, "settings": self.settings.to_dict(), **arguments}
         limits = Limits(self.plan.timeout_s, self.plan.memory_mb)
@@ -138,43 +141,48 @@ class _Measurement:
         return [name for name, result in self.row.results.items() if result.status == "pass"]
 
     def starts(self, names: Sequence[str]) -> None:
-        """The start of each contender; nobody has passed where eager fails."""
+        """The starts of each contender; nobody has passed where eager fails."""
+        found: dict[str, list[Outcome]] = {}
         if self.plan.side_by_side > 1:
             self.notify(self.row, "all", f"cold starts, {self.plan.side_by_side} at a time")
             with ThreadPoolExecutor(self.plan.side_by_side) as lanes:
-                list(lanes.map(self._start_and_judge, names))
+                found = dict(zip(names, lanes.map(self._start_and_judge, names), strict=True))
         for name in names:
             if self.row.results.get("eager", Result("eager")).status != "pass":
                 self.row.results[name].fail("eager_fails", "nothing to compare with")
-            elif self.plan.side_by_side == 1:
-                self.notify(self.row, name, "cold start")
-                self._start(name)
-            if self.row.results[name].status == "pass":
-                self._captured(self.row.results[name])
+            else:
+                self._record(self.row.results[name], found[name] if found else self._start(name, self.notify))
 
-    def _start_and_judge(self, name: str) -> None:
-        """What one lane does of a row: others still compile when an early one can be judged already."""
-        self._start(name)
-        if self._is_judged(name):
+    def _start_and_judge(self, name: str) -> list[Outcome]:
+        """What one lane does of a row: an early contender can be judged while others still compile."""
+        found = self._start(name)
+        if self._is_judged(name) and not isinstance(found[-1], Failure):
             self.verdicts[name] = self._judge(name)
+        return found
 
-    def _start(self, name: str) -> None:
-        """A start with empty caches; where wanted, a second process with the caches kept. The last gives the memory."""
-        result = self.row.results[name]
-        found = self.run("start", [name], contender=name, steps=0 if self.plan.cold else MEMORY_STEPS)
-        if isinstance(found, Failure):
-            return result.fail(found.status, found.error)
-        result.cold_s, cold_counts = found["first_s"], found["counts"]
-        if self.plan.cold:
-            if self.plan.side_by_side == 1:
-                self.notify(self.row, name, "warm start, memory")
-            found = self.run("start", [name], contender=name, steps=MEMORY_STEPS)
-            if isinstance(found, Failure):
-                return result.fail(found.status, found.error)
-            result.warm_s = found["first_s"]
+    def _start(self, name: str, notify: Notify = lambda *_: None) -> list[Outcome]:
+        """A start with empty caches; where wanted, a second process with the caches kept."""
+        notify(self.row, name, "cold start")
+        found = [self.run("start", [name], contender=name, steps=0 if self.plan.cold else MEMORY_STEPS)]
+        if self.plan.cold and not isinstance(found[0], Failure):
+            notify(self.row, name, "warm start, memory")
+            found.append(self.run("start", [name], contender=name, steps=MEMORY_STEPS))
+        return found
+
+    def _record(self, result: Result, starts: Sequence[Outcome]) -> None:
+        """Keep what the starts found. The memory is that of the last."""
+        cold, last = starts[0], starts[-1]
+        if isinstance(cold, Failure):
+            return result.fail(cold.status, cold.error)
+        result.cold_s = cold["first_s"]
+        if isinstance(last, Failure):
+            return result.fail(last.status, last.error)
+        if len(starts) > 1:
+            result.warm_s = last["first_s"]
         for figure in ("peak_mb", "steady_peak_mb", "reserved_mb"):
-            setattr(result, figure, found.get(figure))
-        result.counts = found["counts"] | cold_counts
+            setattr(result, figure, last.get(figure))
+        result.counts = last["counts"] | cold["counts"]
+        self._captured(result)
 
     def _captured(self, result: Result) -> None:
         """A compiler that left the model to eager has not passed."""
@@ -211,7 +219,7 @@ class _Measurement:
             else:
                 result.step = Spread.of(found[name]["seconds"])
 
-    def _steps(self, names: Sequence[str]) -> dict[str, Any] | Failure:
+    def _steps(self, names: Sequence[str]) -> Outcome:
         if not names:
             return {}
         plan = {"rounds": self.plan.rounds, "warmup": self.plan.warmup, "least_s": self.plan.least_s}
@@ -242,7 +250,7 @@ class _Measurement:
         passed = self.row.results[name].status == "pass"
         return passed and self.plan.check and name != "eager" and name not in self.plan.unjudged
 
-    def _judge(self, name: str) -> dict[str, Any] | Failure:
+    def _judge(self, name: str) -> Outcome:
         return self.run("accuracy", [name], contender=name)
 
 

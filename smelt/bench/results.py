@@ -133,8 +133,9 @@ class Benchmark:
             raise SmeltError(f"cannot read {path}", why=error.strerror, hint=FROM_RUN) from None
         except ValueError as error:
             raise SmeltError(f"{path} is not JSON", why=f"{error}; the file may be cut short", hint=FROM_RUN) from None
-        if isinstance(data, dict) and "overhead" in data:
-            raise SmeltError(f"{path} holds the cost of a call, not rows", hint=FROM_RUN)
+        for key, what in OTHER_FILES.items():
+            if isinstance(data, dict) and key in data:
+                raise SmeltError(f"{path} holds {what}, not rows", hint=FROM_RUN)
         if not isinstance(data, dict) or "rows" not in data:
             raise SmeltError(f"{path} holds no benchmark", why="it has no 'rows'", hint=FROM_RUN)
         try:
@@ -144,6 +145,9 @@ class Benchmark:
             raise SmeltError(f"{path} holds no benchmark of this version", why=str(error), hint=FROM_RUN) from None
         return benchmark
 
+
+OTHER_FILES = {"overhead": "the cost of a call", "problems": "shares of the memory's bandwidth"}
+"""What other files of `smelt bench` hold, by a key that they have."""
 
 FROM_RUN = "give a file that `smelt bench MODEL... --json FILE` wrote; update smelt if it is of a newer version"
 

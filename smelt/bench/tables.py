@@ -186,6 +186,7 @@ def describe_machine_line(machine: Mapping[str, Any]) -> str:
     """What `describe_machine` found, in one line."""
     packages = ", ".join(f"{name} {version}" for name, version in machine.get("packages", {}).items())
     gpus = f", {', '.join(machine['gpus'])}" if machine.get("gpus") else ""
+    gpus += "".join(f", {name} {version}" for name, version in machine.get("cuda", {}).items())
     return (
         f"{machine.get('cpu')}, {machine.get('cores')} cores, {machine.get('threads')} threads, "
         f"{machine.get('memory_gb')} GiB{gpus}; Python {machine.get('python')}, {packages}; "

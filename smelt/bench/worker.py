@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from smelt.bench.accuracy import EagerFailed, judge_workload
+from smelt.bench.bandwidth.measure import measure_copy, measure_problem
 from smelt.bench.census.examine import EagerFails, examine
 from smelt.bench.census.libraries import find_library
 from smelt.bench.contenders import compiler_counts, find_contender
@@ -150,6 +151,18 @@ def overhead(contender: str, guards: bool) -> dict[str, Any]:
         return found | (guard_overhead(contender) if guards else {})
 
 
+def copy_speed(device: str) -> dict[str, Any]:
+    """Bytes a second of a copy on the device."""
+    with failing_as("fail_run"):
+        return {"bytes_s": measure_copy(device)}
+
+
+def bandwidth(problem: str, dtype: str, device: str, contenders: Sequence[str]) -> dict[str, Any]:
+    """Seconds of a program that moves memory, see `smelt.bench.bandwidth.measure`."""
+    with failing_as("fail_run"):
+        return measure_problem(problem, dtype, device, contenders)
+
+
 def census(library: str, architecture: str) -> dict[str, Any]:
     """What became of one architecture of a library in eval and train mode, see `smelt.bench.census.examine`."""
     try:
@@ -170,6 +183,8 @@ TASKS: dict[str, Callable[..., dict[str, Any]]] = {
     "steps": steps,
     "accuracy": accuracy,
     "overhead": overhead,
+    "copy_speed": copy_speed,
+    "bandwidth": bandwidth,
     "census": census,
 }
 

@@ -156,15 +156,15 @@ def resume(
     func: FunctionType | None,
     slots: list[Any],
     stack: list[Any],
-    handled: BaseException = ...,
+    handled: list[BaseException] = ...,
     /,
 ) -> Any:
     """Continue `point.code` at `point.offset` and return what the function returns.
 
     `slots` has `co_nlocalsplus` elements: values of plain variables, cell objects for cell and free variables, NULL
     for what is unset. `stack` has `point.depth` elements. Entries are tried (as long as the thread is active), then
-    the resume callback, then the entries again; then the original code runs by frame injection. `handled` is the
-    exception that the code there is handling, if it is.
+    the resume callback, then the entries again; then the original code runs by frame injection. `handled` holds
+    the exception that the code there is handling, if it is. All three lists are emptied.
 
     Raises:
         ValueError: lengths that do not fit the code or the point.
@@ -193,6 +193,17 @@ def set_watch_callback(cb: Callable[[], None] | None) -> None:
 def handle(error: BaseException | None, /) -> BaseException | None:
     """Set the exception that this thread is handling (`sys.exception()`); returns the one before. To be undone in the
     same function."""
+
+def finalizers(value: Any, /) -> list[Any]:
+    """What an object is or holds whose death runs code of the program: a `__del__`, or the `finally` of a suspended
+    generator. Looks at some 200 objects, among them those that frames in tracebacks hold."""
+
+def call_moving(fn: Callable[..., Any], arguments: list[Any], names: tuple[str, ...], /) -> Any:
+    """`fn` with the arguments in a list, the last of which are named. The list is emptied, and a Python function has
+    its arguments for itself, as when bytecode calls it with what lies on the stack."""
+
+def stand_for(error: BaseException, /) -> None:
+    """In the traceback of an exception that the frame which called this one caught, this one takes its place."""
 
 def snapshot(frame: FrameType, depth: int) -> tuple[list[Any], list[Any]]:
     """Raw slots and the lowest `depth` stack elements of a running frame. For tests and debugging: `depth` is not
@@ -247,6 +258,7 @@ NOT_ALIASED: Final[int]  # operand: index of an earlier fetch. Different objects
 NONE_ALIASED: Final[int]  # operand: tuple of indices up to this fetch. All different objects
 STATE: Final[int]  # operand: what state() returned. fetch is -1
 MODULE: Final[int]  # operand: (training | None, names). parent.__dict__["training"] is so, parent.__dict__[names] empty
+NO_FINALIZER: Final[int]  # operand: None. No code of the program would run if the object died now
 FUNCTION: Final[int]  # operand: (__code__, __defaults__, __kwdefaults__). A function with these very objects
 PYTHON: Final[int]  # operand: callable(value) -> truthy, or (callable, (i, j, ...)): callable(*values of these fetches)
 # ... or (callable, (i, j, ...), one of these or a program over sizes): the callable is asked where C does not know
@@ -267,6 +279,9 @@ Failure: TypeAlias = tuple[Literal["fetch", "check"], int, Any]
 
 def is_slot(object: Any, /) -> bool:
     """Whether it is the descriptor of a member that holds an object, not a C number."""
+
+def takes_all(object: Any, /) -> bool:
+    """Whether it is such a descriptor, and the member may be set to any object."""
 
 @final
 class Guards:

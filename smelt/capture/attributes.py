@@ -271,13 +271,17 @@ def load_member(vm: Any, module: torch.nn.Module, name: str) -> Any:
             value = vm.external(members[name], sources.member(source, table, name))
             vm.reads[id(module), name] = value
             return value
-        elif source is not None and not members:
-            vm.guards.check(
-                source, native.MODULE, _EMPTY[table]
-            )  # one look at its length, whatever names are asked for
         elif source is not None:
-            vm.guards.check(sources.instance_item(source, table), native.NOT_KEY, name)
+            guard_no_member(vm, source, table, members, name)
     raise no_attribute(vm, module, name)
+
+
+def guard_no_member(vm: Any, source: Source, table: str, members: dict[str, Any], name: str) -> None:
+    """A module's table has no such name."""
+    if members:
+        vm.guards.check(sources.instance_item(source, table), native.NOT_KEY, name)
+    else:
+        vm.guards.check(source, native.MODULE, _EMPTY[table])  # one look at its length, whatever names are asked for
 
 
 # -- kinds of objects with look-up rules of their own ---------------------------------------------

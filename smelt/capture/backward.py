@@ -223,12 +223,14 @@ def is_spent(vm: Any, tensor: TraceTensor) -> bool:
     return bool(vm.tensors.spent) and any(id(node) in vm.tensors.spent for node in nodes_below([tensor]))
 
 
-def spent(tensor: torch.Tensor) -> torch.Tensor:
+def spent(tensor: torch.Tensor, *origins: torch.Tensor) -> torch.Tensor:
     """A result of the graph as eager returns it after its backward: it requires gradients, and has none left."""
-    return spoilt(tensor, _SPENT)
+    return spoilt(tensor, _SPENT, origins)
 
 
 _SPENT = (
-    "Trying to backward through the graph a second time: backward() ran inside the compiled function and did "
-    "not keep what it needed. Specify retain_graph=True there if you need to backward again."
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already "
+    "been freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). "
+    "Specify retain_graph=True if you need to backward through the graph a second time or if you need to access saved "
+    "tensors after calling backward."
 )

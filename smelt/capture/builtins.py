@@ -370,6 +370,11 @@ def to_format(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     return to_text(vm, format, *args)
 
 
+def _kind_of_number(dtype: torch.dtype) -> type:
+    """What Python makes of a tensor's value, truth as a number."""
+    return complex if dtype.is_complex else float if dtype.is_floating_point else int
+
+
 def _register_numbers() -> None:
     for kind, name in ((int, "__int__"), (float, "__float__"), (complex, "__complex__")):
 
@@ -378,8 +383,9 @@ def _register_numbers() -> None:
                 number = number_at_entry(vm, args[0])
                 if number is not None and vm.type_of(number) is kind:
                     return number
-                if vm.reads_values and kind is (float if args[0].dtype.is_floating_point else int):
-                    return vm.call(torch.Tensor.item, args, {})
+                if vm.reads_values and kind is _kind_of_number(args[0].dtype):
+                    whole = args if args[0].dtype is not torch.bool else (vm.call(torch.Tensor.long, args, {}),)
+                    return vm.call(torch.Tensor.item, whole, {})
                 known = vm.tensors.speculation.value(args[0])
                 if known is None:
                     raise containers.tensor_value(f"{kind.__name__}() of a tensor")

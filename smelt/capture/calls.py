@@ -21,7 +21,7 @@ import torch.utils.checkpoint
 from smelt.capture import _native as native
 from smelt.capture import flags, marks, policy, sources, triton_kernels
 from smelt.capture.attributes import find_in_class, function_source
-from smelt.capture.breaks import Break, user
+from smelt.capture.breaks import Break, user, user_raise
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.frames import Frame, bind
 from smelt.capture.generators import TracedGenerator
@@ -274,6 +274,8 @@ def call_instance(vm: Any, obj: Any, args: Args, kwargs: Kwargs) -> Any:
     if callable(obj) and not is_external(vm, obj):
         return call_native(vm, obj, args, kwargs)
     if not callable(obj):
+        if vm.type_of(obj) is not type(obj):  # what stands for it has another name
+            user_raise(TypeError(f"{vm.type_of(obj).__name__!r} object is not callable"))
         return user(obj, *args, **kwargs)
     raise Break(f"a call of a {type(obj).__name__}", "it came from outside and runs C code")
 

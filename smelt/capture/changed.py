@@ -141,6 +141,10 @@ def _module(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[A
     return f"{source.text}.{hooked}", "empty", value_text(held.get(hooked))
 
 
+def _finalizer(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+    return f"what happens when {source.text} dies", "nothing", "code of the program runs"
+
+
 def _function(source: Any, parts: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
     for name, before in zip(("__code__", "__defaults__", "__kwdefaults__"), parts, strict=True):
         now = getattr(found, name, None)
@@ -171,6 +175,7 @@ _DESCRIBED: dict[int, Any] = {
     native.STATE: _state,
     native.MODULE: _module,
     native.FUNCTION: _function,
+    native.NO_FINALIZER: _finalizer,
     native.PYTHON: _python,
 }
 """By kind of check: (subject, before, now) and, for a tensor's size, its dimension."""

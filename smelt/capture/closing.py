@@ -15,7 +15,8 @@ from smelt.capture.breaks import Break
 from smelt.capture.graph_module import CapturedGraph
 from smelt.capture.host_inputs import HOST
 from smelt.capture.tensors import Input
-from smelt.graph.meta import extent, meta_of
+from smelt.graph.eager_call import EagerCall
+from smelt.graph.meta import extent, is_opaque, meta_of
 from smelt.graph.modes import MODE_CHANGES
 from smelt.graph.seams import Seam, drop_idle
 from smelt.graph.trace import TraceTensor
@@ -74,7 +75,8 @@ def prune(tensors: Any) -> None:
     for node in reversed(list(tensors.graph.nodes)):
         if node in gone or node.op in ("placeholder", "output") or node.users or node in tensors.mutated:
             continue
-        if node in tensors.drawing or node in tensors.checks or isinstance(node.target, Seam):
+        seam = isinstance(node.target, Seam) and not isinstance(node.target, EagerCall)
+        if node in tensors.drawing or node in tensors.checks or seam:
             continue
         doomed = [node]
         if node.target in MODE_CHANGES:
@@ -91,7 +93,7 @@ def share_no_memory(*tensors: torch.Tensor) -> bool:
     """No two of the tensors may have elements at one address."""
     spans: dict[int, list[tuple[int, int]]] = {}
     for tensor in tensors:
-        if tensor.numel():
+        if tensor.numel() and not is_opaque(tensor):
             start = tensor.data_ptr()
             end = start + extent(tuple(tensor.shape), tensor.stride()) * tensor.element_size()
             spans.setdefault(tensor.untyped_storage().data_ptr(), []).append((start, end))
@@ -104,7 +106,7 @@ def _computes(node: fx.Node) -> bool:
     if node.op not in ("call_function", "call_method") or node.target in MODE_CHANGES:
         return False
     if isinstance(node.meta.get("val"), (Size, Real)) or isinstance(node.target, Seam):
-        return False
+        return isinstance(node.target, EagerCall)
     if node.target is not operator.getitem:
         return True
     owner = node.args[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from smelt.capture import calls, containers, sources
@@ -11,7 +12,7 @@ from smelt.capture.attributes import python_method
 from smelt.capture.breaks import user
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.host_values import HostValue
-from smelt.capture.operators import binary
+from smelt.capture.operators import BINARY, COMPARISONS, UNARY, binary, compare, unary
 from smelt.capture.registry import special
 from smelt.capture.unknown_text import refuse_unknown
 from smelt.capture.values import LEAVES
@@ -65,6 +66,31 @@ def _register_iterating() -> None:
 
 
 _register_iterating()
+
+
+def _operator(fn: Any, count: int, meaning: Callable[..., Any]) -> None:
+    """A function of the operator module: its operands may have methods that are written in Python."""
+
+    def operate(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+        return meaning(vm, *args) if len(args) == count and not kwargs else user(fn, *args, **kwargs)
+
+    special(fn)(operate)
+
+
+def _register_operators() -> None:
+    for fn in BINARY:
+        _operator(fn, 2, lambda vm, left, right, fn=fn: binary(vm, fn, left, right))
+    for fn in COMPARISONS:
+        _operator(fn, 2, lambda vm, left, right, fn=fn: compare(vm, fn, left, right))
+    for fn in UNARY:
+        _operator(fn, 1, lambda vm, value, fn=fn: unary(vm, fn, value))
+    _operator(operator.getitem, 2, containers.subscript)
+    _operator(operator.setitem, 3, containers.store_item)
+    _operator(operator.delitem, 2, containers.delete_item)
+    _operator(operator.contains, 2, containers.contains)
+
+
+_register_operators()
 
 
 @special(sum)
@@ -122,12 +148,13 @@ def dict_get(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 @special(dict.__getitem__, collections.OrderedDict.__getitem__)
 def dict_getitem(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """dict.__getitem__(key)"""
-    held, key = args
-    source = vm.sources.get(id(held))
-    if source is None or id(held) in vm.effects.mirrors or not dict.__contains__(held, vm.effects.outside(key)):
-        return vm.native(dict.__getitem__, vm.effects.mirror(held), key)
-    vm.effects.has_key(held, source, key)
-    return vm.effects.read_key(held, source, key)
+    return containers.dict_item(vm, *args)
+
+
+@special(containers.MAKING)
+def make_missing(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """defaultdict.__missing__(key)"""
+    return containers.make_item(vm, *args)
 
 
 @special(dict.__contains__)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from smelt.capture import _native as native
-from smelt.capture.attributes import find_in_class, python_method
+from smelt.capture.attributes import MISS, find_in_class, python_method
 from smelt.capture.breaks import Break, UserError, user, user_raise
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.generators import TracedGenerator
@@ -42,12 +42,12 @@ def truth(vm: Any, value: Any) -> bool:
     method = python_method(vm, value, "__bool__")
     if method is not None:
         answer = vm.call(method, (value,), {})
-        if type(answer) in LEAVES and type(answer) is not bool:
-            user_raise(TypeError(f"__bool__ should return bool, returned {type(answer).__name__}"))
-        return answer
+        if vm.type_of(answer) is not bool:
+            user_raise(TypeError(f"__bool__ should return bool, returned {vm.type_of(answer).__name__}"))
+        return truth(vm, answer) if type(answer) is HostValue else answer
     method = python_method(vm, value, "__len__")
     if method is not None:
-        return vm.call(method, (value,), {}) != 0
+        return _counted(vm, method, value) != 0
     if hasattr(kind, "__bool__") or hasattr(kind, "__len__"):
         return vm.native(bool, vm.effects.plain(value))
     return True
@@ -70,13 +70,25 @@ def length(vm: Any, value: Any) -> int:
         return vm.hosts.length(value)
     method = python_method(vm, value, "__len__")
     if method is not None:
-        return vm.call(method, (value,), {})
+        return _counted(vm, method, value)
     source = vm.sources.get(id(value))
     if source is not None and isinstance(value, (list, tuple, dict)) and vm.effects.untouched(value):
         count = dict.__len__(value) if isinstance(value, dict) else len(value)
         vm.guards.check(source, native.LEN, count)
         return count
     return user(len, vm.effects.mirror(value))
+
+
+def _counted(vm: Any, method: Any, value: Any) -> int:
+    """What a `__len__` that is written in Python gives, as `len` takes it."""
+    count = vm.call(method, (value,), {})
+    if vm.type_of(count) is bool or type(count) in LEAVES and type(count) is not int:
+        count = int(user(operator.index, count))
+    elif vm.type_of(count) is not int:
+        raise Break(f"__len__ returns a {vm.type_of(count).__name__}", "its __index__ says how much that is")
+    if count < 0:
+        user_raise(ValueError("__len__() should return >= 0"))
+    return user(len, range(count)) if type(count) is int else count  # C counts no further than sys.maxsize
 
 
 def tensor_key(vm: Any, tensor: Any, key: Any) -> Any:
@@ -113,6 +125,8 @@ def subscript(vm: Any, obj: Any, key: Any) -> Any:
     method = python_method(vm, obj, "__getitem__")
     if method is not None:
         return vm.call(method, (obj, key), {})
+    if isinstance(obj, dict):
+        return dict_item(vm, obj, key)
     if source is None:
         return vm.native(operator.getitem, obj, vm.effects.plain(key))
     return external_item(vm, obj, source, key)
@@ -122,15 +136,8 @@ _DIRECT = frozenset({list, tuple, dict, str, bytes, range})
 
 
 def external_item(vm: Any, obj: Any, source: Any, key: Any) -> Any:
-    """An item of a builtin container (or a subclass of one) from outside."""
+    """An item of a builtin sequence (or a subclass of one) from outside."""
     if not vm.effects.untouched(obj):
-        return vm.native(operator.getitem, vm.effects.mirror(obj), key)
-    if isinstance(obj, dict):
-        if vm.effects.has_key(obj, source, key):
-            return vm.effects.read_key(obj, source, key)
-        missing = python_method(vm, obj, "__missing__")
-        if missing is not None:
-            return vm.call(missing, (obj, key), {})
         return vm.native(operator.getitem, vm.effects.mirror(obj), key)
     if isinstance(obj, (list, tuple)) and type(key) is int:
         base: Any = list if isinstance(obj, list) else tuple
@@ -141,6 +148,40 @@ def external_item(vm: Any, obj: Any, source: Any, key: Any) -> Any:
     if isinstance(obj, CONTAINERS):
         return vm.effects.original(vm.native(operator.getitem, vm.effects.mirror(obj), vm.effects.plain(key)))
     raise Break(f"an item of a {type(obj).__name__}", "the object came from outside, and C code reads it")
+
+
+def dict_item(vm: Any, held: dict[Any, Any], key: Any) -> Any:
+    """`held[key]` of a dictionary, as C code has it: when the key is missing, its class may know better."""
+    source = vm.sources.get(id(held))
+    if source is not None and vm.effects.untouched(held):
+        if vm.effects.has_key(held, source, key):
+            return vm.effects.read_key(held, source, key)
+    else:
+        item = vm.native(dict.get, vm.effects.mirror(held), vm.effects.plain(key), END)
+        if item is not END:
+            return item
+    missing = find_in_class(vm, type(held), "__missing__")
+    if missing is MISS:
+        user_raise(KeyError(key))
+    if missing is MAKING:
+        return make_item(vm, held, key)
+    if not isinstance(missing, types.FunctionType):
+        raise Break(f"an item that a {type(held).__name__} has not", "its __missing__ is not a function")
+    return vm.call(missing, (held, key), {})
+
+
+MAKING = vars(collections.defaultdict)["__missing__"]
+
+
+def make_item(vm: Any, held: Any, key: Any) -> Any:
+    """The item that a `defaultdict` makes where there is none."""
+    held = vm.effects.original(held)
+    factory = vm.load_attr(held, "default_factory")
+    if factory is None:
+        user_raise(KeyError(key))
+    item = vm.call(factory, (), {})
+    store_item(vm, held, key, item)
+    return item
 
 
 def _class_item(vm: Any, cls: type, key: Any) -> Any:
@@ -224,7 +265,10 @@ def iterate(vm: Any, value: Any) -> Any:
         return value
     method = python_method(vm, value, "__iter__")
     if method is not None:
-        return vm.call(method, (value,), {})
+        iterator = vm.call(method, (value,), {})
+        if not hasattr(type(iterator), "__next__"):
+            user_raise(TypeError(f"iter() returned non-iterator of type {vm.type_of(iterator).__name__!r}"))
+        return iterator
     source = vm.sources.get(id(value))
     if source is not None and isinstance(value, CONTAINERS):
         return iter(vm.effects.mirror(value))

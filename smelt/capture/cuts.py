@@ -5,13 +5,11 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import torch
 from torch import fx
 
 from smelt.capture.breaks import Break, Restart
 from smelt.capture.tensors import Tensors
 from smelt.capture.torch_calls import RESHAPING
-from smelt.graph.gradients import gradients
 from smelt.graph.meta import may_overlap
 from smelt.graph.seams import Edge, Seam, seams, why_cut
 from smelt.graph.trace import TraceTensor
@@ -23,14 +21,7 @@ def refuse_inside(vm: Any, what: str) -> None:
     Raises:
         Break: the program is in a checkpoint, a transform or a branch, or it has computed gradients.
     """
-    tensors = vm.tensors
-    if type(tensors) is not Tensors or tensors.region is not None or vm.branching:
-        raise Break(f"{what} inside checkpoint, a transform or a branch", "a graph is not cut in there")
-    if any(node.target in _DERIVATIVES for node in tensors.graph.nodes):
-        raise Break(f"{what} after gradients were computed", "a graph with its own gradients stays whole")
-
-
-_DERIVATIVES = frozenset({torch.autograd.grad, gradients})
+    vm.tensors.refuse_cut(what)
 
 
 def cut_after(vm: Any, made: set[fx.Node], node: fx.Node) -> None:

@@ -111,6 +111,8 @@ class Effects:
         self.vm.work += 1
         place = (kind, id(target), name)
         before = self.stores.get(place)
+        if before is None:
+            self.vm.finalizers.refuse_loss(_held(kind, target, name))
         anew = before is not None and (before.value is DELETED or before.anew)
         if anew and before is not None and before.value is DELETED:
             del self.stores[place]  # a dictionary puts what was deleted and set again at its end
@@ -119,6 +121,9 @@ class Effects:
             self.class_writes.add(name)
         key = "cell_contents" if kind == "cell" else name
         self.vm.reads[id(target), key] = value
+        mirror = self.mirrors.get(id(target))
+        if mirror is not None:  # C code looks at it
+            object.__setattr__(mirror.copy, name, None if value is DELETED else value)
 
     def delete(self, kind: str, target: Any, name: str) -> None:
         """Remember that something is removed. What the program put there itself may not exist outside."""
@@ -156,6 +161,8 @@ class Effects:
         if id(value) in self.appended:
             copy.extend(self.appended.pop(id(value))[1])
         self.mirrors[id(value)] = self.mirrors[id(copy)] = mirror
+        if not source.local:
+            self.vm.finalizers.add(value)
         self.vm.register(copy, source)
         return copy
 
@@ -211,7 +218,10 @@ class Effects:
     def _copy(self, value: Any, source: Source) -> Any:
         kind = type(value)
         if isinstance(value, dict):
-            return _fill_dict(value, self.read_dict(value, source))
+            factory = (
+                self.vm.load_attr(value, "default_factory") if isinstance(value, collections.defaultdict) else None
+            )
+            return _fill_dict(value, self.read_dict(value, source), factory)
         if isinstance(value, (list, tuple)):
             items = self.read_items(value, source)
             return kind(items) if kind in (list, tuple) else _fill_sequence(value, items)
@@ -322,6 +332,16 @@ class Effects:
         return value
 
 
+def _held(kind: str, target: Any, name: str) -> Any:
+    """What a place holds that is about to be written; None where only code of the program can tell."""
+    if kind == "cell":
+        try:
+            return target.cell_contents
+        except ValueError:
+            return None
+    return (target if kind == "global" else getattr(target, "__dict__", {})).get(name)
+
+
 def _has_table(module: torch.nn.Module, held: dict[str, Any]) -> bool:
     return any(vars(module).get(table) is held for table in sources.MEMBERS)
 
@@ -336,16 +356,15 @@ def _shallow(copy: Any) -> Any:
     return dict(items_of(copy)) if isinstance(copy, dict) else copy.copy() if isinstance(copy, set) else list(copy)
 
 
-def _fill_dict(value: dict[Any, Any], items: dict[Any, Any]) -> Any:
+def _fill_dict(value: dict[Any, Any], items: dict[Any, Any], factory: Any) -> Any:
     kind = type(value)
     if kind is dict:
         return items
-    if isinstance(value, collections.defaultdict):
-        out: Any = collections.defaultdict(value.default_factory)
-    else:
-        out = kind.__new__(kind)
-        if hasattr(value, "__dict__"):
-            out.__dict__.update(value.__dict__)
+    out: Any = kind.__new__(kind)
+    if isinstance(out, collections.defaultdict):
+        collections.defaultdict.__init__(out, factory)
+    if hasattr(value, "__dict__"):
+        out.__dict__.update(value.__dict__)
     base = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
     for key, item in items.items():
         base.__setitem__(out, key, item)

@@ -89,6 +89,7 @@ _OWN: dict[int, Callable[[Any, Any, Sequence[Source]], str]] = {
     native.STATE: _state,
     native.PYTHON: _python,
     native.FUNCTION: _function,
+    native.NO_FINALIZER: lambda subject, operand, sources: f"nothing runs when {subject.text} dies",
     native.ALIASED: lambda subject, operand, sources: f"{subject.text} is {sources[operand].text}",
     native.NOT_ALIASED: lambda subject, operand, sources: f"{subject.text} is not {sources[operand].text}",
     native.NONE_ALIASED: lambda subject, operand, sources: (

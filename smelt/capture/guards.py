@@ -57,6 +57,10 @@ class GuardList:
         self._by_source[source] = index
         return index
 
+    def has(self, source: Source) -> bool:
+        """The source is fetched: what the capture read of it is checked."""
+        return source in self._by_source
+
     def check(self, source: Source, kind: int, operand: Any) -> None:
         """Add a check on the value of a source, unless it is there already."""
         self._add(self.fetch(source), kind, operand)

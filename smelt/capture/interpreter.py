@@ -32,6 +32,7 @@ from smelt.capture.breaks import (
 from smelt.capture.bytecode import Decoded
 from smelt.capture.dynamic import Changes, Sizes
 from smelt.capture.effects import DELETED, Effects
+from smelt.capture.finalizers import Finalizers
 from smelt.capture.frames import Frame
 from smelt.capture.guards import GuardList
 from smelt.capture.host_ops import call as call_host
@@ -62,6 +63,7 @@ class Interpreter:
         reads_values: the graph may read values and go on with them, see `reads`.
         step: number of the captured frame's instruction that runs.
         changes: of the place that is captured.
+        finalizers: objects whose death runs code of the program.
         hosts: what Python computes before the graph runs; `unsteady` are places whose arrays change their size, `plain`
             those that need to know a number.
         work: counts what cannot be undone; a break before any work of its instruction needs no restart.
@@ -91,6 +93,7 @@ class Interpreter:
         self.hosts = Hosts(self)
         self.tensors = self.outermost = Tensors(self)
         self.effects = Effects(self)
+        self.finalizers = Finalizers(self)
         self.sources: dict[int, Source] = {}
         self.frames: list[Frame] = []
         self.work = 0
@@ -128,6 +131,7 @@ class Interpreter:
         for each in (*held, self.errors):
             each.clear()
         self.effects.release()
+        self.finalizers.release()
         self.tensors.release()
         self.outermost.release()
 
@@ -210,15 +214,18 @@ class Interpreter:
                 self.step = steps
                 steps += 1
                 try:
-                    handler, arg = instructions[pc]
-                    if handler(self, frame, arg) is not None:
-                        return None
-                    if self.undecided:
-                        refuse_undecided(frame)
-                except UserError as error:
-                    raised.setdefault(id(error.error), steps - 1)
-                    self.keep(error.error)
-                    self.unwind(frame, error)
+                    try:
+                        handler, arg = instructions[pc]
+                        if handler(self, frame, arg) is not None:
+                            return None
+                        if self.undecided:
+                            refuse_undecided(frame)
+                    except UserError as error:
+                        raised.setdefault(id(error.error), steps - 1)
+                        self.keep(error.error)
+                        self.unwind(frame, error)
+                    if self.finalizers.held:
+                        self.finalizers.check()
                 except Break as stop:
                     stop.at = stop.at or frame.at
                     made = breaks.with_causes(frame.handled) & raised.keys() - self.sources.keys()

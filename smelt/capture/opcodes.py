@@ -157,13 +157,20 @@ def store_unread(vm: Any, f: Frame) -> None:
             vm.guards.check(item.source, native.LEN, len(item.value))
             parts = [Unread(v, sequence_item(item.source, i, tuple)) for i, v in enumerate(item.value)]
             f.stack[-1:] = reversed(parts)
-        elif wanted in _STORES:
+        elif wanted in _STORES and not any(map(vm.finalizers.leads_to_one, _overwritten(f))):
             handler, arg = f.decoded.instructions[f.pc]
             handler(vm, f, arg)
         else:
             break
         f.pc += 1
     f.stack[:] = [vm.external(held.value, held.source) if type(held) is Unread else held for held in f.stack]
+
+
+def _overwritten(f: Frame) -> list[Any]:
+    """What the variables hold that the next instruction stores to."""
+    name, arg = f.decoded.names[f.pc], f.decoded.raw[f.pc]
+    slots = {"STORE_FAST": [arg], "STORE_FAST_LOAD_FAST": [arg >> 4]}.get(name, [arg >> 4, arg & 15])
+    return [f.locals[slot] for slot in slots]
 
 
 @opcode("LOAD_CLOSURE")

@@ -14,6 +14,7 @@ from smelt.capture.opcodes import name, opcode, take
 from smelt.capture.operators import binary, compare
 from smelt.capture.operators import unary as apply_unary
 from smelt.capture.stores import delete_attr, store_attr
+from smelt.capture.undecided import Undecided
 from smelt.capture.unknown_text import UnknownText
 from smelt.graph.known import known_value
 from smelt.graph.trace import TraceTensor
@@ -41,6 +42,9 @@ def binary_op(vm: Any, f: Frame, arg: Any) -> None:
 @opcode("UNARY_NOT")
 def unary_not(vm: Any, f: Frame, arg: Any) -> None:
     value = f.stack[-1]
+    if type(value) is Undecided and value.asked is not None:
+        f.stack[-1] = Undecided(value.condition, value.false, value.true, None, value.born, value.asked)
+        return
     f.stack[-1] = (
         vm.hosts.run(operator.not_, (value,), {}) if type(value) is HostValue else not containers.truth(vm, value)
     )

@@ -59,32 +59,55 @@ _OUT_OF_PLACE = {
 }
 """`n += tensor` with a number `n` makes a new tensor."""
 
+BINARY: tuple[Callable[..., Any], ...] = (*_OUT_OF_PLACE, *_OUT_OF_PLACE.values())
+COMPARISONS: tuple[Callable[..., Any], ...] = tuple(_COMPARE)
+UNARY: tuple[Callable[..., Any], ...] = (operator.neg, operator.pos, operator.invert)
+
 
 def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
     """`left <op> right`"""
     first, second = type(left), type(right)
     if first in LEAVES and second in LEAVES:
         return user(fn, left, right)
-    if first is TraceTensor or second is TraceTensor:
+    forward, reflected = _names(fn)
+    own = _methods(vm, left, right, forward, reflected)
+    if not own and (first is TraceTensor or second is TraceTensor):
         fn = fn if first is TraceTensor else _OUT_OF_PLACE.get(fn, fn)
         return vm.tensors.run(fn, (vm.effects.plain(left), vm.effects.plain(right)), {})
-    if first is HostValue or second is HostValue:
+    if not own and (first is HostValue or second is HostValue):
         return vm.hosts.run(fn, (left, right), {})
-    forward, reflected = _names(fn)
-    for name in forward:
-        method = python_method(vm, left, name)
-        if method is not None:
-            out = vm.call(method, (left, right), {})
-            if out is not NotImplemented:
-                return out
-    method = python_method(vm, right, reflected)
-    if method is not None:
-        out = vm.call(method, (right, left), {})
+    for method, obj, other in own:
+        out = vm.call(method, (obj, other), {})
         if out is not NotImplemented:
             return out
     vm.effects.refuse_iterators((left, right))  # `items += iterator`
+    left, right = _without_methods(left, right, own)
     plain = vm.effects.plain
     return vm.effects.original(vm.native(fn, plain(left), plain(right)))
+
+
+def _methods(vm: Any, left: Any, right: Any, forward: tuple[str, ...], reflected: str) -> list[tuple[Any, Any, Any]]:
+    """(method, operand, the other operand) for methods that are written in Python, in the order of Python's questions.
+
+    Torch's operators do what they can before the other operand is asked: with `__torch_function__`, all of it.
+    """
+    if type(left) is TraceTensor and hasattr(type(right), "__torch_function__"):
+        return []
+    own = [(python_method(vm, left, name), left, right) for name in forward]
+    if type(right) is not type(left):
+        back = python_method(vm, right, reflected)
+        ahead = issubclass(type(right), type(left)) and back is not python_method(vm, left, reflected)
+        own.insert(len(own) - ahead, (back, right, left))
+    return [each for each in own if each[0] is not None]
+
+
+def _without_methods(left: Any, right: Any, asked: list[tuple[Any, Any, Any]]) -> tuple[Any, Any]:
+    """The operands for what Python does when their own methods have no answer: those are not asked again."""
+    mute = {type(obj): type(type(obj).__name__, (), {}) for _, obj, _ in asked}
+    first = mute[type(left)]() if type(left) in mute else left
+    if left is right:
+        return first, first
+    return first, mute[type(right)]() if type(right) in mute else right
 
 
 def unary(vm: Any, fn: Callable[..., Any], value: Any) -> Any:
@@ -102,20 +125,33 @@ def compare(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
     first, second = type(left), type(right)
     if first in LEAVES and second in LEAVES:
         return user(fn, left, right)
-    if first is TraceTensor or second is TraceTensor:
+    own = _comparing(vm, fn, left, right)
+    if not own and (first is TraceTensor or second is TraceTensor):
         if left is None or right is None:
             return fn is operator.ne
         return vm.tensors.run(fn, (vm.effects.plain(left), vm.effects.plain(right)), {})
-    if first is HostValue or second is HostValue:
+    if not own and (first is HostValue or second is HostValue):
         return vm.hosts.run(fn, (left, right), {})
+    for method, obj, other in own:
+        out = vm.call(method, (obj, other), {})
+        if out is not NotImplemented:
+            if fn is operator.ne and method.__name__ == "__eq__":
+                return out is False if isinstance(out, bool) else vm.native(operator.not_, out)
+            return out
+    left, right = _without_methods(left, right, own)
+    return vm.native(fn, vm.effects.plain(left), vm.effects.plain(right))
+
+
+def _comparing(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> list[tuple[Any, Any, Any]]:
+    """The same for comparisons; `!=` turns the answer of `__eq__` round where there is no `__ne__`."""
+    if type(left) is TraceTensor and hasattr(type(right), "__torch_function__"):
+        return []
+    own = []
     for obj, other, name in ((left, right, _COMPARE[fn][0]), (right, left, _COMPARE[fn][1])):
         method = python_method(vm, obj, name)
+        if method is None and fn is operator.ne:
+            method = python_method(vm, obj, "__eq__")
         if method is not None:
-            out = vm.call(method, (obj, other), {})
-            if out is not NotImplemented:
-                return out
-        elif fn is operator.ne and (method := python_method(vm, obj, "__eq__")) is not None:
-            out = vm.call(method, (obj, other), {})
-            if out is not NotImplemented:
-                return out is False if isinstance(out, bool) else vm.native(operator.not_, out)
-    return vm.native(fn, vm.effects.plain(left), vm.effects.plain(right))
+            own.append((method, obj, other))
+    ahead = type(right) is not type(left) and issubclass(type(right), type(left))
+    return own[::-1] if ahead else own

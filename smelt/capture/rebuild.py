@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from smelt.capture._native import NULL, generator_at
-from smelt.capture.backward import is_spent, spent
+from smelt.capture.backward import is_spent, leaves_below, spent
 from smelt.capture.breaks import Break, CannotRebuild, Restart
 from smelt.capture.calls import Trampoline
 from smelt.capture.effects import items_of
@@ -145,7 +145,9 @@ class Rebuild:
             return self.vm.hosts.use(host)
         if is_spent(self.vm, tensor):
             self.outputs.append(self.vm.tensors.run(torch.Tensor.detach, (tensor,), {}, method="detach"))
-            return self.assign(tensor, f"{self.constant(spent, 'spent')}(_out[{len(self.outputs) - 1}])")
+            given = [f"_out[{len(self.outputs) - 1}]"]
+            given += [self(leaf) for leaf in leaves_below([tensor]) if id(leaf) in self.vm.sources]
+            return self.assign(tensor, f"{self.constant(spent, 'spent')}({', '.join(given)})")
         self.outputs.append(tensor)
         name = self._made[id(tensor)] = f"_out[{len(self.outputs) - 1}]"
         return name
@@ -271,7 +273,8 @@ def rebuild_dict(r: Rebuild, value: Any) -> str:
         return f"{r.constant(kind, 'defaultdict')}({r(value.default_factory)}, {pairs})"
     base: Any = collections.OrderedDict if issubclass(kind, collections.OrderedDict) else dict
     if base is dict:
-        return _subclass(r, value, kind, dict.__new__, dict.update, pairs)
+        new = collections.defaultdict.__new__ if issubclass(kind, collections.defaultdict) else dict.__new__
+        return _subclass(r, value, kind, new, dict.update, pairs)
     return _subclass(r, value, kind, base.__new__, _ordered_fill, pairs)
 
 

@@ -145,6 +145,11 @@ class Writer:
         refuse_open(self.vm)
         result = self.value(value)
         self.effects()
+        self.vm.finalizers.guard(self.frame)
+        errors = self._errors()
+        if errors:  # the frame is in their tracebacks, and must not hold them
+            self.lines += [f"_result = [{result}]", *(f"{name} = None" for name in errors)]
+            result = "_result.pop()"
         self.lines.append(f"return {result}")
         return self.finish()
 
@@ -162,6 +167,7 @@ class Writer:
         stack = [self.value(item) for item in frame.stack]
         slots = self._slots(frame)
         self.effects()
+        self.vm.finalizers.guard(frame)
         if not self.restarts:  # it began in an except clause: what the frame handles now is set where it is needed
             handle = self.value.constant(native.handle, "handle")
             self.lines.append(f"{handle}({self.value(self.vm.outer_exception())})")
@@ -182,7 +188,7 @@ class Writer:
 
     def _may_end(self, held: Any) -> bool:
         """A variable's object came with the frame: it may do something when it dies, such as let go of a lock."""
-        if type(held) is Unread:
+        if type(held) is Unread or self.vm.finalizers.leads_to_one(held):
             return True
         source = None if type(held) is TraceTensor else self.vm.source_of(held)
         return source is not None and source.kind == native.LOCAL
@@ -196,7 +202,7 @@ class Writer:
         call = self.value.constant(native.resume, "resume")
         scope = self.fetched(self.vm.globals_source(frame.globals))
         function = self.fetched(frame_function())
-        error = f", {self.value(frame.handled[len(handled) - 1])}" if handled else ""
+        error = f", [{self.value(frame.handled[len(handled) - 1])}]" if handled else ""
         return f"{call}({name}, {scope}, {function}, [{', '.join(slots)}], [{', '.join(stack)}]{error})"
 
     # -- side effects ------------------------------------------------------------------------------------------------
@@ -326,7 +332,7 @@ class Writer:
         else:
             order = list(self.fetches)
             head += host
-        body = textwrap.indent("\n".join([*head, *self.lines]), "    ")
+        body = textwrap.indent("\n".join([*self._tracebacks(), *head, *self.lines]), "    ")
         source = f"def residual({', '.join([*self.slots, '_c', '_f'])}):\n{body}\n{host_source}"
         return Residual(source, gm, inputs, order, self.constants, ops, points=self.points)
 
@@ -371,6 +377,17 @@ class Writer:
             f"    return {self._again()}",
         ]
         return lines, part.source
+
+    def _tracebacks(self) -> list[str]:
+        """The lines that make this frame the one that caught the exceptions which it handles from its beginning."""
+        return [f"{self.value.constant(native.stand_for, 'stand_for')}({name})" for name in self._errors()]
+
+    def _errors(self) -> list[str]:
+        """The parameters that are exceptions on the stack: the frame handles them where it begins, or is about to."""
+        if self.begin is None:
+            return []
+        first = len(self.slots) - self.begin.depth
+        return [self.slots[at] for at in self.vm.finalizers.exceptions() if at >= first]
 
     def release(self) -> None:
         """Let go of the program's objects: the residual is written."""

@@ -67,9 +67,16 @@ class Resumption:
         return self.stack.pop()
 
     def pop_owner(self) -> str:
-        """Pop one expression to write a dot behind: a number's literal would take that for its own."""
-        text = self.stack.pop()
-        return f"({text})" if text[0].isdigit() or text[0] == "-" else text
+        """Pop one expression, of an object to read, call or change."""
+        return self.owner(self.stack.pop())
+
+    def owner(self, text: str) -> str:
+        """The same expression, or a name for it: a number would take the dot behind it for its own, and Python warns of
+        each literal that residual code calls or indexes, once more than of the program's."""
+        if text[0] in "\"'-" or text[0].isdigit() or text in _LITERALS:
+            self.line(f"_o = {text}")
+            return "_o"
+        return text
 
     def go(self, index: int | None = None, stack: list[str] | None = None, indent: str = "") -> None:
         """Return what the frame returns when it goes on at `index` (default: the next instruction)."""
@@ -119,6 +126,7 @@ class Resumption:
 
 
 _END = object()
+_LITERALS = ("None", "True", "False")
 
 # -- operators ----------------------------------------------------------------
 
@@ -150,14 +158,14 @@ def contains(r: Resumption) -> None:
 
 @plain("BINARY_SUBSCR")
 def subscript(r: Resumption) -> None:
-    obj, key = r.take(2)
-    r.push(f"{obj}[{key}]")
+    key = r.pop()
+    r.push(f"{r.pop_owner()}[{key}]")
 
 
 @plain("BINARY_SLICE")
 def binary_slice(r: Resumption) -> None:
-    obj, start, stop = r.take(3)
-    r.push(f"{obj}[{start}:{stop}]")
+    start, stop = r.take(2)
+    r.push(f"{r.pop_owner()}[{start}:{stop}]")
 
 
 @plain("STORE_SUBSCR")
@@ -240,6 +248,67 @@ def format_simple(r: Resumption) -> None:
 @plain("FORMAT_WITH_SPEC")
 def format_with_spec(r: Resumption) -> None:
     _format(r, 0, r.pop())
+
+
+@plain("IS_OP")
+def is_op(r: Resumption) -> None:
+    left, right = r.take(2)
+    r.push(f"{left} {'is not' if r.raw else 'is'} {right}")
+
+
+# -- what is let go ---------------------------------------------
+
+
+@plain("POP_TOP", "END_FOR", "POP_EXCEPT")
+def pop_top(r: Resumption) -> None:
+    r.pop()
+    r.go()
+
+
+@plain("STORE_FAST", "STORE_FAST_MAYBE_NULL")
+def store_fast(r: Resumption) -> None:
+    r.slots[r.raw] = r.pop()
+    r.go()
+
+
+@plain("STORE_FAST_STORE_FAST")
+def store_fast_store_fast(r: Resumption) -> None:
+    first, second = r.arg
+    r.slots[first] = r.pop()
+    r.slots[second] = r.pop()
+    r.go()
+
+
+@plain("STORE_FAST_LOAD_FAST")
+def store_fast_load_fast(r: Resumption) -> None:
+    stored, loaded = r.arg
+    r.slots[stored] = r.pop()
+    r.stack.append(r.slots[loaded])
+    r.go()
+
+
+@plain("DELETE_FAST")
+def delete_fast(r: Resumption) -> None:
+    r.slots[r.raw] = r.null
+    r.go()
+
+
+@plain("STORE_DEREF")
+def store_deref(r: Resumption) -> None:
+    r.line(f"{r.slots[r.raw]}.cell_contents = {r.pop()}")
+    r.go()
+
+
+@plain("DELETE_DEREF")
+def delete_deref(r: Resumption) -> None:
+    r.line(f"del {r.slots[r.raw]}.cell_contents")
+    r.go()
+
+
+@plain("STORE_GLOBAL")
+def store_global(r: Resumption) -> None:
+    r.line(f"{r.writer.fetched(r.writer.vm.globals_source(r.frame.globals))}[{r.arg!r}] = {r.pop()}")
+    r.go()
 
 
 # -- names and attributes ---------------------------------------------
@@ -427,10 +496,17 @@ def call_kw(r: Resumption) -> None:
 
 
 def _call(r: Resumption, fn: str, owner: str, items: list[str], names: tuple[str, ...]) -> None:
+    operands = [*([] if owner == r.null else [owner]), *items]
+    moved = [each for each in operands if each in r.writer.slots and each not in (*r.stack, *r.slots)]
+    if moved and r.writer.vm.finalizers.held:  # the callee may let go of them
+        r.line(f"_given = [{', '.join(operands)}]")
+        r.line(f"{' = '.join(moved)} = None")
+        r.push(f"{r.const(native.call_moving, 'call_moving')}({fn}, _given, {names!r})")
+        return
     split = len(items) - len(names)
     given = [*([] if owner == r.null else [owner]), *items[:split]]
     given += [f"{name}={item}" for name, item in zip(names, items[split:], strict=True)]
-    r.push(f"{fn}({', '.join(given)})")
+    r.push(f"{r.owner(fn)}({', '.join(given)})")
 
 
 @plain("CALL_FUNCTION_EX")
@@ -441,12 +517,14 @@ def call_function_ex(r: Resumption) -> None:
     second, first = r.pop(), r.pop()
     fn = first if NULL_SECOND else second
     form = eager_form(callee)
-    r.push(f"{fn}(*{args}{kwargs})" if form is None else f"{r.const(form, form.__name__)}({fn}, *{args}{kwargs})")
+    if form is not None:
+        fn, args = r.const(form, form.__name__), f"({fn}, *{args})"
+    r.push(f"{r.owner(fn)}(*{args}{kwargs})")
 
 
 @plain("BEFORE_WITH")
 def before_with(r: Resumption) -> None:
-    manager = r.pop()
+    manager = r.pop_owner()
     r.line(f"_leave = {manager}.__exit__")
     r.line(f"_r = {manager}.__enter__()")
     r.stack += ["_leave", "_r"]
@@ -456,7 +534,7 @@ def before_with(r: Resumption) -> None:
 @plain("WITH_EXCEPT_START")
 def with_except_start(r: Resumption) -> None:
     error = r.stack[-1]
-    r.push(f"{r.stack[-4]}({r.const(type, 'type')}({error}), {error}, {error}.__traceback__)")
+    r.push(f"{r.owner(r.stack[-4])}({r.const(type, 'type')}({error}), {error}, {error}.__traceback__)")
 
 
 @plain("RAISE_VARARGS")
@@ -467,7 +545,8 @@ def raise_varargs(r: Resumption) -> None:
 
 @plain("RERAISE")
 def reraise(r: Resumption) -> None:
-    r.line(f"raise {r.pop()}")
+    r.line(f"_raised = [{r.pop()}]")  # no variable may hold it: the frame is in its traceback
+    r.line("raise _raised.pop()")
 
 
 @plain("CHECK_EXC_MATCH")

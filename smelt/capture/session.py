@@ -41,6 +41,7 @@ from smelt.capture import (
     exceptions,
     flags,
     functions,
+    getters,
     grad_scaler,
     marks,
     modules,
@@ -86,6 +87,7 @@ _REGISTERED = (
     exceptions,
     flags,
     functions,
+    getters,
     grad_scaler,
     modules,
     objects,
@@ -245,6 +247,7 @@ class Session(Told):
             vm = Interpreter(decoding.decode, place.changes, self.options.dynamic, speculates)
             self._interpreters.append(vm)
             vm.tensors.speculation.insists = insists
+            vm.finalizers.allowed = not self.options.fullgraph
             try:
                 frame = begin(vm)
                 stop = vm.run_root(frame, stop_at)
@@ -427,6 +430,7 @@ class Session(Told):
         held: list[Any] = [Unread(v, sources.local(i, names[i])) for i, v in enumerate(read.slots)]
         held += [native.NULL] * (len(names) - len(held))
         frame = Frame(decoding.decode(code), held, read.globals, function)
+        vm.finalizers.begin(held)
         if function.__closure__:
             frame.closure = function.__closure__
             vm.adopt_cells(function, sources.frame_function())
@@ -448,6 +452,7 @@ class Session(Told):
         frame = Frame(decoding.decode(code), held[:width], read.globals, read.function)
         frame.stack = held[width:]
         frame.pc = frame.decoded.index_of[point.offset]
+        vm.finalizers.begin(held)
         store_unread(vm, frame)
         self._handle(vm, frame, self.handling[point])
         return frame

@@ -13,6 +13,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from smelt.capture.entry_numbers import number_at_entry
+from smelt.capture.undecided import Undecided
+from smelt.graph.meta import is_opaque
 from smelt.graph.trace import TraceTensor
 
 
@@ -159,8 +161,25 @@ def _equal(vm: Any, tensor: TraceTensor, other: TraceTensor) -> Any:
     """`torch.equal(tensor, other)`"""
     if tensor.shape != other.shape:
         return False
+    if tensor.dtype != other.dtype or is_opaque(tensor) or is_opaque(other):
+        return None
     same = vm.tensors.run(torch.all, (vm.tensors.run(torch.eq, (tensor, other), {}),), {})
-    return _is_nonzero(vm, same)
+    return _answer(vm, same, "torch.equal")
+
+
+def _allclose(vm: Any, input: TraceTensor, other: TraceTensor, *args: Any, **kwargs: Any) -> Any:
+    """`torch.allclose(tensor, other, rtol, atol, equal_nan)`"""
+    close = vm.tensors.run(torch.isclose, (input, other, *args), kwargs)
+    return _answer(vm, vm.tensors.run(torch.all, (close,), {}), "torch.allclose")
+
+
+def _answer(vm: Any, condition: TraceTensor, asked: str) -> Any:
+    """The truth of a tensor as the answer of a function, which a branch may wait for."""
+    known = _is_nonzero(vm, condition)
+    if known is not None or not vm.branches or not vm.tensors.branches or vm.tensors is not vm.outermost:
+        return known
+    vm.undecided = True
+    return Undecided(condition, True, False, None, vm.step, asked)
 
 
 def _tensor_split(vm: Any, tensor: TraceTensor, parts: Any, dim: int = 0) -> Any:
@@ -185,6 +204,7 @@ FORMS: dict[str, Callable[..., Any]] = {
     "__bool__": _is_nonzero,
     "is_nonzero": _is_nonzero,
     "equal": _equal,
+    "allclose": _allclose,
     "tensor_split": _tensor_split,
 }
 """What to do instead, by the name of a torch function or method."""

@@ -9,7 +9,7 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture import sources
-from smelt.capture.attributes import MISS, find_in_class, instance_dict, no_attribute, own_dict
+from smelt.capture.attributes import MISS, find_in_class, guard_no_member, instance_dict, no_attribute, own_dict
 from smelt.capture.backward import store_grad
 from smelt.capture.breaks import Break, UserError, user, user_raise
 from smelt.capture.effects import DELETED
@@ -47,14 +47,35 @@ def store_generic(vm: Any, obj: Any, name: str, value: Any) -> None:
         held = instance_dict(vm, obj)
         if held is not None and held is not own_dict(obj):
             held[name] = value
-        else:
-            vm.effects.store("attr", obj, name, value)
+            return
+        _expect_room(obj, name, value, raw, held is not None)
+        vm.effects.store("attr", obj, name, value)
         return
     vm.work += 1
     if type(obj) is types.FunctionType or not hasattr(type(obj), "__setattr__"):
         user(setattr, obj, name, value)
     else:
         user(object.__setattr__ if not isinstance(obj, type) else type.__setattr__, obj, name, value)
+
+
+def _expect_room(obj: Any, name: str, value: Any, raw: Any, has_dict: bool) -> None:
+    """A write that is put off must not fail then: what the program does meanwhile would be done too early.
+
+    Raises:
+        UserError: the object takes no such attribute.
+        Break: its class says in C whether it does.
+    """
+    if isinstance(obj, type):
+        if obj.__flags__ & _IMMUTABLE:
+            user(setattr, obj, name, value)
+    elif raw is not MISS and hasattr(type(raw), "__set__"):
+        if not native.takes_all(raw):
+            raise Break(f"attribute {name!r} of a {type(obj).__name__} is written", "C code looks at the value")
+    elif not has_dict and not isinstance(obj, types.ModuleType):
+        user(object.__setattr__, obj, name, value)
+
+
+_IMMUTABLE = 1 << 8
 
 
 def is_external(vm: Any, obj: Any) -> bool:
@@ -75,7 +96,9 @@ def store_module_attr(vm: Any, module: torch.nn.Module, name: str, value: Any) -
         vm.work += 1
         _store_own_member(module, name, value, kind)
         return
-    parameters, modules, buffers = (_members(vm, held, table) for table in ("_parameters", "_modules", "_buffers"))
+    parameters, modules, buffers = (
+        _guarded_members(vm, module, name, table) for table in ("_parameters", "_modules", "_buffers")
+    )
     if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)) or name in parameters:
         raise Break("a parameter or submodule is replaced", hint="assign parameters outside of the compiled function")
     if name in modules:
@@ -91,6 +114,16 @@ def store_module_attr(vm: Any, module: torch.nn.Module, name: str, value: Any) -
             buffers[name] = value
         return
     store_generic(vm, module, name, value)
+
+
+def _guarded_members(vm: Any, module: torch.nn.Module, name: str, table: str) -> dict[str, Any]:
+    """The same, when only this name matters."""
+    members, held = _members(vm, module.__dict__, table), module.__dict__.get(table)
+    if members is held and name in members:
+        vm.guards.check(sources.instance_item(vm.sources[id(module)], table), native.HAS_KEY, name)
+    elif members is held:
+        guard_no_member(vm, vm.sources[id(module)], table, members, name)
+    return members
 
 
 def _members(vm: Any, held: dict[str, Any], table: str) -> dict[str, Any]:

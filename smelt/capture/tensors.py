@@ -14,6 +14,7 @@ from torch import fx
 
 from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
+from smelt.capture.ambient import DEVICES, present_modes
 from smelt.capture.breaks import Break, Restart
 from smelt.capture.inference_tensors import InferenceTensors
 from smelt.capture.number_nodes import NumberNodes
@@ -27,17 +28,22 @@ from smelt.capture.speculation import Speculation
 from smelt.capture.watch import Watch
 from smelt.capture.writes import check_write
 from smelt.graph.conditional import Conditional
-from smelt.graph.meta import may_overlap, meta_of
+from smelt.graph.eager_call import EagerCall
+from smelt.graph.gradients import gradients
+from smelt.graph.meta import OpaqueMeta, is_alike, is_opaque, may_overlap, meta_of
 from smelt.graph.module_hooks import Around
 from smelt.graph.place import layout_of
 from smelt.graph.seams import Seam
 from smelt.graph.symint import SYMBOLIC, as_real, from_torch, to_torch
 from smelt.graph.thread_modes import Entered
-from smelt.graph.trace import TraceTensor, computed_before, trace_like
+from smelt.graph.trace import OPAQUE_CALLS, TraceTensor, computed_before, trace_like
 from smelt.graph.unbacked import reading, require
 from smelt.shapes.assumptions import Assumed
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, Symbol
+
+DERIVATIVES = frozenset({torch.autograd.grad, torch.autograd.backward, gradients})
+"""Calls that run the autograd engine."""
 
 INDEXING = (operator.getitem, operator.setitem)
 """What is called with an index as its second argument."""
@@ -138,8 +144,11 @@ class Tensors:
             layout_of(value)
         except Unsupported as error:
             raise Break(error.what, error.why or "", error.hint or "") from None
-        sized = self.vm.sizes.of_tensor(value, source)
+        opaque = is_opaque(value)
+        sized = None if opaque else self.vm.sizes.of_tensor(value, source)
         self.vm.guards.check(source, native.TENSOR, value if sized is None else sized)
+        if opaque:
+            self.vm.guards.python(Alike(meta_of(value)), [source])
         self.vm.register(value, source)
         traced = trace_like(value) if sized is None else trace_like(sized.meta)
         if _has_history(value):
@@ -249,6 +258,7 @@ class Tensors:
             Break: it needs a tensor's values, or cannot be traced.
             UserError: what it raises.
         """
+        OPAQUE_CALLS.begin()
         if self.vm.hosts.ops or self.vm.hosts.arrays:
             args = self.vm.hosts.inputs.lift(args, target in INDEXING)
             kwargs = self.vm.hosts.inputs.lift(kwargs)
@@ -417,6 +427,8 @@ class Tensors:
         if self.vm.ambient.dirty:
             self.vm.ambient.sync(self.graph)
         arguments = self.argument(args), self.argument(dict(kwargs))
+        if OPAQUE_CALLS.names:
+            target, arguments, method = self._in_eager(method or target), (arguments, {}), None
         if method is not None:
             node = self._append("call_method", method, *arguments)
         else:
@@ -428,6 +440,30 @@ class Tensors:
         if isinstance(target, Seam):
             node.meta["step"] = self.vm.step
         return node
+
+    def _in_eager(self, call: Any) -> EagerCall:
+        """What calls a torch function or method on sparse or quantised tensors, which no compiled code can do."""
+        names, OPAQUE_CALLS.names = OPAQUE_CALLS.names, []
+        what = f"{names[-1]} on sparse or quantised tensors"
+        self.refuse_cut(what)
+        if call in DERIVATIVES:
+            raise Break(what, "derivatives inside of a graph stay whole")
+        if not self.vm.ambient.inside_region(self.graph):
+            return EagerCall(call, names)
+        gradients_on, *casts, _ = present_modes()
+        casts = [(device, *cast) for device, cast in zip(DEVICES, casts, strict=True)]
+        return EagerCall(call, names, (gradients_on, *casts))
+
+    def refuse_cut(self, what: str) -> None:
+        """A graph is cut between its own nodes only.
+
+        Raises:
+            Break: the program is in a checkpoint, a transform or a branch, or it has computed gradients.
+        """
+        if type(self) is not Tensors or self.region is not None or self.vm.branching:
+            raise Break(f"{what} inside checkpoint, a transform or a branch", "a graph is not cut in there")
+        if any(node.target in DERIVATIVES for node in self.graph.nodes):
+            raise Break(f"{what} after gradients were computed", "a graph with its own gradients stays whole")
 
     def _assign(self, out: Any, node: fx.Node) -> None:
         """Give each new tensor of a result its node."""
@@ -488,6 +524,17 @@ class Tensors:
         if callable(value) and hasattr(value, "__qualname__"):
             return value
         raise Break(f"a {kind.__name__} as argument of a tensor operation", "a graph holds tensors and plain numbers")
+
+
+class Alike:
+    """The guard of a sparse or quantised tensor: what its class, shape, dtype and kernels do not tell."""
+
+    def __init__(self, meta: Any) -> None:
+        self.meta: OpaqueMeta = meta
+        self.__name__ = self.__qualname__ = f"is_alike[{meta.layout}, {meta.parts}]"
+
+    def __call__(self, tensor: torch.Tensor) -> bool:
+        return is_alike(self.meta, tensor)
 
 
 def _choose(condition: Any, a: Any, b: Any) -> Any:

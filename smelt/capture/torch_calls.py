@@ -229,12 +229,33 @@ def _storage_offset(vm: Any, tensor: TraceTensor) -> int:
     return vm.external(real.storage_offset(), sources.called(source, torch.Tensor.storage_offset, "offset"))
 
 
+def _of_the_input(vm: Any, tensor: TraceTensor, fn: Any) -> Any:
+    """What a method without arguments tells of an input, which is guarded."""
+    real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
+    if real is None or source is None:
+        raise Break(
+            f"tensor.{fn.__name__}() of a tensor that the graph makes",
+            "how a sparse tensor stores its elements is known when the program runs",
+            "ask it of an argument, or outside of the compiled function",
+        )
+    return vm.external(fn(real), sources.called(source, fn, fn.__name__))
+
+
+def _is_coalesced(vm: Any, tensor: TraceTensor) -> bool:
+    return bool(_of_the_input(vm, tensor, torch.Tensor.is_coalesced))
+
+
+def _stored_elements(vm: Any, tensor: TraceTensor) -> int:
+    return _of_the_input(vm, tensor, torch.Tensor._nnz)
+
+
 def _is_inference(vm: Any, tensor: TraceTensor) -> bool:
     """Of an input, its dispatch keys tell, which its guard compares."""
     return tensor in vm.tensors.inference
 
 
 _ON_DATA = {"data_ptr": _needs_values, "untyped_storage": _needs_values, "storage": _needs_values}
+_ON_DATA |= {"is_coalesced": _is_coalesced, "_is_coalesced": _is_coalesced, "_nnz": _stored_elements}
 _ON_DATA |= {"storage_offset": _storage_offset, "is_inference": _is_inference}
 _methods: dict[str, Any] = {}
 

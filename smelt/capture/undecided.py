@@ -19,6 +19,9 @@ ASKING = frozenset(
 )
 """Instructions that ask for nothing but the truth of what is on top of the stack."""
 
+HANDING_ON = frozenset({"STORE_FAST", "RETURN_VALUE", "POP_TOP", "UNARY_NOT"})
+"""Instructions that also take an answer (of `torch.equal`, say) as it is."""
+
 
 class Undecided:
     """`true` where the condition holds, else `false`; NULL stands for nothing at all.
@@ -26,12 +29,14 @@ class Undecided:
     Attributes:
         given: the output of the graph that is the tensor among the two; None in the graph's other way.
         born: the captured frame's instruction that the branch belongs to.
+        asked: the function whose answer it is, True or False; None: it comes of a branch.
     """
 
-    __slots__ = ("condition", "true", "false", "given", "born")
+    __slots__ = ("condition", "true", "false", "given", "born", "asked")
 
-    def __init__(self, condition: Any, true: Any, false: Any, given: Any, born: int) -> None:
+    def __init__(self, condition: Any, true: Any, false: Any, given: Any, born: int, asked: str | None = None) -> None:
         self.condition, self.true, self.false, self.given, self.born = condition, true, false, given, born
+        self.asked = asked
 
     @property
     def plain(self) -> bool:
@@ -45,6 +50,8 @@ class Undecided:
 
     def read(self, *args: Any, **kwargs: Any) -> Any:
         """What it holds is needed: the capture begins again and ends its graph before the branch."""
+        if self.asked is not None:
+            raise Restart(self.born, unanswered(self.asked))
         raise Restart(
             self.born,
             Break(
@@ -59,6 +66,15 @@ class Undecided:
     __hash__ = None  # type: ignore[assignment]
 
 
+def unanswered(asked: str) -> Break:
+    """The end of a graph where the answer about tensors' values is used as a number, or as an object."""
+    return Break(
+        f"{asked} needs the values of tensors",
+        "only a branch, or who gets the result, can take an answer that the graph computes",
+        "use it as a condition (`if`), or (a == b).all(), which is a tensor",
+    )
+
+
 def is_plain(value: Any) -> bool:
     """Data that cannot be changed."""
     return type(value) in LEAVES and not isinstance(value, SYMBOLIC)
@@ -71,4 +87,5 @@ def refuse_undecided(f: Any) -> None:
         Restart: it is there for something else.
     """
     if f.stack and type(f.stack[-1]) is Undecided and f.decoded.names[f.pc] not in ASKING:
-        f.stack[-1].read()
+        if f.stack[-1].asked is None or f.decoded.names[f.pc] not in HANDING_ON:
+            f.stack[-1].read()

@@ -19,7 +19,8 @@ from smelt.cli.groups import DefaultGroup
 
 bench = typer.Typer(
     cls=DefaultGroup,
-    help="Measure eager, torch.compile and smelt side by side: `bench MODEL...`, `--suite`, `overhead`, `report`.",
+    help="Measure eager, torch.compile and smelt side by side: `bench MODEL...`, `--suite`, `overhead`, `bandwidth`, "
+    "`report`.",
     no_args_is_help=True,
 )
 
@@ -155,15 +156,45 @@ def overhead(
 
 
 @bench.command()
+def bandwidth(
+    device: Annotated[str, typer.Option(help="cpu (small sizes, a trial) or cuda.")] = "cuda",
+    contenders: Annotated[
+        str, typer.Option(help="Who is measured, by commas, the judged one last.")
+    ] = "eager,torch.compile,smelt",
+    dtype: Annotated[str, typer.Option(help="Of the matrices: bf16, fp16 or fp32. AdamW is fp32 always.")] = "bf16",
+    only: Annotated[str | None, typer.Option(help="The problems whose name this regular expression finds.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="End after so many, with the problems that are done.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Where to keep the figures.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the problems that the JSON file has.")] = False,
+) -> None:
+    """Layer norm, softmax, cross entropy, a GELU chain and AdamW as a share of the speed of a copy."""
+    from smelt.bench.bandwidth.run import Run, run_bandwidth
+    from smelt.bench.contenders import find_contender
+    from smelt.bench.meter import check_device
+
+    with complaints():
+        names = list(dict.fromkeys(filter(None, (name.strip() for name in contenders.split(",")))))
+        for name in names:
+            find_contender(name)
+        check_device(device)
+        run = Run(device, tuple(names), dtype, only or "", command(), seconds, json, resume)
+        run_bandwidth(run, Console())
+
+
+@bench.command()
 def report(
     files: Annotated[list[Path], typer.Argument(help="Files that --json wrote.")],
     out: Annotated[Path | None, typer.Option(help="Write report.md and index.html, over all files, here.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Two files, OLD NEW: what changed, worse first.")] = False,
     contender: Annotated[str | None, typer.Option(help="Whose changes --compare lists (default: smelt).")] = None,
+    readme: Annotated[
+        Path | None, typer.Option(help="Write the figures of a GPU in FILES between the marks of this README.")
+    ] = None,
 ) -> None:
     """Print saved results as Markdown, compare two runs, or write a report with plots."""
     from smelt.bench.report.compare import compare as compare_runs
     from smelt.bench.report.markdown import comparison_markdown
+    from smelt.bench.report.readme import write_readme
     from smelt.bench.report.sections import headline
     from smelt.bench.report.summary import merge
     from smelt.bench.report.write import write_report
@@ -172,6 +203,10 @@ def report(
 
     if compare and len(files) != 2:
         raise typer.BadParameter("--compare takes two files, OLD NEW")
+    if readme is not None:
+        with complaints():
+            write_readme(readme, files)
+        return
     with complaints():
         runs = [Benchmark.load(file) for file in files]
         comparison = compare_runs(runs[0], runs[1], contender) if compare else None

@@ -34,12 +34,41 @@ def only_given_of_module(hook: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def quiet_leaf(node: Any) -> None:
-    """The engine is about to come to a node without a gradient: if a leaf is there, its hooks are not to be called."""
-    leaf = getattr(node, "variable", None)
-    hooks: dict[int, Callable[..., Any]] = (None if leaf is None else leaf._backward_hooks) or {}
-    for key, hook in list(hooks.items()):
-        hooks[key] = only_given(hook)
+def quiet_below(node: Any) -> None:
+    """The engine is about to come to a node without a gradient: hooks of the leaves below are not to be called."""
+    waiting, seen = [node], {node}
+    while waiting:
+        here = waiting.pop()
+        leaf = getattr(here, "variable", None)
+        if leaf is not None:
+            quiet(leaf._backward_hooks)
+        for below, _ in () if here is None else here.next_functions:
+            if below is not None and below not in seen:
+                seen.add(below)
+                waiting.append(below)
+
+
+def quiet(hooks: dict[int, Callable[..., Any]] | None) -> None:
+    """None of a tensor's hooks is called without a gradient."""
+    for key, hook in list((hooks or {}).items()):
+        hooks[key] = only_given(hook)  # type: ignore[index]
+
+
+def hooks_of(tensor: torch.Tensor) -> Callable[[], dict[int, Callable[..., Any]] | None]:
+    """The hooks of a tensor that is no leaf, later: also such as are registered by then. It is not kept alive.
+
+    The engine knows no more than the node that made the tensor.
+    """
+    known = tensor._backward_hooks
+    if known is not None:
+        return weakref.ref(known)
+    held = weakref.ref(tensor)
+
+    def later() -> dict[int, Callable[..., Any]] | None:
+        found = held()
+        return None if found is None else found._backward_hooks
+
+    return later
 
 
 def pass_on_absent(node: Any) -> None:

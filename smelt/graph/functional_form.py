@@ -34,7 +34,7 @@ def flat_form(op: OpOverload, counts: tuple[int | None, ...]) -> OpOverload:
     """The operator that returns the results of `op` in one row.
 
     Args:
-        counts: for each result the length of the list that it is, None for a tensor.
+        counts: for each result the length of the list that it is, None for a tensor, 0 for none.
 
     A decomposition of `op` serves the form (`base_of`): it gives the results in one row.
     """
@@ -123,11 +123,11 @@ def _on_numbers(op: OpOverload, names: tuple[str, ...]) -> Callable[..., Any]:
 
 
 def flattened(values: Sequence[Any]) -> Iterator[Any]:
-    """The items of a row in which some are lists."""
+    """The items of a row in which some are lists, and some no tensors."""
     for value in values:
         if isinstance(value, (list, tuple)):
             yield from value
-        else:
+        elif value is not None:
             yield value
 
 

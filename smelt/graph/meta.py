@@ -52,11 +52,66 @@ class TensorMeta:
         return f"{name}{list(self.shape)}{layout}{place}"
 
 
+@dataclass(frozen=True, slots=True)
+class OpaqueMeta(TensorMeta):
+    """What is known of a sparse or quantised tensor. `stride` has no meaning.
+
+    Attributes:
+        layout: strided for a quantised one.
+        parts: of sparse_coo, the numbers of sparse and of dense dimensions; of compressed layouts the dtype of indices,
+            the number of dense dimensions, and the block; of a quantised one the scheme, and the axis of its channels.
+    """
+
+    layout: torch.layout = torch.strided
+    parts: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        kind = "quantized" if self.layout is torch.strided else str(self.layout).removeprefix("torch.")
+        place = "" if self.device.type == "cpu" else f"@{self.device}"
+        return f"{kind} {str(self.dtype).removeprefix('torch.')}{list(self.shape)}{place}"
+
+
+def is_opaque(tensor: torch.Tensor) -> bool:
+    """Whether graphs hold the tensor as an `OpaqueMeta`."""
+    return tensor.layout in _SPARSE or tensor.is_quantized
+
+
+_COMPRESSED = {
+    torch.sparse_csr: torch.Tensor.crow_indices,
+    torch.sparse_bsr: torch.Tensor.crow_indices,
+    torch.sparse_csc: torch.Tensor.ccol_indices,
+    torch.sparse_bsc: torch.Tensor.ccol_indices,
+}
+_SPARSE = frozenset({torch.sparse_coo, *_COMPRESSED})
+
+
+def _opaque_meta(tensor: torch.Tensor) -> OpaqueMeta:
+    parts: tuple[Any, ...]
+    if tensor.layout is torch.sparse_coo:
+        parts = tensor.sparse_dim(), tensor.dense_dim()
+    elif tensor.is_quantized:
+        scheme = tensor.qscheme()
+        parts = (scheme, tensor.q_per_channel_axis()) if "channel" in str(scheme) else (scheme,)
+    else:
+        places, values, dense = _COMPRESSED[tensor.layout](tensor), tensor.values(), tensor.dense_dim()
+        blocks = tensor.layout in (torch.sparse_bsr, torch.sparse_bsc)
+        parts = places.dtype, dense, *(values.shape[values.ndim - dense - 2 : values.ndim - dense] if blocks else ())
+    shape, grad = tuple(tensor.shape), bool(tensor.requires_grad)
+    return OpaqueMeta(shape, tensor.dtype, contiguous_stride(shape), tensor.device, grad, tensor.layout, parts)
+
+
+def is_alike(meta: OpaqueMeta, tensor: torch.Tensor) -> bool:
+    """Whether a tensor is opaque in the same way."""
+    return is_opaque(tensor) and (tensor.layout, _opaque_meta(tensor).parts) == (meta.layout, meta.parts)
+
+
 def meta_of(tensor: torch.Tensor) -> TensorMeta:
-    """The metadata of a strided tensor (real or traced)."""
+    """The metadata of a tensor (real or traced)."""
     place: Any = getattr(tensor, "place", None)
     if place is not None:
         return replace(place.layout.val, requires_grad=bool(tensor.requires_grad))
+    if is_opaque(tensor):
+        return _opaque_meta(tensor)
     return TensorMeta(
         tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()), tensor.device, bool(tensor.requires_grad)
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
-from smelt.graph.meta import TensorMeta, extent
+from smelt.graph.meta import OpaqueMeta, TensorMeta, extent, is_opaque, meta_of
 
 META = torch.device("meta")
 
@@ -63,6 +64,18 @@ def layout_for(
             _layouts.clear()
         known = _layouts[key] = Layout(TensorMeta(shape, dtype, stride, with_index(device)), offset)
     return known
+
+
+def opaque_layout(val: OpaqueMeta) -> Layout:
+    """The one layout of a tensor without strides."""
+    known = opaque_layouts.get(val)
+    if known is None:
+        known = opaque_layouts[val] = Layout(val, 0)
+    return known
+
+
+opaque_layouts: dict[OpaqueMeta, Layout] = {}
+"""While it is empty, no trace has met such a tensor."""
 
 
 class Storage:
@@ -151,9 +164,17 @@ def layout_of(tensor: torch.Tensor) -> Layout:
     """The layout of a real or traced tensor."""
     if isinstance(tensor, PlacedTensor):
         return tensor.place.layout
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
-        kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else str(tensor.layout)
-        raise Unsupported(f"a {kind} tensor", why="graphs hold strided tensors only", hint="convert it before the call")
+    if tensor.is_nested:
+        raise Unsupported("a nested tensor", why="graphs hold tensors of one shape", hint="convert it before the call")
+    if is_opaque(tensor):
+        val = meta_of(tensor)
+        assert isinstance(val, OpaqueMeta)
+        return opaque_layout(replace(val, requires_grad=False))
+    if tensor.layout is not torch.strided:
+        kind = str(tensor.layout)
+        raise Unsupported(
+            f"a {kind} tensor", why="graphs know nothing of its memory", hint="convert it before the call"
+        )
     if tensor.is_conj() or tensor.is_neg():
         raise Unsupported("a tensor with a lazy conjugate or negative bit", hint="call resolve_conj()/resolve_neg()")
     return layout_for(

@@ -24,6 +24,7 @@ from smelt.graph.meta import (
 )
 from smelt.graph.place import Layout, layout_for
 from smelt.graph.question import Question, compare
+from smelt.graph.recurrent import recurrent_answer, recurrent_backward_answer
 from smelt.graph.schema import OpInfo
 from smelt.shapes.size import Size, same_all
 
@@ -422,7 +423,13 @@ def _convolution_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) ->
 
 
 def _statistics(x: TensorMeta, *parameters: Any) -> torch.dtype:
-    """Statistics have the dtype of the parameters, of the input where there are none."""
+    """On CUDA statistics are wide. Else they have the dtype of the parameters, of the input where there are none."""
+    if x.device.type == "cuda":
+        return torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype
+    return _of_parameters(x, *parameters)
+
+
+def _of_parameters(x: TensorMeta, *parameters: Any) -> torch.dtype:
     return next((val_of(p).dtype for p in parameters if p is not None), x.dtype)
 
 
@@ -448,7 +455,7 @@ def _layer_norm_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> 
 
 
 def _gradients(dx: Layout, weight: Any, bias: Any, x: TensorMeta, shape: Sequence[int], mask: Sequence[bool]) -> Any:
-    dtype = _statistics(x, weight, bias)
+    dtype = _of_parameters(x, weight, bias)
     parts = [dx, _fresh(x, shape, dtype), _fresh(x, shape, dtype)]
     return tuple(part if wanted else None for part, wanted in zip(parts, mask, strict=True))
 
@@ -483,13 +490,15 @@ def _batch_norm_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> 
 def _group_norm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     x, weight, bias, n, _, _, groups, _ = args
     val = val_of(x)
-    dtype = _statistics(val, weight, bias)
+    dtype = _of_parameters(val, weight, bias)
     statistic = _fresh(val, (n, groups), dtype)
     return _as_format(val), statistic, statistic
 
 
 _RULES: dict[OpOverload, Rule] = {
     aten.repeat_interleave.Tensor: _repeat_interleave,
+    aten._cudnn_rnn.default: recurrent_answer,
+    aten._cudnn_rnn_backward.default: recurrent_backward_answer,
     aten.mm.default: _mm,
     aten.bmm.default: _mm,
     aten.addmm.default: _addmm,

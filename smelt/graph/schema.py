@@ -49,7 +49,10 @@ _aten = torch.ops.aten
 SIZES_IN_NUMBERS = (_aten.size.default, _aten.stride.default)
 """What C++ code that knows no symbolic sizes asks for. They have no kernel of their own."""
 
-_infos: dict[OpOverload, OpInfo] = {op: OpInfo(Kind.PURE, False, False) for op in SIZES_IN_NUMBERS}
+_NO_OPERATORS = (*SIZES_IN_NUMBERS, torch.ops.prim.device.default)
+"""Questions that C++ code asks a tensor class of Python in the form of an operator."""
+
+_infos: dict[OpOverload, OpInfo] = {op: OpInfo(Kind.PURE, False, False) for op in _NO_OPERATORS}
 
 
 def op_info(op: OpOverload) -> OpInfo:

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from smelt.graph.place import PlacedTensor
+from smelt.graph.recurrent import recurrent_layers
 from smelt.graph.symint import from_torch, to_torch, whole_product
 from smelt.graph.value_checks import in_checked_form
 from smelt.shapes.size import known_equal
@@ -22,6 +23,9 @@ def for_stand_ins(target: Any, args: Sequence[Any], kwargs: dict[str, Any] | Non
     form = in_checked_form(getattr(target, "__name__", ""), args, kwargs or {})
     if form is not None:
         return form
+    layers = recurrent_layers(target, args, kwargs or {})
+    if layers is not None:
+        return layers
     if target is functional.one_hot:
         return _one_hot
     if target is operator.setitem and _writes_one_row(*args):

@@ -13,6 +13,7 @@ from smelt.base.errors import Unsupported
 from smelt.graph import sparse
 from smelt.graph.answers import depends_on_values
 from smelt.graph.known import known_value, remember
+from smelt.graph.least_squares import least_squares
 from smelt.graph.meta import contiguous_stride, extent, is_dense, meta_of
 from smelt.graph.schema import op_info
 from smelt.graph.trace import (
@@ -64,6 +65,18 @@ def _measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
         recorder.pure(func, args, kwargs, measured.answer, out)
     if measured.new:
         current(f"{func}").measured(measured.rows, out if measured.shows is None else out[measured.shows], measured.dim)
+    return out
+
+
+def _lstsq(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """There are residuals if all matrices of more rows than columns have full rank, which values tell."""
+    args, kwargs = as_traced(args, kwargs, recorder)
+    answer = least_squares(func, args, kwargs)
+    if answer is None:
+        return _measure(func, args, kwargs, recorder)
+    out = tensors_for(answer)
+    if recorder is not None:
+        recorder.pure(func, args, kwargs, answer, out)
     return out
 
 
@@ -256,6 +269,7 @@ SPECIAL |= {
     aten.unique_dim.default: _measure,
     aten._ctc_loss.Tensor: _measure,
     aten.bincount.default: _measure,
+    aten.linalg_lstsq.default: _lstsq,
     aten.masked_select.default: _select_masked,
     aten.index.Tensor: _index,
     aten.index_put.default: _index,
@@ -289,7 +303,34 @@ def _batch_norm_backward(args: tuple[Any, ...]) -> Call:
     return aten.native_batch_norm_backward.default, args
 
 
+def _cudnn_batch_norm(
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
+) -> tuple[Any, ...]:
+    """The library's batch norm is the native one, and nothing that only the library reads."""
+    native, given = _batch_norm(tuple(args))
+    out, mean, rstd = propagate(native, given, {}, recorder)
+    options = {"dtype": torch.uint8, "device": args[0].device}
+    return out, mean, rstd, propagate(aten.empty.memory_format, ([0],), options, recorder)
+
+
+def _cudnn_batch_norm_backward(args: tuple[Any, ...]) -> Call:
+    x, grad, weight, _, _, mean, rstd, eps, _ = args
+    wanted = [True, True, True]
+    return aten.native_batch_norm_backward.default, (grad, x, weight, None, None, mean, rstd, True, eps, wanted)
+
+
+SPECIAL |= {
+    aten.cudnn_batch_norm.default: _cudnn_batch_norm,
+    # of the kernels that compute the same, chosen by the values of lengths, torch's own is chosen always
+    **{
+        getattr(packet, overload): lambda *_: False
+        for packet in (getattr(aten, f"_use_{library}_ctc_loss", None) for library in ("cudnn", "miopen"))
+        if packet is not None
+        for overload in packet.overloads()
+    },
+}
 REWRITES |= {
+    aten.cudnn_batch_norm_backward.default: _cudnn_batch_norm_backward,
     aten.native_batch_norm.default: _batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
 }

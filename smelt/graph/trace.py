@@ -7,7 +7,9 @@ under a `TraceMode` with a recorder, which writes every operator down. `propagat
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -18,8 +20,18 @@ from smelt.base.errors import Unsupported
 from smelt.base.torch_c import disabled_torch_function
 from smelt.graph.answers import DataDependent, answer_for, depends_on_values
 from smelt.graph.known import follow, forget, known_value
-from smelt.graph.meta import TensorMeta
-from smelt.graph.place import Layout, Place, Step, Storage, layout_for, layout_of
+from smelt.graph.meta import OpaqueMeta, TensorMeta
+from smelt.graph.opaque import MAKERS, opaque_answer, stand_in, touches
+from smelt.graph.place import (
+    Layout,
+    Place,
+    Step,
+    Storage,
+    layout_for,
+    layout_of,
+    opaque_layout,
+    opaque_layouts,
+)
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.symint import Ratio, from_torch, has_symint, to_torch
 from smelt.graph.turned import Turned
@@ -56,6 +68,10 @@ class TraceTensor(Turned):
     @staticmethod
     def __new__(cls, place: Place) -> TraceTensor:
         val, offset = place.layout.val, place.layout.offset
+        if type(val) is OpaqueMeta:
+            opaque = stand_in(cls, val)
+            opaque.place = place
+            return opaque  # type: ignore[return-value]
         shape, stride = val.shape, val.stride
         if val.symbolic or offset.__class__ is Size:
             shape, stride, offset = to_torch(shape), to_torch(stride), to_torch(offset)
@@ -184,7 +200,10 @@ def trace_like(source: torch.Tensor | TensorMeta, requires_grad: bool | None = N
     else:
         val = source
         requires_grad = val.requires_grad if requires_grad is None else requires_grad
-    out = TraceTensor(Place(layout_for(val.shape, val.dtype, val.stride, val.device)))
+    if type(val) is OpaqueMeta:
+        out = TraceTensor(Place(opaque_layout(replace(val, requires_grad=False))))
+    else:
+        out = TraceTensor(Place(layout_for(val.shape, val.dtype, val.stride, val.device)))
     if requires_grad:
         out.requires_grad_()
     return out
@@ -226,6 +245,8 @@ def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         args, kwargs = from_torch(tuple(args)), {k: from_torch(v) for k, v in kwargs.items()}
         func, args = _without_ratios(func, args, kwargs, recorder)
         info = op_info(func)
+    if (opaque_layouts or func._opname in MAKERS or "layout" in kwargs) and _is_opaque(func, args, kwargs, recorder):
+        return _opaque(func, args, kwargs, recorder)
     rule = SPECIAL.get(func)
     if rule is None and info.moves:
         rule = _view_in_place
@@ -237,6 +258,39 @@ def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         info = op_info(func)
     return ordinary(func, info, args, kwargs, recorder)
 
+
+def _is_opaque(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> bool:
+    """Whether the operator takes or gives opaque tensors; not where a backward gives sparse rows (`sparse`)."""
+    if func._opname in MAKERS:
+        return recorder is None
+    if kwargs.get("layout", torch.strided) not in (None, torch.strided):
+        return recorder is None
+    return touches(args) or touches(tuple(kwargs.values()))
+
+
+def _opaque(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    if recorder is not None:
+        raise Unsupported(f"{func} in a compiled part", why="sparse and quantised tensors run between the parts")
+    OPAQUE_CALLS.note(func)
+    return tensors_for(opaque_answer(func, *as_traced(args, kwargs, None)))
+
+
+class _Calls(threading.local):
+    """The operators on opaque tensors that this thread has traced since somebody began to listen."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def note(self, func: OpOverload) -> None:
+        if func._opname not in _QUESTIONS_ONLY:
+            self.names.append(str(func))
+
+    def begin(self) -> None:
+        self.names = []
+
+
+OPAQUE_CALLS = _Calls()
+_QUESTIONS_ONLY = frozenset({"device", "sparse_dim", "dense_dim", "is_coalesced", "qscheme", "size", "sym_size"})
 
 Rule = Callable[[OpOverload, Sequence[Any], Mapping[str, Any], "Recorder | None"], Any]
 Call = tuple[OpOverload, tuple[Any, ...]]

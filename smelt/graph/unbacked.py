@@ -18,6 +18,7 @@ from torch._ops import OpOverload
 
 from smelt.graph.answers import depends_on_values
 from smelt.graph.layouts import fresh, given, val_of, without
+from smelt.graph.least_squares import without_residuals
 from smelt.graph.meta import TensorMeta, contiguous_stride
 from smelt.graph.place import Layout, PlacedTensor
 from smelt.graph.question import Question, compare
@@ -195,6 +196,13 @@ def _repeats(func: OpOverload, given: dict[str, Any]) -> Measured:
     return Measured(fresh(val, (count,)), None, count, new)
 
 
+def _lstsq(func: OpOverload, given: dict[str, Any]) -> Measured:
+    """A residual for each right-hand side where the matrix has full rank, else none."""
+    solution, rank, values = without_residuals(func, given)
+    count, new = _count(func, "residuals", given["self"], 0, val_of(given["b"]).shape[-1])
+    return Measured((solution, fresh(val_of(given["b"]), (count,)), rank, values), 1, count, new)
+
+
 def _bincount(func: OpOverload, given: dict[str, Any]) -> Measured:
     val, weights, least = val_of(given["self"]), given["weights"], given["minlength"]
     dtype = torch.int64
@@ -215,6 +223,7 @@ MEASURED: dict[OpOverload, Callable[[OpOverload, dict[str, Any]], Measured]] = {
     aten.repeat_interleave.Tensor: _repeats,
     aten._ctc_loss.Tensor: _ctc_loss,
     aten.bincount.default: _bincount,
+    aten.linalg_lstsq.default: _lstsq,
 }
 """Operators whose results have as many rows as values tell."""
 

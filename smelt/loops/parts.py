@@ -1,8 +1,9 @@
-"""Prim graph in; its parts out, where the program reads numbers from tensors on its way.
+"""Prim graph in; its parts out, where the program reads numbers from tensors, or goes to another device, on its way.
 
 A buffer can be made when its size is known. So the graph is cut by levels: part 0 is all that needs no such number; the
 host program then reads the numbers that part 0 gives, part 1 is all that needs these, and so on. Each part is a graph
-like any other, with the numbers among its inputs.
+like any other, with the numbers among its inputs. Of graphs with values on the CPU and on a GPU (an optimizer's step
+count, say) even parts compute on the CPU and odd ones on the GPU; the host copies what goes from one to the other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.module import GraphModule
 from smelt.graph.unbacked import holds
 from smelt.loops.lower import is_random, settled
-from smelt.prims.table import Kind, Prim
+from smelt.prims.table import PRIMS, Kind, Prim
 from smelt.shapes.size import Size, Symbol, as_symbol, of_factor, symbols
 
 aten = torch.ops.aten
@@ -59,10 +60,85 @@ class Chain:
 
 
 def split_at_reads(gm: fx.GraphModule) -> Chain | None:
-    """The parts of a graph; None when it reads no numbers."""
-    if not any(map(_is_read, gm.graph.nodes)):
+    """The parts of a graph; None when it reads no numbers and stays on one device."""
+    used = (n for n in gm.graph.nodes if n.op == "call_function" or n.users)
+    mixed = len({kind for n in used if (kind := device_type(n)) is not None}) > 1
+    if not mixed and not any(map(_is_read, gm.graph.nodes)):
         return None
-    return _Split(gm).chain()
+    return _Split(moved(gm) if mixed else gm, mixed).chain()
+
+
+def device_type(node: fx.Node) -> str | None:
+    """The kind of device that a value lies on; None for what is no one tensor, or a seed or a number of Python's."""
+    meta = node.meta.get("val")
+    if isinstance(meta, TensorMeta):
+        return meta.device.type
+    if isinstance(meta, (tuple, list)):
+        return next((m.device.type for m in meta if isinstance(m, TensorMeta)), None)
+    return None
+
+
+def moved(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with a copy wherever a kernel on one device reads a value that lies on another."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    copies: dict[tuple[fx.Node, torch.device], fx.Node] = {}
+
+    def on(value: fx.Node, device: torch.device) -> fx.Node:
+        meta = value.meta.get("val")
+        if not isinstance(meta, TensorMeta) or meta.device.type == device.type:
+            return env[value]
+        if (value, device) not in copies:
+            copy = graph.call_function(move, (env[value], device))
+            stride = meta.stride if is_dense(meta.shape, meta.stride) else contiguous_stride(meta.shape)
+            copy.meta["val"] = replace(meta, device=device, stride=stride)
+            copies[value, device] = copy
+        return copies[value, device]
+
+    for node in gm.graph.nodes:
+        device = _place_of(node)
+        if node.target is PRIMS["to_device"]:
+            source, device = node.args
+            copies[source, device] = env[node] = graph.call_function(move, (env[source], device))
+            env[node].meta["val"] = node.meta["val"]
+        elif node.op != "call_function" or device is None or _moves(node):
+            env[node] = graph.node_copy(node, env.__getitem__)
+        else:
+            here = {n: on(n, device) for n in node.all_input_nodes}
+            env[node] = graph.node_copy(node, here.__getitem__)
+        if node.op == "output":
+            env[node].meta["val"] = node.meta["val"]
+    return GraphModule(gm, graph)
+
+
+def _place_of(node: fx.Node) -> torch.device | None:
+    meta = node.meta.get("val")
+    metas = meta if isinstance(meta, (tuple, list)) else [meta]
+    return next((m.device for m in metas if isinstance(m, TensorMeta)), None)
+
+
+def _moves(node: fx.Node) -> bool:
+    """Whether a node by itself takes a value from one device to another: the host runs it."""
+    if node.target is move:
+        return True
+    device = device_type(node)
+    return (
+        device is not None
+        and any(
+            isinstance(n.meta.get("val"), TensorMeta) and n.meta["val"].device.type != device
+            for n in node.all_input_nodes
+        )
+        and node.target in MOVERS
+    )
+
+
+def move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on another device. To a GPU nobody waits; from there the host has to."""
+    return tensor.to(device, non_blocking=device.type != "cpu")
+
+
+MOVERS = frozenset({aten._to_copy.default, aten.copy.default})
+"""Operators that are about devices."""
 
 
 def _is_read(node: fx.Node) -> bool:
@@ -71,8 +147,8 @@ def _is_read(node: fx.Node) -> bool:
 
 
 class _Split:
-    def __init__(self, gm: fx.GraphModule) -> None:
-        self.gm = gm
+    def __init__(self, gm: fx.GraphModule, mixed: bool = False) -> None:
+        self.gm, self.mixed = gm, mixed
         self.nodes: list[fx.Node] = list(gm.graph.nodes)
         output = self.nodes.pop()
         self.results: tuple[Any, ...] = tuple(output.args[0])  # type: ignore[arg-type]
@@ -97,7 +173,10 @@ class _Split:
                 continue
             level = max((self.level[n] for n in node.all_input_nodes), default=0)
             level = max([level, *(self.symbol_level.get(s, 0) for s in _symbols_of(node))])
-            if _is_read(node):
+            moves = self.mixed and _moves(node)
+            if self.mixed and not moves and not _is_read(node):
+                level += level % 2 != (device_type(node) not in (None, "cpu"))
+            if _is_read(node) or moves:
                 level += 1
             elif is_random(node.target):  # numbers are drawn in the program's order
                 level = drawn = max(level, drawn)
@@ -105,7 +184,7 @@ class _Split:
             if number is not None:
                 self.symbol_level[number] = level
             items = node.target is operator.getitem and node.args[0] in self.on_host
-            if _is_read(node) or number is not None or items or node.target is holds:
+            if _is_read(node) or moves or number is not None or items or node.target is holds:
                 self.on_host[node] = level
             self.level[node] = level
 

@@ -25,7 +25,8 @@ from smelt.graph.module import GraphModule
 from smelt.graph.seeds import is_seed
 from smelt.prims.dtypes import PLAIN
 from smelt.prims.kernels.fourier import REAL
-from smelt.prims.registry import ANY_DTYPE, COMPLEX, DECOMPOSITIONS, Lowering, is_empty
+from smelt.prims.mixed import Mixed
+from smelt.prims.registry import ANY_DTYPE, COMPLEX, DECOMPOSITIONS, LIBRARY, Lowering, is_empty
 from smelt.prims.rules import FAMILIES
 from smelt.prims.table import PRIMS, Prim
 from smelt.shapes.size import as_symbol, same_all
@@ -55,15 +56,16 @@ def decompose(gm: fx.GraphModule, options: Options | None = None) -> fx.GraphMod
     graph = fx.Graph()
     p = Lowering(graph, eager_rng=bool(options and options.eager_rng))
     values: dict[Node, Any] = {}
+    mixed = Mixed(gm.graph)
     for node in gm.graph.nodes:
         p.scope = _scope(node)
         match node.op:
             case "placeholder":
                 values[node] = _copy_placeholder(p, node)
             case "get_attr":
-                values[node] = _constant(p, node, gm)
+                values[node] = _constant(p, node, gm, mixed)
             case "call_function":
-                values[node] = _decompose_node(p, node, values)
+                values[node] = _decompose_node(p, node, values, mixed)
             case "output":
                 p.scope = {}
                 _finish(p, node, values)
@@ -76,10 +78,14 @@ def decompose(gm: fx.GraphModule, options: Options | None = None) -> fx.GraphMod
 
 
 def fallbacks(gm: fx.GraphModule) -> Counter[str]:
-    """The operators that stayed ATen, with how often each occurs; asking a tensor for its size is none."""
-    kept = (n.target for n in gm.graph.nodes if n.op == "call_function" and isinstance(n.target, OpOverload))
-    kept = (target for target in kept if target is not torch.ops.aten.sym_size.int)
-    return Counter(str(target) for target in kept)
+    """The operators that stayed ATen, with how often each occurs; sizes of tensors are none.
+
+    Nor are those of LIBRARY, and what a graph on a GPU computes on the CPU.
+    """
+    host = Mixed(gm.graph)
+    nodes = (n for n in gm.graph.nodes if n.op == "call_function" and isinstance(n.target, OpOverload))
+    kept = (n.target for n in nodes if base_of(n.target) not in LIBRARY and not host.on_host(n))
+    return Counter(str(target) for target in kept if target is not torch.ops.aten.sym_size.int)
 
 
 def _scope(node: Node) -> dict[str, Any]:
@@ -95,17 +101,20 @@ def _copy_placeholder(p: Lowering, node: Node) -> Node:
     return copy
 
 
-def _constant(p: Lowering, node: Node, gm: fx.GraphModule) -> Any:
+def _constant(p: Lowering, node: Node, gm: fx.GraphModule, mixed: Mixed) -> Any:
     """A tensor that the program holds: one element becomes a `full`, others stay."""
     value = operator.attrgetter(str(node.target))(gm)
-    if isinstance(value, torch.Tensor) and value.numel() == 1 and value.dtype in PLAIN:
+    single = isinstance(value, torch.Tensor) and value.numel() == 1 and value.dtype in PLAIN
+    if single and not mixed.active:
         return p.full(tuple(value.shape), value.item(), value.dtype, value.device)
     copy = p.graph.create_node("get_attr", node.target, (), {}, node.name)
     copy.meta = dict(node.meta)
+    if single and value.device.type == "cpu":
+        mixed.note_constant(copy, value.item())
     return copy
 
 
-def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any]) -> Any:
+def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any], mixed: Mixed) -> Any:
     target: Any = node.target
     args = _mapped(node.args, values)
     if target is operator.getitem:
@@ -118,8 +127,10 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any]) -> Any:
     plain = _is_plain(node)
     rule = (DECOMPOSITIONS if plain or base in ANY_DTYPE else COMPLEX).get(base)
     p.node = node
-    if rule is not None and (plain or base in ANY_DTYPE or _is_complex(node)):
+    host = mixed.on_host(node)
+    if rule is not None and not host and (plain or base in ANY_DTYPE or _is_complex(node)):
         args = (*args, *_named_p(target, args, kwargs))
+        args, kwargs = mixed.moved(p, args), {k: mixed.moved(p, v) for k, v in kwargs.items()}
         value = rule(p, *args, **kwargs)
         if value is NotImplemented and plain and _is_nothing(result):
             value = _nothing(p, result)
@@ -127,6 +138,8 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any]) -> Any:
             _check(node, value, result)
             return value
     value = p.call(target, _listed(args), {k: _listed(v, False) for k, v in kwargs.items()}, result)
+    if host:
+        mixed.note_creation(value, node, args, kwargs)
     symbol = as_symbol(result)
     if symbol is not None:  # a number that the program reads: later sizes are expressions over its name
         value._rename(symbol.name)

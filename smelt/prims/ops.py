@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smelt.prims import creation, indexing, pointwise, products, reductions, scans, views, windows
+from smelt.prims import attention, creation, indexing, pointwise, products, reductions, scans, views, windows
 from smelt.prims.kernels import FAMILIES as KERNELS
 from smelt.prims.table import PRIMS, Prim
 
-FAMILIES = (pointwise, reductions, views, indexing, creation, scans, products, windows, *KERNELS)
+FAMILIES = (pointwise, reductions, views, indexing, creation, scans, products, attention, windows, *KERNELS)
 """The modules whose import fills the table."""
 
 globals().update(PRIMS)

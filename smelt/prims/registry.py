@@ -32,6 +32,9 @@ COMPLEX: dict[OpOverload, Decomposition] = {}
 ANY_DTYPE: set[OpOverload] = set()
 """Operators whose decompositions also take complex operands; the others are asked about plain dtypes only."""
 
+LIBRARY: set[OpOverload] = set()
+"""Operators that may stay ATen: the kernel of torch's library is what an implementation would be."""
+
 aten = torch.ops.aten
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from smelt.base import torch_c
-from smelt.runtime.native_layout import learn_device
+from smelt.runtime.launch import read_fast
 
 if TYPE_CHECKING:
     from smelt.runtime.workspace import Workspace
@@ -104,7 +104,7 @@ def device_arenas(device: torch.device) -> Arenas:
     """The arenas of a CUDA device with an index."""
     current = torch_c.current_raw_stream
     assert current is not None and device.index is not None
-    learn_device(device)
+    read_fast(device)
     return Arenas(
         functools.partial(current, device.index),
         torch.cuda.is_current_stream_capturing,

@@ -17,6 +17,7 @@ import torch
 
 from smelt.base import torch_c
 from smelt.base.collection import no_collection
+from smelt.runtime.launch import read_fast
 
 Program = Callable[[list[Any]], list[Any]]
 
@@ -33,13 +34,12 @@ class Device:
     """
 
     def __init__(self, device: torch.device) -> None:
-        index = torch.cuda.current_device() if device.type == "cuda" and device.index is None else device.index or 0
-        self.device = torch.device(device.type, index) if device.type == "cuda" else device
-        self.index, self.dlpack = index, (_DLPACK_TYPES[device.type], index)
+        self.device, self.index = device, device.index or 0
+        self.dlpack = _DLPACK_TYPES[device.type], self.index
         self.outputs: Counter[int] = Counter()
         self.fixed: Counter[int] = Counter()
         self._lock = threading.Lock()
-        self._stream = 0  # of the last replay, as the driver's handle; not the same as _last before the first one
+        self._stream = 0  # of the last replay, as the driver's handle; says nothing before the first one
         self._last: Any = None
         self._side: Any = None
 
@@ -71,7 +71,8 @@ class Device:
 
     def stream(self) -> int:
         """Handle of the current stream."""
-        return torch_c.current_stream(self.index)
+        assert torch_c.current_raw_stream is not None
+        return torch_c.current_raw_stream(self.index)
 
     def current(self) -> Any:
         """The current stream as an object that `wait_for` takes."""
@@ -97,6 +98,7 @@ class Device:
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         if self._side is None:
             self._side = torch.cuda.Stream(self.index)
+        self._make_room()
         # a product's scratch memory is kept for each stream: what a recording bakes in must be memory of its pool
         torch_c.clear_product_workspaces()
         try:
@@ -111,6 +113,12 @@ class Device:
         finally:
             torch_c.clear_product_workspaces()
         return graph, results
+
+    def _make_room(self) -> None:
+        """The allocator keeps what plain calls have freed, and cannot give it back while something is recorded."""
+        free, _ = torch.cuda.mem_get_info(self.index)
+        if free < torch.cuda.memory_reserved(self.index):
+            torch.cuda.empty_cache()
 
     def _abandon(self, graph: Any, pool: Any) -> None:
         """After an error torch's allocator and generator would stay in their state of recording."""
@@ -131,7 +139,13 @@ class Device:
         graph.replay()
 
 
-@functools.cache
 def device_at(device: torch.device) -> Device:
     """The one `Device` of a GPU."""
+    return _device_at(torch.cuda.current_device() if device.index is None else device.index)
+
+
+@functools.cache
+def _device_at(index: int) -> Device:
+    device = torch.device("cuda", index)
+    read_fast(device)
     return Device(device)

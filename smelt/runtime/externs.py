@@ -167,7 +167,7 @@ def _copied_into(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def _conforms(result: Any, outputs: list[Spec]) -> bool:
     results = result if isinstance(result, (tuple, list)) else (result,)
-    present = [tensor for tensor in results if tensor is not None]
+    present = [tensor for tensor in results if isinstance(tensor, torch.Tensor)]
     return len(present) == len(outputs) and all(
         (tuple(tensor.shape), tensor.stride()) == (spec.shape, spec.stride) and not _is_lazy(tensor)
         for tensor, spec in zip(present, outputs, strict=True)
@@ -188,7 +188,7 @@ def _conformed(result: Any, outputs: list[Spec]) -> Any:
     if not isinstance(result, (tuple, list)):
         return _laid_out(result, outputs[0])
     wanted = iter(outputs)
-    return tuple(None if tensor is None else _laid_out(tensor, next(wanted)) for tensor in result)
+    return tuple(_laid_out(x, next(wanted)) if isinstance(x, torch.Tensor) else x for x in result)
 
 
 def _laid_out(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
@@ -203,4 +203,4 @@ def _laid_out(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
             return tensor
         if all(size == 1 or a == b for size, a, b in zip(spec.shape, strides, spec.stride, strict=True)):
             return tensor.as_strided(spec.shape, spec.stride, tensor.storage_offset())
-    return empty_strided(spec.shape, spec.stride, spec.dtype).copy_(tensor)
+    return empty_strided(spec.shape, spec.stride, spec.dtype, tensor.device).copy_(tensor)

@@ -103,7 +103,7 @@ def max_pool2d_backward(params: Mapping[str, Any], inputs: list[Spec | None], ou
     op, ceil = aten.max_pool2d_with_indices_backward.default, _rounded_up(out.shape[-2:], grad.shape[-2:], *windows)
 
     def call(grad: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-        return op(grad, empty_strided(out.shape, out.stride, out.dtype), *windows, ceil, indices)
+        return op(grad, empty_strided(out.shape, out.stride, out.dtype, grad.device), *windows, ceil, indices)
 
     return [Candidate("aten", call)]
 
@@ -122,7 +122,7 @@ def avg_pool2d_backward(params: Mapping[str, Any], inputs: list[Spec | None], ou
     op = aten.avg_pool2d_backward.default
 
     def call(grad: torch.Tensor) -> torch.Tensor:
-        return op(grad, empty_strided(out.shape, out.stride, out.dtype), *options)
+        return op(grad, empty_strided(out.shape, out.stride, out.dtype, grad.device), *options)
 
     return [Candidate("aten", call)]
 

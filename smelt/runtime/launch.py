@@ -6,8 +6,10 @@ keeps it, for kernels so short that another thread would not profit. Tables borr
 
 from __future__ import annotations
 
+import torch
+
 from smelt.runtime import _native
-from smelt.runtime.native_layout import calibrate
+from smelt.runtime.native_layout import admit, calibrate
 from smelt.runtime.openmp import torch_openmp
 
 Table = _native.Table
@@ -17,6 +19,16 @@ data_ptr = _native.data_ptr
 
 FAST_TENSOR_READS: bool = calibrate()
 """Whether data pointers are read without a Python call; False on a torch whose layout did not validate."""
+
+FAST_DEVICES: dict[torch.device, bool] = {}
+
+
+def read_fast(device: torch.device) -> bool:
+    """Read data pointers of the device's tensors without a Python call too. True when that could be had."""
+    if device not in FAST_DEVICES:
+        FAST_DEVICES[device] = FAST_TENSOR_READS and (device.type == "cpu" or admit(device))
+    return FAST_DEVICES[device]
+
 
 _runtime = torch_openmp()
 THREADS: bool = _native.threads_init(str(_runtime) if _runtime else None)

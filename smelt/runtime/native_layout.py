@@ -7,8 +7,7 @@ leaves the documented slow path in place (one `data_ptr()` call per tensor, abou
 
 from __future__ import annotations
 
-import functools
-
+import numpy as np
 import torch
 
 from smelt.base.torch_c import dispatch_key_word, implementation_address
@@ -16,39 +15,49 @@ from smelt.runtime import _native
 
 _IMPLEMENTATION_WORDS = 24  # fewer than any supported torch allocates for a TensorImpl (26 in 2.13)
 _STORAGE_WORDS = 7
+_MAX_KEYS = 8  # as in native/tensor.c
+
+
+_layout: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
 
 
 def calibrate() -> bool:
     """Find, set and check the layout. True when the fast path is on."""
     try:
-        words, keys, cow = _search()
-        _native.set_layout(words, cow, keys, torch.Tensor, torch.nn.Parameter, slow_data_ptr)
-        if _agrees():
+        if _set(_search()) and _agrees(_samples(torch.device("cpu"))):
             return True
     except LookupError:
         pass
-    return _give_up()
-
-
-@functools.cache
-def learn_device(device: torch.device) -> bool:
-    """Read tensors of this device on the fast path too; whether that is on. All devices of a kind are alike."""
-    plain = torch.empty(24, device=device)
-    with torch.inference_mode():
-        inference = torch.empty(3, device=device)
-    if not _native.add_keys((dispatch_key_word(plain), dispatch_key_word(inference))):
-        return False
-    tensors = (plain, plain[5:], plain.view(4, 6).t(), inference, plain.to(torch.int64), torch.nn.Parameter(plain))
-    return all(_native.data_ptr(tensor) == tensor.data_ptr() for tensor in tensors) or _give_up()
-
-
-def _give_up() -> bool:
-    _native.set_layout(None, 0, (), torch.Tensor, torch.nn.Parameter, slow_data_ptr)
+    _set(None)
     return False
 
 
+def admit(device: torch.device) -> bool:
+    """Read dense tensors of this device, which must be ready for use, as fast. True when that is so."""
+    before = _layout
+    if before is None:
+        return False
+    words, keys, cow = before
+    samples = _samples(device)
+    added = {dispatch_key_word(tensor) for tensor in samples} - set(keys)
+    if _set((words, (*keys, *added), cow)) and _agrees(samples):
+        return True
+    _set(before)
+    return False
+
+
+def _set(layout: tuple[tuple[int, ...], tuple[int, ...], int] | None) -> bool:
+    global _layout
+    words, keys, cow = layout or (None, (), 0)
+    if len(keys) > _MAX_KEYS:
+        return False
+    _native.set_layout(words, cow, keys, torch.Tensor, torch.nn.Parameter, slow_data_ptr)
+    _layout = layout
+    return True
+
+
 def slow_data_ptr(tensor: object) -> int:
-    """The data pointer of any dense tensor.
+    """The data pointer of any dense CPU tensor.
 
     Raises:
         TypeError: not a tensor, a meta tensor, or a lazy conjugate or negative view (its memory holds other values).
@@ -103,13 +112,19 @@ def _missing(value: int) -> int:
     raise LookupError(hex(value))
 
 
-def _agrees() -> bool:
-    base = torch.arange(240.0).reshape(2, 8, 15)
+def _samples(device: torch.device) -> list[torch.Tensor]:
+    """Tensors of the kinds that programs see. Lazy views are none of them: they have key words of their own."""
     with torch.inference_mode():
-        inference = torch.ones(9)
-    tensors = [
-        base, base[1], base.transpose(0, 2), base.to(torch.bfloat16), base.to(torch.int64), base > 3,
-        torch.nn.Parameter(base.clone()), (base.clone().requires_grad_() * 2), torch.tensor(3.5), torch.empty(0),
-        torch.ones(4, dtype=torch.complex64), inference, torch.from_numpy(base.numpy()), base.expand(3, 2, 8, 15),
-    ]  # fmt: skip
+        inference = torch.ones(9, device=device)
+    with torch.inference_mode(False):
+        base = torch.arange(240.0, device=device).reshape(2, 8, 15)
+        return [
+            base, base[1], base.transpose(0, 2), base.to(torch.bfloat16), base.to(torch.int64), base > 3,
+            torch.nn.Parameter(base.clone()), (base.clone().requires_grad_() * 2), torch.ones((), device=device),
+            torch.empty(0, device=device), torch.ones(4, dtype=torch.complex64, device=device), inference,
+            base.expand(3, 2, 8, 15), torch.from_numpy(np.arange(12.0)),
+        ]  # fmt: skip
+
+
+def _agrees(tensors: list[torch.Tensor]) -> bool:
     return all(_native.data_ptr(tensor) == tensor.data_ptr() for tensor in tensors)

@@ -59,18 +59,18 @@ class Observation:
 
     def note(self, results: Sequence[Any]) -> None:
         """These are the results, of which those that share memory with inputs say nothing."""
-        given = {seen[1].pointer for seen in self.seen if seen is not None}
+        known = {seen[1].pointer for seen in self.seen if seen is not None}
         for i, result in enumerate(results):
             if isinstance(result, torch.Tensor) and result.numel():
                 weak = WeakStorage(result)
-                if weak.pointer not in given:
+                if weak.pointer not in known:  # of results that share memory the first one stands for all
+                    known.add(weak.pointer)
                     self.results[i] = weak, result.untyped_storage().nbytes()
 
-    def kept(self) -> tuple[set[int], int, int]:
-        """Positions of the results that somebody still has, their bytes and those of all."""
-        sizes = {storage.pointer: size for storage, size in self.results.values()}
-        kept = {i: storage.pointer for i, (storage, _) in self.results.items() if not storage.gone}
-        return set(kept), sum(sizes[pointer] for pointer in set(kept.values())), sum(sizes.values())
+    def kept(self) -> tuple[set[int], int]:
+        """Positions of the results that somebody still has, and their bytes."""
+        kept = {i: size for i, (storage, size) in self.results.items() if not storage.gone}
+        return set(kept), sum(kept.values())
 
     def look(self, inputs: Sequence[Any]) -> None:
         """These are the last ones now."""

@@ -115,7 +115,7 @@ class Recording:
 
     def _copy_out(self, results: list[Any]) -> None:
         made = [_like(tensor) for _, tensor in self.copies]
-        torch._foreach_copy_(made, [t for _, t in self.copies])
+        torch._foreach_copy_(made, [tensor for _, tensor in self.copies])
         for (i, _), tensor in zip(self.copies, made, strict=True):
             results[i] = tensor
 
@@ -140,8 +140,11 @@ class _Outputs:
         self.bytes: dict[int, int] = {}
         self.places: list[tuple[int, int]] = []
         self.given = {id(t): i for i, t in reversed(list(enumerate(given))) if _is_tensor(t)}
-        self.memory = {t.untyped_storage()._cdata: i for i, t in enumerate(given) if _is_tensor(t) and t.numel()}
         self.inputs = given
+        self.owners: dict[int, list[int]] = {}
+        for i, tensor in enumerate(given):
+            if _is_tensor(tensor) and tensor.numel():
+                self.owners.setdefault(_storage(tensor), []).append(i)
         self.shared = Counter(_storage(t) for t in {id(t): t for t in results if _is_tensor(t)}.values())
         self.whole: dict[int, int] = {}
         first: dict[int, int] = {}
@@ -163,7 +166,9 @@ class _Outputs:
             self.kinds[i] = self.given[id(result)]
         elif not result.numel():
             self.late.append((i, _empty(result)))
-        elif (source := self.memory.get(_storage(result))) is not None:
+        elif owners := self.owners.get(_storage(result)):
+            # where inputs share memory now, they need not do so later: take one that holds all of the result
+            source = next((k for k in owners if _contains(self.inputs[k], result)), owners[0])
             self.late.append((i, _view_of_input(source, self.inputs[source], result)))
         else:
             self._add_memory(i, result, copied)
@@ -260,6 +265,12 @@ def _storage(tensor: torch.Tensor) -> int:
 def _fills(tensor: torch.Tensor) -> bool:
     """Whether the tensor is all of its storage."""
     return tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == _extent(tensor) * tensor.dtype.itemsize
+
+
+def _contains(tensor: torch.Tensor, view: torch.Tensor) -> bool:
+    """Whether the view begins and ends between the first and the last element of the tensor."""
+    start, end = tensor.data_ptr(), view.data_ptr() + _extent(view) * view.dtype.itemsize
+    return start <= view.data_ptr() and end <= start + _extent(tensor) * tensor.dtype.itemsize
 
 
 def _extent(tensor: torch.Tensor) -> int:

@@ -233,7 +233,7 @@ INPUTS = ("plain", "nonleaf", "leaf", "same", "view", "view of nonleaf", "stride
 
 
 def make_inputs(kinds: Sequence[str]) -> list[torch.Tensor]:
-    """Three inputs of fixed kinds, then one of each of `kinds`. In float64, where the order of a sum shows in no sine."""
+    """Three inputs of fixed kinds, then one of each of `kinds`. In float64: the order of sums shows in no sine."""
     base = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
     inputs = [base.clone(), nonleaf(base * 0.5), (base + 0.3).requires_grad_()]
     for kind in kinds:

@@ -177,6 +177,19 @@ def test_random_numbers_are_the_same_again(backend: str, options: dict[str, Any]
         assert 5 < int(kept.sum()) < 35 and bool((noise[kept] > 0).all()) and bool((noise < 1).all())
 
 
+def test_numbers_from_the_generator_are_the_same_again() -> None:
+    """Beside numbers that follow from a seed, some operators stay torch's, and draw from its generator."""
+
+    def fn(x):
+        return F.dropout(x, 0.2) * (x * x)[torch.randperm(20)]
+
+    x = torch.linspace(1, 2, 20, requires_grad=True)
+    out = smelt.compile(fn, fullgraph=True)(x)
+    (first,) = torch.autograd.grad(out.sum(), x, retain_graph=True)
+    (again,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    torch.testing.assert_close(again, first)
+
+
 def test_what_has_none_says_why() -> None:
     x = torch.randn(3, requires_grad=True)
     weight = torch.ones(3)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from smelt.bench import workloads
-from smelt.bench.measure import Plan, measure_row
+from smelt.bench.measure import Plan, measure_row, taking_part
 from smelt.bench.process import Failure, cache_environment, run_task
 from smelt.bench.results import Result, Row
 from smelt.bench.workload import Batch, Settings, Workload
@@ -89,10 +90,52 @@ def test_the_workers_process_does_not_import_the_compiler(tmp_path: Path) -> Non
 
 
 def test_every_contender_has_its_own_caches(tmp_path: Path) -> None:
-    found = cache_environment(tmp_path, ["eager", "torch.compile", "smelt"])
-    folders = {found[name] for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "SMELT_CACHE_DIR")}
-    assert len(folders) == 3
-    assert found["SMELT_STRICT"] == "1"
+    variables = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "SMELT_CACHE_DIR")
+    names = ["eager", "torch.compile", "torch.compile:reduce-overhead", "smelt"]
+    alone = [cache_environment(tmp_path, [name]) for name in names]
+    assert len({found[variable] for found in alone for variable in variables}) == 3 * len(names)
+    assert all(found["SMELT_STRICT"] == "1" for found in alone)
+
+
+def test_a_process_of_several_contenders_finds_what_each_has_built(tmp_path: Path) -> None:
+    names = ["torch.compile", "smelt"]
+    for name in names:
+        kernel = Path(cache_environment(tmp_path, [name])["TRITON_CACHE_DIR"]) / name / "kernel"
+        kernel.parent.mkdir(parents=True)
+        kernel.write_text(name)
+    for _ in range(2):  # again after one was left out
+        together = Path(cache_environment(tmp_path, names)["TRITON_CACHE_DIR"])
+        assert {file.read_text() for file in together.rglob("kernel")} == set(names)
+    (together / "more").write_text("")
+    assert not (Path(cache_environment(tmp_path, ["smelt"])["TRITON_CACHE_DIR"]) / "more").exists()
+
+
+def test_starts_side_by_side_are_measured_and_flagged() -> None:
+    names = ["eager", *(HERE + name for name in ("identity", "wrong", "refusing"))]
+    seen: list[tuple[str, str]] = []
+    plan = Plan(rounds=3, warmup=1, cold=False, side_by_side=2, unjudged=(HERE + "identity",), timeout_s=120)
+    row = measure_row(find_workload("tiny-mlp"), Settings(), names, plan, lambda _, *phase: seen.append(phase))
+    assert seen == [("all", "cold starts, 2 at a time"), ("all", "steps")]
+    assert row.side_by_side == 2
+    statuses = [row.results[name].status for name in names]
+    assert statuses == ["pass", "pass", "fail_accuracy", "fail_compile"]
+    assert row.results[HERE + "identity"].accuracy is None and row.results[HERE + "wrong"].accuracy is not None
+    assert all(row.results[name].cold_s and row.results[name].step for name in names[:3])
+
+
+def test_nobody_passes_beside_an_eager_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Workload("no-such-name", "tiny", lambda: None, Batch, lambda *_: None)  # type: ignore
+    row = measure_row(broken, Settings(), ["eager", HERE + "identity"], dataclasses.replace(PLAN, side_by_side=2))
+    assert {result.status for result in row.results.values()} == {"eager_fails"}
+
+
+def test_a_workload_is_measured_in_its_modes() -> None:
+    names = ["eager", "torch.compile", "torch.compile:reduce-overhead", "smelt", "smelt:step"]
+    workload = find_workload("bert-mlm")
+    assert taking_part(workload, Settings(), names) == ["eager", "torch.compile", "smelt", "smelt:step"]
+    assert taking_part(workload, Settings(mode="reduce-overhead"), names) == ["eager"]
+    assert taking_part(find_workload("distilbert-mlm"), Settings(), names) == names
+    assert taking_part(find_workload("bert"), Settings(mode="max-autotune"), names) == names
 
 
 def test_eager_that_fails_ends_the_row(monkeypatch: pytest.MonkeyPatch) -> None:

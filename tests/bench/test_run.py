@@ -127,6 +127,63 @@ def test_a_bug_of_the_bench_ends_the_run_but_keeps_its_rows(tmp_path: Path) -> N
     assert len(Benchmark.load(tmp_path / "a.json").rows) == 3
 
 
+def test_a_run_ends_with_its_time_and_begins_no_row_that_would_not_fit(tmp_path: Path) -> None:
+    def slow(workload: Workload, *arguments: Any) -> Row:
+        time.sleep(0.5)
+        return pretend(workload, *arguments)
+
+    to = console()
+    begin = time.monotonic()
+    run_benchmark(make(tmp_path / "a.json", seconds=1.7), to, slow)
+    rows = Benchmark.load(tmp_path / "a.json").rows
+    assert 1 <= len(rows) <= 3 and time.monotonic() - begin < 10
+    assert f"interrupted after {len(rows)} of 12 models" in shown(to)
+    assert "timm/" in shown(to)  # a log grows with every row
+    begin = time.monotonic()
+
+    def endless(workload: Workload, *arguments: Any) -> Row:
+        _until_closed(arguments[-1])
+        return pretend(workload, *arguments)
+
+    run_benchmark(make(tmp_path / "b.json", seconds=0.5), console(), endless)
+    assert not (tmp_path / "b.json").exists() and time.monotonic() - begin < 30
+
+
+def test_a_workload_brings_settings_that_the_user_may_override(tmp_path: Path) -> None:
+    seen: dict[str, Settings] = {}
+
+    def look(workload: Workload, settings: Settings, *arguments: Any) -> Row:
+        seen[workload.name] = settings
+        return pretend(workload, settings, *arguments)
+
+    baselines = suite_workloads("baselines")
+    to = console()
+    run_benchmark(make(tmp_path / "a.json", workloads=baselines), to, look)
+    assert {name: s.precision for name, s in seen.items() if s.precision != "amp"} == {"bert-mlm-tf32": "tf32"}
+    assert {s.optimizer for s in seen.values()} == {"none"}
+    assert "training, amp/tf32, cpu" in shown(to)
+    run_benchmark(make(tmp_path / "a.json", workloads=baselines, resume=True), console(), look)
+    chosen = Settings(precision="fp32", optimizer="adamw")
+    explicit = frozenset({"optimizer"})
+    with pytest.raises(OptionError, match="other settings"):
+        run_benchmark(
+            make(tmp_path / "a.json", workloads=baselines, settings=chosen, explicit=explicit, resume=True), to
+        )
+    run_benchmark(make(tmp_path / "b.json", workloads=baselines, settings=chosen, explicit=explicit), console(), look)
+    assert {(s.precision, s.optimizer) for s in seen.values()} == {("amp", "adamw"), ("tf32", "adamw")}
+
+
+def test_shards_share_a_file(tmp_path: Path) -> None:
+    workloads = suite_workloads("timm")[:6]
+    file = tmp_path / "a.json"
+    run_benchmark(make(file, workloads=workloads[::2]), console(), pretend)
+    run_benchmark(make(file, workloads=workloads[1::2], resume=True), console(), pretend)
+    assert {row.model for row in Benchmark.load(file).rows} == {workload.name for workload in workloads}
+    with pytest.raises(OptionError, match="other settings"):
+        more = {"contenders": ["eager"], "resume": True}
+        run_benchmark(make(file, workloads=suite_workloads("timm")[6:8], **more), console(), pretend)
+
+
 class Canned:
     """A server that answers from a table: {(task, contender): value}."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -247,3 +248,92 @@ def test_sizes_that_change() -> None:
     for length in range(2, 7):
         for x in (torch.ones(length, 3), -torch.ones(length, 3)):
             torch.testing.assert_close(run(x), unbounded(x), equal_nan=True)
+
+
+ANSWERS: list[Callable[..., Any]] = []
+
+
+def _answered(f: Callable[..., Any]) -> Callable[..., Any]:
+    ANSWERS.append(f)
+    return f
+
+
+@_answered
+def _equal_in_an_if(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    a = a * 2
+    if torch.equal(a, b):
+        a = a + 1
+    else:
+        a = a - 1
+    return a * 3
+
+
+@_answered
+def _close_and_not(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if not torch.allclose(a * 2, b, rtol=1e-3):
+        return a.sin()
+    return a.cos() if a.equal(a) else a
+
+
+@_answered
+def _kept_in_a_variable(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    same = torch.equal(a * 2, b)
+    a = a.exp()
+    if same:
+        a = a + 1
+    return a
+
+
+@_answered
+def _returned(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a * 2, b)
+
+
+@_answered
+def _shapes_differ(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a + 1 if torch.equal(a, b[:2]) else a - 1
+
+
+@pytest.mark.parametrize("f", ANSWERS, ids=lambda f: f.__name__)
+def test_answers_about_values_are_conditions(f: Callable[..., Any]) -> None:
+    smelt.reset()
+    compiled = smelt.compile(f, fullgraph=True)
+    a = torch.randn(4, 3)
+    nan = a.clone()
+    nan[0, 0] = float("nan")
+    for given in ((a, a * 2), (a, a + 1), (nan, nan * 2), (a, a * 2 + 1e-7)):
+        got, want = compiled(*given), f(*given)
+        assert got == want if isinstance(want, bool) else torch.allclose(got, want, equal_nan=True)
+    assert smelt.stats()["break_reasons"] == {} and smelt.stats()["recompiles"] == 0
+
+
+def test_answers_used_otherwise_cost_their_operation() -> None:
+    def f(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, ...]:
+        a = a * 2
+        return torch.equal(a, b) + 1, f"{torch.allclose(a, b)}", a.sin()
+
+    smelt.reset()
+    compiled, a = smelt.compile(f), torch.randn(3)
+    for b in (a * 2, a):
+        got, want = compiled(a, b), f(a, b)
+        assert got[:2] == want[:2]
+        torch.testing.assert_close(got[2], want[2])
+    assert any("torch.equal needs the values" in reason for reason in smelt.stats()["break_reasons"])
+
+
+def test_an_assertion_of_closeness_is_checked_by_the_graph() -> None:
+    def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if not torch.allclose(a, b):  # as `assert` does it, which pytest would rewrite
+            raise AssertionError("not close")
+        return a + 1
+
+    compiled, a = smelt.compile(f, fullgraph=True), torch.randn(3)
+    assert torch.equal(compiled(a, a.clone()), a + 1)
+    with pytest.raises(AssertionError, match="not close"):
+        compiled(a, a + 1)
+
+
+def test_two_dtypes_are_compared_as_in_eager() -> None:
+    a = torch.ones(3)
+    compiled = smelt.compile(lambda a, b: (a * 2).equal(b))
+    assert compiled(a, a * 2) and not compiled(a, a.double())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import logging
 
@@ -354,3 +355,55 @@ def test_gradients_that_reach_a_tensor_after_its_data_was_assigned():
 
     want = run(lambda f: f)
     torch.testing.assert_close(run(lambda f: smelt.compile(f, backend="aot_eager")), want)
+
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda given: setattr(given[0], "tag", 1),
+        lambda given: setattr(given[1], "left", 1),
+        lambda given: setattr(given[2], "tag", 1),
+        lambda given: setattr(given[3], "func", print),
+        lambda given: setattr(given[4], "__cause__", 1),
+        lambda given: setattr(given[5], "__class__", int),
+        lambda given: setattr(int, "tag", 1),
+        lambda given: setattr(given[6], "tag", 1),
+        lambda given: setattr(given[0], "append", 1),
+    ],
+    ids=["list", "named tuple", "number", "partial", "exception", "class", "built-in class", "method", "read-only"],
+)
+def test_what_takes_no_such_attribute_says_so_before_anything_else_is_done(write, capsys):
+    def fn(x, given):
+        write(given)
+        print("too far")
+        return x + 1
+
+    given = [1], Pair(1, 2), object(), functools.partial(print), ValueError(), State(), State().__init__
+    messages = []
+    for run in (fn, compiled(fn)):
+        with pytest.raises((AttributeError, TypeError)) as caught:
+            run(X, given)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1] and not capsys.readouterr().out
+
+
+def test_a_name_that_became_a_member_of_the_module():
+    def fn(module, x):
+        module.extra = None
+        return x + 1
+
+    members = [None, torch.nn.Linear(1, 1), torch.ones(2), torch.nn.Parameter(torch.ones(2)), None]
+    tables = []
+    for run in (fn, compiled(fn)):
+        for member in members:
+            module = torch.nn.Module()
+            if type(member) is torch.Tensor:
+                module.register_buffer("extra", member)
+            elif member is not None:
+                module.extra = member
+            run(module, X)
+            tables.append((module._parameters, module._buffers, module._modules, "extra" in vars(module)))
+    assert tables[: len(members)] == tables[len(members) :]

@@ -189,7 +189,7 @@ def test_traceback_shows_the_replacement() -> None:
         active(f, 3)
     frame = caught.traceback[-1].frame
     assert frame.code.raw is g.__code__
-    assert {name: frame.f_locals[name] for name in ("a", "k")} == {"a": 3, "k": 6}
+    assert frame.f_locals == {"a": 3}  # what is only ours would live as long as the traceback
 
 
 def test_generator_replacement() -> None:

@@ -19,7 +19,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.capture.harness import check, raises
+from tests.capture.harness import check, compiled, raises, same
 
 X = torch.arange(6.0).reshape(2, 3)
 SCALE = 3
@@ -796,8 +796,6 @@ def test_inner_function_is_rebuilt():
 
         return inner
 
-    from tests.capture.harness import compiled
-
     made = compiled(fn, fullgraph=True)(X, 2)
     assert torch.equal(made(X), fn(X, 2)(X)) and made.__name__ == "inner"
 
@@ -815,12 +813,55 @@ def test_user_exceptions_are_eagers():
     raises(lambda x: {}[3], KeyError, X)
 
 
+class Says:
+    """Its special methods give what they are told to."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __bool__(self):
+        return self.answer
+
+    def __iter__(self):
+        return self.answer
+
+
+class Counts:
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+
 def test_what_an_object_says_of_its_truth_is_a_bool():
-    class Unclear:
-        def __bool__(self):
-            return None
+    for answer in (None, 1, "yes"):
+        raises(lambda x, answer=answer: x if Says(answer) else x + 1, TypeError, X)
+    raises(lambda x: x if Says(x.sum()) else x + 1, TypeError, X)
+    raises(lambda x: x if Says(iter(x)) else x + 1, TypeError, X)
+    check(lambda x: x if Says(x.shape[0] > 1) else x + 1, X)
 
+
+def test_a_length_is_a_whole_number():
+    for count, error in ((-1, ValueError), (2.5, TypeError), ("two", TypeError), (1 << 70, OverflowError)):
+        raises(lambda x, count=count: x + len(Counts(count)), error, X)
+        raises(lambda x, count=count: x if Counts(count) else x + 1, error, X)
+    raises(lambda x: x + len(Counts(x.sum())), TypeError, X)
+    check(lambda x: x + len(Counts(True)), X)
+    check(lambda x: x + len(Counts((x > 1).sum())), X, breaks=1)
+
+
+def test_what_is_iterated_or_called_is_named_as_in_eager():
+    raises(lambda x: list(iter(Says(x + 1))), TypeError, X)
+    raises(lambda x: [v for v in Says(3)], TypeError, X)
+    raises(lambda x: (x + 1)(2), TypeError, X)
+
+
+def test_truth_as_a_number():
     def fn(x):
-        return x if Unclear() else x + 1
+        number = int(torch.zeros(0).sum() > 1)
+        return number, [1, 2][int(x[0, 1] > 0)], int((x > 1).any()) + 1, x + number
 
-    raises(fn, TypeError, X)
+    for x in (X, -X):
+        run = compiled(fn)
+        assert same(run(x), fn(x)) and [type(each) for each in run(x)[:3]] == [int] * 3

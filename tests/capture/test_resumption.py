@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 
 import pytest
 import torch
@@ -346,6 +347,19 @@ def test_exception_of_the_breaking_call_is_eagers():
         return int(y)
 
     raises(fn, ValueError, X)
+
+
+@pytest.mark.parametrize(
+    "text", ["1[0]", "'text'['key']", "1()", "None(*[x])", "1(sep=x)", "True[0:x]", "len[1]", "2 .n"]
+)
+def test_an_operation_that_fails_in_eager_is_done_in_silence(text):
+    scope = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(f"def fn(x):\n    graph_break()\n    return {text}", {"graph_break": graph_break}, scope)
+    with warnings.catch_warnings(record=True) as told:
+        raises(scope["fn"], (TypeError, AttributeError), X)
+    assert not told, [str(each.message) for each in told]
 
 
 def test_fullgraph_names_what_where_why_and_hint():

@@ -235,6 +235,44 @@ def test_backward_inside_ends_the_graph():
     _same(run, "aot_eager", breaks=1)
 
 
+def _two_results(x, y):
+    return x * 2, y.sin()
+
+
+def _no_gradient(x, y):
+    return x * y.detach(), x * 3
+
+
+def _two_graphs(x, y):
+    h = y.cos()
+    smelt.graph_break()
+    return x * 2, h * y
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", (_two_results, _no_gradient, _two_graphs))
+def test_hooks_of_arguments_that_no_used_result_depends_on(fn, backend):
+    """Neither those of the arguments, whenever they are registered, nor those of what they were computed from."""
+
+    def run(compile):
+        seen = []
+
+        def watch(tensor, name):
+            tensor.register_hook(lambda grad: seen.append((name, grad.tolist())))
+
+        call = compile(fn)
+        for chosen in (0, 1):
+            leaves = [torch.ones(2, requires_grad=True) for _ in "xy"]
+            x, y = leaves[0] * 2, leaves[1] * 3
+            watch(leaves[1], "leaf"), watch(y, "before")
+            out = call(x, y)
+            watch(y, "after")
+            out[chosen].sum().backward()
+        return seen
+
+    _same(run, backend, breaks=int(fn is _two_graphs))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_hooks_of_what_no_used_result_depends_on(backend):
     """They are not called: neither those that were there before nor those that the function registers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,14 +10,17 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from smelt.autograd.draws import beginning, from_beginning
+from smelt.autograd.draws import beginning, from_beginning, generator_devices
 from smelt.autograd.joint import Joint, trace_joint
 from smelt.autograd.wrap import wrap
 from smelt.base.options import Options
 from smelt.graph.verify import verify
-from smelt.prims.decompose import decompose
+from smelt.prims.decompose import decompose, fallbacks
 from smelt.prims.ops import PRIMS
+from smelt.prims.table import Prim
 from tests.autograd.joint_examples import graph_of_call
 
 aten = torch.ops.aten
@@ -99,8 +103,8 @@ def test_derivatives_are_traced_in_the_thread_of_the_trace():
     assert threads == [threading.current_thread()]
 
 
-def test_each_device_that_draws_has_a_seed():
-    """`torch.randn(3).cuda()` and dropout in one graph: two generators."""
+def test_what_the_cpu_draws_for_a_graph_on_cuda_comes_from_its_generator():
+    """`torch.randn(3).cuda()` and dropout in one graph."""
 
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         noise = torch.rand(4, device="cuda") + torch.randn(4).cuda()
@@ -108,17 +112,16 @@ def test_each_device_that_draws_has_a_seed():
 
     joint = joint_of(fn, tensor(4))
     cuda, cpu = torch.device("cuda:0"), torch.device("cpu")
-    assert joint.seeds == (cuda, cpu)
+    assert joint.seeds == (cuda,) and generator_devices(joint) == (cpu,)
     inputs = [n for n in joint.module.graph.nodes if n.op == "placeholder"]
     assert [(n.name, n.meta["val"].device) for n in inputs] == [
         ("primals_0", cuda),
         ("seed", cuda),
-        ("seed_1", cpu),
         ("tangents_0", cuda),
     ]
     prims = decompose(joint.module, Options())
     drawn = [n for n in prims.graph.nodes if n.target is PRIMS["random"]]
-    assert [n.args[0].name for n in drawn] == ["seed", "seed_1", "seed_1", "seed"]
+    assert [n.args[0].name for n in drawn] == ["seed", "seed"]
     assert all(n.meta["val"].device == n.args[0].meta["val"].device for n in drawn)
 
 
@@ -136,12 +139,105 @@ def test_a_seed_lies_on_its_device_and_follows_its_generator():
 @pytest.mark.parametrize("eager_rng", [False, True])
 def test_second_derivatives_begin_from_the_states_of_both_generators(eager_rng: bool):
     joint = joint_of(lambda x: (F.dropout(x) * torch.rand(4).cuda(),), tensor(4), options=Options(eager_rng=eager_rng))
-    begin = beginning(joint)
-    assert sorted(map(str, begin)) == ["cpu", "cuda:0"]
+    begin = beginning(joint, generator_devices(joint))
+    assert sorted(map(str, begin.states)) == (["cpu", "cuda:0"] if eager_rng else ["cpu"])
+    assert list(map(str, begin.seeds)) == ([] if eager_rng else ["cuda:0"])
     torch.rand(3)
     torch.rand(3, device="cuda")
     after = torch.get_rng_state(), torch.cuda.get_rng_state()
-    with from_beginning(joint, begin):
-        again = beginning(joint)
-    assert all(torch.equal(begin[d].cpu(), again[d].cpu()) for d in begin)
+    with from_beginning(begin):
+        again = beginning(joint, generator_devices(joint))
+    assert all(torch.equal(begin.states[d], again.states[d]) for d in begin.states)
+    assert all(begin.seeds[d] is again.seeds[d] for d in begin.seeds)
     assert torch.equal(torch.get_rng_state(), after[0]) and torch.equal(torch.cuda.get_rng_state(), after[1])
+
+
+def left(joint: Joint) -> set[str]:
+    """Operators of the prim graph that are ATen's."""
+    nodes = decompose(joint.module, Options()).graph.nodes
+    return {str(n.target) for n in nodes if isinstance(n.target, torch._ops.OpOverload)}
+
+
+def prims_of(joint: Joint) -> set[str]:
+    nodes = decompose(joint.module, Options()).graph.nodes
+    return {n.target.name for n in nodes if isinstance(n.target, Prim)}
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("cudnn", torch.bfloat16), ("flash", torch.bfloat16), ("efficient", None)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_fused_attention(kind: str, dtype: torch.dtype | None, causal: bool):
+    backend = {"cudnn": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION"}[kind]
+    x = [tensor(2, 4, 128, 64, dtype=dtype or torch.float32) for _ in range(3)]
+    with sdpa_kernel(getattr(SDPBackend, backend)):
+        joint = joint_of(lambda q, k, v: (F.scaled_dot_product_attention(q, k, v, is_causal=causal),), *x)
+    assert not joint.seeds
+    assert {f"attention_{kind}", f"attention_{kind}_backward"} <= prims_of(joint) and not left(joint)
+    assert joint.output_metas[0].shape == (2, 4, 128, 64)
+
+
+def test_dropout_inside_of_attention_draws_from_the_generator():
+    x = [tensor(2, 4, 128, 64, dtype=torch.bfloat16) for _ in range(3)]
+    joint = joint_of(lambda q, k, v: (F.scaled_dot_product_attention(q, k, v, dropout_p=0.1),), *x)
+    graph = decompose(joint.module, Options())
+    assert left(joint) and not fallbacks(graph)
+
+
+def test_batch_norm_of_the_library():
+    """In float32 eager asks cuDNN: running statistics are written, which its schema does not say."""
+    state = [tensor(8), tensor(8), tensor(8, grad=False), tensor(8, grad=False)]
+
+    def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> tuple:
+        return (F.batch_norm(x, mean, var, w, b, training=True),)
+
+    joint = joint_of(fn, tensor(2, 8, 16, 16), *state)
+    assert [m.input for m in joint.mutations] == [3, 4]
+    assert aten.native_batch_norm_backward.default in targets(joint) and not left(joint)
+
+
+def test_statistics_of_low_precision_norms_are_wide():
+    half = torch.bfloat16
+    joint = joint_of(lambda x, w: (F.layer_norm(x, (16,), w),), tensor(4, 16, dtype=half), tensor(16, dtype=half))
+    (norm,) = (n for n in joint.module.graph.nodes if n.target is aten.native_layer_norm.default)
+    assert [m.dtype for m in norm.meta["val"]] == [half, torch.float32, torch.float32]
+    state = [tensor(8, dtype=half), tensor(8, dtype=half)]
+    joint = joint_of(lambda x, w, b: (F.batch_norm(x, None, None, w, b, True),), tensor(2, 8, 4, dtype=half), *state)
+    (norm,) = (n for n in joint.module.graph.nodes if n.target is aten._native_batch_norm_legit.no_stats)
+    assert [m.dtype for m in norm.meta["val"]] == [half, torch.float32, torch.float32]
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_cells(kind: str):
+    gates = 4 if kind == "lstm" else 3
+    cell = getattr(torch, f"{kind}_cell")
+    state = [tensor(2, 16), tensor(2, 16)] if kind == "lstm" else [tensor(2, 16)]
+
+    def fn(x: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        states = rest[: len(state)]
+        out = cell(x, states if kind == "lstm" else states[0], *rest[len(state) :])
+        return out if isinstance(out, tuple) else (out,)
+
+    weights = [tensor(gates * 16, 8), tensor(gates * 16, 16), tensor(gates * 16), tensor(gates * 16)]
+    assert not left(joint_of(fn, tensor(2, 8), *state, *weights))
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_recurrent_layers_of_the_library(kind: str, dropout: float):
+    """Two layers, in one call where no dropout stands between them."""
+    gates = {"lstm": 4, "gru": 3, "rnn_tanh": 1}[kind]
+    first = [tensor(gates * 16, 8), tensor(gates * 16, 16), tensor(gates * 16), tensor(gates * 16)]
+    second = [tensor(gates * 16, 16), tensor(gates * 16, 16), tensor(gates * 16), tensor(gates * 16)]
+    state = [tensor(2, 2, 16), tensor(2, 2, 16)] if kind == "lstm" else [tensor(2, 2, 16)]
+
+    inputs = [tensor(4, 2, 8), *state, *first, *second]
+    graph = fx.Graph()
+    x, *rest = (graph.placeholder(f"x{i}") for i in range(len(inputs)))
+    hidden = rest[: len(state)] if kind == "lstm" else rest[0]
+    options = (rest[len(state) :], True, 2, dropout, True, False, False)
+    call = graph.call_function(getattr(torch, kind), (x, hidden, *options))
+    graph.output(tuple(graph.call_function(operator.getitem, (call, i)) for i in range(1 + len(state))))
+    joint = trace_joint(fx.GraphModule(torch.nn.Module(), graph), inputs, Options())
+    assert targets(joint).count(aten._cudnn_rnn.default) == (2 if dropout else 1)
+    assert bool(joint.seeds) == bool(dropout)
+    assert [m.shape for m in joint.output_metas[: joint.num_outputs]] == [(4, 2, 16)] + [(2, 2, 16)] * len(state)
+    assert not fallbacks(decompose(joint.module, Options()))

@@ -36,18 +36,25 @@ class TookTooLong(BaseException):
 
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise TookTooLong in the block after so many seconds."""
+    """Raise TookTooLong in the block after so many seconds of processor time: what else runs does not count.
+
+    It is raised once more at the end of the block, as the program may have caught it.
+    """
+    stopped = []
 
     def stop(*_: Any) -> None:
+        stopped.append(True)
         raise TookTooLong
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+        if stopped:
+            raise TookTooLong
 
 
 def backend_of(number: int) -> str:

@@ -66,3 +66,52 @@ def test_across_a_cut():
         out.sum().backward()
         found.append((out.detach(), early, x.grad))
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_derivatives_by_what_it_comes_from(backend):
+    def fn(x, y):
+        h = x * 2
+        h.mul_(h)
+        return h, y * 3
+
+    for run in (fn, smelt.compile(fn, backend=backend, fullgraph=True)):
+        x, y = torch.linspace(-1, 1, 6).requires_grad_(), torch.ones(6).requires_grad_()
+        spoilt, other = run(x, y)
+        total = (spoilt + other).sum()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(total, [x], allow_unused=True, retain_graph=True)
+        (found,) = torch.autograd.grad(total, [y])
+        assert torch.equal(found, torch.full((6,), 3.0))
+
+
+def test_derivatives_of_what_a_backward_has_used_up():
+    def fn(x):
+        y = (x * x).sum()
+        y.backward()
+        return y
+
+    messages = []
+    for run in (fn, smelt.compile(fn, backend="aot_eager", fullgraph=True)):
+        x = torch.ones(3, requires_grad=True)
+        y = run(x)
+        for differentiate in (y.backward, lambda y=y, x=x: torch.autograd.grad(y, [x], allow_unused=True)):
+            with pytest.raises(RuntimeError, match="a second time") as caught:
+                differentiate()
+            messages.append(str(caught.value))
+    assert len(set(messages)) == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_history_that_begins_inside(backend):
+    def fn(x):
+        leaf = torch.ones(3).requires_grad_()
+        return leaf * 2 + x, leaf + 1, (leaf * 3)[1:]
+
+    for given in (torch.ones(3), torch.ones(3).requires_grad_()):
+        for run in (fn, smelt.compile(fn, backend=backend, fullgraph=True)):
+            results = run(given)
+            assert all(each.requires_grad and not each.is_leaf for each in results)
+            sum(each.sum() for each in results).backward()
+            assert given.grad is None or torch.equal(given.grad, torch.ones(3))
+            given.grad = None

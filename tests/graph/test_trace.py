@@ -126,10 +126,18 @@ def test_constants_tell_their_value() -> None:
 
 
 def test_other_layouts_are_refused() -> None:
-    with pytest.raises(Unsupported, match="sparse"):
-        trace_like(torch.eye(2).to_sparse())
+    with pytest.raises(Unsupported, match="mkldnn"):
+        trace_like(torch.eye(2).to_mkldnn())
     with pytest.raises(Unsupported, match="conjugate"):
         trace_like(torch.zeros(2, dtype=torch.complex64).conj())
+
+
+def test_sparse_tensors_are_known_by_their_kind() -> None:
+    for real in (torch.eye(4).to_sparse(), torch.ones(4, 4, 2).to_sparse(1), torch.eye(4).to_sparse_bsr((2, 2))):
+        x = trace_like(real.requires_grad_())
+        assert (x.layout, x.shape, x.dtype, x.device) == (real.layout, real.shape, real.dtype, real.device)
+        assert x.requires_grad and (x.sparse_dim(), x.dense_dim()) == (real.sparse_dim(), real.dense_dim())
+        assert x.to_dense().shape == real.shape and x.to_dense().requires_grad
 
 
 def test_trace_like_metadata() -> None:
@@ -170,6 +178,7 @@ def test_resize_within_the_memory() -> None:
         y.resize_(16)
 
 
-def test_a_result_without_strides_is_refused() -> None:
-    with pytest.raises(Unsupported, match="to_sparse"):
-        trace_like(torch.zeros(2, 2)).to_sparse()
+def test_a_result_that_nothing_is_known_of_is_refused() -> None:
+    assert trace_like(torch.zeros(2, 2)).to_sparse().layout is torch.sparse_coo
+    with pytest.raises(Unsupported, match="to_mkldnn"):
+        trace_like(torch.zeros(2, 2)).to_mkldnn()

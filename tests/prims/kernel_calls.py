@@ -153,7 +153,11 @@ def fourier() -> Table:
     return table | named("fft_c2r", call(z[:, :5], [1], 2, 8), call(z[:, :5], [0, 1], 2, 9))
 
 
-FAMILIES = (functions, order, scattering, pooling, windows, segments, losses, linalg, fourier)
+def devices() -> Table:
+    return named("to_device", call(f(3, 4), device=torch.device("cpu")))
+
+
+FAMILIES = (devices, functions, order, scattering, pooling, windows, segments, losses, linalg, fourier)
 
 
 def kernel_calls() -> Table:

@@ -45,6 +45,23 @@ POOL = ((2, 2), (2, 2), (0, 1), (1, 1))
 CONV = ((1, 2), (1, 0), (1, 1), False, (0, 0), 1)
 
 
+def fused_attention_cases() -> dict[str, list[list[Any]]]:
+    q, k, v, bias = f(2, 3, 4, 8), f(2, 3, 6, 8), f(2, 3, 6, 8), f(2, 3, 4, 6)
+    found: dict[str, list[list[Any]]] = {
+        "attention_flash": [[q, k, v, False, None]],
+        "attention_efficient": [[q, k, v, bias, True, False, 0.5], [q, k, v, None, False, True, None]],
+        "attention_cudnn": [[q, k, v, bias, True, False, None], [q, k, v, None, False, False, None]],
+    }
+    results = {name: getattr(ops, name)(*calls[0]) for name, calls in found.items()}
+    flash, efficient, cudnn = results.values()
+    wanted = (True, True, True, True)
+    return found | {
+        "attention_flash_backward": [[q, q, k, v, *flash, False, None]],
+        "attention_efficient_backward": [[q, q, k, v, bias, *efficient, wanted, False, 0.5]],
+        "attention_cudnn_backward": [[q, q, k, v, *cudnn, bias, False, None]],
+    }
+
+
 def cases() -> dict[str, list[list[Any]]]:
     """Example arguments of each prim."""
     table: dict[str, list[list[Any]]] = {}
@@ -109,6 +126,7 @@ def cases() -> dict[str, list[list[Any]]]:
         ],
         "attention_cpu": [[f(2, 3, 4, 8), f(2, 3, 4, 8), f(2, 3, 4, 8), 0.0, True, None, None]],
         "attention_cpu_backward": [attention_case()],
+        **fused_attention_cases(),
         "max_pool2d": [[images, *POOL, False], [images, *POOL, True]],
         "max_pool2d_backward": [[f(*places.shape), places, (2, 3, 6, 8), *POOL]],
         "avg_pool2d": [[images, *POOL[:3], False, True, None], [images, *POOL[:3], True, False, 3]],

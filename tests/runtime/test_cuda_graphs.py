@@ -11,7 +11,7 @@ from smelt import stats
 from smelt.base.errors import SmeltWarning
 from smelt.base.stats import reset_stats
 from smelt.base.torch_c import below_autograd
-from smelt.runtime import cuda_graphs
+from smelt.runtime import recorded_program
 from smelt.runtime.cuda_graphs import Recorder
 from tests.runtime.fake_device import FakeDevice
 
@@ -105,7 +105,7 @@ def test_callers_that_keep_small_results_get_copies(device, recorder):
 
 
 def test_much_that_is_kept_is_not_copied_but_ends_recording(device, recorder, monkeypatch):
-    monkeypatch.setattr(cuda_graphs, "COPIED_OUT", 8)
+    monkeypatch.setattr(recorded_program, "COPIED_OUT", 8)
     call = recorder.wrap(lambda inputs: [inputs[0] * 2], "forward")
     kept = []
     with pytest.warns(SmeltWarning, match="tensors of earlier calls were in use, and 8 CUDA graphs") as found:
@@ -206,7 +206,7 @@ def test_an_input_that_moves_once_it_was_recorded(device, recorder):
 
 
 def test_much_input_is_not_copied(device, recorder, monkeypatch):
-    monkeypatch.setattr(cuda_graphs, "COPIED_IN", 100)
+    monkeypatch.setattr(recorded_program, "COPIED_IN", 100)
     call = recorder.wrap(lambda inputs: [inputs[0] * 2], "forward")
     xs = [torch.full((100,), float(i)) for i in range(5)]
     for i, x in enumerate(xs):
@@ -316,6 +316,17 @@ def test_the_same_result_twice(device, recorder):
         assert a is b and none is None and three == 3
         del a, b
     assert device.replays == 2
+
+
+def test_views_of_inputs_that_shared_memory_when_they_were_recorded(device, recorder):
+    base = torch.arange(8.0)
+    call = recorder.wrap(lambda inputs: [inputs[0][2:], inputs[1][1:]], "forward", written=[])
+    parts = [base[:4], base[4:]]
+    for _ in range(2):
+        call(list(parts))
+    apart = [torch.frombuffer(memoryview(base.numpy())[i : i + 4], dtype=torch.float32) for i in (0, 4)]
+    first, second = call(list(apart))
+    assert first.tolist() == [2.0, 3.0] and second.tolist() == [5.0, 6.0, 7.0] and device.replays == 2
 
 
 def test_a_part_of_a_larger_storage_keeps_its_place_in_it(device, recorder):
@@ -467,6 +478,13 @@ def test_checks_run_before_replays(device, recorder):
     assert call([x])[0][0].item() == 2.0
 
 
+def test_without_a_gpu_programs_stay_what_they_are():
+    recorder = Recorder(CPU, name="f")
+    program = list
+    assert recorder.wrap(program, "forward") is program
+    assert recorder.reasons() == ["f: no CUDA graphs: cpu is no GPU"]
+
+
 # -- streams and threads
 
 
@@ -557,7 +575,7 @@ def test_memory_is_freed_with_the_recorder(device):
     y = call([x])[0]
     memory = call.recordings[0].memory
     assert device.outputs and device.fixed and memory.in_use == 1
-    del recorder, call
+    del call
     gc.collect()
     assert not device.outputs and not device.fixed
     assert torch.equal(y, x * 2)  # what was handed out outlives the recorder
@@ -580,7 +598,7 @@ def test_recorded_tensors_die_with_the_last_one_that_was_handed_out(device):
     call([x])
     y = call([x])[0]
     weak = recorded[1]
-    del recorder, call
+    del call
     gc.collect()
     assert not torch.UntypedStorage._expired(weak)
     view = y[3:]

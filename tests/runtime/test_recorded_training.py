@@ -76,13 +76,14 @@ def test_a_training_loop_as_people_write_it(recorders, zero):
     when, how = zero.split(", ")
     eager, model, compiled = pair()
     optimizers = [torch.optim.Adam(m.parameters(), lr=0.01) for m in (eager, model)]
+    kept = [None, None]  # the results of the last iteration are alive in the next one
     for _ in range(12):
         x, target = torch.randn(5, 6, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
         losses = []
-        for call, optimizer in zip((eager, compiled), optimizers, strict=True):
+        for i, (call, optimizer) in enumerate(zip((eager, compiled), optimizers, strict=True)):
             if when == "before":
                 optimizer.zero_grad(set_to_none=how == "none")
-            out, hidden = call(x)  # the last iteration's are alive until then
+            kept[i] = out, hidden = call(x)
             if when == "after":
                 optimizer.zero_grad(set_to_none=how == "none")
             loss = torch.nn.functional.mse_loss(out, target)

@@ -79,6 +79,7 @@ static inline int holds(const CheckStep *step, PyObject *value, PyObject **value
         if (step->shortcut && shortcut_holds(step->shortcut, values)) return 1;
         return ask_python(step->operand, value, values);
     case C_FUNCTION: return function_is(value, step->operand);
+    case C_NO_FINALIZER: return !finalizes(value);
     }
     Py_UNREACHABLE();
 }

@@ -24,7 +24,7 @@ struct Injection {
     PyCodeObject *code, *original; /* what is called; what the frame then runs, NULL for a replacement */
     PyObject **values;             /* owned: slots, then stack; those taken over become NULL */
     Py_ssize_t count;
-    int offset;
+    int offset, moves; /* moves: `code` is any function, which runs as it always does */
 };
 
 static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing);
@@ -61,6 +61,17 @@ static inline int make_room(PyThreadState *state, Frame *frame, PyCodeObject *co
     return 1;
 }
 
+/* The replacement whose frame an exception has just left: the traceback keeps its variables from `arity` on as well,
+   which are the original's stack and what is only ours. The stack dies from its top. */
+static void forget_stack(PyCodeObject *replacement, Frame *ran, Py_ssize_t arity) {
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    Frame *frame = traceback && PyTraceBack_Check(traceback) ? ((PyTracebackObject *)traceback)->tb_frame->f_frame : NULL;
+    if (frame && FRAME_CODE(frame) == replacement && (frame == ran || frame->owner == FRAME_OWNED_BY_FRAME_OBJECT))
+        for (int i = replacement->co_nlocalsplus - 1; i >= arity; i--) Py_CLEAR(frame->localsplus[i]);
+    PyErr_Restore(type, error, traceback);
+}
+
 /* Steals `outputs`. */
 static inline PyObject *run_swapped(PyThreadState *state, Frame *frame, Entry *entry, Py_ssize_t arity,
                                     PyObject *outputs) {
@@ -74,7 +85,9 @@ static inline PyObject *run_swapped(PyThreadState *state, Frame *frame, Entry *e
     FRAME_SET_CODE(frame, Py_NewRef(code));
     FRAME_SET_NEXT(frame, _PyCode_CODE(code));
     Py_DECREF(original);
-    return run_frame(state, frame, 0);
+    PyObject *result = run_frame(state, frame, 0);
+    if (!result) forget_stack(code, frame, arity);
+    return result;
 }
 
 /* The frame's result is known without running it: leave it as its evaluator would. */
@@ -98,20 +111,21 @@ static void drop(PyObject **values, Py_ssize_t count) {
     for (Py_ssize_t i = 0; i < count; i++) Py_CLEAR(values[i]);
 }
 
-static PyObject *call_injected(Injection *injection, PyObject *function, PyObject *const *args, size_t count) {
+static PyObject *call_injected(Injection *injection, PyObject *function, PyObject *const *args, size_t count,
+                               PyObject *names) {
     Injection *outer = thread.injection;
     thread.injection = injection;
     evaluator_acquire();
-    PyObject *result = PyObject_Vectorcall(function, args, count, NULL);
+    PyObject *result = PyObject_Vectorcall(function, args, count, names);
     evaluator_release();
     thread.injection = outer; /* still ours when the call failed before the frame started */
     return result;
 }
 
 /* Calls the replacement as a function: f(*values, constants, outputs). Takes the values out of their array and steals
-   `outputs`: nobody keeps its arguments alive while it runs. */
+   `outputs`: nobody keeps its arguments alive while it runs. The first `arity` of them are the original's variables. */
 static PyObject *run_replacement(Entry *entry, PyObject *globals, PyObject **values, Py_ssize_t count,
-                                 PyObject *outputs) {
+                                 PyObject *outputs, Py_ssize_t arity) {
     PyObject *function = entry_function(entry, globals), **args = NULL, *result = NULL;
     if (function && !(args = PyMem_Malloc((size_t)(count + 2) * sizeof(PyObject *)))) PyErr_NoMemory();
     if (!args) {
@@ -122,9 +136,10 @@ static PyObject *run_replacement(Entry *entry, PyObject *globals, PyObject **val
     memset(values, 0, (size_t)count * sizeof(PyObject *));
     args[count] = Py_NewRef(entry->constants);
     args[count + 1] = outputs;
-    Injection injection = {entry->replacement, NULL, args, count + 2, 0};
+    Injection injection = {entry->replacement, NULL, args, count + 2, 0, 0};
     Py_INCREF(function); /* the entry may make another one for other globals */
-    result = call_injected(&injection, function, args, (size_t)count + 2);
+    result = call_injected(&injection, function, args, (size_t)count + 2, NULL);
+    if (!result) forget_stack(entry->replacement, NULL, arity);
     Py_DECREF(function);
     drop(args, count + 2);
     PyMem_Free(args);
@@ -133,7 +148,7 @@ static PyObject *run_replacement(Entry *entry, PyObject *globals, PyObject **val
 
 /* At the end of a data-stack chunk: the replacement as a fresh call. Steals `outputs`. */
 static PyObject *run_called(PyThreadState *state, Frame *frame, Entry *entry, Py_ssize_t arity, PyObject *outputs) {
-    return leave_frame(state, frame, run_replacement(entry, frame->f_globals, frame->localsplus, arity, outputs));
+    return leave_frame(state, frame, run_replacement(entry, frame->f_globals, frame->localsplus, arity, outputs, arity));
 }
 
 /* -- looking for one --------------------------------------------------------------------------- */
@@ -203,6 +218,59 @@ static Place *meet(PyCodeObject *code) {
     return place;
 }
 
+/* -- tracebacks -------------------------------------------------------------------------------- */
+/* `error` was caught where `before` stood; `now`, a frame object, goes on there. The traceback keeps that one and its
+   variables alive from now on, as it would if one frame had run throughout. */
+static int hand_over(PyObject *error, Frame *before, PyObject *now) {
+    PyTracebackObject *head = (PyTracebackObject *)((PyBaseExceptionObject *)error)->traceback;
+    if (!head || !PyTraceBack_Check(head) || head->tb_frame != before->frame_obj) return 0;
+    PyObject *line = PyObject_GetAttrString((PyObject *)head, "tb_lineno");
+    if (!line) return -1;
+    head->tb_lineno = line == Py_None ? 0 : (int)PyLong_AsLong(line);
+    head->tb_lasti = -1; /* of other code */
+    Py_DECREF(line);
+    PyFrameObject *handed = head->tb_frame;
+    head->tb_frame = (PyFrameObject *)Py_NewRef(now);
+    Py_DECREF(handed);
+    return 0;
+}
+
+/* The object of a frame that is filled and about to run; a new reference. */
+static PyObject *frame_object(PyThreadState *state, Frame *frame) {
+    Frame *before = CURRENT_FRAME(state);
+    frame->previous = before;
+    CURRENT_FRAME(state) = frame;
+    PyObject *object = (PyObject *)PyThreadState_GetFrame(state);
+    CURRENT_FRAME(state) = before;
+    return object;
+}
+
+/* `frame` is filled: exceptions that it handles were caught by the frame that continues in it. */
+static int take_tracebacks(PyThreadState *state, Frame *frame, Py_ssize_t count) {
+    Frame *before = CURRENT_FRAME(state);
+    int failed = 0;
+    for (Py_ssize_t i = FRAME_CODE(frame)->co_nlocalsplus; before && before->frame_obj && !failed && i < count; i++) {
+        PyObject *error = frame->localsplus[i];
+        if (!error || !PyExceptionInstance_Check(error)) continue;
+        PyObject *object = frame_object(state, frame);
+        failed = !object || hand_over(error, before, object) < 0;
+        Py_XDECREF(object);
+    }
+    return failed ? -1 : 0;
+}
+
+/* The same for a replacement, which asks for it itself. */
+static PyObject *stand_for(PyObject *module, PyObject *error) {
+    PyThreadState *state = PyThreadState_Get();
+    Frame *before = calling_frame(CURRENT_FRAME(state));
+    if (!before || !before->frame_obj || !PyExceptionInstance_Check(error)) Py_RETURN_NONE;
+    PyObject *object = (PyObject *)PyThreadState_GetFrame(state);
+    int failed = !object || hand_over(error, before, object) < 0;
+    Py_XDECREF(object);
+    if (failed) return NULL;
+    Py_RETURN_NONE;
+}
+
 /* -- injecting a frame ------------------------------------------------------------------------- */
 static PyObject *run_injected(PyThreadState *state, Frame *frame, Injection *injection) {
     PyCodeObject *code = injection->code;
@@ -221,7 +289,8 @@ static PyObject *run_injected(PyThreadState *state, Frame *frame, Injection *inj
     FRAME_SET_CODE(frame, Py_NewRef(injection->original));
     FRAME_SET_NEXT(frame, _PyCode_CODE(injection->original) + injection->offset / (int)sizeof(_Py_CODEUNIT));
     Py_DECREF(code);
-    return run_frame(state, frame, 0);
+    return take_tracebacks(state, frame, injection->count) < 0 ? leave_frame(state, frame, NULL)
+                                                                : run_frame(state, frame, 0);
 }
 
 static int call_quietly(PyObject *callback) {
@@ -241,7 +310,9 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
     if (self->injection && self->injection->code == code) {
         Injection *injection = self->injection;
         self->injection = NULL;
-        return run_injected(state, frame, injection);
+        if (!injection->moves) return run_injected(state, frame, injection);
+        drop(injection->values, injection->count);
+        if (!self->active) return run_frame(state, frame, 0);
     }
     Place *place = place_find((PyObject *)code);
     if (place && place->skipped == QUIET && self->active) {
@@ -309,9 +380,9 @@ static PyObject *injected_function(ResumePoint *point, PyObject *globals, PyObje
 static PyObject *run_at(ResumePoint *point, PyObject *globals, PyObject *func, PyObject **values, Py_ssize_t count) {
     PyObject *function = injected_function(point, globals, func);
     if (!function) return NULL;
-    Injection injection = {point->injected, point->code, values, count, point->offset};
+    Injection injection = {point->injected, point->code, values, count, point->offset, 0};
     Py_INCREF(function);
-    PyObject *result = call_injected(&injection, function, NULL, 0);
+    PyObject *result = call_injected(&injection, function, NULL, 0, NULL);
     Py_DECREF(function);
     return result;
 }
@@ -323,19 +394,20 @@ static PyObject *resume_active(ResumePoint *point, PyObject *globals, PyObject *
     Entry *entry;
     enum Outcome outcome = find(&point->place, (PyObject *)point, resume_callback, &scope, &entry, &outputs, &after);
     if (outcome == HIT) {
-        result = run_replacement(entry, globals, values, count, outputs);
+        result = run_replacement(entry, globals, values, count, outputs, point->injected->co_nlocalsplus);
         Py_DECREF(entry);
     }
     return outcome == MISS ? told(after, run_at(point, globals, func, values, count)) : result;
 }
 
-/* The variables of the residual that calls `resume`, as the last thing that it does: what they hold is handed on. */
+/* The variables of the residual that calls `resume`, as the last thing that it does: what they hold is handed on. The
+   stack dies from its top. */
 static void forget_variables(void) {
     Frame *frame = CURRENT_FRAME(PyThreadState_Get());
     PyCodeObject *code = FRAME_CODE(frame);
     Place *place = place_find((PyObject *)code);
     if (!place || place->skipped != PINNED || frame->owner != FRAME_OWNED_BY_THREAD) return;
-    for (int i = 0; i < code->co_nlocals; i++) Py_CLEAR(frame->localsplus[i]);
+    for (int i = code->co_nlocals - 1; i >= 0; i--) Py_CLEAR(frame->localsplus[i]);
 }
 
 /* Takes the items out of both lists, so that they live only as long as the frame that goes on wants. */
@@ -358,6 +430,27 @@ static PyObject *resume_anywhere(ResumePoint *point, PyObject *globals, PyObject
     return result;
 }
 
+/* A call as the bytecode makes it: a Python function gets its arguments for itself. */
+static PyObject *call_moving(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    if (count != 3 || !PyList_Check(args[1]) || !PyTuple_Check(args[2]))
+        return PyErr_Format(PyExc_TypeError, "call_moving(callable, list of arguments, tuple of names)");
+    PyObject *callable = args[0], *names = PyTuple_GET_SIZE(args[2]) ? args[2] : NULL, *list = args[1];
+    PyObject *function = PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : callable;
+    Py_ssize_t size = PyList_GET_SIZE(list);
+    PyObject **values = PyMem_Calloc((size_t)size + 1, sizeof(PyObject *)), *result;
+    if (!values) return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < size; i++) values[i] = Py_NewRef(PyList_GET_ITEM(list, i));
+    PyList_SetSlice(list, 0, size, NULL);
+    size_t given = (size_t)(size - (names ? PyTuple_GET_SIZE(names) : 0));
+    if (PyFunction_Check(function)) {
+        Injection injection = {(PyCodeObject *)PyFunction_GET_CODE(function), NULL, values, size, 0, 1};
+        result = call_injected(&injection, callable, values, given, names);
+    } else result = PyObject_Vectorcall(callable, values, given, names);
+    drop(values, size);
+    PyMem_Free(values);
+    return result;
+}
+
 /* From now on `error` is what sys.exception() gives and a bare `raise` raises; steals it, returns what was before. */
 static PyObject *swap_handled(PyObject *error) {
     _PyErr_StackItem *top = PyThreadState_Get()->exc_info;
@@ -373,10 +466,15 @@ static PyObject *handle(PyObject *module, PyObject *error) {
     return before ? before : Py_NewRef(Py_None);
 }
 
-/* The same inside of an except clause. */
+static inline int holds_exception(PyObject *list) {
+    return PyList_Check(list) && PyList_GET_SIZE(list) == 1 && PyExceptionInstance_Check(PyList_GET_ITEM(list, 0));
+}
+
+/* The same inside of an except clause. Takes the exception out of its list as well. */
 static PyObject *resume_handling(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots,
-                                 PyObject *stack, PyObject *error) {
-    PyObject *outer = swap_handled(Py_NewRef(error));
+                                 PyObject *stack, PyObject *handled) {
+    PyObject *outer = swap_handled(Py_NewRef(PyList_GET_ITEM(handled, 0)));
+    PyList_SetSlice(handled, 0, 1, NULL);
     PyObject *result = resume_anywhere(point, globals, func, slots, stack);
     Py_XDECREF(swap_handled(outer));
     return result;
@@ -384,11 +482,11 @@ static PyObject *resume_handling(ResumePoint *point, PyObject *globals, PyObject
 
 static PyObject *resume(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     const char *wants = "resume(point: ResumePoint, globals: dict, func: function or None, slots: list, stack: list"
-                        "[, handled: exception])";
+                        "[, [handled exception]])";
     if (count != 5 && count != 6) return PyErr_Format(PyExc_TypeError, "%s", wants);
     PyObject *globals = args[1], *func = args[2] == Py_None ? NULL : args[2], *slots = args[3], *stack = args[4];
     if (!PyObject_TypeCheck(args[0], &ResumePointType) || !PyDict_Check(globals) || (func && !PyFunction_Check(func)) ||
-        !PyList_Check(slots) || !PyList_Check(stack) || (count == 6 && !PyExceptionInstance_Check(args[5])))
+        !PyList_Check(slots) || !PyList_Check(stack) || (count == 6 && !holds_exception(args[5])))
         return PyErr_Format(PyExc_TypeError, "%s", wants);
     ResumePoint *point = (ResumePoint *)args[0];
     if (PyList_GET_SIZE(slots) != point->injected->co_nlocalsplus || PyList_GET_SIZE(stack) != point->depth)
@@ -465,6 +563,8 @@ PyMethodDef frame_methods[] = {
     {"skip_prefixes", skip_prefixes, METH_O, "skip_prefixes(file name prefixes): never look at code from there"},
     {"resume", METHOD(resume), METH_FASTCALL, "resume(point, globals, func, slots, stack): go on after a graph break"},
     {"handle", handle, METH_O, "handle(exception or None) -> what was handled before: set what is being handled"},
+    {"call_moving", METHOD(call_moving), METH_FASTCALL, "call_moving(callable, arguments, names): empties the list"},
+    {"stand_for", stand_for, METH_O, "stand_for(exception): in its traceback, this frame for the one that calls it"},
     {"snapshot", snapshot, METH_VARARGS, "snapshot(frame, depth) -> (slots, stack) of a running frame, for tests"},
     {NULL, NULL, 0, NULL},
 };

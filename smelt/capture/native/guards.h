@@ -14,7 +14,7 @@
     X(MODULE_MEMBER) X(SIZE) X(CALL) X(PART) X(SLOT)
 #define CHECK_KINDS(X)                                                                                                 \
     X(IS) X(IS_NOT) X(TYPE_IS) X(EQ) X(LEN) X(RANGE) X(DICT_KEYS) X(HAS_KEY) X(NOT_KEY) X(MISSING) X(WEAK_IS)          \
-    X(TENSOR) X(ALIASED) X(NOT_ALIASED) X(NONE_ALIASED) X(STATE) X(MODULE) X(PYTHON) X(FUNCTION)
+    X(TENSOR) X(ALIASED) X(NOT_ALIASED) X(NONE_ALIASED) X(STATE) X(MODULE) X(PYTHON) X(FUNCTION) X(NO_FINALIZER)
 
 #define AS_FETCH(name) F_##name,
 #define AS_CHECK(name) C_##name,

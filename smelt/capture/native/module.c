@@ -23,6 +23,7 @@ static PyMethodDef own_methods[] = {
     {"set_state_readers", set_state_readers, METH_VARARGS, "set_state_readers(readers, path of libc10 or None)"},
     {"state", state_now, METH_NOARGS, "state(): the present values of the ambient modes"},
     {"is_slot", is_slot_method, METH_O, "is_slot(object): whether it is the key of a SLOT fetch"},
+    {"takes_all", takes_all_method, METH_O, "takes_all(object): whether it is a slot that any object may be put in"},
     {"state_names", state_names, METH_NOARGS, "state_names(): what state() lists"},
     {NULL, NULL, 0, NULL},
 };
@@ -49,7 +50,7 @@ PyMODINIT_FUNC PyInit__native(void) {
     if (!module) return NULL;
     if (add_types(module) < 0 || PyModule_AddFunctions(module, running_methods) < 0 ||
         PyModule_AddFunctions(module, entries_methods) < 0 || PyModule_AddFunctions(module, frame_methods) < 0 ||
-        PyModule_AddFunctions(module, generators_methods) < 0 ||
+        PyModule_AddFunctions(module, generators_methods) < 0 || PyModule_AddFunctions(module, finalizers_methods) < 0 ||
         guards_ready(module) < 0 || entries_ready() < 0 || frame_ready() < 0)
         Py_CLEAR(module);
     return module;

@@ -50,6 +50,7 @@ enum Outcome guards_evaluate(PyObject *guards, const Scope *scope, PyObject **ou
 enum Outcome guards_explain(PyObject *guards, const Scope *scope, Failure *failure); /* which one fails */
 int guards_ready(PyObject *module);
 PyObject *is_slot_method(PyObject *module, PyObject *object);
+PyObject *takes_all_method(PyObject *module, PyObject *object);
 Py_ssize_t guards_slot_bound(PyObject *guards); /* 1 + highest slot that a LOCAL fetch reads */
 
 /* -- tensor.c ---------------------------------------------------------------------------------- */
@@ -129,6 +130,10 @@ void evaluator_acquire(void); /* keep the evaluator installed ... */
 void evaluator_release(void); /* ... until here */
 extern PyTypeObject CompiledType, QuietType;
 extern PyMethodDef running_methods[];
+
+/* -- finalizers.c ------------------------------------------------------------------------------ */
+int finalizes(PyObject *value);
+extern PyMethodDef finalizers_methods[];
 
 /* -- frame.c ----------------------------------------------------------------------------------- */
 void evaluator_install(void);

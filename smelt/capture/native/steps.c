@@ -67,6 +67,10 @@ static int is_slot(PyObject *object) {
 
 PyObject *is_slot_method(PyObject *module, PyObject *object) { return PyBool_FromLong(is_slot(object)); }
 
+PyObject *takes_all_method(PyObject *module, PyObject *object) {
+    return PyBool_FromLong(is_slot(object) && !(((PyMemberDescrObject *)object)->d_member->flags & READONLY));
+}
+
 static int read_slot(FetchStep *step, PyObject *key) {
     if (!is_slot(key)) return 0;
     const PyMemberDef *member = ((PyMemberDescrObject *)key)->d_member;

@@ -183,7 +183,7 @@ class KernelRenderer(TileKernel):
             wide = ".to(tl.int64)" if self.wide else ""
             self.scopes.line(f"kindex = tl.program_id(0){wide}")
             self.decode(self.tiling.program, "kindex", 0, "k")
-        for dimension, axis in enumerate(shared):
+        for dimension, axis in enumerate(shared, bool(self.tiling.program)):
             self.open_axis(axis, self.program_start(axis, dimension))
         for axis in self.axes:
             if axis.whole:

@@ -34,6 +34,9 @@ WHOLE_ROW = 16384
 """Longest row that one tile holds; longer ones are walked in a loop, once a phase."""
 
 LOOP_BLOCK = 2048
+NARROW = 32
+"""Columns below which parts share a block."""
+
 SIDE = 32
 """Shorter side of a two-dimensional tile; strides are met along both of its sides."""
 
@@ -169,10 +172,14 @@ class _Builder(Coordinates):
         return WHOLE_ROW if live <= 4 else WHOLE_ROW // 2 if live <= 10 else WHOLE_ROW // 4
 
     def columns(self, nest: Nest) -> Tiling:
-        x, r = Axis("x", [*nest.kept, *nest.inner]), Axis("r", list(nest.folded), walked=True)
         wide = hint(math.prod(v.size for v in nest.inner))
+        # parts are programs of their own: a block that runs over the end of a row could not be read in wide words
+        program = list(nest.kept) if wide >= NARROW else []
+        x = Axis("x", list(nest.inner) if program else [*nest.kept, *nest.inner])
+        r = Axis("r", list(nest.folded), walked=True)
+        count = math.prod(v.size for v in program)
         block = min(128, max(16, _ceil_power(min(wide, 128))))
-        while block > 32 and hint(x.size) // block < PROGRAMS // 4:
+        while block > 32 and hint(x.size) * hint(count) // block < PROGRAMS // 4:
             block //= 2
         rows = min(max(1024 // block, 4), max(4, _ceil_power(hint(r.size))), 64)
         configs = [Config((("XBLOCK", block), ("RBLOCK", rows)), max(1, min(8, block * rows // 256)))]
@@ -180,7 +187,10 @@ class _Builder(Coordinates):
             configs += [
                 Config((("XBLOCK", b), ("RBLOCK", n)), w) for b in (32, 64, 128) for n in (8, 16, 32) for w in (4, 8)
             ]
-        return Tiling(nest, Form.COLUMN, [x, r], [], _distinct(configs), ((x.size, "XBLOCK"),))
+        extents: tuple[tuple[IntLike, str | None], ...] = ((x.size, "XBLOCK"),)
+        if program:
+            extents = ((count, None), *extents)
+        return Tiling(nest, Form.COLUMN, [x, r], program, _distinct(configs), extents)
 
     def mixed(self, nest: Nest) -> Tiling:
         r, i = Axis("r", list(nest.folded), walked=True), Axis("i", list(nest.inner), whole=True)

@@ -1,6 +1,7 @@
 """Primitives that are calls of torch's own kernels, by family: what a loop nest would not do better."""
 
 from smelt.prims.kernels import (
+    devices,
     fourier,
     linalg,
     losses,
@@ -12,5 +13,5 @@ from smelt.prims.kernels import (
     windows,
 )
 
-FAMILIES = (special, order, scattering, pooling, windows, segments, losses, linalg, fourier)
+FAMILIES = (special, order, scattering, pooling, windows, segments, losses, linalg, fourier, devices)
 """The modules whose import fills the table."""

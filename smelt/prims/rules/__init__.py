@@ -2,7 +2,9 @@
 
 from smelt.prims.rules import (
     activations,
+    attention,
     casts,
+    cells,
     complex,
     creation,
     distributions,
@@ -43,6 +45,8 @@ FAMILIES = (
     creation,
     random,
     products,
+    attention,
+    cells,
     pooling,
     resampling,
     casts,

@@ -15,10 +15,11 @@ from smelt.prims.registry import Lowering, aten, decomposition, device_of
 
 @decomposition(aten._to_copy.default)
 def to_copy(p: Lowering, x: Node, **options: Any) -> Any:
-    device = options.get("device")
-    if device is not None and torch.device(device) != device_of(x) and p.out.device != device_of(x):
-        return NotImplemented
-    return p.convert(x, p.out.dtype)
+    if p.out.device == device_of(x):
+        return p.convert(x, p.out.dtype)
+    if device_of(x).type == "cpu":  # generated kernels run on the other
+        return p.convert(p.to_device(x, p.out.device), p.out.dtype)
+    return p.to_device(p.convert(x, p.out.dtype), p.out.device)
 
 
 def _same(p: Lowering, x: Node, *args: Any, **kwargs: Any) -> Node:

@@ -22,7 +22,7 @@ ON_EQUAL_OPERANDS = frozenset({*special.UNARY, *special.BINARY, "polygamma", "fr
 
 ELSEWHERE = frozenset(
     "view_as_real view_as_complex adaptive_avg_pool2d adaptive_avg_pool2d_backward scatter_reduce "
-    "tril_indices triu_indices".split()
+    "tril_indices triu_indices to_device".split()
 )
 """Kernels that rules of other families use."""
 
@@ -33,7 +33,7 @@ COMPLEX_TOO = frozenset({"linalg", "fourier"})
 def call_kernel(p: Lowering, prim: Prim, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The kernel with the operator's arguments, results in the strides that the operator gives them."""
     value = p.emit(prim, *arguments(prim, args, kwargs))
-    _as_eager_lays_out(value, p.result)
+    as_eager_lays_out(value, p.result)
     return value
 
 
@@ -49,10 +49,10 @@ def arguments(prim: Prim, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[
     return tuple(tuple(v) if isinstance(v, list) else v for v in ready)
 
 
-def _as_eager_lays_out(value: Any, result: Any) -> None:
+def as_eager_lays_out(value: Any, result: Any) -> None:
     if isinstance(value, tuple):
         for one, meta in zip(value, result, strict=True):
-            _as_eager_lays_out(one, meta)
+            as_eager_lays_out(one, meta)
     elif isinstance(value, Node) and isinstance(result, TensorMeta):
         own = value.meta["val"]
         if same_all(own.shape, result.shape) and is_dense(result.shape, result.stride):

@@ -189,6 +189,10 @@ static int read_result(Result *result, PyObject *kind, Device device) {
     unsigned long long address;
     PyObject *shape, *stride;
     int code, bits;
+    if (!PyTuple_Check(kind)) {
+        PyErr_SetString(PyExc_TypeError, "a result is a tuple, the position of an input, or None");
+        return 0;
+    }
     if (!PyArg_ParseTuple(kind, "KO!O!ii", &address, &PyTuple_Type, &shape, &PyTuple_Type, &stride, &code, &bits))
         return 0;
     const Py_ssize_t rank = PyTuple_GET_SIZE(shape);

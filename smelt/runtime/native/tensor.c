@@ -97,18 +97,6 @@ static PyObject *set_layout(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *add_keys(PyObject *module, PyObject *keys) {
-    if (!PyTuple_Check(keys)) return PyErr_Format(PyExc_TypeError, "keys: a tuple of integers");
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {
-        const uint64_t key = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(keys, i));
-        if (PyErr_Occurred()) return NULL;
-        if (plain_key(key)) continue;
-        if (layout.key_count == MAX_KEYS) return PyErr_Format(PyExc_ValueError, "more than %d keys", MAX_KEYS);
-        layout.keys[layout.key_count++] = key;
-    }
-    return PyBool_FromLong(layout.ready);
-}
-
 static PyObject *data_ptr(PyObject *module, PyObject *tensor) {
     int failed = 0;
     char *data = smelt_tensor_data(tensor, &failed);
@@ -120,7 +108,6 @@ PyMethodDef smelt_tensor_methods[] = {
     {"peek_at", peek_at, METH_VARARGS, "peek_at(address, words) -> machine words at an address"},
     {"set_layout", set_layout, METH_VARARGS,
      "set_layout(words | None, cow_deleter, keys, tensor_type, parameter_type, slow): see native_layout.py"},
-    {"add_keys", add_keys, METH_O, "add_keys(keys) -> bool: tensors with these key words are plain too; is it on?"},
     {"data_ptr", data_ptr, METH_O, "data_ptr(tensor) -> int: as Table.bind reads it"},
     {NULL, NULL, 0, NULL},
 };

@@ -1,0 +1,131 @@
+"""Backward prim graph in; the backward for calls in which some results were not used out, and when it is made.
+
+A training loop uses the loss and rarely the logits beside it. Their gradients are absent, not zero: eager computes
+nothing from them. Here what an absent gradient leads to is left out of the graph, instead of computed from zeros
+as large as the result.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.graph.meta import TensorMeta
+from smelt.graph.module import GraphModule
+from smelt.prims.table import PRIMS, Prim
+
+Program = Callable[[list[Any]], list[Any]]
+
+WORTH = 1 << 20
+"""Bytes of absent gradients for which there is a backward of its own; less is filled with zeros."""
+
+MOST = 4
+"""Such programs that one graph has."""
+
+_PASSES_ON = frozenset("neg convert clone reshape permute broadcast_in_dim slice flip sum".split())
+_TAKES_PART = frozenset("mul mm bmm".split())
+"""Prims that give nothing where one of their operands is nothing."""
+
+
+class Backward:
+    """The backward program; `without(absent)` is the one for calls without some of its gradients.
+
+    Args:
+        make: compiles the graph of another one.
+    """
+
+    def __init__(self, program: Program, graph: fx.GraphModule, make: Callable[[fx.GraphModule], Program]) -> None:
+        self.program, self.graph, self.make = program, graph, make
+        self.others: dict[tuple[int, ...], Program] = {}
+        self.lock = threading.Lock()
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        return self.program(inputs)
+
+    def without(self, absent: tuple[int, ...], metas: Sequence[TensorMeta]) -> Program | None:
+        """The program for calls in which the tangents at these places of the graph are absent, and are not given.
+
+        None where that is not worth another program.
+        """
+        known = self.others.get(absent)
+        if known is not None:
+            return known
+        if len(self.others) >= MOST or sum(meta.nbytes for meta in metas) < WORTH:
+            return None
+        with self.lock:
+            if absent not in self.others:
+                self.others[absent] = self.make(without_tangents(self.graph, absent))
+        return self.others[absent]
+
+
+def without_tangents(gm: fx.GraphModule, absent: Sequence[int]) -> fx.GraphModule:
+    """The graph without these of its inputs called `tangents_...`, by their place among them, and what they lead to."""
+    return _Without(gm, absent).build()
+
+
+class _Without:
+    def __init__(self, gm: fx.GraphModule, absent: Sequence[int]) -> None:
+        self.gm = gm
+        tangents = [n for n in gm.graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]
+        self.nothing: set[fx.Node] = {tangents[i] for i in absent}
+        self.gone = set(self.nothing)
+        self.graph = fx.Graph()
+        self.env: dict[fx.Node, fx.Node] = {}
+
+    def build(self) -> fx.GraphModule:
+        for node in self.gm.graph.nodes:
+            if node in self.gone:
+                continue
+            if node.op == "call_function" and self.reduced(node):
+                continue
+            self.env[node] = self.graph.node_copy(node, self.value)
+            if node.op == "output":
+                self.env[node].meta["val"] = node.meta["val"]
+        for node in reversed(list(self.graph.nodes)):
+            if node.op == "call_function" and not node.users and isinstance(node.target, Prim):
+                self.graph.erase_node(node)
+        return GraphModule(self.gm, self.graph)
+
+    def reduced(self, node: fx.Node) -> bool:
+        """Whether nothing, or one of its operands, stands for a node."""
+        empty = [n for n in node.all_input_nodes if n in self.nothing]
+        name = node.target.name if isinstance(node.target, Prim) else ""
+        if not empty:
+            return False
+        first = node.args[0] if node.args else None
+        if name in _TAKES_PART or (name in _PASSES_ON or name == "div") and first in empty:
+            self.nothing.add(node)
+        elif name in ("add", "sub") and len(empty) == len(node.all_input_nodes) == _tensors(node):
+            self.nothing.add(node)
+        elif name == "where" and all(x in self.nothing or _is_zero(x) for x in node.args[1:]):
+            self.nothing.add(node)
+        elif name == "add" or name == "sub" and first not in empty:
+            rest = next(x for x in node.args if x not in empty)
+            if not isinstance(rest, fx.Node):
+                return False
+            self.env[node] = self.env[rest]
+        else:
+            return False
+        return True
+
+    def value(self, node: fx.Node) -> fx.Node:
+        """The node in the new graph; zeros where nothing takes part in an operation that has no rule."""
+        if node in self.nothing and node not in self.env:
+            meta = node.meta["val"]
+            zero = False if meta.dtype is torch.bool else 0.0 if meta.dtype.is_floating_point else 0
+            full = self.graph.call_function(PRIMS["full"], (meta.shape, zero, meta.dtype, meta.device))
+            full.meta["val"] = PRIMS["full"].meta(*full.args)
+            self.env[node] = full
+        return self.env[node]
+
+
+def _tensors(node: fx.Node) -> int:
+    return len({x for x in node.args if isinstance(x, fx.Node)})
+
+
+def _is_zero(value: Any) -> bool:
+    return not isinstance(value, fx.Node) and value == 0

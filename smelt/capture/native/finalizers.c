@@ -1,0 +1,85 @@
+/* Whether code of the program runs when an object dies: a `__del__`, or the `finally` of a generator that is dropped. */
+#include "native.h"
+#include "versions.h"
+#include <opcode.h>
+
+typedef struct {
+    int left;        /* objects that are looked at: guards ask */
+    PyObject *found; /* a list of what has a finalizer; NULL: the first one is enough */
+} Look;
+
+enum { MOST = 200 };
+
+/* -- where a generator stands ------------------------------------------------------------------ */
+static int number(const unsigned char **at) {
+    int value = **at & 63;
+    while (*(*at)++ & 64) value = value << 6 | (**at & 63);
+    return value;
+}
+
+/* Whether an exception handler covers an instruction. From 3.12 on one that only turns StopIteration into another
+   exception stands around the whole of a generator. */
+static int is_covered(PyCodeObject *code, int index) {
+    const unsigned char *at = (const unsigned char *)PyBytes_AS_STRING(code->co_exceptiontable);
+    const unsigned char *end = at + PyBytes_GET_SIZE(code->co_exceptiontable);
+    while (at < end) {
+        int start = number(&at), size = number(&at), target = number(&at);
+        number(&at); /* depth */
+        if (index < start || index >= start + size) continue;
+#if PY_VERSION_HEX >= 0x030c0000
+        return _PyCode_CODE(code)[target].op.code != CALL_INTRINSIC_1;
+#else
+        (void)target;
+        return 1;
+#endif
+    }
+    return 0;
+}
+
+static int generator_finalizes(PyObject *value) {
+    PyGenObject *generator = (PyGenObject *)value;
+    int state = generator->gi_frame_state;
+    if (state == FRAME_CREATED) return !PyGen_CheckExact(value); /* a coroutine warns that nobody awaited it */
+    if (state >= FRAME_EXECUTING) return 0;
+    Frame *frame = (Frame *)generator->gi_iframe;
+    PyCodeObject *code = FRAME_CODE(frame);
+    return is_covered(code, (int)(FRAME_NEXT(frame) - _PyCode_CODE(code)) - 1);
+}
+
+/* -- what dies with an object ------------------------------------------------------------------ */
+static int has_finalizer(PyObject *value) {
+    if (PyGen_CheckExact(value) || PyCoro_CheckExact(value) || PyAsyncGen_CheckExact(value))
+        return generator_finalizes(value);
+    return Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE && Py_TYPE(value)->tp_finalize;
+}
+
+/* 1: it has a finalizer; -1 with an exception. */
+static int look(PyObject *value, void *given) {
+    Look *self = given;
+    PyTypeObject *type = Py_TYPE(value);
+    if (!PyObject_IS_GC(value) || PyType_Check(value) || PyModule_Check(value) || PyCode_Check(value)) return 0;
+    if (self->left-- <= 0) return 0;
+    if (has_finalizer(value)) {
+        if (!self->found) return 1;
+        if (PyList_Append(self->found, value) < 0) return -1;
+    }
+    if (!PyFunction_Check(value)) return type->tp_traverse ? type->tp_traverse(value, look, given) : 0;
+    PyObject *closure = PyFunction_GET_CLOSURE(value); /* not its globals */
+    return closure ? look(closure, given) : 0;
+}
+
+int finalizes(PyObject *value) {
+    Look self = {MOST, NULL};
+    return look(value, &self);
+}
+
+static PyObject *finalizers(PyObject *module, PyObject *value) {
+    Look self = {MOST, PyList_New(0)};
+    if (self.found && look(value, &self) < 0) Py_CLEAR(self.found);
+    return self.found;
+}
+
+PyMethodDef finalizers_methods[] = {
+    {"finalizers", finalizers, METH_O, "finalizers(object): what it is or holds whose death runs code of the program"},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,108 @@
+"""Steps of recurrent networks that eager fuses into one kernel on CUDA, and their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.fx import Node
+
+from smelt.prims.registry import LIBRARY, Lowering, aten, decomposition, shape_of
+
+Optional = Node | None
+
+LIBRARY |= {aten._cudnn_rnn.default, aten._cudnn_rnn_backward.default, aten._cudnn_rnn_flatten_weight.default}
+LIBRARY |= {aten._cudnn_init_dropout_state.default}
+
+
+def _gates(p: Lowering, x: Node, count: int) -> list[Node]:
+    """The parts of (batch, count * width), wide."""
+    batch, width = shape_of(x)[0], shape_of(x)[1] // count
+    wide = p.widen(x)
+    return [p.slice(wide, (0, i * width), (batch, (i + 1) * width), (1, 1)) for i in range(count)]
+
+
+def _added(p: Lowering, gates: list[Node], bias: Optional) -> list[Node]:
+    """The gates with their parts of a bias vector."""
+    if bias is None:
+        return gates
+    wide, (batch, width) = p.widen(bias), shape_of(gates[0])
+    parts = [p.slice(wide, (i * width,), ((i + 1) * width,), (1,)) for i in range(len(gates))]
+    return [p.add(g, p.broadcast(b, (batch, width))) for g, b in zip(gates, parts, strict=True)]
+
+
+def _joined(p: Lowering, parts: list[Node], like: Any) -> Node:
+    return p.cat(tuple(p.convert(part, like.dtype) for part in parts), 1)
+
+
+def _slope_of_sigmoid(p: Lowering, y: Node) -> Node:
+    return p.mul(y, p.sub(1.0, y))
+
+
+def _slope_of_tanh(p: Lowering, y: Node) -> Node:
+    return p.sub(1.0, p.mul(y, y))
+
+
+@decomposition(aten._thnn_fused_lstm_cell.default)
+def lstm_cell(
+    p: Lowering, x: Node, h: Node, c: Node, x_bias: Optional = None, h_bias: Optional = None
+) -> tuple[Node, Node, Node]:
+    """(hidden, cell, the four gates for backward): gates in the order input, forget, cell, output."""
+    pairs = zip(_added(p, _gates(p, x, 4), x_bias), _added(p, _gates(p, h, 4), h_bias), strict=True)
+    sums = [p.add(a, b) for a, b in pairs]
+    take, keep, new, show = (p.tanh(s) if i == 2 else p.sigmoid(s) for i, s in enumerate(sums))
+    cell = p.add(p.mul(keep, p.widen(c)), p.mul(take, new))
+    hidden_meta, cell_meta, space = p.result
+    hidden = p.mul(show, p.tanh(cell))
+    kept = _joined(p, [take, keep, new, show], space)
+    return p.convert(hidden, hidden_meta.dtype), p.convert(cell, cell_meta.dtype), kept
+
+
+@decomposition(aten._thnn_fused_lstm_cell_backward_impl.default)
+def lstm_cell_backward(
+    p: Lowering, g_hidden: Optional, g_cell: Optional, c: Node, cell: Node, space: Node, has_bias: bool
+) -> tuple[Node, Node, Optional]:
+    take, keep, new, show = _gates(p, space, 4)
+    curve = p.tanh(p.widen(cell))
+    flows = [] if g_cell is None else [p.widen(g_cell)]
+    if g_hidden is not None:
+        flows.append(p.mul(p.mul(p.widen(g_hidden), show), _slope_of_tanh(p, curve)))
+    flow = flows[0] if len(flows) == 1 else p.add(*flows)
+    shown = p.full_like(curve, 0.0) if g_hidden is None else p.mul(p.widen(g_hidden), curve)
+    parts = [
+        p.mul(p.mul(flow, new), _slope_of_sigmoid(p, take)),
+        p.mul(p.mul(flow, p.widen(c)), _slope_of_sigmoid(p, keep)),
+        p.mul(p.mul(flow, take), _slope_of_tanh(p, new)),
+        p.mul(shown, _slope_of_sigmoid(p, show)),
+    ]
+    gates = _joined(p, parts, p.result[0])
+    return gates, p.convert(p.mul(flow, keep), p.result[1].dtype), _of_bias(p, gates, has_bias)
+
+
+def _of_bias(p: Lowering, gates: Node, has_bias: bool) -> Optional:
+    return p.convert(p.sum(p.widen(gates), (0,)), p.out.dtype) if has_bias else None
+
+
+@decomposition(aten._thnn_fused_gru_cell.default)
+def gru_cell(
+    p: Lowering, x: Node, h: Node, hidden: Node, x_bias: Optional = None, h_bias: Optional = None
+) -> tuple[Node, Node]:
+    """(hidden, what backward needs): gates in the order reset, update, new."""
+    xs, hs = _added(p, _gates(p, x, 3), x_bias), _added(p, _gates(p, h, 3), h_bias)
+    reset, update = (p.sigmoid(p.add(a, b)) for a, b in zip(xs[:2], hs[:2], strict=True))
+    new = p.tanh(p.add(xs[2], p.mul(reset, hs[2])))
+    old = p.widen(hidden)
+    out = p.add(new, p.mul(update, p.sub(old, new)))
+    return p.convert(out, p.result[0].dtype), _joined(p, [reset, update, new, old, hs[2]], p.result[1])
+
+
+@decomposition(aten._thnn_fused_gru_cell_backward.default)
+def gru_cell_backward(p: Lowering, grad: Node, space: Node, has_bias: bool) -> tuple[Optional, ...]:
+    reset, update, new, old, inner = _gates(p, space, 5)
+    g = p.widen(grad)
+    to_update = p.mul(p.mul(g, p.sub(old, new)), _slope_of_sigmoid(p, update))
+    to_new = p.mul(p.mul(g, p.sub(1.0, update)), _slope_of_tanh(p, new))
+    to_reset = p.mul(p.mul(to_new, inner), _slope_of_sigmoid(p, reset))
+    xs = _joined(p, [to_reset, to_update, to_new], p.result[0])
+    hs = _joined(p, [to_reset, to_update, p.mul(to_new, reset)], p.result[1])
+    to_old = p.convert(p.mul(g, update), p.result[2].dtype)
+    return xs, hs, to_old, _of_bias(p, xs, has_bias), _of_bias(p, hs, has_bias)

@@ -1,0 +1,82 @@
+"""Tensors of the CPU in graphs on "cuda"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.autograd.joint import trace_joint
+from smelt.base.options import Options
+from smelt.graph.seeds import devices_of
+from smelt.prims.decompose import decompose, fallbacks
+from smelt.prims.mixed import host_values
+from smelt.prims.table import PRIMS
+from tests.autograd.joint_examples import graph_of_call
+
+CUDA, CPU = torch.device("cuda:0"), torch.device("cpu")
+
+
+def prims_of(fn: Callable[..., Any], *inputs: torch.Tensor) -> fx.GraphModule:
+    joint = trace_joint(graph_of_call(fn, len(inputs)), inputs, Options())
+    return decompose(joint.module, Options())
+
+
+def on_cuda(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, device="cuda", requires_grad=True)
+
+
+def computed_on(gm: fx.GraphModule, device: torch.device) -> list[str]:
+    """Names of the nodes that are no inputs and live there."""
+    return [n.name for n in gm.graph.nodes if n.op == "call_function" and device in devices_of(n)]
+
+
+def test_a_constant_is_made_on_the_gpu():
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x * torch.tensor(2.0) + torch.ones(()), torch.where(x > 0, x, torch.tensor(0.0)))
+
+    gm = prims_of(fn, on_cuda(4, 8))
+    assert not computed_on(gm, CPU) and not host_values(gm.graph)
+    assert all(n.target is not PRIMS["to_device"] for n in gm.graph.nodes)
+
+
+def test_an_argument_without_dimensions_is_copied_once():
+    scale = torch.tensor(2.0)
+    gm = prims_of(lambda x, s: (x * s, x + s), on_cuda(4, 8), scale)
+    (move,) = (n for n in gm.graph.nodes if n.target is PRIMS["to_device"])
+    assert move.args == (next(n for n in gm.graph.nodes if n.name == "primals_1"), CUDA)
+    assert not computed_on(gm, CPU)
+    assert list(host_values(gm.graph)) == ["primals_1"]
+
+
+def test_indices_of_the_cpu():
+    gm = prims_of(lambda x, i: (x[i],), on_cuda(4, 8), torch.tensor([1, 2]))
+    assert any(n.target is PRIMS["to_device"] for n in gm.graph.nodes) and not fallbacks(gm)
+
+
+def test_what_is_computed_on_the_cpu_stays_there():
+    """A step counter of an optimizer: eager never waits for the GPU to count."""
+
+    def fn(x: torch.Tensor, step: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        step.add_(1)
+        return (x * (1 - 0.9**step),)
+
+    gm = prims_of(fn, on_cuda(4, 8), torch.tensor(0.0))
+    on_host = [n for n in gm.graph.nodes if n.op == "call_function" and devices_of(n) == {CPU}]
+    assert on_host and all(isinstance(n.target, torch._ops.OpOverload) for n in on_host)
+    moved = [n for n in gm.graph.nodes if n.target is PRIMS["to_device"]]
+    assert moved and all(n.args[1] == CUDA for n in moved)  # nothing comes back
+    assert not fallbacks(gm)
+
+
+def test_copies_between_devices():
+    gm = prims_of(lambda x, c: (x.cpu(), c.cuda()), on_cuda(4, 8), torch.ones(4, 8))
+    assert [n.args[1] for n in gm.graph.nodes if n.target is PRIMS["to_device"]] == [CPU, CUDA, CUDA]  # the last: a tangent
+    assert not fallbacks(gm)
+
+
+def test_half_precision_is_converted_on_the_gpu():
+    gm = prims_of(lambda x, c: (x.to("cpu", torch.float64), c.to("cuda", torch.bfloat16)), on_cuda(4), torch.ones(4))
+    assert all(CPU not in devices_of(n) for n in gm.graph.nodes if n.target is PRIMS["convert"])
