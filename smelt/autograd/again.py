@@ -44,11 +44,11 @@ class Again:
         """Why there is no such graph, if there is none."""
         joint = self.joint
         if joint.numbers or joint.reals:
-            return "the graph takes numbers that change between calls"
+            return "the graph takes numbers that change between calls (with dynamic=False each number has its graph)"
         if any(type(made) is SparseGradient for made in joint.gradients):
             return "a gradient is sparse"
         if self.joint.reads:
-            return "the graph reads numbers from tensors"
+            return "the graph reads numbers from tensors (with dynamic=False it ends there)"
         if any(m.grad for m in joint.mutations) or any(m.input in self.needed for m in joint.mutations):
             return "the graph writes to an input that its gradients depend on"
         if not all(Fresh(k) in joint.outputs for k in joint.differentiable):
@@ -83,7 +83,8 @@ class Again:
             if tensor is None and (i in self.needed or metas[i].symbolic):
                 return None
             if tensor is None:
-                tensor = torch.zeros(metas[i].shape, dtype=metas[i].dtype, device=metas[i].device)
+                m = metas[i]
+                tensor = torch.zeros(m.shape, dtype=m.dtype, device=m.device, requires_grad=i in self.wanted)
             out.append(tensor)
         return out
 

@@ -39,6 +39,7 @@ from smelt.autograd.reads import JointReads, owner_of
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, is_plain_view
+from smelt.graph.attention import for_attention
 from smelt.graph.casts import casting, present_casts, set_casts
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.module import GraphModule, remove_dead
@@ -348,6 +349,11 @@ class _Trace:
                 nodes += [self.rec.value(rows.indices.place), self.rec.value(rows.values.place)]
         return nodes, positions
 
+    def idle(self, positions: Collection[int]) -> tuple[int, ...]:
+        """The inputs that would have a gradient, and have none. One that comes twice has it at the first place."""
+        inputs = [(i, self.first[id(one)]) for i, one in enumerate(self.inputs) if one.leaf.requires_grad]
+        return tuple(i for i, first in inputs if first not in positions)
+
     # -- the graph --------------------------------------------------------------------------------------------------
 
     def finish(
@@ -390,9 +396,7 @@ class _Trace:
             outputs=outputs,
             differentiable=differentiable,
             gradients=tuple(positions.get(i) for i in range(len(self.inputs) + len(reals))),
-            idle=tuple(i for i, one in enumerate(self.inputs) if one.leaf.requires_grad and i not in positions)
-            if positions
-            else (),
+            idle=self.idle(positions) if positions else (),
             seeds=seeds,
             autocast=casting(),
             cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned),
@@ -457,7 +461,7 @@ def _run_node(gm: fx.GraphModule, node: fx.Node, args: tuple[Any, ...], kwargs: 
     target: Any = node.target
     match node.op:
         case "call_function":
-            return for_stand_ins(target, args, kwargs)(*args, **kwargs)
+            return for_stand_ins(for_attention(target), args, kwargs)(*args, **kwargs)
         case "call_method":
             form = in_checked_form(target, args, kwargs)
             return getattr(args[0], target)(*args[1:], **kwargs) if form is None else form(*args, **kwargs)

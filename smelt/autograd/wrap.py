@@ -17,31 +17,17 @@ from torch.autograd.graph import increment_version
 
 from smelt.autograd.again import Again, Memory
 from smelt.autograd.draws import beginning, draws, from_beginning, generator_devices, seed, with_seeds
-from smelt.autograd.plan import (
-    Constant,
-    Fresh,
-    Joint,
-    OutputPlan,
-    Repeated,
-    SameInput,
-    SparseGradient,
-    Spoilt,
-    View,
-    unreached,
-)
+from smelt.autograd.outputs import finisher
+from smelt.autograd.plan import Fresh, Joint, SparseGradient, unreached
 from smelt.autograd.sized import wrap_reading, wrap_sized
 from smelt.autograd.unused import Backward
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast
 from smelt.graph.absent import hooks_of, quiet, quiet_below
 from smelt.graph.meta import TensorMeta
-from smelt.graph.place import Step
-from smelt.graph.spoilt import spoilt
 
 Program = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 Compiled = Callable[..., tuple[Any, ...]]
-
-aten = torch.ops.aten
 
 
 def wrap(
@@ -96,7 +82,7 @@ def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
                 return tuple(forward([*inputs]))
 
         return call_plain
-    finish = _finisher(joint)
+    finish = finisher(joint)
     count = joint.num_outputs
 
     def call(*inputs: torch.Tensor) -> tuple[Any, ...]:
@@ -220,7 +206,11 @@ class _Compiled(torch.autograd.Function):
     """One call of a compiled graph as one node of the caller's autograd graph."""
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        ctx: Any, call: tuple[_Plan, Sequence[torch.Tensor] | None], *edges: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """`call` has the inputs, if those of them that gradients never reach are detached among `edges`."""
+        plan, inputs = call[0], edges if call[1] is None else call[1]
         ctx.begin = begin = beginning(plan.joint, plan.generators) if plan.draws else None
         with below_autograd():
             if begin is not None and begin.seeds:
@@ -396,18 +386,18 @@ def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Aga
     it is marked as such one by one.
     """
     plan = _Plan(joint, forward, backward, again)
-    finish = _finisher(joint)
+    finish = finisher(joint)
     plain = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not joint.spoilt
     simple = plain and not plan.with_grad
     apply = _Compiled.apply if torch.is_grad_enabled() else torch.enable_grad()(_Compiled.apply)
-    if joint.idle:
-        apply = _apart(apply, joint.idle)
+    given = (plan, None)
+    run = _apart(apply, plan) if joint.idle else lambda *inputs: apply(given, *inputs)
     if simple:
-        return lambda *inputs: apply(plan, *inputs)
+        return run
     written = [joint.mutations[k].input for k in plan.with_grad]
 
     def call(*inputs: torch.Tensor) -> tuple[Any, ...]:
-        results = apply(plan, *inputs)
+        results = run(*inputs)
         with torch.enable_grad():
             for i, value in zip(written, results[joint.num_outputs :], strict=True):
                 inputs[i].copy_(value)
@@ -416,84 +406,13 @@ def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Aga
     return call
 
 
-def _apart(apply: Callable[..., Any], idle: Sequence[int]) -> Callable[..., Any]:
+def _apart(apply: Callable[..., Any], plan: _Plan) -> Callable[..., Any]:
     """Inputs that gradients never reach are no part of the caller's autograd graph."""
 
-    def run(plan: _Plan, *inputs: torch.Tensor) -> Any:
-        given = [*inputs]
-        for i in idle:
-            given[i] = given[i].detach()
-        return apply(plan, *given)
+    def run(*inputs: torch.Tensor) -> Any:
+        edges = [*inputs]
+        for i in plan.joint.idle:
+            edges[i] = edges[i].detach()
+        return apply((plan, inputs), *edges)
 
     return run
-
-
-# -- outputs -------------------------------------------------------------------------------------------------------
-
-
-def _finisher(joint: Joint) -> Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], tuple[Any, ...]]:
-    """Makes user outputs from inputs and program outputs."""
-    plans = joint.outputs
-
-    def finish(inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        outputs: list[Any] = []
-        written: dict[int, torch.Tensor] = {}
-        if joint.spoilt:
-            results = [_spoilt(r, joint.spoilt.get(i), inputs) for i, r in enumerate(results)]
-        for plan in plans:
-            outputs.append(_output(plan, inputs, results, outputs, written))
-        return tuple(outputs)
-
-    return finish
-
-
-def _spoilt(result: torch.Tensor, why: Spoilt | None, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    return result if why is None else spoilt(result, why.text, [inputs[i] for i in why.origins])
-
-
-def _output(
-    plan: OutputPlan,
-    inputs: Sequence[torch.Tensor],
-    results: Sequence[torch.Tensor],
-    before: Sequence[Any],
-    written: dict[int, torch.Tensor],
-) -> Any:
-    """One user output. `written` holds the tensors that got a history of their own: views of them share it."""
-    match plan:
-        case Fresh(index):
-            return results[index]
-        case SameInput(i):
-            return inputs[i]
-        case View(of_input, index, steps, history, after):
-            base = inputs[index] if of_input else results[index]
-            if history is None:
-                return _replay(base, steps, base)
-            if history not in written:
-                written[history] = tensor = _replay(base, steps, base)
-                with torch.enable_grad():
-                    tensor.copy_(results[history])
-            return _replay(written[history], after, base)
-        case Repeated(output):
-            return before[output]
-        case Constant(value):
-            return value
-    raise SmeltError(f"unknown output plan {plan!r}")
-
-
-def _replay(tensor: torch.Tensor, steps: Sequence[Step], base: torch.Tensor) -> torch.Tensor:
-    """The view of `tensor` that `steps` lead to, each taken in the grad mode of the traced program."""
-    enabled = torch.is_grad_enabled()
-    for step in steps:
-        if step.grad != enabled:
-            with torch.set_grad_enabled(step.grad):
-                tensor = _take(step, tensor, base)
-        else:
-            tensor = _take(step, tensor, base)
-    return tensor
-
-
-def _take(step: Step, tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    if step.op is aten.as_strided.default:  # counted from the traced storage's first element
-        size, stride, offset = step.args
-        return tensor.as_strided(size, stride, offset + base.storage_offset())
-    return step(tensor)

@@ -38,6 +38,17 @@ def is_composite(op: torch._ops.OpOverload) -> bool:
     return op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
+def counts_inside(op: torch._ops.OpOverload) -> bool:
+    """True when an operator's writes count only because the operators that it calls inside count theirs.
+
+    Operators on lists and those of libraries do; batch norm, whose kernel writes by itself, counts nothing.
+    """
+    if op.has_kernel_for_dispatch_key(torch._C.DispatchKey.ADInplaceOrView):
+        return False
+    composite = op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeExplicitAutograd)
+    return composite or not op.has_kernel_for_dispatch_key(torch._C.DispatchKey.Autograd)
+
+
 def runs_on_cpu(op: torch._ops.OpOverload) -> bool:
     """True when the operator has a kernel for tensors of the CPU."""
     keys = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CompositeExplicitAutograd)

@@ -259,6 +259,19 @@ class Writer:
             setter = self.value.constant(object.__setattr__, "set")
             self.lines.append(f"{setter}({place}, {store.name!r}, {self.value(store.value)})")
 
+    def _refuse_shown(self) -> None:
+        """A result in the memory of assigned `.data` would count writes with the tensor that was assigned from.
+
+        Raises:
+            Restart: there is one; capture stops before the assignment.
+        """
+        for store in self.vm.effects.stores.values():
+            if type(store.target) is TraceTensor and store.name == "data":
+                memory = store.value.place.storage
+                if any(t is not store.value and t.place.storage is memory for t in self.value.outputs):
+                    stop = Break("tensor.data is assigned", "a result shows the same memory, and counts writes with it")
+                    raise Restart(store.born, stop)
+
     def _write_back(self, mirror: Mirror) -> None:
         place, copy = self.value(mirror.original), mirror.copy
         if isinstance(copy, dict):
@@ -292,6 +305,7 @@ class Writer:
     def finish(self) -> Residual:
         """Close the graph and write the whole source."""
         refuse_torn(self.vm)
+        self._refuse_shown()
         self.vm.close_generators(self.value.makes)
         tensors, hosts = self.vm.tensors, self.vm.hosts
         early = [f"{self.value(tensor)}.grad = None" for tensor in self.vm.effects.cleared]

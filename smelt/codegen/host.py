@@ -21,7 +21,6 @@ from torch import fx
 from smelt.base.kernel_source import KernelSource
 from smelt.base.text import Writer
 from smelt.codegen.parameters import FAULT, OUT_OF_RANGE
-from smelt.graph.meta import TensorMeta
 from smelt.loops.ir import Constant, Extern, Input, Item, Ref
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import StridedView, metas_of, references
@@ -350,7 +349,7 @@ class Host:
     def definition(self, node: Extern, refs: Sequence[str | None]) -> str:
         inputs = ", ".join("None" if name is None else self.spec(name) for name in refs)
         metas = node.meta if isinstance(node.meta, tuple) else (node.meta,)
-        outputs = ", ".join(f"({m.shape}, {m.stride}, {m.dtype})" for m in metas if isinstance(m, TensorMeta))
+        outputs = ", ".join(f"({m.shape}, {m.stride}, {m.dtype})" for m in metas if hasattr(m, "stride"))
         if node.parameters:
             static = {p: a for p, a in zip(node.parameters, node.args, strict=True) if not _is_tensor(p, a, node)}
             params = "{" + ", ".join(f"{k!r}: {literal(v)}" for k, v in static.items()) + "}"

@@ -13,7 +13,7 @@ from smelt.base.errors import SmeltError, Unsupported
 from smelt.base.log import log
 from smelt.graph.meta import channels_last_stride, is_channels_last
 from smelt.graph.place import LIMIT, META, Layout, Place, PlacedTensor, layout_for
-from smelt.graph.refusals import refusal
+from smelt.graph.refusals import refusal, sharing
 from smelt.graph.rules import rule_for
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.symbolic_rules import SYMBOLIC_RULES, written
@@ -60,6 +60,8 @@ def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
     """
     info = op_info(func)
     key = (func, torch.get_default_dtype(), *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
+    if info.kind is Kind.WRITE:
+        key = (*key, sharing((*args, *kwargs.values())))
     known = _answers.get(key)
     if known is None:
         if len(_answers) > LIMIT:
@@ -142,6 +144,10 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
         if out is None:
             raise _no_meta(func, error) from error
         return from_meta(out)
+    except RuntimeError as error:
+        if func.namespace != "aten" and _NO_FAKE in str(error):
+            raise _no_meta(func, error) from error
+        raise
     answer = from_meta(out)
     rule = _CPU_ANSWERS.get(func) if device.type == "cpu" else None
     return answer if rule is None else rule(answer, args)
@@ -210,9 +216,19 @@ def _no_meta(func: OpOverload, error: Exception) -> Unsupported:
     shape_in_data = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
     if shape_in_data or "nonzero" in str(error):
         return depends_on_values(f"{func}")
+    if func.namespace != "aten":
+        name = func.name().removesuffix(".default")
+        why = "nothing tells, before it runs, what tensors it makes; it runs in eager"
+        return Unsupported(
+            f"{func} has no fake kernel", why=why, hint=f"torch.library.register_fake({name!r}, function)"
+        )
     return Unsupported(
         f"{func} cannot be traced", why="it has no metadata rule: " + str(error).splitlines()[0], hint="run it in eager"
     )
+
+
+_NO_FAKE = "There was no fake impl registered"
+"""What `torch.library.custom_op` says where an operator is asked for metadata."""
 
 
 def _device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:

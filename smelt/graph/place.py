@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -103,19 +104,20 @@ class Step:
 
     Attributes:
         grad: the grad mode it was taken in.
-        data: it is `parent.data`, which unlike `parent.detach()` counts writes for itself.
+        data: it is `parent.data`, which unlike `parent.detach()` counts writes for itself: a number for this count.
     """
 
     __slots__ = ("op", "args", "kwargs", "index", "grad", "data")
+    counts = itertools.count()
 
     def __init__(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], index: int | None) -> None:
         self.op, self.args, self.kwargs, self.index = op, tuple(args), dict(kwargs), index
         self.grad = torch.is_grad_enabled()
-        self.data = False
+        self.data: int | None = None
 
     def __call__(self, parent: Any) -> Any:
         """Apply the step to a real tensor or a trace tensor."""
-        if self.data:
+        if self.data is not None:
             return parent.data
         out = self.op(parent, *self.args, **self.kwargs)
         return out if self.index is None else out[self.index]

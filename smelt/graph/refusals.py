@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 
 from smelt.base.errors import SmeltError, Unsupported
 from smelt.graph.meta import extent
-from smelt.graph.place import Layout, PlacedTensor
+from smelt.graph.place import Layout, PlacedTensor, Storage
 from smelt.graph.schema import Kind, OpInfo
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, hint
@@ -43,7 +43,8 @@ def refusal(
     """The error that the operator raises for every tensor of these layouts; None: it may run, or nobody knows.
 
     Args:
-        doubted: what a metadata rule raised already; the operator then runs on larger tensors as well.
+        doubted: what a metadata rule raised already; the operator then runs on larger tensors as well, and so it does
+            when it writes to memory that it reads.
 
     Raises:
         Unsupported: the operator accepts what the metadata rule refused.
@@ -83,24 +84,16 @@ def _may_run(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
         return False
     if torch.are_deterministic_algorithms_enabled():  # the same layouts may be refused for that, now but not later
         return False
-    layouts: list[Layout] = []
-    _layouts((*args, *kwargs.values()), layouts)
+    layouts = [tensor.place.layout for tensor in _tensors((*args, *kwargs.values()))]
     if (not layouts and not doubted) or kwargs.get("device") not in (None, _CPU):
         return False
+    large = doubted or info.kind is Kind.WRITE and bool(sharing((*args, *kwargs.values())))
     total = 0
     for layout in layouts:
         if layout.val.device != _CPU or layout.val.dtype not in _DTYPES:
             return False
         total += _memory(layout)
-    return total <= (ELEMENTS << 10 if doubted else ELEMENTS)
-
-
-def _layouts(values: Sequence[Any], found: list[Layout]) -> None:
-    for value in values:
-        if isinstance(value, PlacedTensor):
-            found.append(value.place.layout)
-        elif isinstance(value, (list, tuple)):
-            _layouts(value, found)
+    return total <= (ELEMENTS << 10 if large else ELEMENTS)
 
 
 def _memory(layout: Layout) -> int:
@@ -108,14 +101,48 @@ def _memory(layout: Layout) -> int:
     return extent(tuple(map(hint, val.shape)), tuple(map(hint, val.stride)))
 
 
+def sharing(values: Sequence[Any]) -> tuple[int, ...]:
+    """Which of the tensors among `values` lie in one memory: for each the place of the first in it; () when none do."""
+    storages = [tensor.place.storage for tensor in _tensors(values)]
+    first = tuple(map(storages.index, storages))
+    return () if first == tuple(range(len(first))) else first
+
+
+def _shared_memory(values: Sequence[Any], fill: int) -> dict[Storage, torch.Tensor]:
+    """Memory for tensors that share it and have one dtype: operators look at how what they write lies to the rest."""
+    found: dict[Storage, list[Layout]] = {}
+    for tensor in _tensors(values):
+        found.setdefault(tensor.place.storage, []).append(tensor.place.layout)
+    out = {}
+    for storage, layouts in found.items():
+        dtypes = {layout.val.dtype for layout in layouts}
+        if len(layouts) > 1 and len(dtypes) == 1:
+            size = max(hint(layout.offset) + _memory(layout) for layout in layouts)
+            out[storage] = torch.full((size,), fill, dtype=dtypes.pop(), device=_CPU)
+    return out
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[PlacedTensor]:
+    for value in values:
+        if isinstance(value, PlacedTensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
 def _attempt(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], fill: int
 ) -> Exception | None:
+    shared = _shared_memory((*args, *kwargs.values()), fill)
+
     def real(value: Any) -> Any:
         kind = type(value)
         if issubclass(kind, PlacedTensor):
             val = value.place.layout.val
             shape, stride = tuple(map(hint, val.shape)), tuple(map(hint, val.stride))
+            memory = shared.get(value.place.storage)
+            if memory is not None:
+                return memory.as_strided(shape, stride, hint(value.place.layout.offset))
             return torch.empty_strided(shape, stride, dtype=val.dtype, device=_CPU).fill_(fill)
         if kind is Size:
             return hint(value)

@@ -8,7 +8,7 @@ from enum import Enum
 import torch
 from torch._ops import OpOverload
 
-from smelt.base.torch_c import Argument, is_composite
+from smelt.base.torch_c import Argument, counts_inside, is_composite
 from smelt.graph.functional_form import functional_form
 
 
@@ -33,6 +33,7 @@ class OpInfo:
         returned: for each result the name of the written argument that it is, or None for a fresh one.
         functional: for WRITE, the operator that returns what this one writes (its results: the fresh
             results first, then one per written argument); where `moves`, the view. None when there is none.
+        counts_inside: its writes count only because the operators that it calls inside count theirs.
     """
 
     kind: Kind
@@ -43,6 +44,7 @@ class OpInfo:
     returned: tuple[str | None, ...] = ()
     functional: OpOverload | None = None
     silent: bool = False
+    counts_inside: bool = False
 
 
 _aten = torch.ops.aten
@@ -79,6 +81,7 @@ def _read(op: OpOverload) -> OpInfo:
             written,
             returned,
             _functional(op, written),
+            counts_inside=counts_inside(op),
         )
     if any(r.alias_info is not None for r in schema.returns):
         return OpInfo(Kind.VIEW, random, composite)

@@ -88,6 +88,14 @@ def _conjugate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
     return ordinary(physical, op_info(physical), args, kwargs, recorder)
 
 
+def _cast(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """Also of a number of the program, which the engine hands over as Python's."""
+    if isinstance(args[0], torch.Tensor):
+        return ordinary(func, op_info(func), args, kwargs, recorder)
+    dtype = kwargs.get("dtype") or torch.tensor(args[0]).dtype
+    return propagate(aten.full.default, ([], args[0]), {"dtype": dtype, "device": kwargs.get("device")}, recorder)
+
+
 def _select_masked(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     tensor, mask = propagate(aten.broadcast_tensors.default, (list(args),), {}, recorder)
     if not mask.ndim:  # an index without dimensions would take one away
@@ -199,9 +207,9 @@ def _resize(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], re
     if kwargs.get("memory_format") not in (None, torch.contiguous_format):
         raise Unsupported("resize_() in another memory format", hint="make a new tensor of the wanted shape")
     if not tensor.numel():
-        tensor.data = propagate(aten.new_empty.default, (place, shape), {}, recorder)
+        tensor.move_to(propagate(aten.new_empty.default, (place, shape), {}, recorder))
     elif first + extent(shape, stride) <= extent(whole.shape, whole.stride):
-        tensor.data = propagate(aten.as_strided.default, (place, shape, stride, first), {}, recorder)
+        tensor.move_to(propagate(aten.as_strided.default, (place, shape, stride, first), {}, recorder))
     else:  # its views grow with it
         raise Unsupported("resize_() beyond a tensor's memory", hint="make a new tensor of the wanted shape")
     return tensor
@@ -258,6 +266,7 @@ SPECIAL |= {
     aten.resize_.default: _resize,
     aten.empty_strided.default: _strided,
     aten.new_empty_strided.default: _strided,
+    aten._to_copy.default: _cast,
     aten._conj.default: _conjugate,
     aten._conj_physical.default: _conjugate,
     aten.is_pinned.default: _no,

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 from torch._ops import OpOverload
+from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smelt.base.errors import Unsupported
@@ -100,12 +101,20 @@ class TraceTensor(Turned):
         """The same place without autograd history, as for real tensors."""
         out: TraceTensor = _data.__get__(self)
         assert out.place.step is not None
-        out.place.step.data = True
+        out.place.step.data = next(Step.counts)
         return out
 
     @data.setter
     def data(self, other: torch.Tensor) -> None:
+        """The memory is that of `other`; writes are counted as before, each tensor for itself."""
         assert isinstance(other, TraceTensor)
+        self.move_to(other)
+        step = Step(aten.detach.default, (), {}, None)
+        step.data = next(Step.counts)
+        self.place = Place(other.place.layout, other.place, step)
+
+    def move_to(self, other: TraceTensor) -> None:
+        """The object has the place of `other`, its own history and its own version counter."""
         _data.__set__(self, other)
         self.place = other.place
 
@@ -361,15 +370,21 @@ def _view(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answ
 
 
 def root_of(place: Place) -> Place:
-    """The root of the place's storage, without history if the place has none."""
+    """The root of the place's storage, without history if the place has none, with its way of counting writes."""
     root = place.storage.root
     assert root is not None
+    detached, apart = False, None
     while place.parent is not None:
         step = place.step
-        if step is not None and (step.op is aten.detach.default or torch.is_grad_enabled() and not step.grad):
-            return Place(root.layout, root, Step(aten.detach.default, (), {}, None))
+        assert step is not None
+        detached |= step.op is aten.detach.default or torch.is_grad_enabled() and not step.grad
+        apart = step.data if apart is None else apart
         place = place.parent
-    return root
+    if not detached:
+        return place
+    step = Step(aten.detach.default, (), {}, None)
+    step.data = apart
+    return Place(root.layout, root, step)
 
 
 def _write(
@@ -391,11 +406,14 @@ def _write(
     if recorder is not None:
         recorder.write(func, info, args, kwargs, answer, fresh)
     else:
-        _note_writes(func, info, args, kwargs)
+        for target in _written(func, info, args, kwargs):  # counters miss those of operators from user libraries
+            target.place.storage.version += 1
         for one, returned in zip(answers, info.returned, strict=False):
             out = kwargs.get(returned) if returned is not None else None
             if type(one) is Layout and type(out) is TraceTensor:  # an `out=`
                 resize_out(out, one.val)
+    if info.counts_inside:
+        increment_version(_written(func, info, args, kwargs))
     if not info.returned:
         return None
     values = iter(fresh)
@@ -413,17 +431,16 @@ def resize_out(target: TraceTensor, val: TensorMeta) -> TraceTensor | None:
         return None
     if target.numel():
         raise Unsupported("out= with a tensor of another shape", hint="pass one of the result's shape")
-    target.data = fresh = trace_like(val)
+    fresh = trace_like(val)
+    target.move_to(fresh)
     return fresh
 
 
-def _note_writes(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Count the writes in the storages: the version counters of tensors miss those of operators from user libraries."""
-    for name in info.written:
-        given = argument(func, args, kwargs, name)
-        for one in given if isinstance(given, (list, tuple)) else (given,):
-            if type(one) is TraceTensor:
-                one.place.storage.version += 1
+def _written(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[TraceTensor]:
+    """The tensors that a call writes to."""
+    given = [argument(func, args, kwargs, name) for name in info.written]
+    flat = [one for each in given for one in (each if isinstance(each, (list, tuple)) else (each,))]
+    return [one for one in flat if type(one) is TraceTensor]
 
 
 def argument(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
@@ -511,7 +528,7 @@ def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
         if args[0].requires_grad and (storage.version or not torch.is_grad_enabled()):
             raise _reshaped(func)
         storage.reshaped = True
-    args[0].data = propagate(view, (TraceTensor(args[0].place), *args[1:]), kwargs, recorder)
+    args[0].move_to(propagate(view, (TraceTensor(args[0].place), *args[1:]), kwargs, recorder))
     return args[0]
 
 

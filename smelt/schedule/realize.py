@@ -14,7 +14,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from smelt.graph.meta import TensorMeta, is_dense, same_steps
+from smelt.graph.meta import TensorMeta, is_channels_last, is_dense, same_steps
 from smelt.graph.schema import sees_strides
 from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, Ref
 from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, trace, weight
@@ -287,7 +287,11 @@ def _acceptable(node: Extern, view: StridedView, meta: TensorMeta) -> bool:
         return same_steps(meta.shape, meta.stride, view.stride) or not is_dense(meta.shape, meta.stride)
     if any(same(s, 0) and not same(n, 1) and not same(n, 0) for n, s in zip(view.shape, view.stride, strict=True)):
         return False
-    if getattr(node.target, "name", "") not in ("mm", "bmm"):
+    named = getattr(node.target, "name", "")
+    name = named if isinstance(named, str) else ""
+    if name.startswith("convolution") and is_channels_last(meta.shape, meta.stride):
+        return same_steps(meta.shape, meta.stride, view.stride)  # its kernels are chosen by them
+    if name not in ("mm", "bmm"):
         return True
     (rows, columns), (a, b) = view.shape[-2:], view.stride[-2:]
     return (same(b, 1) and known_at_most(columns, a)) or (same(a, 1) and known_at_most(rows, b))

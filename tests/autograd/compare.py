@@ -9,6 +9,7 @@ import torch
 
 from smelt.autograd.eager import compile_aot_eager
 from smelt.base.options import Options
+from smelt.base.torch_c import share_counter
 from tests.autograd.joint_examples import graph_of_call
 
 Function = Callable[..., Any]
@@ -86,9 +87,12 @@ def same_state(eager: Any, other: Any) -> None:
         same_tensor(e, o, f"output {i}")
     for i, (e, o) in enumerate(zip(inputs_e, inputs_o, strict=True)):
         same_tensor(e, o, f"input {i} afterwards")
+        if not e.is_inference():
+            assert (e._version > 0) == (o._version > 0), f"input {i}: version {o._version} against {e._version}"
     tensors_e = [*inputs_e, *(t for t in outputs_e if isinstance(t, torch.Tensor))]
     tensors_o = [*inputs_o, *(t for t in outputs_o if isinstance(t, torch.Tensor))]
     assert sharing(tensors_e) == sharing(tensors_o), "outputs share memory differently"
+    assert counting(tensors_e) == counting(tensors_o), "outputs count their versions differently"
     assert identity(tensors_e) == identity(tensors_o), "outputs are the same objects differently"
     assert len(grads_e) == len(grads_o)
     for i, (e, o) in enumerate(zip(grads_e, grads_o, strict=True)):
@@ -109,6 +113,15 @@ def sharing(tensors: Sequence[torch.Tensor]) -> list[int]:
     """For each tensor the first one that has the same storage (tensors without elements share nothing)."""
     keys = [t.untyped_storage()._cdata if t.numel() else ("empty", i) for i, t in enumerate(tensors)]
     return [keys.index(k) for k in keys]
+
+
+def counting(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """For each tensor the first one that notices writes to it."""
+    places = sharing(tensors)
+    return [
+        next(j for j in range(i + 1) if places[j] == places[i] and share_counter(tensors[j], each))
+        for i, each in enumerate(tensors)
+    ]
 
 
 def identity(tensors: Sequence[torch.Tensor]) -> list[int]:

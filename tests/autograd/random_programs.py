@@ -21,7 +21,11 @@ WRITES = (
     "unsqueeze_ squeeze_ transpose_ as_strided_ out foreach_ index_fill_ copy_other_ neg_ augmented lerp_"
 ).split()
 PURE = "sin mul sum clone detach cat add_other where flip index stack matmul cumsum".split()
-STATE = "detach_ data data_write data_assign set_ resize_ requires_grad_ grad".split()
+STATE = (
+    "detach_ data data_write data_assign data_part_write detach_write set_ set_view resize_ resize_smaller "
+    "requires_grad_ grad"
+).split()
+FUNC = "func_grad func_vjp func_jvp func_vmap vmap_write vmap_of_grad".split()
 MODES = ("no_grad", "enable_grad", "inference_mode")
 
 
@@ -37,6 +41,8 @@ def apply(step: Step, values: list[torch.Tensor]) -> None:
         _write(name, x, other, b, dim, values)
     elif name in PURE:
         _pure(name, x, other, dim, values)
+    elif name in FUNC:
+        _func(name, x, b, dim, values)
     else:
         _state(name, x, other, values)
 
@@ -190,6 +196,19 @@ def _state(name: str, x: torch.Tensor, other: torch.Tensor, values: list[torch.T
         case "data_assign":
             if not x.requires_grad:  # else eager's gradients are those of the new data, and depend on who looked when
                 x.data = other.data.clone()
+        case "data_part_write":
+            x.data[..., :1].add_(other.detach().mean())
+        case "detach_write":
+            x.detach().mul_(0.5)
+        case "set_" | "set_view" if torch.is_inference_mode_enabled():
+            pass  # an inference tensor in the memory of another one; a graph's is none
+        case "set_view":
+            made = x.detach().clone()
+            made.set_(other.detach()[..., :1] if other.dim() else other.detach())
+            values.append(made)
+        case "resize_smaller":
+            made = x.detach().clone().flatten()
+            values.append(made.resize_((max(made.numel() // 2, 1),)) if made.numel() else made)
         case "set_":
             made = x.detach().clone()
             made.set_(other.detach())
@@ -204,6 +223,42 @@ def _state(name: str, x: torch.Tensor, other: torch.Tensor, values: list[torch.T
             if x.requires_grad and torch.is_grad_enabled():
                 leaf = x.detach().requires_grad_()
                 values.append(torch.autograd.grad((leaf * leaf).sum(), leaf)[0])
+
+
+def _func(name: str, x: torch.Tensor, b: int, dim: int, values: list[torch.Tensor]) -> None:
+    """Transforms of functions that write to what they compute, or to their argument."""
+
+    def writes(t: torch.Tensor) -> torch.Tensor:
+        y = t * 2
+        part = y[..., :1] if y.dim() else y
+        part.mul_(1.0 + b)
+        y.add_(t.sum())
+        with torch.no_grad():
+            part.clamp_(-3, 3)
+        return (y * t).sum()
+
+    def rows(t: torch.Tensor) -> torch.Tensor:
+        y = t.clone()
+        y.add_(t.sum()).t_() if y.dim() == 2 else y.unsqueeze_(0)
+        return y
+
+    plain = x.detach()
+    match name:
+        case "func_grad":
+            values.append(torch.func.grad(writes)(x))
+        case "func_vjp":
+            _, pull = torch.func.vjp(writes, x)
+            values.append(pull(x.sum())[0])
+        case "func_jvp":
+            values.extend(torch.func.jvp(writes, (plain,), (plain * 0.5,)))
+        case "func_vmap":
+            values.append(torch.func.vmap(rows, dim)(x) if x.dim() else rows(x))
+        case "vmap_write":
+            if x.dim() and not x.is_inference():
+                torch.func.vmap(lambda row: row.mul_(1.5), dim)(x)
+        case "vmap_of_grad":
+            if x.dim():
+                values.append(torch.func.vmap(torch.func.grad(writes), dim)(x))
 
 
 def program(steps: Sequence[Step], outputs: Sequence[int], modes: Sequence[tuple[int, int, str]]) -> Callable[..., Any]:
@@ -233,7 +288,7 @@ INPUTS = ("plain", "nonleaf", "leaf", "same", "view", "view of nonleaf", "stride
 
 
 def make_inputs(kinds: Sequence[str]) -> list[torch.Tensor]:
-    """Three inputs of fixed kinds, then one of each of `kinds`. In float64: the order of sums shows in no sine."""
+    """Three inputs of fixed kinds, then one of each of `kinds`; in float64, where no sine shows the order of a sum."""
     base = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
     inputs = [base.clone(), nonleaf(base * 0.5), (base + 0.3).requires_grad_()]
     for kind in kinds:

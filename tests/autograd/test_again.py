@@ -194,3 +194,42 @@ def test_what_has_none_says_why() -> None:
     x = torch.randn(3, requires_grad=True)
     weight = torch.ones(3)
     fails(lambda x: (x * x + weight.exp()).sin(), x, "was written to", between=lambda: weight.add_(0))
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.5, 1.0])
+def test_no_partition_forbids_them(budget: float) -> None:
+    """Second derivatives begin again from the inputs, whatever the first ones save."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin().exp() @ x.cos()).tanh()
+
+    run = smelt.compile(fn, options={"activation_memory_budget": budget}, fullgraph=True)
+    x = torch.randn(3, 3, requires_grad=True, dtype=torch.float64)
+    assert torch.autograd.gradgradcheck(run, (x,))
+
+
+def test_the_option_that_forbids_them_is_named() -> None:
+    """A graph for changing numbers has none; the error says which option makes graphs without."""
+    for dynamic in (True, False):
+        run = smelt.compile(lambda x, by: (x * by).sin(), backend="aot_eager", dynamic=dynamic)
+        x = torch.randn(3, requires_grad=True)
+        for by in (0.5, 0.25, 0.75):
+            (first,) = torch.autograd.grad(run(x, by).sum(), x, create_graph=True)
+        if dynamic:
+            with pytest.raises(SmeltError, match="(?s)second derivative.*dynamic=False"):
+                first.sum().backward()
+        else:
+            first.sum().backward()
+
+
+def test_an_input_that_only_the_graph_before_had() -> None:
+    """Its values do not matter to the gradients, and nobody has kept it; but it has gradients."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * x.detach().sum().item()
+
+    x = torch.randn(3, requires_grad=True)
+    run = smelt.compile(fn, backend="aot_eager", dynamic=False)
+    (first,) = torch.autograd.grad(run(x).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    torch.testing.assert_close(second, -x.sin() * x.sum())

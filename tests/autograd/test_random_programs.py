@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
 
 import smelt
 from smelt.base.errors import Unsupported
 from tests.autograd.compare import check, leaves_of
 from tests.autograd.random_programs import (
+    FUNC,
     INPUTS,
     MODES,
     PURE,
@@ -32,7 +33,7 @@ from tests.autograd.random_programs import (
 numbers = st.integers(0, 11)
 places = st.integers(0, 7)
 steps = st.tuples(st.sampled_from([*VIEWS, *WRITES, *PURE]), numbers, numbers, numbers)
-all_steps = st.tuples(st.sampled_from([*VIEWS, *WRITES, *PURE, *STATE]), numbers, numbers, numbers)
+all_steps = st.tuples(st.sampled_from([*VIEWS, *WRITES, *PURE, *STATE, *FUNC]), numbers, numbers, numbers)
 outputs = st.lists(numbers, min_size=1, max_size=3)
 quiet = st.lists(st.tuples(places, places, st.just("no_grad")), max_size=2)
 modes = st.lists(st.tuples(places, places, st.sampled_from(MODES)), max_size=2)
@@ -63,6 +64,8 @@ def runs_in_eager(run: Callable[..., Any], kinds: Sequence[str], same_shapes: bo
 
 
 @few
+@example([("foreach_", 0, 0, 0)], [0], [])
+@example([("select", 1, 3, 1), ("t_", 1, 0, 0), ("mul_", 3, 1, 0)], [3, 1], [])
 @given(st.lists(steps, min_size=1, max_size=7), outputs, quiet)
 def test_graph_of_a_random_program(steps: list[Step], outputs: list[int], modes: list[tuple[int, int, str]]) -> None:
     run = program(steps, outputs, modes)
@@ -74,6 +77,16 @@ def test_graph_of_a_random_program(steps: list[Step], outputs: list[int], modes:
 
 
 @few
+@example([("data", 1, 0, 0), ("copy_other_", 1, 4, 0)], [0], [], ["same"])
+@example([("assign", 0, 1, 0), ("grad", 3, 0, 0)], [4], [], ["view"])
+@example(
+    [("data", 1, 0, 0), ("unfold", 1, 0, 0), ("assign_slice", 4, 0, 0)], [5], [(1, 3, "inference_mode")], ["plain"]
+)
+@example([("unbind", 1, 0, 0), ("data_write", 1, 0, 0), ("set_", 0, 3, 0)], [4], [], ["view of nonleaf"])
+@example([("vmap_of_grad", 3, 0, 0)], [0], [], ["view of nonleaf"])
+@example([("resize_", 0, 0, 0), ("set_", 0, 0, 0), ("as_strided_", 4, 0, 0)], [4], [], [])
+@example([("set_", 0, 0, 0), ("as_strided", 3, 0, 0)], [3, 4], [], [])
+@example([("data_assign", 0, 0, 0), ("view_dtype", 0, 0, 0)], [4], [], ["same"])
 @given(st.lists(all_steps, min_size=1, max_size=7), outputs, modes, st.lists(st.sampled_from(INPUTS), max_size=2))
 def test_captured_random_program(
     steps: list[Step], outputs: list[int], modes: list[tuple[int, int, str]], kinds: list[str]

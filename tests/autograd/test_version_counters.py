@@ -92,7 +92,25 @@ def data_in_a_region(x: torch.Tensor) -> Any:
     return view, x * 2
 
 
-@pytest.mark.parametrize("fn", (copied_data, data_in_a_region))
+def set_to_another(x: torch.Tensor) -> Any:
+    """A tensor that is given other memory counts for itself, its views count with it."""
+    made = torch.zeros(2, dtype=x.dtype)
+    made.set_(x.detach()[0])
+    return made, made[1:], made.as_strided((2,), (1,)), x.data, x.detach()
+
+
+def written_in_lists(x: torch.Tensor) -> Any:
+    torch._foreach_mul_([x, x], 2.0)
+    return (x * 2,)
+
+
+def assigned_data(x: torch.Tensor) -> Any:
+    y = x.detach()
+    y.data = y.data.clone()
+    return y, y[0], x
+
+
+@pytest.mark.parametrize("fn", (copied_data, data_in_a_region, set_to_another, written_in_lists, assigned_data))
 def test_histories_beside_data(fn: Callable[..., Any]) -> None:
     check(fn, lambda: [nonleaf(torch.ones(3, 4))], smelt.compile(fn, backend="aot_eager"))
 
@@ -103,3 +121,23 @@ def test_whether_tensors_share_a_counter() -> None:
     assert share_counter(x, x[1:]) and share_counter(x[0], x.detach())
     assert not share_counter(x, x.data) and not share_counter(x.data, x[0])
     assert x._version == 1
+
+
+def test_assigned_data_and_a_view_of_it_count_together() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        x.data = x.data.clone()
+        return x.detach()[0]
+
+    for call in (fn, smelt.compile(fn, backend="aot_eager")):
+        x = torch.ones(2, 2)
+        assert share_counter(x, call(x))
+
+
+def test_batch_norm_counts_no_write_to_its_statistics() -> None:
+    def fn(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.batch_norm(x, mean, var, training=True)
+
+    for call in (fn, smelt.compile(fn, backend="aot_eager")):
+        mean, var = torch.zeros(3), torch.ones(3)
+        call(torch.randn(2, 3, 4, 4, requires_grad=True), mean, var)
+        assert mean._version == 0 and mean.any()

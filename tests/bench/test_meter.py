@@ -61,6 +61,30 @@ def test_a_missing_gpu_is_said_with_what_to_look_at(monkeypatch: pytest.MonkeyPa
         check_device("cuda:1")
 
 
+def test_events_enclose_the_work_on_an_idle_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self, stream: object) -> None:
+            order.append(f"record on {stream}")
+
+        def synchronize(self) -> None:
+            order.append("wait")
+
+        def elapsed_time(self, end: object) -> float:
+            return 30.0  # milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: order.append("settle"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "the stream")
+    seconds = meter_of("cuda").seconds(lambda: order.append("work"), times=2)
+    assert seconds == pytest.approx(0.015)
+    assert order == ["settle", "record on the stream", "work", "work", "record on the stream", "wait"]
+
+
 @pytest.mark.gpu
 def test_a_gpu_is_timed_to_the_end_of_its_work() -> None:
     meter = meter_of("cuda")

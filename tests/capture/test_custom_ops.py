@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy
 import pytest
 import torch
@@ -189,3 +191,26 @@ def test_an_operator_gets_the_strides_that_the_program_made(backend):
     for x in (torch.randn(4, 5), torch.randn(8, 10)[::2, ::2]):
         for got, want in zip(smelt.compile(fn, backend=backend, fullgraph=True)(x), fn(x), strict=True):
             torch.testing.assert_close(got, want)
+
+
+@torch.library.custom_op("smelt_tests::unannounced", mutates_args=())
+def unannounced(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+_low = torch.library.Library("smelt_tests", "FRAGMENT")
+_low.define("unannounced_too(Tensor x) -> Tensor")
+_low.impl("unannounced_too", lambda x: x * 2, "CPU")
+
+
+@pytest.mark.parametrize("op", [lambda x: unannounced(x), lambda x: torch.ops.smelt_tests.unannounced_too(x)])
+def test_an_operator_without_a_fake_kernel_costs_its_operation(op: Callable[..., torch.Tensor]) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (op(x.sin().exp()) + 1).cos()
+
+    smelt.reset()
+    told = smelt.explain(f)(torch.ones(3))
+    torch.testing.assert_close(told.result, f(torch.ones(3)))
+    (reason,) = told.break_reasons
+    assert told.op_count >= 4 and "has no fake kernel" in reason.title
+    assert "torch.library.register_fake('smelt_tests::unannounced" in reason.hint

@@ -55,6 +55,18 @@ def written(t: torch.Tensor) -> torch.Tensor:
     return out.add_(t)
 
 
+@case(torch.arange(3.0))
+def gradients_of_numbers(x):
+    """Each row is a number; `2 * t` casts the 2 as if it were a tensor."""
+
+    def inner(t):
+        y = t * 2
+        y.add_(t.sum())
+        return (y * t).sum()
+
+    return vmap(grad(inner))(x)
+
+
 def loss_of(params: Any, x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(functional_call(NET, params, (x.unsqueeze(0),)), label.unsqueeze(0))
 

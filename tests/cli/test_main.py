@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from smelt.bench import run as bench_run
 from smelt.bench.measure import measure_row
+from smelt.bench.report.readme import BEGIN, END, NOTHING
 from smelt.bench.results import Benchmark, Row, Spread
 from smelt.cli.main import app
 from smelt.demo import run as demo_run
@@ -111,6 +112,62 @@ def test_a_choice_that_finds_nothing_is_explained(arguments: tuple[str, ...], te
     result = smelt("bench", *arguments)
     assert result.exit_code == 2
     assert text in " ".join(result.output.split())
+
+
+def test_baselines_have_settings_of_their_own(quick: list[dict[str, Any]]) -> None:
+    arguments = ("--suite", "baselines", "--rivals", "eager,torch.compile:reduce-overhead", "--trust-rivals")
+    arguments += ("--side-by-side", "3", "--shard", "1/4")
+    assert smelt("bench", *arguments).exit_code == 0
+    assert [(item["model"], item["settings"].precision) for item in quick] == [
+        ("bert-mlm", "amp"),
+        ("distilbert-mlm", "amp"),
+    ]
+    assert quick[0]["settings"].optimizer == "none" and quick[0]["settings"].size == "cpu"
+    assert (
+        quick[0]["plan"].unjudged == ("eager", "torch.compile:reduce-overhead") and quick[0]["plan"].side_by_side == 3
+    )
+    smelt("bench", *arguments, "--optimizer", "adamw", "--precision", "fp32")
+    assert {(item["settings"].precision, item["settings"].optimizer) for item in quick[2:]} == {("fp32", "adamw")}
+
+
+def test_a_sample_of_the_suites(quick: list[dict[str, Any]]) -> None:
+    assert smelt("bench", "--suite", "all", "--sample", "2", "--seed", "7", "--amp").exit_code == 0
+    assert len(quick) == 6 and {item["settings"].precision for item in quick} == {"amp"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--amp", "--precision", "fp32"), "exclude each other"),
+        (("--device", "gpu"), "unknown device 'gpu'"),
+        (("--device", "cuda"), "--device cpu"),
+        (("--device", "cuda:0", "--jobs", "2"), "--side-by-side"),
+    ],
+)
+def test_what_a_gpu_cannot_do_is_said(arguments: tuple[str, ...], text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    present = "--jobs" in arguments
+    monkeypatch.setattr("torch.version.cuda", "13.0" if present else None)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: int(present))
+    result = smelt("bench", "tiny-mlp", *arguments)
+    assert result.exit_code == 2
+    assert text in " ".join(result.output.split())
+
+
+def test_bench_bandwidth(tmp_path: Path) -> None:
+    result = smelt("bench", "bandwidth", "--device", "cpu", "--contenders", "eager", "--only", "^softmax$")
+    assert result.exit_code == 0, result.output
+    assert "softmax: eager" in result.output
+    assert smelt("bench", "bandwidth", "--device", "cpu", "--dtype", "fp8").exit_code == 2
+
+
+def test_bench_report_writes_the_readme(quick: list[dict[str, Any]], tmp_path: Path) -> None:
+    file, readme = tmp_path / "b.json", tmp_path / "README.md"
+    smelt("bench", "tiny-mlp", "--json", str(file))
+    readme.write_text(f"{BEGIN}\n{END}\n")
+    assert smelt("bench", "report", str(file), "--readme", str(readme)).exit_code == 0
+    assert NOTHING in readme.read_text()  # it is a run of a CPU
+    readme.write_text("")
+    assert smelt("bench", "report", str(file), "--readme", str(readme)).exit_code == 2
 
 
 def test_bench_models_lists_them() -> None:

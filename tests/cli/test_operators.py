@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 
 from smelt.cli.main import app
 from smelt.cli.operators import STATUSES, aten_rows, page, prim_rows
+from smelt.loops.registry import LOWERINGS
 from smelt.prims.registry import DECOMPOSITIONS
 from smelt.prims.table import PRIMS
+from smelt.program import EXTERNS
 
 PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
 
@@ -45,3 +47,20 @@ def test_a_status_chooses(tmp_path: Path) -> None:
     assert "is none of" in " ".join(run.invoke(app, ["ops", "--status", "slow"]).output.split())
     run.invoke(app, ["ops", "--write", str(tmp_path / "page.md")])
     assert (tmp_path / "page.md").read_text() == page()
+
+
+def test_every_primitive_runs_somehow_and_nothing_else_does() -> None:
+    """Loops, a named kernel of a library, or an ATen kernel; and no lowering stands for what is no primitive."""
+    for name, prim in PRIMS.items():
+        assert name in LOWERINGS or name in EXTERNS or prim.kernel is not None, f"{name} has neither loops nor a kernel"
+        if name not in LOWERINGS and name not in EXTERNS:
+            assert isinstance(prim.kernel, torch._ops.OpOverload)
+    assert LOWERINGS.keys() <= PRIMS.keys()
+    kernels = EXTERNS.keys() - {"aten"}
+    assert kernels <= PRIMS.keys()
+
+
+def test_how_many_operators_are_decomposed() -> None:
+    """Of canonical ATen; a number to raise."""
+    rows = aten_rows()
+    assert sum(row.status != "eager fallback" for row in rows) >= 750

@@ -69,3 +69,31 @@ def test_caught_where_it_stands(dynamic: bool) -> None:
     compiled = smelt.compile(program, backend="eager", fullgraph=True, dynamic=dynamic)
     assert compiled(x, y) == program(*args)
     assert torch.equal(x, args[0])
+
+
+WRITES: list[Program] = [
+    lambda a: a[1:].add_(a[:-1]),
+    lambda a: a.t().copy_(a),
+    lambda a: a[0].copy_(a[:1]),
+    lambda a: torch.add(a[1:], 1, out=a[:-1]),
+    lambda a: a.__setitem__(slice(1, None), a[:-1]),
+    lambda a: a[0].mul_(a[0]),
+    lambda a: a[0].add_(a[1]),
+]
+
+
+@pytest.mark.parametrize("size", [3, 100])
+@pytest.mark.parametrize("number", range(len(WRITES)))
+def test_writes_to_memory_that_is_read(number: int, size: int) -> None:
+    def program(x: torch.Tensor) -> Any:
+        y = x * 2
+        try:
+            WRITES[number](y)
+        except RuntimeError as error:
+            return str(error), y
+        return y
+
+    x = torch.arange(float(size * size)).reshape(size, size)
+    want, got = program(x), smelt.compile(program, backend="aot_eager", fullgraph=True)(x)
+    torch.testing.assert_close(want[1] if isinstance(want, tuple) else want, got[1] if isinstance(got, tuple) else got)
+    assert isinstance(want, tuple) is isinstance(got, tuple) and (not isinstance(want, tuple) or want[0] == got[0])

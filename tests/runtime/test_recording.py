@@ -169,9 +169,9 @@ def test_observations():
     assert seen.moved([weight, torch.ones(2), y, 3], kind, {1}) == set()
     first, second = torch.ones(4), torch.ones(8)
     seen.note([first, first[1:], x, weight, 5, second])
-    assert seen.kept() == ({0, 5}, 48, 48)
+    assert seen.kept() == ({0, 5}, 48)
     del first
-    assert seen.kept() == ({5}, 32, 48)
+    assert seen.kept() == ({5}, 32)
 
 
 def test_further_devices_are_read_fast_when_all_samples_agree(monkeypatch):

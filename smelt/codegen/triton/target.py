@@ -119,6 +119,10 @@ COMMON_OPS = {
 }
 
 
+SIGNED = frozenset("sign remainder floor_div trunc_div fmod pow shift_left shift_right".split())
+"""Ops on whole numbers that tell signs apart."""
+
+
 def operator(op: str, dtype: torch.dtype, args: list[str]) -> str:
     """The Triton expression of a pointwise op.
 
@@ -127,6 +131,9 @@ def operator(op: str, dtype: torch.dtype, args: list[str]) -> str:
     """
     table = FLOAT_OPS if dtype.is_floating_point else BOOL_OPS if dtype is torch.bool else INTEGER_OPS
     template = table.get(op) or COMMON_OPS[op]
+    if dtype is torch.uint8 and op in SIGNED:  # their rules speak of negative numbers
+        wide = template.format(*(f"{a}.to(tl.int64)" for a in args), bits=8)
+        return f"{wide}.to(tl.uint8)"
     return template.format(*args, bits=8 * dtype.itemsize)
 
 

@@ -290,6 +290,19 @@ def glu_backward(p: Lowering, g: Node, x: Node, dim: int) -> Node:
     return p.cat(tuple(out), dim % len(p.out.shape))
 
 
+@decomposition(aten.glu_jvp.default)
+def glu_jvp(p: Lowering, glu: Node, x: Node, dx: Node, dim: int) -> Node:
+    """The forward derivative: of a * sigmoid(b), which is `glu`."""
+    _, b = _halves(p, x, dim)
+    da, db = _halves(p, dx, dim)
+
+    def compute(glu: Node, b: Node, da: Node, db: Node) -> Node:
+        s = p.sigmoid(b)
+        return p.add(p.mul(da, s), p.mul(p.mul(db, p.sub(1.0, s)), glu))
+
+    return p.pointwise(compute, glu, b, da, db)
+
+
 def _halves(p: Lowering, x: Node, dim: int) -> tuple[Node, Node]:
     shape = x.meta["val"].shape
     dim %= len(shape)

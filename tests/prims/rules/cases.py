@@ -140,6 +140,7 @@ def activations() -> Table:
     table |= same("logit_backward", call(f(9), u(9)), call(f(9), u(9), 0.3))
     table |= same("log_sigmoid_backward", call(g, x, torch.exp(-x.abs())))
     table |= same("softplus_backward", call(g, x, 2.0, 3.0)) | same("hardtanh_backward", call(g, x, -1.0, 1.0))
+    table |= same("glu_jvp", call(x[:, :20], x, g, -1), call(x[:1], x[:2], g[:2], 0))
     table |= same("glu_backward", call(f(3, 20), x, -1), call(f(2, 5), f(4, 5), 0))
     return table
 

@@ -61,10 +61,19 @@ def lowered(case: Call) -> Call:
 
 
 def test_every_decomposition_has_a_case():
-    assert set(TARGETS) == set(CASES) | STRIDED | LISTED
+    assert set(TARGETS) == set(CASES) | STRIDED | LISTED | ON_CUDA_ONLY
 
 
+KINDS = ("flash", "efficient", "cudnn")
 STRIDED = {"as_strided.default", "as_strided_copy.default"}
+ON_CUDA_ONLY = {
+    *(f"_scaled_dot_product_{kind}_attention{way}.default" for kind in KINDS for way in ("", "_backward")),
+    "_thnn_fused_lstm_cell.default",
+    "_thnn_fused_lstm_cell_backward_impl.default",
+    "_thnn_fused_gru_cell.default",
+    "_thnn_fused_gru_cell_backward.default",
+}
+"""No kernel of the CPU to compare with: tests/prims/test_attention.py and test_cells.py compare with formulas."""
 LISTED = {"_amp_foreach_non_finite_check_and_unscale.default"}
 """They return lists beside tensors: a graph holds their flat form."""
 

@@ -1,0 +1,99 @@
+"""Results of a compiled program and the inputs of a call in; what the caller gets out.
+
+Results that share memory, with an input or with each other, are made by the operators that made them in the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, Spoilt, View
+from smelt.base.errors import SmeltError
+from smelt.graph.place import Step
+from smelt.graph.spoilt import spoilt
+
+aten = torch.ops.aten
+Finish = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], tuple[Any, ...]]
+
+
+def finisher(joint: Joint) -> Finish:
+    """Makes user outputs from inputs and program outputs."""
+    plans = joint.outputs
+
+    def finish(inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        if joint.spoilt:
+            results = [_spoilt(r, joint.spoilt.get(i), inputs) for i, r in enumerate(results)]
+        call = _Call(inputs, results)
+        for plan in plans:
+            call.outputs.append(call.output(plan))
+        return tuple(call.outputs)
+
+    return finish
+
+
+def _spoilt(result: torch.Tensor, why: Spoilt | None, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    return result if why is None else spoilt(result, why.text, [inputs[i] for i in why.origins])
+
+
+class _Call:
+    """The results of one call.
+
+    Attributes:
+        outputs: those made so far.
+        written: tensors that got a history of their own: views of them share it.
+        apart: what `.data` gave, by the step: views of it count writes with it.
+    """
+
+    __slots__ = ("inputs", "results", "outputs", "written", "apart")
+
+    def __init__(self, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+        self.inputs, self.results = inputs, results
+        self.outputs: list[Any] = []
+        self.written: dict[int, torch.Tensor] = {}
+        self.apart: dict[int, torch.Tensor] = {}
+
+    def output(self, plan: OutputPlan) -> Any:
+        """One user output."""
+        match plan:
+            case Fresh(index):
+                return self.results[index]
+            case SameInput(i):
+                return self.inputs[i]
+            case View(of_input, index, steps, history, after):
+                base = self.inputs[index] if of_input else self.results[index]
+                if history is None:
+                    return self._replay(base, steps, base)
+                if history not in self.written:
+                    self.written[history] = tensor = self._replay(base, steps, base)
+                    with torch.enable_grad():
+                        tensor.copy_(self.results[history])
+                return self._replay(self.written[history], after, base)
+            case Repeated(output):
+                return self.outputs[output]
+            case Constant(value):
+                return value
+        raise SmeltError(f"unknown output plan {plan!r}")
+
+    def _replay(self, tensor: torch.Tensor, steps: Sequence[Step], base: torch.Tensor) -> torch.Tensor:
+        """The view of `tensor` that `steps` lead to, each taken in the grad mode of the traced program."""
+        enabled = torch.is_grad_enabled()
+        for step in steps:
+            if step.grad != enabled:
+                with torch.set_grad_enabled(step.grad):
+                    tensor = self._take(step, tensor, base)
+            else:
+                tensor = self._take(step, tensor, base)
+        return tensor
+
+    def _take(self, step: Step, tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+        if step.op is aten.as_strided.default:  # counted from the traced storage's first element
+            size, stride, offset = step.args
+            return tensor.as_strided(size, stride, offset + base.storage_offset())
+        made: torch.Tensor = step(tensor)
+        if step.data is None:
+            return made
+        first = self.apart.setdefault(step.data, made)
+        return made if first is made else first.as_strided(made.size(), made.stride(), made.storage_offset())
