@@ -6,6 +6,7 @@ this one starts a server of its own; where no process can be started, kernels ar
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import socket
@@ -50,7 +51,13 @@ def _after_fork() -> None:
     _pool, _lock = None, threading.Lock()
 
 
+def _at_exit() -> None:
+    if _pool is not None:
+        _pool.close()
+
+
 os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)
 
 
 class NoServer(Exception):
@@ -64,7 +71,7 @@ class Pool:
         self.most = workers
         self.lock, self.here = threading.Lock(), threading.Lock()
         self.hopeless = False
-        self.jobs: queue.SimpleQueue[tuple[dict[str, Any], Future[Reply]]] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[tuple[dict[str, Any], Future[Reply]] | None] = queue.SimpleQueue()
         self.pending = self.threads = 0
         self.server: _Server | None = None
 
@@ -73,6 +80,15 @@ class Pool:
         with self.lock:
             if self.server is None:
                 self.server = _Server(_command())
+
+    def close(self) -> None:
+        """No kernels follow: end the server and, as soon as they are idle, the workers."""
+        with self.lock:
+            server, self.server = self.server, None
+            for _ in range(self.threads):
+                self.jobs.put(None)
+        if server is not None:
+            server.close()
 
     def submit(self, request: dict[str, Any]) -> Future[Reply]:
         """The answer of `triton_worker.compile_kernel` to the request, in the future."""
@@ -91,13 +107,16 @@ class Pool:
         worker: _Worker | None = None
         while True:
             try:
-                request, future = self.jobs.get(timeout=IDLE_S)
+                job = self.jobs.get(timeout=IDLE_S)
             except queue.Empty:
                 with self.lock:
                     if not self.jobs.empty():
                         continue
                     self.threads -= 1
                 break
+            if job is None:
+                break
+            request, future = job
             try:
                 worker, reply = self._answer(worker, request)
             except BaseException as error:  # whoever waits must hear of it
@@ -135,6 +154,7 @@ class Pool:
             try:
                 return server.worker()
             except (EOFError, OSError, NoServer):
+                server.close()
                 with self.lock:
                     if self.server is server:
                         self.server = None
@@ -154,6 +174,7 @@ class _Server:
         self.lock = threading.Lock()
         self.ready = False
         self.control: socket.socket | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         if not command:
             return
         ours, theirs = socket.socketpair()
@@ -195,6 +216,13 @@ class _Server:
             with theirs:
                 socket.send_fds(self.control, [b"w"], [theirs.fileno(), log])
             return _Worker(ours, log)
+
+    def close(self) -> None:
+        if self.control is not None:
+            self.control.close()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
 
 class _Worker:

@@ -33,11 +33,12 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> triton_pool.Pool:
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[triton_pool.Pool]:
     """A pool of this test alone."""
     made = triton_pool.Pool(2)
     monkeypatch.setattr(triton_pool, "_pool", made)
-    return made
+    yield made
+    made.close()
 
 
 def test_a_cubin_and_what_a_launch_must_know(empty: Path) -> None:
@@ -131,7 +132,7 @@ def test_kernels_are_compiled_side_by_side(empty: Path, pool: triton_pool.Pool) 
 
 def workers(pool: triton_pool.Pool) -> list[int]:
     """The forked processes of a pool's server."""
-    if pool.server is None or not hasattr(pool.server, "process"):
+    if pool.server is None or pool.server.process is None:
         return []
     path = Path(f"/proc/{pool.server.process.pid}/task/{pool.server.process.pid}/children")
     return [int(child) for child in path.read_text().split()] if path.exists() else []
@@ -161,7 +162,8 @@ def test_idle_workers_go(empty: Path, pool: triton_pool.Pool, monkeypatch: pytes
         source = add_kernel(block)
         build(source, source.configs[0], ARCH).result()
         wait_for(lambda: pool.threads == 0 and not workers(pool))
-    assert pool.server is not None and pool.server.process.poll() is None  # ready for the next ones
+    assert pool.server is not None and pool.server.process is not None
+    assert pool.server.process.poll() is None  # ready for the next ones
 
 
 def test_a_server_may_be_started_before_there_are_kernels(empty: Path, pool: triton_pool.Pool) -> None:
@@ -176,7 +178,7 @@ def test_a_server_may_be_started_before_there_are_kernels(empty: Path, pool: tri
 def test_a_server_that_dies_is_replaced(empty: Path, pool: triton_pool.Pool) -> None:
     source = add_kernel()
     build(source, source.configs[0], ARCH).result()
-    assert pool.server is not None
+    assert pool.server is not None and pool.server.process is not None
     for process in (*workers(pool), pool.server.process.pid):
         os.kill(process, signal.SIGKILL)
     pool.server.process.wait()
