@@ -69,9 +69,12 @@ class TracedGenerator:
 
         Raises:
             StopIteration: the body returned.
+            TypeError: a value for a generator that has not begun.
         """
         if self.done:
             raise StopIteration
+        if not self.started and value is not None:
+            raise TypeError("can't send non-None value to a just-started generator")
         self.frame.stack.append(value)
         return self._resume()
 

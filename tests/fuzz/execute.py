@@ -62,7 +62,7 @@ class _Events(io.TextIOBase):
     def warn(self, message: Any, category: type[Warning], *_: Any, **__: Any) -> None:
         once = "Triggered internally" in str(message)  # torch's C++ code says so once in a process
         if not issubclass(category, SmeltWarning) and not once:
-            self.events.append((category.__name__, str(message)))
+            self.events.append((category.__name__, ADDRESS.sub("0x", str(message))))
 
 
 class _Handler(logging.Handler):
@@ -71,7 +71,7 @@ class _Handler(logging.Handler):
         self.to = events
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.to.events.append((f"{record.name} {record.levelname}", record.getMessage()))
+        self.to.events.append((f"{record.name} {record.levelname}", ADDRESS.sub("0x", record.getMessage())))
 
 
 @contextlib.contextmanager
