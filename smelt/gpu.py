@@ -10,7 +10,9 @@ import torch
 from smelt.autograd.plan import Joint
 from smelt.base.options import Options
 from smelt.base.report import Report
+from smelt.base.stats import count_named
 from smelt.program import Program
+from smelt.runtime.cuda_arena import device_arenas
 from smelt.runtime.cuda_graphs import Recorder
 
 
@@ -29,8 +31,17 @@ class Recordings:
         wanted = options.cuda_graphs and not joint.reads and not (changing and options.mode == "default")
         self.recorder: Recorder | None = None
         if device is not None and self.on_gpu and wanted:
-            self.recorder = recorder = Recorder(device, name=report.name)
+            self.recorder = recorder = _recorder(device, report)
             report.add("8_cuda_graphs.txt", lambda: "\n".join(recorder.reasons()))
+        elif self.on_gpu:
+            count_named("cuda_graph_reasons", {f"{report.name}: no CUDA graphs: {self._why_not(options)}": 1})
+
+    def _why_not(self, options: Options) -> str:
+        if not options.cuda_graphs:
+            return "switched off by the mode or options={'cuda_graphs': False}"
+        if self.joint.reads:
+            return "the program reads a number from a tensor"
+        return "its sizes change, and each would need one (mode='reduce-overhead' makes them)"
 
     def of_part(self, program: Program) -> Program:
         """A part of a program, as it runs."""
@@ -61,7 +72,13 @@ def recorded_alone(program: Program, device: torch.device, report: Report, optio
     """A backward program that was made later: with recordings of its own, where the graph's programs have them."""
     if device.type != "cuda" or not options.cuda_graphs:
         return program
-    return Recorder(device, name=report.name).wrap(program, "backward", written=(), visible=0)
+    return _recorder(device, report).wrap(program, "backward", written=(), visible=0)
+
+
+def _recorder(device: torch.device, report: Report) -> Recorder:
+    """One that raises before a replay what the kernels of an earlier one have found: nobody waits for them."""
+    indexed = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
+    return Recorder(device, name=report.name, check=device_arenas(indexed).refuse_faults)
 
 
 def written_inside(program: Program, written: dict[int, int]) -> Program:

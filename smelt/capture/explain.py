@@ -32,6 +32,7 @@ class Explanation:
         result: what the call returned.
         fallback_ops: the operators that run in eager inside the graphs compiled in that call, with how often.
         cuts: where a graph is compiled in parts, and why.
+        without_cuda_graphs: why programs of that call ran without a CUDA graph, with how often.
     """
 
     graph_count: int
@@ -44,6 +45,7 @@ class Explanation:
     result: Any
     fallback_ops: dict[str, int] = field(default_factory=dict)
     cuts: list[str] = field(default_factory=list)
+    without_cuda_graphs: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"graphs: {self.graph_count}   graph breaks: {self.graph_break_count}   operations: {self.op_count}"]
@@ -51,12 +53,17 @@ class Explanation:
             lines += ["", "in eager inside the graphs:", *(f"  {n} x {name}" for name, n in self.fallback_ops.items())]
         if self.cuts:
             lines += ["", "compiled in parts, with one graph cut at:", *(f"  {cut}" for cut in self.cuts)]
+        if self.without_cuda_graphs:
+            lines += ["", "without CUDA graphs:", *(f"  {n} x {why}" for why, n in self.without_cuda_graphs.items())]
         for number, reason in enumerate(self.break_reasons, 1):
             lines += ["", f"break {number}: {reason}"]
         for number, (guards, residual) in enumerate(zip(self.guards, self.residuals, strict=True), 1):
             lines += ["", f"version {number}, {len(guards)} guards:", *(f"  {line}" for line in guards)]
             lines += ["residual code:", *(f"  {line}" for line in residual.splitlines())]
         return "\n".join(lines)
+
+
+_TABLES = ("extern_ops", "cuda_graph_reasons")
 
 
 def explain(
@@ -71,10 +78,11 @@ def explain(
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
         compiled = compile_callable(fn, compile_graph, options)
-        before = Counter(stats()["extern_ops"])
+        before = stats()
         result = compiled(*args, **kwargs)
-        made = Counter(stats()["extern_ops"]) - before
-        return replace(describe(compiled._smelt_session, result), fallback_ops=dict(made))
+        made = {table: dict(Counter(stats()[table]) - Counter(before[table])) for table in _TABLES}
+        fallbacks, reasons = (made[table] for table in _TABLES)
+        return replace(describe(compiled._smelt_session, result), fallback_ops=fallbacks, without_cuda_graphs=reasons)
 
     return explained
 

@@ -121,6 +121,9 @@ def unary(vm: Any, fn: Callable[..., Any], value: Any) -> Any:
         return vm.tensors.run(fn, (value,), {})
     if type(value) is HostValue:
         return vm.hosts.run(fn, (value,), {})
+    if fn is operator.invert and type(value) is bool:
+        vm.effects.defer(fn, (value,), {})  # Python 3.12 warns of it, when the program runs
+        return user(fn, int(value))
     method = python_method(vm, value, f"__{fn.__name__.strip('_')}__")
     return vm.call(method, (value,), {}) if method is not None else user(fn, value)
 

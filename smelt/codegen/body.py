@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from smelt.base.errors import CompileError
+from smelt.base.faults import DIVIDED_BY_ZERO, OUT_OF_RANGE
 from smelt.codegen.index import IndexRenderer
-from smelt.codegen.parameters import DIVIDED_BY_ZERO, FAULT, OUT_OF_RANGE, Arguments
+from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.scope import Scopes, V
 from smelt.codegen.target import ROUNDING, Renderer
 from smelt.loops.ir import BOOLEAN, Condition, Index, Pointwise

@@ -20,7 +20,7 @@ from torch import fx
 
 from smelt.base.kernel_source import KernelSource
 from smelt.base.text import Writer
-from smelt.codegen.parameters import FAULT, OUT_OF_RANGE
+from smelt.codegen.parameters import FAULT
 from smelt.loops.ir import Constant, Extern, Input, Item, Ref
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import StridedView, metas_of, references
@@ -172,7 +172,7 @@ class Host:
                 self.extern_step(body, step.externs, bound)
             else:
                 if step.check:
-                    check_fault(body)
+                    body(*REFUSE)
                 self.kernel_step(body, step.groups, bound)
             names = [self.variable[n] for n in self.drops.get(index, []) if n in self.variable]
             if names:
@@ -193,7 +193,7 @@ class Host:
             call("inputs.clear()")
             call(*body.text().splitlines())
             if self.fault:
-                check_fault(call)
+                call(*REFUSE)
             if self.uses_workspace():
                 call("give(workspace)")
             results = [self.variable[o.name] if o.name else str(o.number) for o in self.plan.program.outputs]
@@ -367,12 +367,8 @@ class Host:
         return f"({meta.shape}, {stride}, {meta.dtype})"
 
 
-def check_fault(w: Writer) -> None:
-    with w.block("if workspace.fault[0]:"):
-        w(f"if workspace.fault[0] & {OUT_OF_RANGE}:")
-        w('    raise IndexError("index out of range in a compiled graph")')
-        w('raise RuntimeError("ZeroDivisionError")')
-
+REFUSE = ("if workspace.fault[0]:", "    workspaces.refuse(workspace)")
+"""Raise what kernels have found."""
 
 TENSOR_OPTIONAL = frozenset({"bias"})
 """Parameters of prims that are a tensor or None."""

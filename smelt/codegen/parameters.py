@@ -11,8 +11,6 @@ from smelt.shapes.size import Division, Factor, IntLike, Modulo, Size, Symbol, k
 
 FAULT = "!fault"
 """The pseudo-buffer in which kernels tell of values that eager refuses."""
-OUT_OF_RANGE, DIVIDED_BY_ZERO = 1, 2
-"""The bits of its word: an index out of range, a whole number over 0."""
 
 
 class Arguments:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from smelt.base import torch_c
+from smelt.base.faults import fault_error
 from smelt.runtime.launch import read_fast
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Arenas:
         self.free: dict[int, list[Arena]] = {}
         self.lock = threading.Lock()
         self.word: torch.Tensor | None = None
+        self.flags: memoryview[int] | None = None  # the word, for Python
 
     def take(self, size: int) -> Arena:
         """An arena of at least so many bytes that nobody else uses."""
@@ -86,7 +88,21 @@ class Arenas:
         with self.lock:
             if self.word is None:
                 self.word = self.make_word()
+                self.flags = self.word.numpy().data
             return self.word
+
+    def refuse_faults(self) -> None:
+        """Raise what kernels told in the word, and set it to zero once all kernels are done: others may set it again.
+
+        Raises:
+            IndexError: an index was out of range.
+            RuntimeError: a whole number was divided by 0.
+        """
+        if self.flags is None or not self.flags[0]:
+            return
+        self.wait()
+        word, self.flags[0] = self.flags[0], 0
+        raise fault_error(word)
 
     def forget(self, program: int) -> None:
         """Drop the workspaces of a program that is gone."""

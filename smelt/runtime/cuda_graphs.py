@@ -26,12 +26,18 @@ class Recorder:
         limit: recordings that are made of one program.
         name: of the graph, in reasons and warnings.
         backend: what records; the GPU itself without one.
+        check: is called before each replay, for instance to raise errors that kernels of earlier ones have found.
     """
 
     def __init__(
-        self, device: torch.device, limit: int = 8, name: str = "graph", backend: Device | None = None
+        self,
+        device: torch.device,
+        limit: int = 8,
+        name: str = "graph",
+        backend: Device | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
-        self.limit, self.name = limit, name
+        self.limit, self.name, self.check = limit, name, check
         self._programs: list[weakref.ref[RecordedProgram]] = []
         self.refused: str | None = None
         self.device: Device | None = backend
@@ -50,7 +56,6 @@ class Recorder:
         written: Collection[int] | None = None,
         visible: int | None = None,
         inputs: Collection[str] = (),
-        check: Callable[[], None] | None = None,
     ) -> Program:
         """`program` with recordings; it is called below autograd, as the program itself.
 
@@ -59,7 +64,6 @@ class Recorder:
             written: positions of inputs that the program writes over. None: perhaps each that is one of its results.
             visible: the first so many results are for callers, who may keep them; the others are for autograd.
             inputs: their names, in reasons.
-            check: is called before each replay, for instance to raise errors that kernels of earlier ones have found.
         """
         if self.refused is not None or self.device is None:
             return program
@@ -71,7 +75,7 @@ class Recorder:
             written=written,
             visible=visible,
             inputs=tuple(inputs),
-            check=check,
+            check=self.check,
             others=[known for each in self._programs if (known := each()) is not None],
         )
         self._programs.append(weakref.ref(wrapped))

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from smelt.base.errors import SmeltWarning
-from smelt.base.stats import count
+from smelt.base.stats import count, count_named
 from smelt.runtime.cuda_device import Device, Program
 from smelt.runtime.launch import data_ptr
 from smelt.runtime.observation import Observation, bytes_of, kind_of
@@ -136,6 +136,7 @@ class RecordedProgram:
     def _run_plain(self, inputs: list[Any], why: str) -> list[Any]:
         self.why[why] += 1
         count("cuda_graph_plain")
+        count_named("cuda_graph_reasons", {f"{self.name}: a call without CUDA graph: {why}": 1})
         numbers = any(not isinstance(value, torch.Tensor) for value in inputs)
         results = self.program(inputs)
         if not self.made and self.refused is None:
@@ -154,6 +155,8 @@ class RecordedProgram:
                     self.refused = str(reason)
             elif isinstance(result, int | float) and not numbers:
                 self.refused = f"result {i} is a number that is read from a tensor"
+        if self.refused is not None:
+            count_named("cuda_graph_reasons", {f"{self.name}: no CUDA graph: {self.refused}": 1})
 
     # -- one call, with the device to itself
 

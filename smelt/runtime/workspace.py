@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.faults import fault_error
 from smelt.runtime.cuda_arena import Arena, Arenas, device_arenas
 from smelt.runtime.launch import Table
 
@@ -45,7 +46,7 @@ class Workspaces:
         places: slot -> byte offset in the arena, of pointers into it.
         fault: slot of the word that kernels set when an index is out of range, 0 for none. A workspace whose word is
             set is not given back. On a GPU the word is one of the device, read without waiting for its kernels:
-            see `clear_fault`.
+            see `refuse`.
         device: where the arena is.
     """
 
@@ -97,14 +98,17 @@ class Workspaces:
         home.workspaces[self.number] = workspace
         self.arenas.give(home)
 
-    def clear_fault(self, workspace: Workspace) -> None:
-        """Zero in the word of a fault that is about to be raised.
+    def refuse(self, workspace: Workspace) -> None:
+        """Raise what kernels told in the word, which is zero then. On a GPU they may be kernels of an earlier call.
 
-        On a GPU first waits for all kernels: those that are under way may set it again.
+        Raises:
+            IndexError: an index was out of range.
+            RuntimeError: a whole number was divided by 0.
         """
         if self.arenas is not None:
-            self.arenas.wait()
-        workspace.fault[0] = 0
+            return self.arenas.refuse_faults()  # unless another thread was told first
+        word, workspace.fault[0] = workspace.fault[0], 0
+        raise fault_error(word)
 
     def _new_arena(self) -> torch.Tensor:
         if self._first and self.bytes >= LARGE:

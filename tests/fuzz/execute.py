@@ -202,7 +202,8 @@ def difference(
         limit: makes the context in which the program runs in eager.
 
     Raises:
-        ProgramError: the program itself does not run, or not in the time that `limit` gives.
+        ProgramError: the program itself does not run, or not in the time that `limit` gives, or differs from itself
+            in eager (`random.seed(None)`).
     """
     try:
         with limit():
@@ -215,6 +216,8 @@ def difference(
     for number, (a, b) in enumerate(zip(want.observed, got.observed, strict=True)):
         for part in a:
             if a[part] != b[part]:
+                if run(source, None).observed[number][part] != a[part]:
+                    raise ProgramError("eager does not repeat itself")
                 return f"call {number}, {part}:\n  eager    {_cut(a[part], b[part])}", got.stats
     return None, got.stats
 

@@ -65,3 +65,16 @@ def calls():
     assert found["status"] == "different" and "call 0, result" in found["detail"]
     small = shrunk(source, "eager", found, seconds=5)
     assert "is_compiling" in small and "LOG" not in small and len(small.splitlines()) < 10
+
+
+def test_a_program_that_does_not_repeat_itself_in_eager_is_no_difference() -> None:
+    source = """
+import random, torch
+def entry(x):
+    random.seed(None)
+    return x + 1
+def calls():
+    yield (torch.ones(2),)
+"""
+    found = compare(source, "eager")
+    assert found["status"] == "invalid" and "does not repeat" in found["detail"]

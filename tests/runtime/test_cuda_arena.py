@@ -169,13 +169,20 @@ def test_programs_share_the_fault_word(device: Device) -> None:
     assert first.table.get(2) == second.table.get(2) == address
     device.arenas.word[0] = 2  # as a kernel does
     assert first.fault[0] == second.fault[0] == 2 and type(first.fault[0]) is int
-    two.clear_fault(second)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        two.refuse(second)
     assert not first.fault[0] and device.waits == 1
+    device.arenas.refuse_faults()  # as before each replay
+    device.arenas.word[0] = 1
+    with pytest.raises(IndexError, match="index out of range"):
+        device.arenas.refuse_faults()
+    assert not second.fault[0] and device.waits == 2
 
 
-def test_a_fault_on_the_cpu_is_cleared() -> None:
+def test_a_fault_on_the_cpu_is_raised_once() -> None:
     pool = Workspaces(2, 0, {}, {}, [], fault=1)
     workspace = pool.take()
     workspace.fault[0] = 1
-    pool.clear_fault(workspace)
+    with pytest.raises(IndexError):
+        pool.refuse(workspace)
     assert not workspace.fault[0]

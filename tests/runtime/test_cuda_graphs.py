@@ -48,6 +48,8 @@ def test_the_second_call_is_recorded_and_later_ones_are_replayed(device, recorde
             del y
     assert device.records == 1 and device.replays == 4
     assert stats()["cuda_graphs"] == 1 and stats()["cuda_graph_replays"] == 4 and stats()["cuda_graph_plain"] == 1
+    first = "f, forward: a call without CUDA graph: the first one with its sizes and parameters"
+    assert stats()["cuda_graph_reasons"] == {first: 1}
     assert recorder.reasons() == [
         "f, forward: 1 CUDA graph",
         "f, forward: 1 call without one: the first one with its sizes and parameters",
@@ -468,7 +470,8 @@ def test_checks_run_before_replays(device, recorder):
         if fault:
             raise IndexError(fault.pop())
 
-    call = recorder.wrap(lambda inputs: [inputs[0] * 2], "forward", check=check)
+    recorder = Recorder(CPU, name="f", backend=device, check=check)
+    call = recorder.wrap(lambda inputs: [inputs[0] * 2], "forward")
     x = torch.ones(3)
     call([x])
     call([x])

@@ -125,7 +125,8 @@ def test_a_program_with_an_arena_and_a_fault_word(device: str) -> None:
         torch.testing.assert_close(sums, expected.view(10, 100).sum(1))
         assert workspace.fault[0] == (2 if wrong else 0)
         if wrong:
-            pool.clear_fault(workspace)
+            with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+                pool.refuse(workspace)
         pool.give(workspace)
     assert not workspace.fault[0]
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from smelt.base.errors import CompileError
+from smelt.base.faults import DIVIDED_BY_ZERO, OUT_OF_RANGE
 from smelt.codegen.body import DIVISIONS
 from smelt.codegen.index import IndexRenderer
-from smelt.codegen.parameters import DIVIDED_BY_ZERO, FAULT, OUT_OF_RANGE, Arguments
+from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.scope import V
 from smelt.codegen.triton.scopes import TileScopes
 from smelt.codegen.triton.target import NARROW, VALUE_TYPES, literal, operator
