@@ -1,0 +1,69 @@
+"""Matrix products whose rows begin where tensor cores can load them: operands are padded where they do not.
+
+Libraries load rows of a matrix in pieces of 16 bytes. Where a row is no whole number of these (a vocabulary of 50,257
+words), they take kernels that load element by element and are several times slower. A pad with zeros is part of the
+kernel that computes the operand, and the columns too many are cut off by a view. The same is done by torch.compile.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node
+
+from smelt.graph.meta import TensorMeta
+from smelt.prims.registry import Lowering, shape_of
+from smelt.prims.table import PRIMS
+from smelt.shapes.size import is_symbolic
+
+PIECE = 16
+"""Bytes of one load."""
+
+LEAST = 256
+"""Sizes below which the copy of an operand costs as much as it saves."""
+
+
+def product(p: Lowering, a: Node, b: Node) -> Node:
+    """(n, k) @ (k, m)."""
+    n, k, m = extra = _missing(a.meta["val"], b.meta["val"])
+    if not any(extra):
+        return p.mm(a, b)
+    out = p.mm(_padded(p, a, (n, k)), _padded(p, b, (k, m)))
+    stops = shape_of(a)[0], shape_of(b)[1]
+    return p.slice(out, (0, 0), stops, (1, 1)) if n or m else out
+
+
+def step(x: TensorMeta) -> int:
+    """Elements of which a row should hold a multiple; 1: any number will do."""
+    if x.device.type != "cuda":
+        return 1
+    if x.dtype in (torch.float16, torch.bfloat16):
+        return PIECE // x.dtype.itemsize
+    if x.dtype is torch.float32 and str(torch.backends.cuda.matmul.fp32_precision) == "tf32":
+        return PIECE // x.dtype.itemsize
+    return 1
+
+
+def _missing(a: TensorMeta, b: TensorMeta) -> tuple[int, int, int]:
+    """How many elements n, k and m lack. Each is the length of a row in an operand or the result, or does not matter."""
+    sizes = (*a.shape, b.shape[1])
+    one = step(a)
+    if one == 1 or is_symbolic((*sizes, *a.stride, *b.stride)) or min(sizes) < LEAST:
+        return 0, 0, 0
+    n, k, m = (-int(size) % one for size in sizes)
+    return n if _crooked(a, 0, one) else 0, k if _crooked(a, 1, one) or _crooked(b, 0, one) else 0, m
+
+
+def _crooked(x: TensorMeta, dim: int, one: int) -> bool:
+    """The matrix has its rows along this dimension in memory, and they begin anywhere."""
+    return x.stride[dim] == 1 and x.stride[1 - dim] % one != 0
+
+
+def _padded(p: Lowering, x: Node, extra: tuple[int, int]) -> Node:
+    """x with so many zeros behind each dimension. What is behind a transposition is padded: others use it, too."""
+    if not any(extra):
+        return x
+    if x.target is PRIMS["permute"] and x.args[1] == (1, 0):
+        source = x.args[0]
+        assert isinstance(source, Node)
+        return p.permute(_padded(p, source, (extra[1], extra[0])), (1, 0))
+    return p.pad(x, (0, 0), extra, 0.0)
