@@ -44,7 +44,7 @@ def step(x: TensorMeta) -> int:
 
 
 def _missing(a: TensorMeta, b: TensorMeta) -> tuple[int, int, int]:
-    """How many elements n, k and m lack. Each is the length of a row in an operand or the result, or does not matter."""
+    """How many elements n, k and m lack, where they are the length of a row in an operand or the result."""
     sizes = (*a.shape, b.shape[1])
     one = step(a)
     if one == 1 or is_symbolic((*sizes, *a.stride, *b.stride)) or min(sizes) < LEAST:
