@@ -154,7 +154,7 @@ class Again:
 
     def _tangent(self, graph: fx.Graph, output: int) -> fx.Node:
         node = graph.placeholder(f"tangent_{output}")
-        node.meta["val"] = self.joint.output_metas[output]
+        node.meta["val"] = self.joint.tangent_meta(output)
         return node
 
 

@@ -41,7 +41,7 @@ from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, is_plain_view
 from smelt.graph.attention import for_attention
 from smelt.graph.casts import casting, present_casts, set_casts
-from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
+from smelt.graph.meta import TensorMeta, is_dense, may_overlap, without_gaps
 from smelt.graph.module import GraphModule, remove_dead
 from smelt.graph.seeds import seed_name
 from smelt.graph.sized_calls import for_stand_ins
@@ -279,7 +279,7 @@ class _Trace:
         tangents = []
         for i in roots:
             val = heads[i].place.layout.val
-            tangent = trace_like(_dense(val), requires_grad=False)
+            tangent = trace_like(without_gaps(val), requires_grad=False)
             self.rec.bind(tangent, self.rec.placeholder(f"tangents_{i}", tangent.place.layout.val))
             tangents.append(tangent)
         self.rec.backward, self.rec.origin = True, None
@@ -370,13 +370,13 @@ class _Trace:
         rec, graph = self.rec, self.rec.graph
         own = [True] * len(self.program) + [m.grad for m in mutations]
         values = _own_memory(rec, values, own, {self.inputs[m.input].node for m in mutations})
-        metas = [t.place.layout.val for t in self.program]
-        metas += [self.inputs[m.input].place.layout.val for m in mutations]
+        kept = [_kept(t.place.layout.val) for t in self.program]
+        metas = [self.inputs[m.input].place.layout.val for m in mutations]
         by_position = {k: self.inputs[i].leaf.place.layout.val for i, k in positions.items() if isinstance(k, int)}
         metas += [by_position.get(k) or node.meta["val"] for k, node in enumerate(grads)]
         found = [*self.reads.nodes.values(), *self.reads.checks]
         output = graph.output((*values, *grads, *found))
-        output.meta["val"] = (*map(_dense, metas), *(node.meta["val"] for node in found))
+        output.meta["val"] = (*kept, *map(without_gaps, metas), *(node.meta["val"] for node in found))
         remove_dead(graph, random=not self.options.eager_rng)  # eager draws also what nobody uses
         seeds = self.seeds(seed)
         taken = {f"tangents_{i}" for i in differentiable}
@@ -532,11 +532,9 @@ def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
     return base if type(base) is TraceTensor and base.place is root else TraceTensor(root)
 
 
-def _dense(val: TensorMeta) -> TensorMeta:
-    """`val`, row-major where its own strides have gaps or overlap."""
-    if is_dense(val.shape, val.stride):
-        return val
-    return TensorMeta(val.shape, val.dtype, contiguous_stride(val.shape), val.device)
+def _kept(val: TensorMeta) -> TensorMeta:
+    """The layout in which the program returns a result: gaps are as the operator leaves them (`linalg.lstsq`)."""
+    return without_gaps(val) if may_overlap(val.shape, val.stride) else val
 
 
 def _own_memory(

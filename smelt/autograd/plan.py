@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.meta import TensorMeta, without_gaps
 from smelt.graph.place import Step
 from smelt.shapes.real import Real
 from smelt.shapes.size import Symbol
@@ -181,6 +181,10 @@ class Joint:
             return self.metas
         metas = self.module.graph.output_node().meta["val"]
         return metas[: len(metas) - self.num_found]
+
+    def tangent_meta(self, output: int) -> TensorMeta:
+        """What the backward takes as the gradient of an output."""
+        return without_gaps(self.output_metas[output])
 
     def updates(self) -> dict[int, str]:
         """Outputs of the forward that are nothing but the new value of an input, which they may be written over.

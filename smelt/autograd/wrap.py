@@ -149,9 +149,10 @@ class _Plan:
         self.why = "nobody compiled its gradients again" if again is None else again.refusal
         self.joint, self.forward, self.backward = joint, forward, backward
         self.num_outputs, self.num_forward = joint.num_outputs, joint.num_forward
-        metas = joint.output_metas
         written = itertools.count(joint.num_outputs)  # of written inputs, only those with gradients are outputs
-        self.tangents = tuple((i if i < joint.num_outputs else next(written), metas[i]) for i in joint.differentiable)
+        self.tangents = tuple(
+            (i if i < joint.num_outputs else next(written), joint.tangent_meta(i)) for i in joint.differentiable
+        )
         self.detached = tuple(i for i in range(joint.num_outputs) if i not in joint.differentiable)
         self.with_grad = tuple(k for k, m in enumerate(joint.mutations) if m.grad)
         self.without_grad = tuple(k for k, m in enumerate(joint.mutations) if not m.grad)

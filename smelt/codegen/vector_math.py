@@ -364,11 +364,11 @@ template <class T> INLINE T m_abs(T x) { return x < T(0) ? (T)-(uint64_t)x : x; 
         (),
     ),
     "maximum": (
-        "template <class T> INLINE T m_maximum(T a, T b) { return (a > b) | (a != a) ? a : b; }",
+        "template <class T> INLINE T m_maximum(T a, T b) { return (b > a) | (b != b) ? b : a; }  // of zeros the first",
         (),
     ),
     "minimum": (
-        "template <class T> INLINE T m_minimum(T a, T b) { return (a < b) | (a != a) ? a : b; }",
+        "template <class T> INLINE T m_minimum(T a, T b) { return (b < a) | (b != b) ? b : a; }",
         (),
     ),
     "shift_left": (

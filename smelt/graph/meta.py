@@ -158,6 +158,13 @@ def _is_dense_for_all(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bo
     return True
 
 
+def without_gaps(meta: TensorMeta) -> TensorMeta:
+    """`meta`, row-major where its own strides have gaps or overlap."""
+    if is_dense(meta.shape, meta.stride):
+        return meta
+    return TensorMeta(meta.shape, meta.dtype, contiguous_stride(meta.shape), meta.device)
+
+
 def may_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """True when two positions may be the same element in memory (`expand`, `unfold`)."""
     if is_symbolic(shape) or is_symbolic(stride):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from smelt.graph.least_squares import with_gradients
 from smelt.graph.place import PlacedTensor
 from smelt.graph.recurrent import recurrent_layers
 from smelt.graph.symint import from_torch, to_torch, whole_product
@@ -23,6 +24,9 @@ def for_stand_ins(target: Any, args: Sequence[Any], kwargs: dict[str, Any] | Non
     form = in_checked_form(getattr(target, "__name__", ""), args, kwargs or {})
     if form is not None:
         return form
+    solved = with_gradients(target, args, kwargs or {})
+    if solved is not None:
+        return solved
     layers = recurrent_layers(target, args, kwargs or {})
     if layers is not None:
         return layers

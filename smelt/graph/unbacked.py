@@ -199,8 +199,9 @@ def _repeats(func: OpOverload, given: dict[str, Any]) -> Measured:
 def _lstsq(func: OpOverload, given: dict[str, Any]) -> Measured:
     """A residual for each right-hand side where the matrix has full rank, else none."""
     solution, rank, values = without_residuals(func, given)
-    count, new = _count(func, "residuals", given["self"], 0, val_of(given["b"]).shape[-1])
-    return Measured((solution, fresh(val_of(given["b"]), (count,)), rank, values), 1, count, new)
+    val = val_of(given["b"])
+    count, new = _count(func, "residuals", given["self"], 0, val.shape[-1])
+    return Measured((solution, fresh(val, (count,), val.dtype.to_real()), rank, values), 1, count, new)
 
 
 def _bincount(func: OpOverload, given: dict[str, Any]) -> Measured:

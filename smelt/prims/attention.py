@@ -1,7 +1,7 @@
 """Attention by the library's fused kernels on CUDA. All take (batch, heads, length, width) and do no dropout.
 
 Where the program drops attention weights, torch's own operator stays: it draws from the device's generator. The kernels
-exist on CUDA only; elsewhere the references compute the same by plain products, which is what tests compare with.
+are in `runtime/fused_attention.py`; the references compute the same by plain products.
 """
 
 from __future__ import annotations
@@ -16,12 +16,8 @@ from torch import Tensor
 from smelt.graph.meta import TensorMeta
 from smelt.prims.table import Kind, make, pointwise_like, prim
 
-aten = torch.ops.aten
 Pair = tuple[TensorMeta, TensorMeta]
 Gradients = tuple[TensorMeta, TensorMeta, TensorMeta]
-
-LIBRARY = frozenset(f"attention_{kind}{form}" for kind in ("flash", "efficient", "cudnn") for form in ("", "_backward"))
-"""Prims whose reference is itself the library's kernel: programs call it as it is."""
 
 BLOCK = 32
 """The memory-efficient kernel pads the rows of its logsumexp to a multiple of this."""
@@ -39,12 +35,6 @@ def _out(q: TensorMeta, v: TensorMeta) -> TensorMeta:
 
 def _sums(q: TensorMeta, *shape: int) -> TensorMeta:
     return make((*q.shape[:2], *shape), torch.float32, q.device)
-
-
-def _no_numbers(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Seed and offset of a dropout that does not happen; on the device, so that nothing waits for a copy."""
-    nothing = torch.empty((), dtype=torch.int64, device=x.device)
-    return nothing, nothing
 
 
 # -- in plain products
@@ -87,9 +77,7 @@ def _plain_backward(
 
 
 def _flash(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None) -> tuple[Tensor, ...]:
-    if not q.is_cuda:
-        return tuple(_plain(q, k, v, None, causal, scale))
-    return tuple(aten._scaled_dot_product_flash_attention.default(q, k, v, 0.0, causal, scale=scale)[:2])
+    return tuple(_plain(q, k, v, None, causal, scale))
 
 
 @prim("attention_flash", kind=Kind.PRODUCT, reference=_flash)
@@ -101,11 +89,7 @@ def attention_flash(q: TensorMeta, k: TensorMeta, v: TensorMeta, causal: bool, s
 def _flash_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, causal: bool, scale: float | None
 ) -> tuple[Tensor, ...]:
-    if not q.is_cuda:
-        return tuple(_plain_backward(grad, q, k, v, None, out, sums, causal, scale)[:3])
-    op, lengths = aten._scaled_dot_product_flash_attention_backward.default, (q.shape[2], k.shape[2])
-    numbers = torch.empty(2, dtype=torch.uint64, device=q.device), _no_numbers(q)[0]
-    return tuple(op(grad, q, k, v, out, sums, None, None, *lengths, 0.0, causal, *numbers, scale=scale))
+    return tuple(_plain_backward(grad, q, k, v, None, out, sums, causal, scale)[:3])
 
 
 @prim("attention_flash_backward", kind=Kind.PRODUCT, reference=_flash_backward)
@@ -129,12 +113,9 @@ def attention_flash_backward(
 def _efficient(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sums: bool, causal: bool, scale: float | None
 ) -> tuple[Tensor, ...]:
-    if not q.is_cuda:
-        out, found = _plain(q, k, v, bias, causal, scale)
-        rows = -q.shape[2] % BLOCK
-        return out, torch.nn.functional.pad(found, (0, rows)) if sums else found[..., :0]
-    op = aten._scaled_dot_product_efficient_attention.default
-    return tuple(op(q, k, v, bias, sums, 0.0, causal, scale=scale)[:2])
+    out, found = _plain(q, k, v, bias, causal, scale)
+    rows = -q.shape[2] % BLOCK
+    return out, torch.nn.functional.pad(found, (0, rows)) if sums else found[..., :0]
 
 
 @prim("attention_efficient", kind=Kind.PRODUCT, reference=_efficient)
@@ -163,13 +144,9 @@ def _efficient_backward(
     causal: bool,
     scale: float | None,
 ) -> tuple[Tensor | None, ...]:
-    if q.is_cuda:
-        op = aten._scaled_dot_product_efficient_attention_backward.default
-        found = op(grad, q, k, v, bias, out, sums, *_no_numbers(q), 0.0, list(mask), causal, scale=scale)
-    else:
-        found = _plain_backward(grad, q, k, v, bias, out, sums[..., : q.shape[2]], causal, scale)
-        if bias is not None:
-            found[3] = found[3].sum_to_size(bias.shape)
+    found = _plain_backward(grad, q, k, v, bias, out, sums[..., : q.shape[2]], causal, scale)
+    if bias is not None:
+        found[3] = found[3].sum_to_size(bias.shape)
     return tuple(one if wanted else None for one, wanted in zip(found, mask, strict=True))
 
 
@@ -197,12 +174,8 @@ def attention_efficient_backward(
 def _cudnn(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sums: bool, causal: bool, scale: float | None
 ) -> tuple[Any, ...]:
-    if not q.is_cuda:
-        out, found = _plain(q, k, v, bias, causal, scale)
-        return out, found[..., None] if sums else found.flatten()[:0]
-    op = aten._scaled_dot_product_cudnn_attention.default
-    out, found, *_ = op(q, k, v, bias, sums, 0.0, causal, scale=scale)
-    return (out, found) if sums else (out, torch.empty(0, dtype=torch.float32, device=q.device))
+    out, found = _plain(q, k, v, bias, causal, scale)
+    return out, found[..., None] if sums else found.flatten()[:0]
 
 
 @prim("attention_cudnn", kind=Kind.PRODUCT, reference=_cudnn)
@@ -230,10 +203,7 @@ def _cudnn_backward(
     causal: bool,
     scale: float | None,
 ) -> tuple[Tensor, ...]:
-    if not q.is_cuda:
-        return tuple(_plain_backward(grad, q, k, v, bias, out, sums[..., 0], causal, scale)[:3])
-    op, lengths = aten._scaled_dot_product_cudnn_attention_backward.default, (q.shape[2], k.shape[2])
-    return tuple(op(grad, q, k, v, out, sums, *_no_numbers(q), bias, None, None, *lengths, 0.0, causal, scale=scale))
+    return tuple(_plain_backward(grad, q, k, v, bias, out, sums[..., 0], causal, scale)[:3])
 
 
 @prim("attention_cudnn_backward", kind=Kind.PRODUCT, reference=_cudnn_backward)

@@ -2,8 +2,9 @@
 
 The host program calls the result between generated segments: `k(*tensors)` returns fresh tensors and
 `k.into(out, *tensors)` writes into a given one where `k.supports_out`. Implementations register per operation in
-`EXTERNS` (modules `gemm`, `convolution`, `fallback`); where an operation has several, the first call times them on the
-real tensors (see `tune`). Programs run below autograd and autocast, so ATen calls dispatch straight to kernels.
+`EXTERNS` (modules `gemm`, `convolution`, `fused_attention`, `fallback`); where an operation has several, the first call
+times them on the real tensors (see `tune`). Programs run below autograd and autocast, so ATen calls dispatch straight
+to kernels.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 import smelt
 
 from .cases import Case, Sample, rounded, single, widened
-from .judge import difference
+from .judge import difference, plain
 
 TOGETHER = 32
 """Samples in one graph."""
@@ -202,7 +202,7 @@ def _usual_gradient(one: _Expected) -> float:
 
 def _size(x: torch.Tensor) -> float:
     """The largest absolute value that is finite."""
-    return float(x.detach().abs().nan_to_num(0.0, 0.0, 0.0).max()) if x.numel() else 0.0
+    return float(plain(x).abs().nan_to_num(0.0, 0.0, 0.0).max()) if x.numel() else 0.0
 
 
 def _compiled(case: Case, samples: list[Sample], row: Row, random: bool) -> Any:

@@ -63,7 +63,7 @@ def _strides(x: torch.Tensor) -> list[int]:
 
 
 def _values(got: torch.Tensor, want: torch.Tensor, exact: Any, where: str, scale: float) -> str | None:
-    got, want = _plain(got), _plain(want)
+    got, want = plain(got), plain(want)
     if not (want.is_floating_point() or want.is_complex()):
         wrong = got != want
     else:
@@ -71,7 +71,7 @@ def _values(got: torch.Tensor, want: torch.Tensor, exact: Any, where: str, scale
         g, w, eps = got.to(wide), want.to(wide), torch.finfo(want.dtype).eps
         wrong = ~_near(g, w, eps * (ULPS * _finite(w) + ROUNDINGS * _largest(w).clamp(min=scale)))
         if isinstance(exact, torch.Tensor) and exact.shape == want.shape and wrong.any():
-            e = _plain(exact).to(wide)
+            e = plain(exact).to(wide)
             error = _finite(w - e)
             allowed = FACTOR * (error + _largest(w - e)) + eps * (ULPS * _finite(e) + ROUNDINGS * _largest(e))
             wrong &= ~_near(g, e, allowed)
@@ -87,7 +87,8 @@ def _values(got: torch.Tensor, want: torch.Tensor, exact: Any, where: str, scale
     return f"{where}: {got[at].item()} instead of {want[at].item()}{more} at {list(at)}, {count} {want.dtype}"
 
 
-def _plain(x: torch.Tensor) -> torch.Tensor:
+def plain(x: torch.Tensor) -> torch.Tensor:
+    """The values in a strided tensor, without lazy bits."""
     x = x.detach()
     return (x.to_dense() if x.layout is not torch.strided else x).resolve_conj().resolve_neg()
 

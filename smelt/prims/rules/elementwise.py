@@ -286,7 +286,8 @@ def _ignore_nan(p: Lowering, a: Node, b: Node, choose: Callable[[Node, Node], No
         return p.logical_or(a, b) if choose == p.maximum else p.logical_and(a, b)
     if is_integral(dtype_of(a)):
         return choose(a, b)
-    return p.where(p.isnan(a), b, p.where(p.isnan(b), a, choose(a, b)))
+    pair = (b, a) if p.out.dtype is torch.bfloat16 else (a, b)  # of two zeros eager gives the second there
+    return p.where(p.isnan(a), b, p.where(p.isnan(b), a, choose(*pair)))
 
 
 @decomposition(aten.nan_to_num.default)

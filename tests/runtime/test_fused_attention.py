@@ -1,0 +1,142 @@
+"""The fused attention kernels are called as their prims say: on a GPU, and on the CPU on kernels of the tests' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from smelt.base.torch_c import below_autograd
+from smelt.graph.meta import meta_of
+from smelt.prims.ops import PRIMS
+from smelt.runtime.externs import extern, spec_of
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+CASES = {
+    "flash": (False, False, None), "flash causal": (False, True, 0.3), "efficient": (False, True, None),
+    "efficient with a bias": (True, False, 0.3), "cudnn": (False, True, 0.3), "cudnn with a bias": (True, False, None),
+}  # fmt: skip
+"""Kind -> bias, causal, scale."""
+
+
+def _flash(q: Any, k: Any, v: Any, dropout: float = 0.0, causal: bool = False, *, scale: Any = None) -> Any:
+    assert not dropout
+    nothing = torch.empty(0)
+    lengths = q.shape[2], k.shape[2]
+    return (*PRIMS["attention_flash"](q, k, v, causal, scale), nothing, nothing, *lengths, nothing, nothing, nothing)
+
+
+def _flash_backward(g: Any, q: Any, k: Any, v: Any, out: Any, sums: Any, *rest: Any, scale: Any = None) -> Any:
+    no_q, no_k, many_q, many_k, dropout, causal, *numbers = rest
+    assert no_q is no_k is None and (many_q, many_k) == (q.shape[2], k.shape[2]) and not dropout and len(numbers) == 2
+    return PRIMS["attention_flash_backward"](g, q, k, v, out, sums, causal, scale)
+
+
+def _efficient(
+    q: Any, k: Any, v: Any, bias: Any, sums: bool, dropout: float = 0.0, causal: bool = False, *, scale: Any = None
+) -> Any:
+    assert not dropout
+    nothing = torch.empty(0)
+    return (*PRIMS["attention_efficient"](q, k, v, bias, sums, causal, scale), nothing, nothing)
+
+
+def _efficient_backward(
+    g: Any, q: Any, k: Any, v: Any, bias: Any, out: Any, sums: Any, *rest: Any, scale: Any = None
+) -> Any:
+    _, _, dropout, mask, causal = (*rest, False)[:5]
+    assert not dropout
+    found = PRIMS["attention_efficient_backward"](g, q, k, v, bias, out, sums, tuple(mask), causal, scale)
+    return tuple(torch.empty(0) if one is None else one for one in found)
+
+
+def _cudnn(
+    q: Any, k: Any, v: Any, bias: Any, sums: bool, dropout: float = 0.0, causal: bool = False, *, scale: Any = None
+) -> Any:
+    assert not dropout
+    nothing, lengths = torch.empty(0), (q.shape[2], k.shape[2])
+    out, found = PRIMS["attention_cudnn"](q, k, v, bias, True, causal, scale)
+    return out, found if sums else nothing[None], nothing, nothing, *lengths, nothing, nothing, nothing
+
+
+def _cudnn_backward(g: Any, q: Any, k: Any, v: Any, out: Any, sums: Any, *rest: Any, scale: Any = None) -> Any:
+    _, _, bias, no_q, no_k, many_q, many_k, dropout, causal = rest
+    assert no_q is no_k is None and (many_q, many_k) == (q.shape[2], k.shape[2]) and not dropout
+    return PRIMS["attention_cudnn_backward"](g, q, k, v, out, sums, bias, causal, scale)
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "flash": _flash, "flash_attention_backward": _flash_backward, "efficient": _efficient,
+    "efficient_attention_backward": _efficient_backward, "cudnn": _cudnn, "cudnn_attention_backward": _cudnn_backward,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def kernels() -> Iterator[None]:
+    """Kernels of the CPU for the operators that have none there."""
+    library = torch.library.Library("aten", "IMPL")
+    for name, kernel in KERNELS.items():
+        full = name if name.endswith("backward") else f"{name}_attention"
+        library.impl(f"_scaled_dot_product_{full}", kernel, "CPU")
+    yield
+    library._destroy()
+
+
+def tensors(device: str, biased: bool) -> tuple[Tensor, ...]:
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    shapes = (2, 3, 16, 8), (2, 3, 24, 8), (2, 3, 24, 8), (2, 3, 16, 8)
+    q, k, v, grad = (torch.randn(shape, device=device, dtype=dtype) for shape in shapes)
+    bias = torch.randn(2, 3, 16, 24, device=device, dtype=dtype) if biased else None
+    return q, k, v, grad, bias
+
+
+def called(name: str, *args: Any) -> tuple[Any, ...]:
+    """The results of the external kernel, which have what the prim's meta rule says."""
+    prim = PRIMS[name]
+    named = dict(zip(prim.parameters, args, strict=True))
+    given = {p: x for p, x in named.items() if isinstance(x, Tensor) or p == "bias"}
+    metas = prim.meta(*(meta_of(x) if isinstance(x, Tensor) else x for x in args))
+    kernel = extern(name, {p: x for p, x in named.items() if p not in given}, list(given.values()), list(metas))
+    with torch.no_grad(), below_autograd():
+        found = kernel(*given.values())
+    for got, meta in zip(found, metas, strict=True):
+        assert got is meta is None or spec_of(got) == spec_of(meta)
+    assert kernel.chosen == "aten"
+    return found
+
+
+def same(found: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
+    for got, want in zip(found, wanted, strict=True):
+        assert got is want is None or torch.allclose(got.float(), want.float(), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compute_what_the_prims_do(case: str, device: str) -> None:
+    kind, (biased, causal, scale) = case.split()[0], CASES[case]
+    q, k, v, grad, bias = tensors(device, biased)
+    name, more = f"attention_{kind}", (() if kind == "flash" else (bias, True))
+    args = (q, k, v, *more, causal, scale)
+    out, sums = called(name, *args)
+    want, want_sums = PRIMS[name](*args)
+    same((out, sums.flatten(2)[..., :16]), (want, want_sums.flatten(2)[..., :16]))
+    mask = (True, True, False, biased)
+    back = {
+        "flash": (out, sums),
+        "efficient": (bias, out, sums, mask),
+        "cudnn": (out, sums, bias),
+    }[kind]
+    rest = (grad, q, k, v, *back, causal, scale)
+    same(called(f"{name}_backward", *rest), PRIMS[f"{name}_backward"](*rest))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["efficient", "cudnn"])
+def test_sums_that_nobody_needs(kind: str, device: str) -> None:
+    q, k, v, _, _ = tensors(device, False)
+    args = (q, k, v, None, False, False, None)
+    out, sums = called(f"attention_{kind}", *args)
+    assert not sums.numel()
+    same((out,), PRIMS[f"attention_{kind}"](*args)[:1])
