@@ -104,6 +104,12 @@ class Decoded:
             prefixes, raw = prefixes + 1, raw >> 8
         return self.offsets[index] // 2 + prefixes
 
+    def begin_of(self, index: int) -> int:
+        """Where a frame may continue to do an instruction: what names a call's arguments comes before it."""
+        while index and self.names[index - 1] in ("PRECALL", "KW_NAMES"):
+            index -= 1
+        return index
+
     def handler_at(self, index: int) -> Covered | None:
         """The exception table row that covers an instruction."""
         at = bisect_right(self._starts, index) - 1

@@ -37,6 +37,7 @@ class Store:
         anew: it was deleted before it was set.
         born: step of the capture.
         version: (of `.data`) what the tensor's counter said when it was first assigned.
+        behind: how many calls had been deferred when the place was first written: what it held before dies then.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Store:
     anew: bool = False
     born: int = 0
     version: int = 0
+    behind: int = 0
 
 
 @dataclass(slots=True)
@@ -118,7 +120,8 @@ class Effects:
         anew = before is not None and (before.value is DELETED or before.anew)
         if anew and before is not None and before.value is DELETED:
             del self.stores[place]  # a dictionary puts what was deleted and set again at its end
-        self.stores[place] = Store(kind, target, name, value, anew=anew, born=self.vm.step)
+        behind = len(self.deferred) if place not in self.stores else self.stores[place].behind
+        self.stores[place] = Store(kind, target, name, value, anew=anew, born=self.vm.step, behind=behind)
         if isinstance(target, type):
             self.class_writes.add(name)
         key = "cell_contents" if kind == "cell" else name

@@ -49,7 +49,7 @@ class Finalizers:
         self._given.clear()
 
     def begin(self, given: Iterable[Any]) -> None:
-        """A frame is about to start with these variables and stack elements."""
+        """A frame is about to start with these variables and stack elements, and what it handles."""
         for each in given:
             if type(each) is Unread:
                 self._given.append(each)
@@ -63,7 +63,8 @@ class Finalizers:
 
     def exceptions(self) -> list[int]:
         """The slots and stack elements that were exceptions when the frame started."""
-        return [each.source.key for each in self._given if isinstance(each.value, BaseException)]
+        given = (each for each in self._given if isinstance(each.value, BaseException))
+        return [each.source.key for each in given if each.source.kind == native.LOCAL]
 
     def check(self) -> None:
         """An instruction was done.
@@ -89,25 +90,28 @@ class Finalizers:
 
     def guard(self, frame: Frame) -> None:
         """What the frame dropped has no finalizer in later calls either."""
-        kept = {id(each) for each in (*frame.locals, *frame.stack)}
-        kept |= {id(each.value) for each in (*frame.locals, *frame.stack) if type(each) is Unread}
+        kept = {id(each) for each in (*frame.locals, *frame.stack, *frame.handled)}
         for given in self._given:
-            value = given.value
-            if kept.isdisjoint((id(given), id(value), id(self.vm.tensors.handle(value)))) and self._may_have(given):
+            if id(given) not in kept and self._may_have(given, kept):
                 self.vm.guards.check(given.source, native.NO_FINALIZER, None)
 
-    def leads_to_one(self, value: Any) -> bool:
-        """Whether a value of the capture is or holds an object with a finalizer."""
-        if not self.held or type(value) in _QUIET:
-            return False
-        reached = {id(each) for each in self._reach([value])}
-        return any(id(held) in reached for held, _ in self.held)
-
-    def _may_have(self, given: Unread) -> bool:
+    def _may_have(self, given: Unread, kept: set[int]) -> bool:
         """Whether a later call may find an object with a finalizer where this one has none."""
-        if self.vm.guards.has(given.source) and (type(given.value) in LEAVES or isinstance(given.value, torch.Tensor)):
+        value = given.value
+        if value is native.NULL or type(value) in LEAVES or isinstance(value, torch.Tensor):
+            return not self.vm.guards.has(given.source)  # what is read is guarded
+        return id(value) not in kept and not native.finalizers(value)
+
+    def leads_to_one(self, value: Any) -> bool:
+        """Whether a value of the capture is or holds an object with a finalizer, or a generator, which may get one."""
+        doomed = set(map(id, self.doomed()))
+        if not doomed or type(value) in _QUIET:
             return False
-        return not native.finalizers(given.value)
+        return any(id(each) in doomed for each in self._reach([value]))
+
+    def doomed(self) -> list[Any]:
+        """The objects with finalizers around the frame, and the generators that it made and did not exhaust."""
+        return [held for held, _ in self.held] + [each for each in self.vm.generators if not each.done]
 
     def _is_direct(self, value: Any) -> bool:
         """A variable or stack element still has the value, and nobody could write to it."""
@@ -142,7 +146,7 @@ class Finalizers:
             yield value
             mirror = self.vm.effects.mirrors.get(id(value))
             if isinstance(value, types.FunctionType):
-                waiting.extend(value.__closure__ or ())
+                waiting += [*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__, value.__dict__]
             elif isinstance(value, TracedGenerator):
                 waiting += [*value.frame.locals, *value.frame.stack]
             elif mirror is not None and value is not mirror.copy:

@@ -69,7 +69,7 @@ class Interpreter:
         work: counts what cannot be undone; a break before any work of its instruction needs no restart.
         inference: inference mode is on for the program (`outside_inference_mode` switches it off for the capture).
         generators: every generator that the program made.
-        errors: every exception that the program raised.
+        errors: every exception that the program raised, by identity, with the step that raised it.
         created: identities of functions and cells made during the capture.
         outer_error: what the caller of the captured frame is handling.
         branches: branches on tensors' values may become nodes, see `conditionals`; `decided` holds the conditions of
@@ -101,7 +101,7 @@ class Interpreter:
         self.inference = False
         self.created: set[int] = set()
         self.generators: list[Any] = []
-        self.errors: list[BaseException] = []
+        self.errors: dict[int, tuple[BaseException, int]] = {}
         self.settings: list[Any] = []  # of context variables
         self.reads: dict[tuple[int, str], Any] = {}
         self.lookups: dict[tuple[type, str], Any] = {}
@@ -124,7 +124,7 @@ class Interpreter:
         self.outer_error = None
         for generator in self.generators:
             generator.release()
-        for error in self.errors:
+        for error, _ in self.errors.values():
             if id(error) not in self.sources:
                 let_go(error)
         held = (self._kept, self.sources, self.reads, self.lookups, self.defaults, self.generators, self.settings)
@@ -256,7 +256,7 @@ class Interpreter:
 
     def unwind(self, frame: Frame, error: UserError) -> None:
         """Continue at the handler that covers the present instruction, or raise out of the frame."""
-        self.errors.append(error.error)
+        self.errors.setdefault(id(error.error), (error.error, self.step))
         handled = self.handled()
         if handled is not None and error.error.__context__ is None and error.error is not handled:
             error.error.__context__ = handled

@@ -89,6 +89,10 @@ class Rebuild:
         self.lines.append(f"{name} = {expression}")
         return name
 
+    def variables(self) -> list[str]:
+        """All variables of the residual that stand for values."""
+        return [f"_t{number}" for number in range(self._count)]
+
     def makes(self, value: Any) -> bool:
         """Whether residual code makes this object."""
         return id(value) in self._made
@@ -454,7 +458,10 @@ def rebuild_view(r: Rebuild, value: Any) -> str:
 
 @REBUILD(BaseException)
 def rebuild_exception(r: Rebuild, value: BaseException) -> str:
-    """Exceptions: class, arguments, attributes."""
+    """Exceptions: class, arguments, attributes. One that was raised has a traceback, so that is done in earnest."""
+    raised = r.vm.errors.get(id(value))
+    if raised is not None and r.vm.finalizers.allowed:
+        raise Restart(raised[1], Break("an exception that was raised leaves the frame", "it has a traceback"))
     kind = type(value)
     cls = r.constant(kind, kind.__name__)
     name = r.assign(value, f"{cls}.__new__({cls}, {', '.join(map(r, value.args))})")

@@ -18,6 +18,7 @@ import functools
 import inspect
 import keyword
 import re
+import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ from smelt.capture.breaks import At, Break, Restart
 from smelt.capture.closing import close
 from smelt.capture.context_variables import refuse_settings
 from smelt.capture.cuts import refuse_torn
-from smelt.capture.effects import DELETED, Made, Mirror, Store, items_of
+from smelt.capture.effects import DELETED, Deferred, Made, Mirror, Store, items_of
 from smelt.capture.frames import Frame, Unread
 from smelt.capture.host_inputs import HOST
 from smelt.capture.host_program import Steady, host_part, state_of
@@ -147,9 +148,10 @@ class Writer:
         result = self.value(value)
         self.effects()
         self.vm.finalizers.guard(self.frame)
-        errors = self._errors()
-        if errors:  # the frame is in their tracebacks, and must not hold them
-            self.lines += [f"_result = [{result}]", *(f"{name} = None" for name in errors)]
+        kept = [] if len(self.vm.finalizers.held) < 2 else self._last_values()
+        doomed = [*self._stack(), *self.value.variables(), "_f"] if kept else self._errors()
+        if doomed or kept:
+            self.lines += [f"_result = [{result}]", *kept, *(f"{name} = None" for name in doomed)]
             result = "_result.pop()"
         self.lines.append(f"return {result}")
         return self.finish()
@@ -172,9 +174,19 @@ class Writer:
         if not self.restarts:  # it began in an except clause: what the frame handles now is set where it is needed
             handle = self.value.constant(native.handle, "handle")
             self.lines.append(f"{handle}({self.value(self.vm.outer_exception())})")
-        step = Resumption(self, frame, stack, slots)
-        step.run(how, frame.decoded.handler_at(frame.pc))
+        row = frame.decoded.handler_at(frame.pc)
+        if row is None and self._would_forget(frame, slots):
+            self.lines.append(f"return {self.resume(frame, frame.decoded.begin_of(frame.pc), stack, slots)}")
+        else:
+            Resumption(self, frame, stack, slots).run(how, row)
         return self.finish()
+
+    def _would_forget(self, frame: Frame, slots: list[str]) -> bool:
+        """Where the instruction raises, a traceback keeps this frame's parameters, not what else it gives variables of
+        the original: where those end with a finalizer, the instruction is done by the frame that goes on, which has all
+        variables as parameters."""
+        leads = self.vm.finalizers.leads_to_one
+        return any(slots[at] not in self.slots[at : at + 1] and leads(held) for at, held in enumerate(frame.locals))
 
     def _slots(self, frame: Frame) -> list[str]:
         """Expressions for the variables that are needed or whose end could be seen; NULL for the others."""
@@ -211,14 +223,12 @@ class Writer:
     def effects(self) -> None:
         """Everything the frame did to the outside, in order."""
         effects = self.vm.effects
-        for call in effects.deferred:
-            if isinstance(call, Made):
-                if not call.value.removed:
-                    self.value(call.value)
-                continue
-            args = [self.value(a) for a in call.args] + [f"{k}={self.value(v)}" for k, v in call.kwargs.items()]
-            self.lines.append(f"{self.value(call.fn)}({', '.join(args)})")
-        for store in effects.stores.values():
+        stores = [*effects.stores.values()]
+        for number, call in enumerate(effects.deferred):
+            while stores and stores[0].behind <= number:
+                self._store(stores.pop(0))
+            self._deferred(call)
+        for store in stores:
             self._store(store)
         for held, items in effects.appended.values():
             self.lines += [f"{self.value(held)}.append({self.value(item)})" for item in items]
@@ -231,6 +241,14 @@ class Writer:
             for fn, args, kwargs in self.vm.ambient.log:
                 given = [self.value(a) for a in args] + [f"{k}={self.value(v)}" for k, v in kwargs.items()]
                 self.lines.append(f"{self.value.constant(fn, fn.__name__)}({', '.join(given)})")
+
+    def _deferred(self, call: Deferred | Made) -> None:
+        if isinstance(call, Made):
+            if not call.value.removed:
+                self.value(call.value)
+            return
+        args = [self.value(a) for a in call.args] + [f"{k}={self.value(v)}" for k, v in call.kwargs.items()]
+        self.lines.append(f"{self.value(call.fn)}({', '.join(args)})")
 
     def _store(self, store: Store) -> None:
         target = store.target
@@ -397,14 +415,32 @@ class Writer:
 
     def _tracebacks(self) -> list[str]:
         """The lines that make this frame the one that caught the exceptions which it handles from its beginning."""
-        return [f"{self.value.constant(native.stand_for, 'stand_for')}({name})" for name in self._errors()]
+        names = self._errors()
+        if not self.restarts:
+            names.append(f"{self.value.constant(sys.exception, 'exception')}()")
+        return [f"{self.value.constant(native.stand_for, 'stand_for')}({name})" for name in names]
+
+    def _stack(self) -> list[str]:
+        """The parameters that the frame finds on its stack."""
+        return [] if self.begin is None else self.slots[len(self.slots) - self.begin.depth :]
 
     def _errors(self) -> list[str]:
-        """The parameters that are exceptions on the stack: the frame handles them where it begins, or is about to."""
-        if self.begin is None:
-            return []
-        first = len(self.slots) - self.begin.depth
+        """Those of them that are exceptions: the frame handles them where it begins, or is about to. It stands in their
+        tracebacks, and what it holds itself would never die."""
+        names = self._stack()
+        first = len(self.slots) - len(names)
         return [self.slots[at] for at in self.vm.finalizers.exceptions() if at >= first]
+
+    def _last_values(self) -> list[str]:
+        """The lines that give variables what they hold in the end, for those that end with a finalizer: they die in
+        the order of the variables."""
+        lines = []
+        for at, held in enumerate(self.frame.locals):
+            if self.vm.finalizers.leads_to_one(held):
+                expression = self.value(held)
+                name = self.slots[at] if at < len(self.slots) else f"_v{at}"
+                lines += [f"{name} = {expression}"] if expression != name else []
+        return lines
 
     def release(self) -> None:
         """Let go of the program's objects: the residual is written."""

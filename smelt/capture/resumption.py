@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import operator
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -78,6 +79,12 @@ class Resumption:
             return "_o"
         return text
 
+    def left_behind(self, *needed: str) -> list[str]:
+        """The residual's variables that neither the frame has where it goes on, nor these expressions."""
+        handled = map(self.writer.value, self.frame.handled)
+        kept = set(_WORD.findall(" ".join([*self.stack, *self.slots, *needed, *handled])))
+        return [name for name in (*self.writer.slots, *self.writer.value.variables()) if name not in kept]
+
     def go(self, index: int | None = None, stack: list[str] | None = None, indent: str = "") -> None:
         """Return what the frame returns when it goes on at `index` (default: the next instruction)."""
         index = self.index + 1 if index is None else index
@@ -126,6 +133,7 @@ class Resumption:
 
 
 _END = object()
+_WORD = re.compile(r"\w+")
 _LITERALS = ("None", "True", "False")
 
 # -- operators ----------------------------------------------------------------
@@ -497,10 +505,10 @@ def call_kw(r: Resumption) -> None:
 
 def _call(r: Resumption, fn: str, owner: str, items: list[str], names: tuple[str, ...]) -> None:
     operands = [*([] if owner == r.null else [owner]), *items]
-    moved = [each for each in operands if each in r.writer.slots and each not in (*r.stack, *r.slots)]
-    if moved and r.writer.vm.finalizers.held:  # the callee may let go of them
+    left = r.left_behind(fn) if r.writer.vm.finalizers.doomed() else []
+    if left:  # the callee may let go of them
         r.line(f"_given = [{', '.join(operands)}]")
-        r.line(f"{' = '.join(moved)} = None")
+        r.line(f"{' = '.join(left)} = None")
         r.push(f"{r.const(native.call_moving, 'call_moving')}({fn}, _given, {names!r})")
         return
     split = len(items) - len(names)

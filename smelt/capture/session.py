@@ -447,7 +447,8 @@ class Session(Told):
         frame = Frame(decoding.decode(code), held[:width], read.globals, read.function)
         frame.stack = held[width:]
         frame.pc = frame.decoded.index_of[point.offset]
-        vm.finalizers.begin(held)
+        handled = [Unread(vm.outer_error, sources.HANDLED)] if self.handling[point] else []
+        vm.finalizers.begin([*held, *handled])
         store_unread(vm, frame)
         self._handle(vm, frame, self.handling[point])
         return frame

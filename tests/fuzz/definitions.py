@@ -149,7 +149,9 @@ class Proxy:
     def __iter__(self):
         return iter(self.of)
     def __getitem__(self, key):
-        return self.of[key]""",
+        return self.of[key]
+    def __repr__(self):
+        return f'Proxy({self.of!r})'""",
     "Made": """
 class Counting(type):
     def __call__(cls, *args, **kwargs):

@@ -64,8 +64,14 @@ static int look(PyObject *value, void *given) {
         if (PyList_Append(self->found, value) < 0) return -1;
     }
     if (!PyFunction_Check(value)) return type->tp_traverse ? type->tp_traverse(value, look, given) : 0;
-    PyObject *closure = PyFunction_GET_CLOSURE(value); /* not its globals */
-    return closure ? look(closure, given) : 0;
+    PyFunctionObject *function = (PyFunctionObject *)value; /* not its globals */
+    PyObject *held[] = {function->func_closure, function->func_defaults, function->func_kwdefaults,
+                        function->func_dict};
+    for (size_t i = 0; i < sizeof(held) / sizeof(*held); i++) {
+        int result = held[i] ? look(held[i], given) : 0;
+        if (result) return result;
+    }
+    return 0;
 }
 
 int finalizes(PyObject *value) {

@@ -61,14 +61,21 @@ static inline int make_room(PyThreadState *state, Frame *frame, PyCodeObject *co
     return 1;
 }
 
+/* Lets go of a replacement's variables from `first` on: of the original's stack from its top, then of what is only ours
+   in the order in which it was made, so that what holds other things dies as if nobody else held those. */
+static void forget_from(PyCodeObject *replacement, Frame *frame, Py_ssize_t first) {
+    for (Py_ssize_t i = replacement->co_argcount - 1; i >= first; i--) Py_CLEAR(frame->localsplus[i]);
+    for (int i = replacement->co_argcount; i < replacement->co_nlocalsplus; i++) Py_CLEAR(frame->localsplus[i]);
+}
+
 /* The replacement whose frame an exception has just left: the traceback keeps its variables from `arity` on as well,
-   which are the original's stack and what is only ours. The stack dies from its top. */
+   which are the original's stack and what is only ours. */
 static void forget_stack(PyCodeObject *replacement, Frame *ran, Py_ssize_t arity) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
     Frame *frame = traceback && PyTraceBack_Check(traceback) ? ((PyTracebackObject *)traceback)->tb_frame->f_frame : NULL;
     if (frame && FRAME_CODE(frame) == replacement && (frame == ran || frame->owner == FRAME_OWNED_BY_FRAME_OBJECT))
-        for (int i = replacement->co_nlocalsplus - 1; i >= arity; i--) Py_CLEAR(frame->localsplus[i]);
+        forget_from(replacement, frame, arity);
     PyErr_Restore(type, error, traceback);
 }
 
@@ -245,12 +252,13 @@ static PyObject *frame_object(PyThreadState *state, Frame *frame) {
     return object;
 }
 
-/* `frame` is filled: exceptions that it handles were caught by the frame that continues in it. */
+/* `frame` is filled: exceptions that it handles were caught by the frame that continues in it. They are on its stack,
+   but for the innermost one, which an except clause may have taken off. */
 static int take_tracebacks(PyThreadState *state, Frame *frame, Py_ssize_t count) {
     Frame *before = CURRENT_FRAME(state);
     int failed = 0;
-    for (Py_ssize_t i = FRAME_CODE(frame)->co_nlocalsplus; before && before->frame_obj && !failed && i < count; i++) {
-        PyObject *error = frame->localsplus[i];
+    for (Py_ssize_t i = FRAME_CODE(frame)->co_nlocalsplus; before && before->frame_obj && !failed && i <= count; i++) {
+        PyObject *error = i < count ? frame->localsplus[i] : state->exc_info->exc_value;
         if (!error || !PyExceptionInstance_Check(error)) continue;
         PyObject *object = frame_object(state, frame);
         failed = !object || hand_over(error, before, object) < 0;
@@ -400,14 +408,13 @@ static PyObject *resume_active(ResumePoint *point, PyObject *globals, PyObject *
     return outcome == MISS ? told(after, run_at(point, globals, func, values, count)) : result;
 }
 
-/* The variables of the residual that calls `resume`, as the last thing that it does: what they hold is handed on. The
-   stack dies from its top. */
+/* The variables of the residual that calls `resume`, as the last thing that it does: what they hold is handed on. */
 static void forget_variables(void) {
     Frame *frame = CURRENT_FRAME(PyThreadState_Get());
     PyCodeObject *code = FRAME_CODE(frame);
     Place *place = place_find((PyObject *)code);
     if (!place || place->skipped != PINNED || frame->owner != FRAME_OWNED_BY_THREAD) return;
-    for (int i = code->co_nlocals - 1; i >= 0; i--) Py_CLEAR(frame->localsplus[i]);
+    forget_from(code, frame, 0);
 }
 
 /* Takes the items out of both lists, so that they live only as long as the frame that goes on wants. */
