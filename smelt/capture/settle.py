@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from smelt.capture.breaks import UserError
 from smelt.capture.entry_numbers import number_at_entry
 from smelt.capture.undecided import Undecided
 from smelt.graph.meta import is_opaque
@@ -30,12 +31,17 @@ def settle(vm: Any, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
         found = form(vm, *args, **kwargs)
         if found is not None:
             return found
-    first = 1 if method is not None else 0
-    numbers = (*args[:first], *_numbers(vm, args[first:]))
-    named = dict(zip(kwargs, _numbers(vm, tuple(kwargs.values())), strict=True))
-    if _leaves((args, dict(kwargs))) == _leaves((numbers, named)):
-        return NotImplemented
-    return vm.tensors.run(target, numbers, named, method)
+    for first in (1,) if method is not None else (1, 0):  # what is worked on is rarely a number itself
+        numbers = (*args[:first], *_numbers(vm, args[first:]))
+        named = dict(zip(kwargs, _numbers(vm, tuple(kwargs.values())), strict=True))
+        if _leaves((args, dict(kwargs))) == _leaves((numbers, named)):
+            continue
+        try:
+            return vm.tensors.run(target, numbers, named, method)
+        except UserError as refused:
+            if not isinstance(refused.error, TypeError):  # it takes a tensor there, and no number
+                raise
+    return NotImplemented
 
 
 def _leaves(value: Any) -> list[int]:

@@ -32,7 +32,12 @@ def main() -> int:
     parser.add_argument("--shard", default="0/1", help="i/n: each n-th row from the i-th on")
     parser.add_argument("--again", default="", help="statuses of rows that run once more")
     parser.add_argument("--out", type=Path, default=None, help="results and built kernels (default: a folder in /tmp)")
-    parser.add_argument("--table", type=Path, default=None, help="write the table of all results to this file")
+    parser.add_argument(
+        "--table",
+        type=Path,
+        default=None,
+        help="write the table of all results to this file, which keeps what it says of other dtypes",
+    )
     parser.add_argument("--work", help=argparse.SUPPRESS)
     given = parser.parse_args()
     out = given.out or Path(tempfile.gettempdir()) / f"smelt-ops-{os.getuid()}"

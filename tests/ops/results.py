@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,16 @@ def read(path: Path, ended_after: float = 0.0) -> Rows:
 
 
 def write_table(rows: Rows, path: Path) -> None:
-    """The results as a page: counts, a line for each operator, and what is not right with its reason."""
-    names = [name.split() for name in rows]
-    dtypes = list(dict.fromkeys(dtype for _, dtype in names))
-    operators = sorted({operator for operator, _ in names})
+    """The results as a page: counts, a line for each operator, and what is not right with its reason.
+
+    Of dtypes that these results lack the page keeps what it said.
+    """
+    ran = list(dict.fromkeys(name.split()[1] for name in rows))
+    counts, cells, reasons = _kept(path.read_text() if path.exists() else "", set(ran))
+    counts = {d: _counts(d, [row for name, row in rows.items() if name.split()[1] == d]) for d in ran} | counts
+    cells |= {(name.split()[0], name.split()[1]): _cell(row) for name, row in rows.items()}
+    for reason, names in _reasons(rows).items():
+        reasons[reason] = names + reasons.get(reason, [])
     lines = [
         "<!-- made by `make test-ops`; do not edit -->",
         "",
@@ -43,22 +50,48 @@ def write_table(rows: Rows, path: Path) -> None:
         "`ok`: right, all in generated code and library kernels; `eager`: right, with calls of PyTorch's own operators",
         "inside the graph; `n/a`: eager itself refuses all samples.",
         "",
-        "| dtype | rows | right | wrong value | error | without eager calls |",
-        "|---|---|---|---|---|---|",
-        *(_counts(dtype, [row for name, row in rows.items() if name.split()[1] == dtype]) for dtype in dtypes),
+        "| dtype | rows | right | wrong value | error | without eager calls | run |",
+        "|---|---|---|---|---|---|---|",
+        *counts.values(),
         "",
         "## What is not right",
         "",
-        *_reasons(rows),
+        *(f"- {reason}: {', '.join(names)}" for reason, names in sorted(reasons.items())),
         "",
         "## All",
         "",
-        f"| operator | {' | '.join(dtypes)} |",
-        f"|---|{'---|' * len(dtypes)}",
+        f"| operator | {' | '.join(counts)} |",
+        f"|---|{'---|' * len(counts)}",
     ]
-    for operator in operators:
-        lines.append(f"| {operator} | {' | '.join(_cell(rows.get(f'{operator} {dtype}')) for dtype in dtypes)} |")
+    for operator in sorted({operator for operator, _ in cells}):
+        lines.append(f"| {operator} | {' | '.join(cells.get((operator, dtype), '') for dtype in counts)} |")
     path.write_text("\n".join(lines) + "\n")
+
+
+def _kept(text: str, ran: set[str]) -> tuple[dict[str, str], dict[tuple[str, str], str], dict[str, list[str]]]:
+    """Counts, cells and reasons that a page holds of other dtypes than these."""
+    counts: dict[str, str] = {}
+    cells: dict[tuple[str, str], str] = {}
+    reasons: dict[str, list[str]] = {}
+    dtypes: list[str] = []
+    table = ""
+    for line in text.splitlines():
+        first, *rest = (part.strip() for part in line.strip("|").split("|"))
+        if first in ("dtype", "operator"):
+            table, dtypes = first, rest
+        elif line.startswith("- "):
+            reason, _, names = line[2:].rpartition(": ")
+            others = [name for name in names.split(", ") if name.split()[-1] not in ran]
+            reasons |= {reason: others} if others else {}
+        elif line.startswith("| ") and table == "dtype" and first not in ran:
+            counts[first] = line if len(rest) == _COLUMNS else f"{line} before |"
+        elif line.startswith("| ") and table == "operator":
+            cells |= {(first, d): cell for d, cell in zip(dtypes, rest, strict=True) if d not in ran and cell}
+    return counts, cells, reasons
+
+
+_COLUMNS = 6
+"""Of the table of dtypes, beside their names."""
 
 
 def _counts(dtype: str, rows: list[Row]) -> str:
@@ -68,7 +101,8 @@ def _counts(dtype: str, rows: list[Row]) -> str:
     failed = len(judged) - counts["right"] - counts["wrong"]
     share = f"{100 * alone / len(judged):.1f} %" if judged else ""
     right = f"{counts['right']} ({100 * counts['right'] / len(judged):.1f} %)" if judged else ""
-    return f"| {dtype} | {len(judged)} | {right} | {counts['wrong']} | {failed} | {alone} ({share}) |"
+    day = time.strftime("%Y-%m-%d", time.gmtime(max(row["ended"] for row in rows)))
+    return f"| {dtype} | {len(judged)} | {right} | {counts['wrong']} | {failed} | {alone} ({share}) | {day} |"
 
 
 def _cell(row: Row | None) -> str:
@@ -79,13 +113,13 @@ def _cell(row: Row | None) -> str:
     return "n/a" if row["status"] == "no samples" else row["status"]
 
 
-def _reasons(rows: Rows) -> list[str]:
-    """One line for each reason, with the rows that it stops."""
+def _reasons(rows: Rows) -> dict[str, list[str]]:
+    """The rows that each reason stops."""
     found: dict[str, list[str]] = collections.defaultdict(list)
     for name, row in rows.items():
         if row["status"] not in ("right", "no samples"):
             found[f"{row['status']}: {_reason(row['detail'])}"].append(name)
-    return [f"- {reason}: {', '.join(names)}" for reason, names in sorted(found.items())]
+    return found
 
 
 def _reason(detail: str) -> str:

@@ -1,0 +1,33 @@
+"""Tensors without dimensions as what an operator works on, and as the numbers that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import smelt
+
+CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "unique": lambda x, n: torch.unique(x, sorted=False),
+    "unique with counts": lambda x, n: x.unique(return_inverse=True, return_counts=True),
+    "unique_consecutive": lambda x, n: torch.unique_consecutive(x, return_counts=True),
+    "unsqueeze": lambda x, n: torch.unsqueeze(x, n - 2),
+    "arange": lambda x, n: torch.arange(x, n),
+    "full": lambda x, n: torch.full((n,), x),
+    "linspace": lambda x, n: torch.linspace(0.0, 1.0, n),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "smelt"])
+@pytest.mark.parametrize("name", CALLS)
+def test_numbers_and_what_is_worked_on(name: str, backend: str) -> None:
+    call = CALLS[name]
+    compiled = smelt.compile(call, fullgraph=True, backend=backend)
+    for value in (0, 1):
+        given = torch.tensor(value), torch.tensor(2)
+        got, want = compiled(*given), call(*given)
+        for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (got, want)), strict=True):
+            assert torch.equal(a, b) and a.dtype is b.dtype
