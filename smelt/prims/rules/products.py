@@ -10,12 +10,11 @@ from torch.fx import Node
 
 from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_of, shape_of
-from smelt.prims.rules.aligned import product
 
 
 @decomposition(aten.mm.default)
 def mm(p: Lowering, a: Node, b: Node) -> Any:
-    return product(p, a, b) if dtype_of(a) is not torch.bool else NotImplemented
+    return p.mm(a, b) if dtype_of(a) is not torch.bool else NotImplemented
 
 
 @decomposition(aten.bmm.default)
@@ -23,21 +22,21 @@ def bmm(p: Lowering, a: Node, b: Node) -> Any:
     return p.bmm(a, b) if dtype_of(a) is not torch.bool else NotImplemented
 
 
-def _plus(p: Lowering, x: Node, make: Callable[[], Node], beta: Any, alpha: Any) -> Node:
-    """beta * x + alpha * what is made, wide in between; beta 0 ignores x, NaN and all."""
+def _plus(p: Lowering, x: Node, product: Callable[[], Node], beta: Any, alpha: Any) -> Node:
+    """beta * x + alpha * product, wide in between; beta 0 ignores x, NaN and all."""
 
     def compute(y: Node, *rest: Node) -> Node:
         y = y if alpha == 1 else p.mul(y, alpha)
         return p.add(y, rest[0] if beta == 1 else p.mul(rest[0], beta)) if rest else y
 
     if beta == 0 and alpha == 1:
-        return make()
-    return p.pointwise(compute, make(), *([] if beta == 0 else [x]))
+        return product()
+    return p.pointwise(compute, product(), *([] if beta == 0 else [x]))
 
 
 @decomposition(aten.addmm.default)
 def addmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
-    return _plus(p, x, lambda: product(p, a, b), beta, alpha)
+    return _plus(p, x, lambda: p.mm(a, b), beta, alpha)
 
 
 @decomposition(aten.baddbmm.default)
@@ -87,8 +86,8 @@ def linear(p: Lowering, x: Node, weight: Node, bias: Node | None = None) -> Any:
     rows = p.reshape(x, (p.out.numel // max(shape_of(weight)[0], 1), width)) if shape_of(weight)[0] else None
     if rows is None:
         return NotImplemented
-    y = p.reshape(product(p, rows, p.permute(weight, (1, 0))), p.out.shape)
-    return y if bias is None else p.pointwise(lambda y, b: p.add(y, b), y, bias)
+    product = p.reshape(p.mm(rows, p.permute(weight, (1, 0))), p.out.shape)
+    return product if bias is None else p.pointwise(lambda y, b: p.add(y, b), product, bias)
 
 
 # -- convolution

@@ -13,9 +13,9 @@ import smelt
 from smelt.autograd.joint import trace_joint
 from smelt.base.options import Options
 from smelt.graph.meta import TensorMeta
+from smelt.prims import aligned
+from smelt.prims.aligned import step
 from smelt.prims.decompose import decompose
-from smelt.prims.rules import aligned
-from smelt.prims.rules.aligned import step
 from smelt.prims.table import PRIMS
 from tests.autograd.joint_examples import lifted
 

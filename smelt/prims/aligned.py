@@ -7,13 +7,17 @@ kernel that computes the operand, and the columns too many are cut off by a view
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch.fx import Node
 
 from smelt.graph.meta import TensorMeta
-from smelt.prims.registry import Lowering, shape_of
-from smelt.prims.table import PRIMS
+from smelt.prims.ops import PRIMS
 from smelt.shapes.size import is_symbolic
+
+if TYPE_CHECKING:
+    from smelt.prims.builder import Builder
 
 PIECE = 16
 """Bytes of one load."""
@@ -22,13 +26,13 @@ LEAST = 256
 """Sizes below which the copy of an operand costs as much as it saves."""
 
 
-def product(p: Lowering, a: Node, b: Node) -> Node:
-    """(n, k) @ (k, m)."""
+def aligned_mm(p: Builder, a: Node, b: Node) -> Node | None:
+    """The rule of the prim `mm`: (n, k) @ (k, m) by a larger product; None where it is right as it is."""
     n, k, m = extra = _missing(a.meta["val"], b.meta["val"])
     if not any(extra):
-        return p.mm(a, b)
-    out = p.mm(_padded(p, a, (n, k)), _padded(p, b, (k, m)))
-    stops = shape_of(a)[0], shape_of(b)[1]
+        return None
+    out: Node = p.unique(PRIMS["mm"], (_padded(p, a, (n, k)), _padded(p, b, (k, m))))
+    stops = a.meta["val"].shape[0], b.meta["val"].shape[1]
     return p.slice(out, (0, 0), stops, (1, 1)) if n or m else out
 
 
@@ -58,12 +62,14 @@ def _crooked(x: TensorMeta, dim: int, one: int) -> bool:
     return x.stride[dim] == 1 and x.stride[1 - dim] % one != 0
 
 
-def _padded(p: Lowering, x: Node, extra: tuple[int, int]) -> Node:
+def _padded(p: Builder, x: Node, extra: tuple[int, int]) -> Node:
     """x with so many zeros behind each dimension. What is behind a transposition is padded: others use it, too."""
     if not any(extra):
         return x
     if x.target is PRIMS["permute"] and x.args[1] == (1, 0):
         source = x.args[0]
         assert isinstance(source, Node)
-        return p.permute(_padded(p, source, (extra[1], extra[0])), (1, 0))
-    return p.pad(x, (0, 0), extra, 0.0)
+        turned: Node = p.permute(_padded(p, source, (extra[1], extra[0])), (1, 0))
+        return turned
+    padded: Node = p.pad(x, (0, 0), extra, 0.0)
+    return padded
