@@ -369,9 +369,13 @@ def load_global(r: Resumption) -> None:
     r.line(f"if _r is {missing}:")
     r.line(f"    _r = {r.const(_builtin, 'builtin')}({scope}, {name!r}, {missing})")
     r.line(f"if _r is {missing}:")
-    r.line(f'    raise {r.const(NameError, "NameError")}("name {name!r} is not defined", name={name!r})')
+    _raise_undefined(r, name)
     r.stack += _with_null(r, "_r") if null else ["_r"]
     r.go()
+
+
+def _raise_undefined(r: Resumption, name: str) -> None:
+    r.line(f'    raise {r.const(NameError, "NameError")}("name {name!r} is not defined", name={name!r})')
 
 
 def _builtin(scope: dict[str, Any], name: str, missing: Any) -> Any:
@@ -382,7 +386,10 @@ def _builtin(scope: dict[str, Any], name: str, missing: Any) -> Any:
 
 @plain("DELETE_GLOBAL")
 def delete_global(r: Resumption) -> None:
-    r.line(f"del {r.writer.fetched(r.writer.vm.globals_source(r.frame.globals))}[{r.arg!r}]")
+    scope = r.writer.fetched(r.writer.vm.globals_source(r.frame.globals))
+    r.line(f"if {r.arg!r} not in {scope}:")
+    _raise_undefined(r, r.arg)
+    r.line(f"del {scope}[{r.arg!r}]")
     r.go()
 
 
