@@ -82,8 +82,12 @@ def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
             return out
     vm.effects.refuse_iterators((left, right))  # `items += iterator`
     left, right = _without_methods(left, right, own)
-    plain = vm.effects.plain
-    return vm.effects.original(vm.native(fn, plain(left), plain(right)))
+    effects = vm.effects
+    if fn is operator.iadd and type(left) is list:  # what it holds is not looked at
+        left = effects.mirror(left) if id(left) in vm.sources else left
+    else:
+        left = effects.plain(left)
+    return effects.original(vm.native(fn, left, effects.plain(right)))
 
 
 def _methods(vm: Any, left: Any, right: Any, forward: tuple[str, ...], reflected: str) -> list[tuple[Any, Any, Any]]:

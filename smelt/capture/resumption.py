@@ -297,8 +297,9 @@ def store_fast_load_fast(r: Resumption) -> None:
 
 @plain("DELETE_FAST")
 def delete_fast(r: Resumption) -> None:
-    r.slots[r.raw] = r.null
-    r.go()
+    if _is_bound(r):
+        r.slots[r.raw] = r.null
+        r.go()
 
 
 @plain("STORE_DEREF")
@@ -309,6 +310,7 @@ def store_deref(r: Resumption) -> None:
 
 @plain("DELETE_DEREF")
 def delete_deref(r: Resumption) -> None:
+    _read_cell(r)
     r.line(f"del {r.slots[r.raw]}.cell_contents")
     r.go()
 
@@ -369,9 +371,13 @@ def load_global(r: Resumption) -> None:
     r.line(f"if _r is {missing}:")
     r.line(f"    _r = {r.const(_builtin, 'builtin')}({scope}, {name!r}, {missing})")
     r.line(f"if _r is {missing}:")
-    r.line(f'    raise {r.const(NameError, "NameError")}("name {name!r} is not defined", name={name!r})')
+    _raise_undefined(r, name)
     r.stack += _with_null(r, "_r") if null else ["_r"]
     r.go()
+
+
+def _raise_undefined(r: Resumption, name: str) -> None:
+    r.line(f'    raise {r.const(NameError, "NameError")}("name {name!r} is not defined", name={name!r})')
 
 
 def _builtin(scope: dict[str, Any], name: str, missing: Any) -> Any:
@@ -382,25 +388,41 @@ def _builtin(scope: dict[str, Any], name: str, missing: Any) -> Any:
 
 @plain("DELETE_GLOBAL")
 def delete_global(r: Resumption) -> None:
-    r.line(f"del {r.writer.fetched(r.writer.vm.globals_source(r.frame.globals))}[{r.arg!r}]")
+    scope = r.writer.fetched(r.writer.vm.globals_source(r.frame.globals))
+    r.line(f"if {r.arg!r} not in {scope}:")
+    _raise_undefined(r, r.arg)
+    r.line(f"del {scope}[{r.arg!r}]")
     r.go()
 
 
 @plain("LOAD_FAST", "LOAD_FAST_CHECK")
 def load_fast(r: Resumption) -> None:
+    if _is_bound(r):
+        r.stack.append(r.slots[r.raw])
+        r.go()
+
+
+def _is_bound(r: Resumption) -> bool:
+    """Raise where the variable is not bound; False: it never is."""
     held = r.slots[r.raw]
     if held == r.null:
         _raise_unbound(r)
-        return
+        return False
     if type(r.frame.locals[r.raw]) is Unread:  # it has no guards, so there may be a value the next time
         r.line(f"if {held} is {r.null}:")
         _raise_unbound(r, "    ")
-    r.stack.append(held)
-    r.go()
+    return True
 
 
 @plain("LOAD_DEREF")
 def load_deref(r: Resumption) -> None:
+    _read_cell(r)
+    r.stack.append("_r")
+    r.go()
+
+
+def _read_cell(r: Resumption) -> None:
+    """What the variable's cell holds, as `_r`; raise where that is nothing."""
     missing = r.const(_END, "END")
     r.line(f"_r = {missing}")
     r.line("try:")
@@ -409,8 +431,6 @@ def load_deref(r: Resumption) -> None:
     r.line("    pass")
     r.line(f"if _r is {missing}:")
     _raise_unbound(r, "    ")
-    r.stack.append("_r")
-    r.go()
 
 
 def _raise_unbound(r: Resumption, indent: str = "") -> None:

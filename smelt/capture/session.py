@@ -56,7 +56,7 @@ from smelt.capture import (
     transforms,
 )
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
-from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError, bare, let_go, too_deep
+from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError, bare, too_deep
 from smelt.capture.frames import Frame, Unread, slot_names
 from smelt.capture.interpreter import Interpreter
 from smelt.capture.opcodes import store_unread
@@ -258,7 +258,7 @@ class Session(Told):
             except (Restart, UserError, Break, Exception) as error:
                 unsettled = vm.sizes.owner.unsettled
                 if unsettled is not None:
-                    let_go(unsettled)
+                    bare(unsettled)  # its context may be an error of torch, whose traceback holds frames of the capture
                 if unsettled is not None and vm.hosts.inputs.needs(unsettled.names):
                     continue
                 if unsettled is not None and not insists:  # perhaps its value may be taken for granted
