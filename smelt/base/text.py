@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -29,3 +29,23 @@ class Writer:
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"
+
+
+def with_needs(used: Iterable[str], functions: Mapping[str, tuple[str, Iterable[str]]]) -> list[str]:
+    """The texts of the functions named, by name, each once and after those it needs.
+
+    Args:
+        functions: the text of each, and the names of the functions that it calls.
+    """
+    texts: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        if name not in texts:
+            text, needs = functions[name]
+            for other in needs:
+                add(other)
+            texts[name] = text
+
+    for name in sorted(used):
+        add(name)
+    return [*texts.values()]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from smelt.base.errors import CompileError
 from smelt.base.faults import DIVIDED_BY_ZERO, OUT_OF_RANGE
-from smelt.codegen.index import IndexRenderer
+from smelt.codegen.ops import OpsRenderer
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.scope import Scopes, V
 from smelt.codegen.target import ROUNDING, Renderer
-from smelt.loops.ir import BOOLEAN, Condition, Index, Pointwise
+from smelt.loops.ir import BOOLEAN, Condition, Index
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Expr, Runtime, flat_index
@@ -22,39 +22,18 @@ from smelt.shapes.size import IntLike, Size, same
 CALLS = re.compile(r"\bm_(\w+)[(<]")
 
 
-class BodyRenderer(IndexRenderer):
+class BodyRenderer(OpsRenderer):
     """Renders bodies into `scopes`. Which loops are open, and which values are at hand, is the kernel's to say."""
 
     def __init__(self, plan: Schedule, target: Renderer, scopes: Scopes, arguments: Arguments, used: set[str]) -> None:
-        super().__init__(scopes, arguments)
-        self.plan, self.target, self.used = plan, target, used
-        self.masks: list[V] = []
+        super().__init__(plan, scopes, arguments, used)
+        self.target = target
         self.met_mask = False
         self.scalar_depth = 0
         self.flags: dict[str, str] = {}
         self.not_zero: set[str] = set()
 
     # Ops
-
-    def load(self, name: str, index: Index) -> V:
-        key = (name, index, tuple(m.text for m in self.masks))
-        known = self.scopes.find(key)
-        if known is None:
-            known = self.value_of(name, index)
-            self.scopes.remember(key, known)
-        return known
-
-    def value_of(self, name: str, index: Index) -> V:
-        """A value at an index: from memory if it has a buffer, else computed here."""
-        if name in self.plan.stored:
-            return self.from_memory(name, index)
-        return self.inlined(name, index)
-
-    def inlined(self, name: str, index: Index) -> V:
-        node = self.plan.program.nodes[name]
-        if not isinstance(node, Pointwise):
-            raise CompileError(f"codegen: {name} has neither a buffer nor a body")
-        return node.body(self, index)
 
     def from_memory(self, name: str, index: Index) -> V:
         dtype = metas_of(self.plan.program.nodes[name]).dtype
@@ -141,16 +120,7 @@ class BodyRenderer(IndexRenderer):
             text = f"({ctype}){value.text}"
         return self.scopes.define(ctype, text, target, value.depth)
 
-    def masked(self, conditions: Sequence[Condition], body: Callable[[], V], other: V) -> V:
-        open_ones = [c for c in conditions if not c.holds_always()]
-        if not open_ones:
-            return body()
-        if any(c.holds_never() for c in open_ones):
-            return other
-        mask = self.mask(open_ones)
-        self.masks.append(mask)
-        value = body()
-        self.masks.pop()
+    def choose(self, mask: V, value: V, other: V) -> V:
         depth = max(mask.depth, value.depth, other.depth)
         text = f"{mask.text} ? {value.text} : {other.text}"
         return self.scopes.define(self.target.value_types[value.dtype], text, value.dtype, depth)

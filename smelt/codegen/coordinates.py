@@ -75,6 +75,22 @@ class Coordinates:
         size = metas_of(self.plan.program.nodes[name]).dtype.itemsize
         return flat_index(index, self.plan.strides[name]), size
 
+    def rival(self, least: int) -> Var | None:
+        """The variable along which most is contiguous where the last one strides; None if one is below `least`."""
+        if not self.order:
+            return None
+        last = self.order[-1]
+        rivals: dict[Var, int] = {}
+        for expr, size in self.places():
+            if size and abs(hint(expr.coefficient(last))) > 1:
+                for atom, c in expr.terms:
+                    if isinstance(atom, Var) and same(c, 1) and atom in self.order:
+                        rivals[atom] = rivals.get(atom, 0) + size
+        if not rivals:
+            return None
+        other = max(rivals, key=lambda v: rivals[v])
+        return other if min(hint(other.size), hint(last.size)) >= least else None
+
     def split_divisions(self) -> None:
         """Split v wherever v // k or v % k is computed and k divides its size."""
         for _ in range(16):

@@ -190,20 +190,11 @@ class _Builder(Coordinates):
 
     def tile(self) -> bool:
         """Where some access is contiguous along another loop than the innermost, walk both in small tiles."""
-        last = self.order[-1]
-        rivals: dict[Var, int] = {}
-        for expr, size in self.places():
-            if size and abs(hint(expr.coefficient(last))) > 1:
-                for atom, c in expr.terms:
-                    if isinstance(atom, Var) and same(c, 1) and atom in self.order:
-                        rivals[atom] = rivals.get(atom, 0) + size
-        if not rivals:
-            return False
-        other = max(rivals, key=lambda v: rivals[v])
-        if hint(other.size) < TILE // 2 or hint(last.size) < TILE // 2:
+        other = self.rival(TILE // 2)
+        if other is None:
             return False
         pieces: list[Var] = []
-        for var in (other, last):
+        for var in (other, self.order[-1]):
             size = chunk_size(var.size, TILE)
             if not isinstance(var.size, Size) and size >= var.size:
                 pieces.append(var)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from smelt.base.text import with_needs
+
 PRELUDE = """\
 #include <stdint.h>
 #define INFINITY __builtin_inff()
@@ -478,18 +480,4 @@ INLINE float random_uniform(uint32_t low, uint32_t high, uint32_t counter) {
 
 def header(used: Iterable[str]) -> str:
     """The start of a translation unit: includes and the functions named, each after those it needs."""
-    texts: list[str] = [PRELUDE]
-    done: set[str] = set()
-
-    def add(name: str) -> None:
-        if name in done:
-            return
-        done.add(name)
-        text, needs = FUNCTIONS[name]
-        for other in needs:
-            add(other)
-        texts.append(text)
-
-    for name in sorted(used):
-        add(name)
-    return "\n".join(texts) + "\n"
+    return "\n".join([PRELUDE, *with_needs(used, FUNCTIONS)]) + "\n"

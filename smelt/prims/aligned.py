@@ -13,6 +13,7 @@ import torch
 from torch.fx import Node
 
 from smelt.graph.meta import TensorMeta
+from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.ops import PRIMS
 from smelt.shapes.size import is_symbolic
 
@@ -40,11 +41,8 @@ def step(x: TensorMeta) -> int:
     """Elements of which a row should hold a multiple; 1: any number will do."""
     if x.device.type != "cuda":
         return 1
-    if x.dtype in (torch.float16, torch.bfloat16):
-        return PIECE // x.dtype.itemsize
-    if x.dtype is torch.float32 and str(torch.backends.cuda.matmul.fp32_precision) == "tf32":
-        return PIECE // x.dtype.itemsize
-    return 1
+    rounded = x.dtype is torch.float32 and str(torch.backends.cuda.matmul.fp32_precision) == "tf32"
+    return PIECE // x.dtype.itemsize if rounded or x.dtype in LOW_PRECISION else 1
 
 
 def _missing(a: TensorMeta, b: TensorMeta) -> tuple[int, int, int]:

@@ -7,13 +7,13 @@ are in `runtime/fused_attention.py`; the references compute the same by plain pr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from smelt.graph.meta import TensorMeta
+from smelt.prims.products import by_rows
 from smelt.prims.table import Kind, make, pointwise_like, prim
 
 Pair = tuple[TensorMeta, TensorMeta]
@@ -23,14 +23,8 @@ BLOCK = 32
 """The memory-efficient kernel pads the rows of its logsumexp to a multiple of this."""
 
 
-def _by_rows(shape: Sequence[int], like: TensorMeta) -> TensorMeta:
-    """Memory order batch, length, heads, width, as projections of one matrix product have it."""
-    _, h, n, w = shape
-    return TensorMeta(tuple(shape), like.dtype, (n * h * w, w, h * w, 1), like.device)
-
-
 def _out(q: TensorMeta, v: TensorMeta) -> TensorMeta:
-    return _by_rows((*q.shape[:3], v.shape[3]), q)
+    return by_rows((*q.shape[:3], v.shape[3]), q)
 
 
 def _sums(q: TensorMeta, *shape: int) -> TensorMeta:
@@ -104,7 +98,7 @@ def attention_flash_backward(
     scale: float | None,
 ) -> Gradients:
     """Gradients by q, k and v of attention_flash."""
-    return _by_rows(q.shape, q), _by_rows(k.shape, k), _by_rows(v.shape, v)
+    return by_rows(q.shape, q), by_rows(k.shape, k), by_rows(v.shape, v)
 
 
 # -- memory-efficient: any mask, also float32
@@ -164,7 +158,7 @@ def attention_efficient_backward(
     scale: float | None,
 ) -> tuple[TensorMeta | None, ...]:
     """Gradients by q, k, v and bias of attention_efficient; None where `mask` is False."""
-    each = (*(_by_rows(x.shape, x) for x in (q, k, v)), None if bias is None else pointwise_like((bias,), bias.dtype))
+    each = (*(by_rows(x.shape, x) for x in (q, k, v)), None if bias is None else pointwise_like((bias,), bias.dtype))
     return tuple(one if wanted else None for one, wanted in zip(each, mask, strict=True))
 
 
@@ -219,4 +213,4 @@ def attention_cudnn_backward(
     scale: float | None,
 ) -> Gradients:
     """Gradients by q, k and v of attention_cudnn."""
-    return _by_rows(q.shape, q), _by_rows(k.shape, k), _by_rows(v.shape, v)
+    return by_rows(q.shape, q), by_rows(k.shape, k), by_rows(v.shape, v)

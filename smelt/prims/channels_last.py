@@ -21,6 +21,7 @@ from torch.fx import Node
 from smelt.graph.meta import TensorMeta, channels_last_stride, is_channels_last, is_dense, same_steps
 from smelt.graph.module import GraphModule
 from smelt.graph.schema import sees_strides
+from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.table import PRIMS, Kind, Prim
 from smelt.shapes.size import hint
 
@@ -60,7 +61,7 @@ def pays_on_cuda(node: Node) -> bool:
     assert isinstance(groups, int)
     if x.device.type != "cuda" or min(hint(x.shape[1]), hint(w.shape[0])) < LEAST_CHANNELS:
         return False
-    if x.dtype in (torch.float16, torch.bfloat16):
+    if x.dtype in LOW_PRECISION:
         return True
     return x.dtype is torch.float32 and groups < hint(x.shape[1]) and _rounds_to_tf32()
 

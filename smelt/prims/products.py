@@ -150,6 +150,12 @@ def convolution_backward(
     return gradient(mask[0], x.shape), gradient(mask[1], w.shape), gradient(mask[2], (grad.shape[1],))
 
 
+def by_rows(shape: Shape, like: TensorMeta) -> TensorMeta:
+    """(batch, heads, length, width) in memory order batch, length, heads, width, as projections have it."""
+    _, h, n, w = shape
+    return TensorMeta(shape, like.dtype, (n * h * w, w, h * w, 1), like.device)
+
+
 def _attention(
     q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool, bias: Tensor | None, scale: float | None
 ) -> tuple[Tensor, Tensor]:
@@ -210,9 +216,4 @@ def attention_cpu_backward(
     scale: float | None,
 ) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
     """Gradients with respect to q, k and v; memory order batch, length, heads, width."""
-
-    def gradient(x: TensorMeta) -> TensorMeta:
-        b, h, n, w = x.shape
-        return TensorMeta(x.shape, x.dtype, (n * h * w, w, h * w, 1), x.device)
-
-    return gradient(q), gradient(k), gradient(v)
+    return by_rows(q.shape, q), by_rows(k.shape, k), by_rows(v.shape, v)

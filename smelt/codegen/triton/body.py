@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from smelt.base.errors import CompileError
 from smelt.base.faults import DIVIDED_BY_ZERO, OUT_OF_RANGE
 from smelt.codegen.body import DIVISIONS
-from smelt.codegen.index import IndexRenderer
+from smelt.codegen.ops import OpsRenderer
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.scope import V
 from smelt.codegen.triton.scopes import TileScopes
 from smelt.codegen.triton.target import NARROW, VALUE_TYPES, literal, operator
-from smelt.loops.ir import BOOLEAN, Condition, Index, Pointwise
+from smelt.loops.ir import BOOLEAN, Condition, Index
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
-from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Runtime, flat_index
+from smelt.shapes.expr import Expr, Runtime, flat_index
 from smelt.shapes.size import IntLike, Size, same
 
 CALLS = re.compile(r"\b(m_\w+|random_\w+)\(")
@@ -26,7 +26,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 """The step of SplitMix64."""
 
 
-class TileBody(IndexRenderer):
+class TileBody(OpsRenderer):
     """Renders bodies. Depths are sets of axes; `axis_masks` says which elements of a block are inside, by axis bit."""
 
     quotient = "//"
@@ -34,10 +34,7 @@ class TileBody(IndexRenderer):
     scopes: TileScopes
 
     def __init__(self, plan: Schedule) -> None:
-        super().__init__(TileScopes(), Arguments())
-        self.plan = plan
-        self.used: set[str] = set()
-        self.masks: list[V] = []
+        super().__init__(plan, TileScopes(), Arguments(), set())
         self.axis_masks: dict[int, V] = {}
         self.wide = False
 
@@ -48,14 +45,6 @@ class TileBody(IndexRenderer):
         for atom, _ in expr.terms:
             axes |= self.atom_depth(atom)
         return axes
-
-    def atom_depth(self, atom: Atom) -> int:
-        match atom:
-            case Quotient() | Remainder():
-                return self.depth_of(atom.of)
-            case Runtime(value=V(depth=depth)):
-                return depth
-        return self.depths[atom]
 
     def inside(self, axes: int) -> list[V]:
         """The masks of a value that varies along these axes: those of its axes, then those of the body."""
@@ -68,24 +57,6 @@ class TileBody(IndexRenderer):
         return f"({self.text_of(expr)}).to({VALUE_TYPES[dtype]})"
 
     # Ops
-
-    def load(self, name: str, index: Index) -> V:
-        key = (name, index, tuple(m.text for m in self.masks))
-        known = self.scopes.find(key)
-        if known is None:
-            known = self.value_of(name, index)
-            self.scopes.remember(key, known)
-        return known
-
-    def value_of(self, name: str, index: Index) -> V:
-        """A value at an index: from memory if it has a buffer, else computed here."""
-        return self.from_memory(name, index) if name in self.plan.stored else self.inlined(name, index)
-
-    def inlined(self, name: str, index: Index) -> V:
-        node = self.plan.program.nodes[name]
-        if not isinstance(node, Pointwise):
-            raise CompileError(f"codegen: {name} has neither a buffer nor a body")
-        return node.body(self, index)
 
     def from_memory(self, name: str, index: Index) -> V:
         dtype = metas_of(self.plan.program.nodes[name]).dtype
@@ -164,16 +135,7 @@ class TileBody(IndexRenderer):
             text = f"{value.text}.to({kind})"
         return self.scopes.define("", text, target, value.depth)
 
-    def masked(self, conditions: Sequence[Condition], body: Callable[[], V], other: V) -> V:
-        open_ones = [c for c in conditions if not c.holds_always()]
-        if not open_ones:
-            return body()
-        if any(c.holds_never() for c in open_ones):
-            return other
-        mask = self.mask(open_ones)
-        self.masks.append(mask)
-        value = body()
-        self.masks.pop()
+    def choose(self, mask: V, value: V, other: V) -> V:
         axes = mask.depth | value.depth | other.depth
         return self.scopes.define("", f"tl.where({mask.text}, {value.text}, {other.text})", value.dtype, axes)
 

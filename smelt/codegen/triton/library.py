@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from smelt.base.text import with_needs
+
 FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "m_sqrt": (
         """\
@@ -190,18 +192,4 @@ from triton.language.extra import libdevice
 
 def module_head(used: Iterable[str]) -> str:
     """Imports and the functions named, each after those it needs."""
-    texts = [PRELUDE]
-    done: set[str] = set()
-
-    def add(name: str) -> None:
-        if name in done:
-            return
-        done.add(name)
-        text, needs = FUNCTIONS[name]
-        for other in needs:
-            add(other)
-        texts.append(f"@triton.jit\n{text}\n")
-
-    for name in sorted(used):
-        add(name)
-    return "\n\n".join(texts)
+    return "\n\n".join([PRELUDE, *(f"@triton.jit\n{text}\n" for text in with_needs(used, FUNCTIONS))])

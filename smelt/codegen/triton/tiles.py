@@ -21,7 +21,7 @@ from smelt.codegen.nest import Nest
 from smelt.schedule.group import Group, Place, Role
 from smelt.schedule.plan import Schedule
 from smelt.shapes.expr import Var
-from smelt.shapes.size import IntLike, Size, hint, is_symbolic, same
+from smelt.shapes.size import IntLike, Size, hint, is_symbolic
 
 PROGRAMS = 528
 """Programs that keep a large GPU busy: four for each of 132 multiprocessors."""
@@ -39,6 +39,10 @@ NARROW = 32
 
 SIDE = 32
 """Shorter side of a two-dimensional tile; strides are met along both of its sides."""
+
+
+LEAST_SIDE = 16
+"""Shortest size along which such a tile is worth it."""
 
 
 class Form(enum.Enum):
@@ -111,11 +115,8 @@ class _Builder(Coordinates):
             return self.mixed(nest)
         return self.columns(nest)
 
-    def of(self, role: Role) -> list[Var]:
-        return [v for v in self.order if self.roles[v] is role]
-
     def flat(self, nest: Nest) -> Tiling:
-        rival = self.rival()
+        rival = self.rival(LEAST_SIDE)
         if rival is None:
             axis = Axis("x", list(self.order))
             return Tiling(nest, Form.FLAT, [axis], [], flat_configs(axis.size, self.autotune), ((axis.size, "XBLOCK"),))
@@ -128,22 +129,6 @@ class _Builder(Coordinates):
         else:
             configs = configs[:1]
         return Tiling(nest, Form.FLAT, [y, x], [], tuple(configs), ((y.size, "YBLOCK"), (x.size, "XBLOCK")))
-
-    def rival(self) -> Var | None:
-        """A variable along which some access is contiguous while the last one strides there."""
-        if len(self.order) < 2:
-            return None
-        last = self.order[-1]
-        rivals: dict[Var, int] = {}
-        for expr, size in self.places():
-            if size and abs(hint(expr.coefficient(last))) > 1:
-                for atom, c in expr.terms:
-                    if isinstance(atom, Var) and same(c, 1) and atom in self.order:
-                        rivals[atom] = rivals.get(atom, 0) + size
-        if not rivals:
-            return None
-        other = max(rivals, key=lambda v: rivals[v])
-        return other if hint(other.size) >= 16 and hint(last.size) >= 16 else None
 
     def rows(self, nest: Nest) -> Tiling:
         x, r = Axis("x", [*nest.kept, *nest.folded]), Axis("r", list(nest.inner))

@@ -1,0 +1,63 @@
+"""What the `Ops` handlers of all targets have in common: where a value comes from, and what holds under a condition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from smelt.base.errors import CompileError
+from smelt.codegen.index import IndexRenderer
+from smelt.codegen.parameters import Arguments
+from smelt.codegen.scope import Scopes, V
+from smelt.loops.ir import Condition, Index, Ops, Pointwise
+from smelt.schedule.plan import Schedule
+
+
+class OpsRenderer(IndexRenderer, Ops):
+    """Renders bodies of a schedule. `masks` are the conditions around what is rendered, the innermost last."""
+
+    def __init__(self, plan: Schedule, scopes: Scopes, arguments: Arguments, used: set[str]) -> None:
+        super().__init__(scopes, arguments)
+        self.plan, self.used = plan, used
+        self.masks: list[V] = []
+
+    def load(self, name: str, index: Index) -> V:
+        key = (name, index, tuple(m.text for m in self.masks))
+        known = self.scopes.find(key)
+        if known is None:
+            known = self.value_of(name, index)
+            self.scopes.remember(key, known)
+        return known
+
+    def value_of(self, name: str, index: Index) -> V:
+        """A value at an index: from memory if it has a buffer, else computed here."""
+        return self.from_memory(name, index) if name in self.plan.stored else self.inlined(name, index)
+
+    def from_memory(self, name: str, index: Index) -> V:
+        """An element of a buffer."""
+        raise NotImplementedError("a target knows its memory")
+
+    def inlined(self, name: str, index: Index) -> V:
+        node = self.plan.program.nodes[name]
+        if not isinstance(node, Pointwise):
+            raise CompileError(f"codegen: {name} has neither a buffer nor a body")
+        return node.body(self, index)
+
+    def masked(self, conditions: Sequence[Condition], body: Callable[[], V], other: V) -> V:
+        open_ones = [c for c in conditions if not c.holds_always()]
+        if not open_ones:
+            return body()
+        if any(c.holds_never() for c in open_ones):
+            return other
+        mask = self.mask(open_ones)
+        self.masks.append(mask)
+        value = body()
+        self.masks.pop()
+        return self.choose(mask, value, other)
+
+    def mask(self, conditions: Sequence[Condition]) -> V:
+        """Whether all conditions hold."""
+        raise NotImplementedError("a target knows its booleans")
+
+    def choose(self, mask: V, value: V, other: V) -> V:
+        """`value` where the mask holds, else `other`."""
+        raise NotImplementedError("a target knows its choices")
