@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -66,11 +66,25 @@ def judge_workload(workload: Workload, settings: Settings, prepare: Prepare) -> 
     Raises:
         EagerFailed: eager cannot run the step.
     """
-    verdict = _judge_seed(workload, settings, prepare)
+    return _past_bad_luck(lambda seeded: _judge_seed(workload, seeded, prepare), settings)
+
+
+def judge_mode(workload: Workload, settings: Settings, prepare: Prepare, train_mode: bool) -> Verdict:
+    """The verdict with the modules in train or eval mode; gradients are compared in both if the settings train.
+
+    Raises:
+        EagerFailed: eager cannot run the step.
+    """
+    return _past_bad_luck(lambda seeded: _judge_mode_of_seed(workload, seeded, prepare, train_mode), settings)
+
+
+def _past_bad_luck(judge_seed: Callable[[Settings], Verdict], settings: Settings) -> Verdict:
+    """The verdict for the seed of `settings`; where values fail, that for `SEEDS`. See the module's text."""
+    verdict = judge_seed(settings)
     if verdict.ok or not all(VALUES in failure for failure in verdict.failures):
         return verdict
     for more in SEEDS:
-        again = _judge_seed(workload, dataclasses.replace(settings, seed=settings.seed + more), prepare)
+        again = judge_seed(dataclasses.replace(settings, seed=settings.seed + more))
         if not again.ok:
             return verdict
     again.unlucky = verdict.failures
@@ -83,10 +97,10 @@ def _judge_seed(workload: Workload, settings: Settings, prepare: Prepare) -> Ver
     Batch statistics over few samples can make training chaotic: one activation that changes its sign moves every
     gradient by parts in a thousand, in eager too. Where eager is that noisy, gradients in eval mode are judged as well.
     """
-    verdict = judge_mode(workload, settings, prepare, settings.train)
+    verdict = _judge_mode_of_seed(workload, settings, prepare, settings.train)
     if verdict.ok and settings.train and max(verdict.noise, workload.noise) > NOISY[settings.precision]:
         try:
-            quiet = judge_mode(workload, settings, prepare, False)
+            quiet = _judge_mode_of_seed(workload, settings, prepare, False)
         except EagerFailed:  # some models refuse gradients in eval mode
             return verdict
         quiet.failures = [f"in eval mode, {failure}" for failure in quiet.failures]
@@ -95,8 +109,7 @@ def _judge_seed(workload: Workload, settings: Settings, prepare: Prepare) -> Ver
     return verdict
 
 
-def judge_mode(workload: Workload, settings: Settings, prepare: Prepare, train_mode: bool) -> Verdict:
-    """The verdict with the modules in train or eval mode; gradients are compared in both if the settings train."""
+def _judge_mode_of_seed(workload: Workload, settings: Settings, prepare: Prepare, train_mode: bool) -> Verdict:
     model = build_model(workload, settings).train(train_mode)
     dropout = "off" if without_dropout(model) and settings.train else "none"
     if workload.wake:

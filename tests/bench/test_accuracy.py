@@ -117,6 +117,8 @@ def test_rounding_at_a_kink_is_luck_and_an_error_is_not(monkeypatch: pytest.Monk
     verdict = judge_workload(workload, Settings(), unlucky)
     assert verdict.ok and verdict.unlucky and set(seeds) == {0, *accuracy.SEEDS}
     assert not judge_workload(workload, Settings(), wrong).ok
+    assert accuracy.judge_mode(workload, Settings(), unlucky, False).unlucky
+    assert not accuracy.judge_mode(workload, Settings(), wrong, False).ok
 
 
 def test_eagers_error_is_the_largest_of_several_runs() -> None:
