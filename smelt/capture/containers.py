@@ -207,7 +207,7 @@ def store_item(vm: Any, obj: Any, key: Any, value: Any) -> None:
         return
     target = writable(vm, obj)
     if type(key) is slice:
-        value = vm.effects.plain(value) if isinstance(value, CONTAINERS) else iterate(vm, value)
+        value = vm.effects.mirror(value) if isinstance(value, CONTAINERS) else iterate(vm, value)
         vm.effects.refuse_iterators((value,))
     if isinstance(target, dict) and type(key) in LEAVES and target is not obj and _is_globals(obj):
         raise Break("a global variable is written through globals()")

@@ -319,7 +319,11 @@ class Effects:
                 raise Break("an iterator from outside", "its position cannot be guarded", silent=True)
 
     def plain(self, value: Any) -> Any:
-        """The same value with mirrors in place of external containers, at any depth of lists, tuples and dicts."""
+        """The same value with mirrors in place of external containers, at any depth of lists, tuples and dicts.
+
+        What stands for an external container whose items had to be replaced is known as that container's stand-in:
+        C code may hand it on.
+        """
         kind = type(value)
         if kind is TraceTensor or kind in LEAVES:
             return value
@@ -330,11 +334,19 @@ class Effects:
         if kind is list or kind is tuple:
             items = [self.plain(item) for item in value]
             same = all(a is b for a, b in zip(items, value, strict=True))
-            return value if same else kind(items)
+            return value if same else self._also(value, kind(items))
         if kind is dict:
             pairs = {k: self.plain(v) for k, v in value.items()}
-            return value if all(pairs[k] is value[k] for k in pairs) else pairs
+            return value if all(pairs[k] is value[k] for k in pairs) else self._also(value, pairs)
         return value
+
+    def _also(self, copy: Any, deeper: Any) -> Any:
+        """`deeper`, which stands for the same external container as `copy` does, if that is a mirror."""
+        mirror = self.mirrors.get(id(copy))
+        if mirror is not None:
+            self.mirrors[id(deeper)] = mirror
+            self.vm.register(deeper, self.vm.sources[id(copy)])
+        return deeper
 
 
 def _held(kind: str, target: Any, name: str) -> Any:

@@ -59,6 +59,9 @@ _OUT_OF_PLACE = {
 }
 """`n += tensor` with a number `n` makes a new tensor."""
 
+_JOINING = frozenset({operator.add, operator.iadd, operator.mul, operator.imul, operator.or_, operator.ior})
+"""What they do to containers hands the items on, the same objects, without a look at them."""
+
 BINARY: tuple[Callable[..., Any], ...] = (*_OUT_OF_PLACE, *_OUT_OF_PLACE.values())
 COMPARISONS: tuple[Callable[..., Any], ...] = tuple(_COMPARE)
 UNARY: tuple[Callable[..., Any], ...] = (operator.neg, operator.pos, operator.invert)
@@ -82,12 +85,8 @@ def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
             return out
     vm.effects.refuse_iterators((left, right))  # `items += iterator`
     left, right = _without_methods(left, right, own)
-    effects = vm.effects
-    if fn is operator.iadd and type(left) is list:  # what it holds is not looked at
-        left = effects.mirror(left) if id(left) in vm.sources else left
-    else:
-        left = effects.plain(left)
-    return effects.original(vm.native(fn, left, effects.plain(right)))
+    seen = vm.effects.mirror if fn in _JOINING else vm.effects.plain
+    return vm.effects.original(vm.native(fn, seen(left), seen(right)))
 
 
 def _methods(vm: Any, left: Any, right: Any, forward: tuple[str, ...], reflected: str) -> list[tuple[Any, Any, Any]]:
