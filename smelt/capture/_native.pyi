@@ -170,6 +170,20 @@ def resume(
         ValueError: lengths that do not fit the code or the point.
     """
 
+def go_on(
+    point: ResumePoint,
+    globals: dict[str, Any],
+    func: FunctionType | None,
+    slots: list[Any],
+    stack: list[Any],
+    handled: list[BaseException] = ...,
+    /,
+) -> Any:
+    """What a replacement returns for its frame to be resumed: whoever runs the frame does so, after the replacement.
+
+    So a loop with a break in each round takes no more stack than the program itself.
+    """
+
 def generator_at(
     code: CodeType,
     globals: dict[str, Any],

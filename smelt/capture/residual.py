@@ -207,12 +207,12 @@ class Writer:
         return source is not None and source.kind == native.LOCAL
 
     def resume(self, frame: Frame, index: int, stack: list[str], slots: list[str]) -> str:
-        """The expression that continues the original code at an instruction."""
+        """The expression to return, with which the original code goes on at an instruction."""
         handled = tuple(at for at in frame.handled_at if at < len(stack))
         point = self.point(frame.code, frame.decoded.offsets[index], len(stack), handled)
         self.points.append(point)
         name = self.value.constant(point, f"resume_{frame.decoded.offsets[index]}")
-        call = self.value.constant(native.resume, "resume")
+        call = self.value.constant(native.go_on, "go_on")
         scope = self.fetched(self.vm.globals_source(frame.globals))
         function = self.fetched(frame_function())
         error = f", [{self.value(frame.handled[len(handled) - 1])}]" if handled else ""

@@ -20,7 +20,8 @@ from smelt.graph.symbolic_rules import SYMBOLIC_RULES, written
 from smelt.graph.symint import has_size
 from smelt.graph.trial import tried
 from smelt.shapes.real import Real
-from smelt.shapes.size import Size
+from smelt.shapes.size import Size, hint
+from smelt.shapes.unbacked import is_unbacked
 
 aten = torch.ops.aten
 
@@ -102,25 +103,13 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
         if symbolic is None and info.kind is Kind.WRITE and info.written == ("self",) and info.returned == ("self",):
             symbolic = written
         answer = None if symbolic is None else symbolic(func, args, kwargs)
-        if answer is not None:
+        if answer is not None and not _refused_example(func, info, args, kwargs):
             return answer
         args, kwargs = _pinned(func, args, kwargs)
         answer = own and own(func, args, kwargs)
         if answer is not None:
             return answer
     device = _device(args, kwargs)
-    writes = info.kind is Kind.WRITE
-
-    def to_meta(value: Any) -> Any:
-        kind = type(value)
-        if kind is Real:  # metadata does not depend on it
-            return value.hint
-        if issubclass(kind, PlacedTensor):
-            # written arguments need memory of their own: kernels check overlap with the others
-            return value.place.layout.fresh() if writes else value.place.layout.on_meta()
-        if isinstance(value, (list, tuple)):
-            return kind(map(to_meta, value))
-        return META if kind is torch.device else value
 
     def from_meta(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -134,11 +123,8 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
         out = tried(func, args, kwargs)
         if out is not None:
             return from_meta(out)
-    given = {k: to_meta(v) for k, v in kwargs.items() if k != "pin_memory"}
-    if "device" not in given and func in _factories(func):
-        given["device"] = META
     try:
-        out = func(*map(to_meta, args), **given)
+        out = _on_meta(func, info, args, kwargs)
     except NotImplementedError as error:
         out = tried(func, args, kwargs) if device.type == "cpu" and info.kind is Kind.PURE else None
         if out is None:
@@ -151,6 +137,59 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
     answer = from_meta(out)
     rule = _CPU_ANSWERS.get(func) if device.type == "cpu" else None
     return answer if rule is None else rule(answer, args)
+
+
+def _on_meta(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What the operator's meta kernel returns; symbolic sizes stand for those of the example at hand."""
+    writes = info.kind is Kind.WRITE
+
+    def to_meta(value: Any) -> Any:
+        kind = type(value)
+        if kind is Real:  # metadata does not depend on it
+            return value.hint
+        if kind is Size:
+            return value.hint
+        if issubclass(kind, PlacedTensor):
+            layout = _at_the_example(value.place.layout)
+            # written arguments need memory of their own: kernels check overlap with the others
+            return layout.fresh() if writes else layout.on_meta()
+        if isinstance(value, (list, tuple)):
+            return kind(map(to_meta, value))
+        return META if kind is torch.device else value
+
+    given = {k: to_meta(v) for k, v in kwargs.items() if k != "pin_memory"}
+    if "device" not in given and func in _factories(func):
+        given["device"] = META
+    return func(*map(to_meta, args), **given)
+
+
+def _at_the_example(layout: Layout) -> Layout:
+    val = layout.val
+    if not val.symbolic and type(layout.offset) is not Size:
+        return layout
+    shape, stride = tuple(map(hint, val.shape)), tuple(map(hint, val.stride))
+    return layout_for(shape, val.dtype, stride, val.device, hint(layout.offset))
+
+
+def _refused_example(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the operator refuses the sizes of the example at hand: rules for symbolic sizes do not check them."""
+    if any(map(_is_guessed, (*args, *kwargs.values()))):
+        return False
+    try:
+        _on_meta(func, info, args, kwargs)
+    except NotImplementedError:
+        return False
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return True
+    return False
+
+
+def _is_guessed(value: Any) -> bool:
+    """The example's size is not known before the values of a tensor are."""
+    if isinstance(value, PlacedTensor):
+        layout = value.place.layout
+        return is_unbacked(*layout.val.shape, *layout.val.stride, layout.offset)
+    return any(map(_is_guessed, value)) if isinstance(value, (list, tuple)) else is_unbacked(value)
 
 
 def _is_symbolic(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -199,7 +199,7 @@ def _index(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val, indices = val_of(args[0]), args[1]
     places = [d for d, i in enumerate(indices) if i is not None]
     found = [val_of(indices[d]) for d in places]
-    if not places or any(i.dtype in (torch.bool, torch.uint8) for i in found):
+    if not places or len(indices) > val.ndim or any(i.dtype not in (torch.int64, torch.int32) for i in found):
         return None
     shape = broadcast(found)
     if shape is None:

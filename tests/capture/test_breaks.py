@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import smelt
 from smelt.base.options import Options
 from smelt.capture.compiled import compile_callable
 from smelt.capture.escapes import graph_break
@@ -417,3 +418,59 @@ def test_guards_of_the_dispatcher_do_not_act_on_the_capture() -> None:
     with pytest.raises(ValueError, match="large") as kept:
         run(torch.zeros(3, 3))
     assert kept is not None and not excluded(torch._C.DispatchKey.Python)
+
+
+def _rounds_in_except(x: Any, n: int) -> Any:
+    try:
+        raise KeyError(n)
+    except KeyError as error:
+        for _ in range(n):
+            graph_break()
+            x = x + len(error.args)
+            assert sys.exc_info()[1] is error
+    return x
+
+
+def _rounds_in_try(x: Any, n: int) -> Any:
+    for i in range(n):
+        try:
+            graph_break()
+            x = x + 1
+            if i % 2:
+                raise ValueError(i)
+        except ValueError:
+            graph_break()
+    return x
+
+
+def _rounds_of_an_iterator(x: Any, n: int) -> Any:
+    return x + sum([i for i in iter([1] * n)])
+
+
+def _rounds_of_a_while(x: Any, n: int) -> Any:
+    with contextlib.nullcontext():
+        while int(x[0, 0]) < n:
+            graph_break()
+            x = x + 1
+    return x
+
+
+@pytest.mark.parametrize("fn", [_rounds_in_except, _rounds_in_try, _rounds_of_an_iterator, _rounds_of_a_while])
+def test_a_loop_with_breaks_needs_no_deeper_stack(fn: Any) -> None:
+    n = 3 * sys.getrecursionlimit()
+    compiled = smelt.compile(fn, backend="eager")
+    assert torch.equal(compiled(X, n), fn(X, n))
+
+
+def test_the_traceback_after_many_breaks_has_one_line_of_the_function() -> None:
+    def fn(x: Any, n: int) -> Any:
+        for _ in range(n):
+            graph_break()
+            x = x + 1
+        raise LookupError(n)
+
+    compiled = smelt.compile(fn, backend="eager")
+    with pytest.raises(LookupError) as caught:
+        compiled(X, 50)
+    lines = [frame for frame in traceback.extract_tb(caught.value.__traceback__) if frame.name == "fn"]
+    assert [frame.line for frame in lines] == ["raise LookupError(n)"]

@@ -38,7 +38,8 @@ class TookTooLong(BaseException):
 def limited(seconds: float) -> Iterator[None]:
     """Raise TookTooLong in the block after so many seconds of processor time: what else runs does not count.
 
-    It is raised once more at the end of the block, as the program may have caught it.
+    It is raised once more at the end of the block, as the program may have caught it. An outer limit stands still
+    meanwhile.
     """
     stopped = []
 
@@ -47,12 +48,13 @@ def limited(seconds: float) -> Iterator[None]:
         raise TookTooLong
 
     before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    outer, _ = signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+        signal.setitimer(signal.ITIMER_PROF, outer)
         if stopped:
             raise TookTooLong
 
@@ -126,7 +128,7 @@ def work(seed: str, numbers: list[int], results: Path, corpus: Path | None) -> N
                 small = source if found["status"] == "hang" else shrunk(source, backend, found)
                 save(corpus, seed, number, backend, small, found)
             out.write(json.dumps({"program": number, **found}) + "\n")
-            if number % 10 == 0:
+            if number % 10 == 0 or found["status"] == "invalid":  # a program without end may have filled the memory
                 forget()
                 gc.freeze()  # what is left are tables that live on
 

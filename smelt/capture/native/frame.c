@@ -28,6 +28,7 @@ struct Injection {
 };
 
 static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing);
+static PyObject *finish(PyObject *result);
 
 void evaluator_install(void) {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
@@ -228,9 +229,9 @@ static Place *meet(PyCodeObject *code) {
 /* -- tracebacks -------------------------------------------------------------------------------- */
 /* `error` was caught where `before` stood; `now`, a frame object, goes on there. The traceback keeps that one and its
    variables alive from now on, as it would if one frame had run throughout. */
-static int hand_over(PyObject *error, Frame *before, PyObject *now) {
+static int hand_over(PyObject *error, PyObject *before, PyObject *now) {
     PyTracebackObject *head = (PyTracebackObject *)((PyBaseExceptionObject *)error)->traceback;
-    if (!head || !PyTraceBack_Check(head) || head->tb_frame != before->frame_obj) return 0;
+    if (!head || !PyTraceBack_Check(head) || (PyObject *)head->tb_frame != before) return 0;
     PyObject *line = PyObject_GetAttrString((PyObject *)head, "tb_lineno");
     if (!line) return -1;
     head->tb_lineno = line == Py_None ? 0 : (int)PyLong_AsLong(line);
@@ -255,9 +256,9 @@ static PyObject *frame_object(PyThreadState *state, Frame *frame) {
 /* `frame` is filled: exceptions that it handles were caught by the frame that continues in it. They are on its stack,
    but for the innermost one, which an except clause may have taken off. */
 static int take_tracebacks(PyThreadState *state, Frame *frame, Py_ssize_t count) {
-    Frame *before = CURRENT_FRAME(state);
+    PyObject *before = thread.continues;
     int failed = 0;
-    for (Py_ssize_t i = FRAME_CODE(frame)->co_nlocalsplus; before && before->frame_obj && !failed && i <= count; i++) {
+    for (Py_ssize_t i = FRAME_CODE(frame)->co_nlocalsplus; before && !failed && i <= count; i++) {
         PyObject *error = i < count ? frame->localsplus[i] : state->exc_info->exc_value;
         if (!error || !PyExceptionInstance_Check(error)) continue;
         PyObject *object = frame_object(state, frame);
@@ -269,10 +270,9 @@ static int take_tracebacks(PyThreadState *state, Frame *frame, Py_ssize_t count)
 
 /* The same for a replacement, which asks for it itself. */
 static PyObject *stand_for(PyObject *module, PyObject *error) {
-    PyThreadState *state = PyThreadState_Get();
-    Frame *before = calling_frame(CURRENT_FRAME(state));
-    if (!before || !before->frame_obj || !PyExceptionInstance_Check(error)) Py_RETURN_NONE;
-    PyObject *object = (PyObject *)PyThreadState_GetFrame(state);
+    PyObject *before = thread.continues;
+    if (!before || !PyExceptionInstance_Check(error)) Py_RETURN_NONE;
+    PyObject *object = (PyObject *)PyThreadState_GetFrame(PyThreadState_Get());
     int failed = !object || hand_over(error, before, object) < 0;
     Py_XDECREF(object);
     if (failed) return NULL;
@@ -352,7 +352,7 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
     int fits = make_room(state, frame, entry->replacement);
     PyObject *result = (fits ? run_swapped : run_called)(state, frame, entry, place->arity, outputs);
     Py_DECREF(entry);
-    return result;
+    return finish(result);
 }
 
 /* -- resume ------------------------------------------------------------------------------------ */
@@ -408,7 +408,56 @@ static PyObject *resume_active(ResumePoint *point, PyObject *globals, PyObject *
     return outcome == MISS ? told(after, run_at(point, globals, func, values, count)) : result;
 }
 
-/* The variables of the residual that calls `resume`, as the last thing that it does: what they hold is handed on. */
+/* What is left to do of a frame: a residual that ends with a break returns it to whoever runs the frame, so that a loop
+   with a break in each round needs no deeper stack than the program's own. */
+typedef struct {
+    PyObject_HEAD
+    ResumePoint *point;
+    PyObject *globals, *func; /* func: NULL outside of functions */
+    PyObject **values;        /* slots, then stack; those taken over are NULL */
+    Py_ssize_t count;
+    PyObject *handled; /* the exception of the except clause that it goes on in, or NULL */
+    PyObject *before;  /* the frame object of the residual that has ended, or NULL: it is in tracebacks */
+} Continuation;
+
+static int continuation_traverse(Continuation *self, visitproc visit, void *arg) {
+    Py_VISIT((PyObject *)self->point);
+    Py_VISIT(self->globals);
+    Py_VISIT(self->func);
+    for (Py_ssize_t i = 0; i < self->count; i++) Py_VISIT(self->values[i]);
+    Py_VISIT(self->handled);
+    Py_VISIT(self->before);
+    return 0;
+}
+
+static int continuation_clear(Continuation *self) {
+    Py_CLEAR(self->point);
+    Py_CLEAR(self->globals);
+    Py_CLEAR(self->func);
+    drop(self->values, self->count);
+    Py_CLEAR(self->handled);
+    Py_CLEAR(self->before);
+    return 0;
+}
+
+static void continuation_dealloc(Continuation *self) {
+    PyObject_GC_UnTrack(self);
+    continuation_clear(self);
+    PyMem_Free(self->values);
+    PyObject_GC_Del(self);
+}
+
+static PyTypeObject ContinuationType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "smelt.capture._native.Continuation",
+    .tp_doc = "what is left to do of a frame after a graph break",
+    .tp_basicsize = sizeof(Continuation),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_dealloc = (destructor)continuation_dealloc,
+    .tp_traverse = (traverseproc)continuation_traverse,
+    .tp_clear = (inquiry)continuation_clear,
+};
+
+/* The variables of the residual that calls `go_on`, as the last thing that it does: what they hold is handed on. */
 static void forget_variables(void) {
     Frame *frame = CURRENT_FRAME(PyThreadState_Get());
     PyCodeObject *code = FRAME_CODE(frame);
@@ -417,23 +466,66 @@ static void forget_variables(void) {
     forget_from(code, frame, 0);
 }
 
-/* Takes the items out of both lists, so that they live only as long as the frame that goes on wants. */
-static PyObject *resume_anywhere(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots,
-                                 PyObject *stack) {
+/* Takes the items out of the lists, so that they live only as long as the frame that goes on wants. */
+static PyObject *continuation(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots, PyObject *stack,
+                              PyObject *handled) {
     Py_ssize_t first = PyList_GET_SIZE(slots), count = first + PyList_GET_SIZE(stack);
-    PyObject **values = PyMem_Malloc((size_t)(count + 1) * sizeof(PyObject *)), *result;
-    if (!values) return PyErr_NoMemory();
+    PyObject **values = PyMem_Malloc((size_t)(count + 1) * sizeof(PyObject *));
+    Continuation *self = values ? PyObject_GC_New(Continuation, &ContinuationType) : NULL;
+    if (!self) {
+        PyMem_Free(values);
+        return PyErr_NoMemory();
+    }
     for (Py_ssize_t i = 0; i < count; i++)
         values[i] = Py_NewRef(i < first ? PyList_GET_ITEM(slots, i) : PyList_GET_ITEM(stack, i - first));
     PyList_SetSlice(slots, 0, first, NULL);
     PyList_SetSlice(stack, 0, count - first, NULL);
+    self->point = (ResumePoint *)Py_NewRef((PyObject *)point);
+    self->globals = Py_NewRef(globals);
+    self->func = Py_XNewRef(func);
+    self->values = values;
+    self->count = count;
+    self->handled = handled ? Py_NewRef(PyList_GET_ITEM(handled, 0)) : NULL;
+    if (handled) PyList_SetSlice(handled, 0, 1, NULL);
+    Frame *caller = CURRENT_FRAME(PyThreadState_Get());
+    self->before = caller ? Py_XNewRef((PyObject *)caller->frame_obj) : NULL;
+    PyObject_GC_Track(self);
     forget_variables();
-    if (!thread.active || point->place.skipped || lines_are_watched(PyThreadState_Get()))
-        result = run_at(point, globals, func, values, count);
-    else
-        result = resume_active(point, globals, func, values, count);
-    drop(values, count);
-    PyMem_Free(values);
+    return (PyObject *)self;
+}
+
+/* From now on `error` is what sys.exception() gives and a bare `raise` raises; steals it, returns what was before. */
+static PyObject *swap_handled(PyObject *error) {
+    _PyErr_StackItem *top = PyThreadState_Get()->exc_info;
+    PyObject *before = top->exc_value;
+    top->exc_value = error;
+    return before;
+}
+
+/* Runs it up to the end of the frame, or to the next continuation. */
+static PyObject *run_continuation(Continuation *self) {
+    PyObject *outer = NULL, *continues = thread.continues, *result;
+    int handles = self->handled != NULL;
+    if (handles) {
+        outer = swap_handled(self->handled);
+        self->handled = NULL;
+    }
+    thread.continues = self->before;
+    if (!thread.active || self->point->place.skipped || lines_are_watched(PyThreadState_Get()))
+        result = run_at(self->point, self->globals, self->func, self->values, self->count);
+    else result = resume_active(self->point, self->globals, self->func, self->values, self->count);
+    thread.continues = continues;
+    if (handles) Py_XDECREF(swap_handled(outer));
+    return result;
+}
+
+/* What the frame returns in the end whose residual returned `result`, which is stolen. */
+static PyObject *finish(PyObject *result) {
+    while (result && Py_TYPE(result) == &ContinuationType) {
+        PyObject *next = run_continuation((Continuation *)result);
+        Py_DECREF(result);
+        result = next;
+    }
     return result;
 }
 
@@ -458,14 +550,6 @@ static PyObject *call_moving(PyObject *module, PyObject *const *args, Py_ssize_t
     return result;
 }
 
-/* From now on `error` is what sys.exception() gives and a bare `raise` raises; steals it, returns what was before. */
-static PyObject *swap_handled(PyObject *error) {
-    _PyErr_StackItem *top = PyThreadState_Get()->exc_info;
-    PyObject *before = top->exc_value;
-    top->exc_value = error;
-    return before;
-}
-
 static PyObject *handle(PyObject *module, PyObject *error) {
     if (error != Py_None && !PyExceptionInstance_Check(error))
         return PyErr_Format(PyExc_TypeError, "handle() wants an exception or None, not %s", Py_TYPE(error)->tp_name);
@@ -477,19 +561,9 @@ static inline int holds_exception(PyObject *list) {
     return PyList_Check(list) && PyList_GET_SIZE(list) == 1 && PyExceptionInstance_Check(PyList_GET_ITEM(list, 0));
 }
 
-/* The same inside of an except clause. Takes the exception out of its list as well. */
-static PyObject *resume_handling(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots,
-                                 PyObject *stack, PyObject *handled) {
-    PyObject *outer = swap_handled(Py_NewRef(PyList_GET_ITEM(handled, 0)));
-    PyList_SetSlice(handled, 0, 1, NULL);
-    PyObject *result = resume_anywhere(point, globals, func, slots, stack);
-    Py_XDECREF(swap_handled(outer));
-    return result;
-}
-
-static PyObject *resume(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    const char *wants = "resume(point: ResumePoint, globals: dict, func: function or None, slots: list, stack: list"
-                        "[, [handled exception]])";
+static PyObject *go_on(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    const char *wants = "(point: ResumePoint, globals: dict, func: function or None, slots: list, stack: list"
+                        "[, [handled exception]]) are wanted";
     if (count != 5 && count != 6) return PyErr_Format(PyExc_TypeError, "%s", wants);
     PyObject *globals = args[1], *func = args[2] == Py_None ? NULL : args[2], *slots = args[3], *stack = args[4];
     if (!PyObject_TypeCheck(args[0], &ResumePointType) || !PyDict_Check(globals) || (func && !PyFunction_Check(func)) ||
@@ -497,12 +571,15 @@ static PyObject *resume(PyObject *module, PyObject *const *args, Py_ssize_t coun
         return PyErr_Format(PyExc_TypeError, "%s", wants);
     ResumePoint *point = (ResumePoint *)args[0];
     if (PyList_GET_SIZE(slots) != point->injected->co_nlocalsplus || PyList_GET_SIZE(stack) != point->depth)
-        return PyErr_Format(PyExc_ValueError, "resume wants %d slots and %zd stack elements, got %zd and %zd",
+        return PyErr_Format(PyExc_ValueError, "%d slots and %zd stack elements are wanted, got %zd and %zd",
                             point->injected->co_nlocalsplus, point->depth, PyList_GET_SIZE(slots),
                             PyList_GET_SIZE(stack));
     if (!slots_are_cells(point->injected, slots)) return NULL;
-    if (count == 6) return resume_handling(point, globals, func, slots, stack, args[5]);
-    return resume_anywhere(point, globals, func, slots, stack);
+    return continuation(point, globals, func, slots, stack, count == 6 ? args[5] : NULL);
+}
+
+static PyObject *resume(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    return finish(go_on(module, args, count));
 }
 
 /* -- the rest of the module's functions -------------------------------------------------------- */
@@ -551,6 +628,7 @@ static PyObject *snapshot(PyObject *module, PyObject *args) {
 }
 
 int frame_ready(void) {
+    if (PyType_Ready(&ContinuationType) < 0) return -1;
 #if PY_VERSION_HEX >= 0x030c0000
     PyObject *globals = PyDict_New();
     PyObject *function = globals ? PyRun_String("lambda: None", Py_eval_input, globals, globals) : NULL;
@@ -568,7 +646,10 @@ PyMethodDef frame_methods[] = {
     {"set_watch_callback", set_watch_callback, METH_O,
      "set_watch_callback(cb or None): called once, when a frame runs as it is because its lines are watched"},
     {"skip_prefixes", skip_prefixes, METH_O, "skip_prefixes(file name prefixes): never look at code from there"},
-    {"resume", METHOD(resume), METH_FASTCALL, "resume(point, globals, func, slots, stack): go on after a graph break"},
+    {"resume", METHOD(resume), METH_FASTCALL,
+     "resume(point, globals, func, slots, stack[, [handled]]): go on after a graph break, to the end of the frame"},
+    {"go_on", METHOD(go_on), METH_FASTCALL,
+     "go_on(...): what a residual returns for its frame to be resumed; the same arguments"},
     {"handle", handle, METH_O, "handle(exception or None) -> what was handled before: set what is being handled"},
     {"call_moving", METHOD(call_moving), METH_FASTCALL, "call_moving(callable, arguments, names): empties the list"},
     {"stand_for", stand_for, METH_O, "stand_for(exception): in its traceback, this frame for the one that calls it"},

@@ -121,7 +121,8 @@ typedef struct {
     int active;           /* the hook acts on frames that this thread starts */
     int eager;            /* `call` does not make it act */
     PyObject *owner;      /* of the innermost `call`; borrowed from it */
-    Injection *injection; /* the frame that `resume` is about to start */
+    Injection *injection; /* the frame that a continuation is about to start */
+    PyObject *continues;  /* the frame object, if any, whose frame ended with the continuation that runs; borrowed */
 } Thread;
 
 extern _Thread_local Thread thread;

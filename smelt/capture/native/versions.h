@@ -37,15 +37,6 @@ typedef struct _PyInterpreterFrame Frame;
 #define CURRENT_FRAME(state) ((state)->cframe->current_frame)
 #endif
 
-/* The frame of Python code that called the one of `frame`. */
-static inline Frame *calling_frame(Frame *frame) {
-    frame = frame->previous;
-#if PY_VERSION_HEX >= 0x030c0000
-    while (frame && frame->owner == FRAME_OWNED_BY_CSTACK) frame = frame->previous;
-#endif
-    return frame;
-}
-
 /* A debugger or a coverage tool follows the lines that this thread runs: sys.settrace, or sys.monitoring's tools for
    these two. Profilers are content with calls. */
 static inline int lines_are_watched(PyThreadState *state) {
