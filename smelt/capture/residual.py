@@ -150,6 +150,7 @@ class Writer:
         self.vm.finalizers.guard(self.frame)
         kept = [] if len(self.vm.finalizers.held) < 2 else self._last_values()
         doomed = [*self._stack(), *self.value.variables(), "_f"] if kept else self._errors()
+        doomed += self._dropped_errors()
         if doomed or kept:
             self.lines += [f"_result = [{result}]", *kept, *(f"{name} = None" for name in doomed)]
             result = "_result.pop()"
@@ -430,6 +431,14 @@ class Writer:
         names = self._stack()
         first = len(self.slots) - len(names)
         return [self.slots[at] for at in self.vm.finalizers.exceptions() if at >= first]
+
+    def _dropped_errors(self) -> list[str]:
+        """The variables that began with an exception and no longer hold it where the frame returns."""
+        names = []
+        for at in self.vm.finalizers.exceptions():
+            if at < len(self.frame.locals) and not self.vm.finalizers.leads_to_one(self.frame.locals[at]):
+                names += [self.slots[at]] if self.value(self.frame.locals[at]) != self.slots[at] else []
+        return names
 
     def _last_values(self) -> list[str]:
         """The lines that give variables what they hold in the end, for those that end with a finalizer: they die in

@@ -259,6 +259,7 @@ class Tensors:
             UserError: what it raises.
         """
         OPAQUE_CALLS.begin()
+        args, kwargs = _settled(args), {name: _settled(value) for name, value in kwargs.items()}
         if self.vm.hosts.ops or self.vm.hosts.arrays:
             args = self.vm.hosts.inputs.lift(args, target in INDEXING)
             kwargs = self.vm.hosts.inputs.lift(kwargs)
@@ -575,3 +576,10 @@ _ATOMS = frozenset(
 def read_tensor(vm: Any, value: torch.Tensor, source: Source) -> TraceTensor:
     """A real tensor becomes a graph input."""
     return vm.tensors.read(value, source)
+
+
+def _settled(value: Any) -> Any:
+    """Comparisons of symbolic numbers, decided: operators know no symbolic flags."""
+    if type(value) is torch.SymBool:
+        return bool(value)
+    return tuple(map(_settled, value)) if type(value) is tuple else value
