@@ -148,7 +148,7 @@ def _on_meta(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
         if kind is Real:  # metadata does not depend on it
             return value.hint
         if kind is Size:
-            return value.hint
+            return hint(value)
         if issubclass(kind, PlacedTensor):
             layout = _at_the_example(value.place.layout)
             # written arguments need memory of their own: kernels check overlap with the others
