@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from .grammar import make_program
-from .worker import FAILED, backend_of, compare, save, work
+from .worker import ENDLESS, FAILED, backend_of, compare, save, work
 
 _BATCH = 1000
 _STUCK_SECONDS = 300
@@ -126,7 +126,11 @@ def _batch(given: argparse.Namespace, out: Path, results: Path, numbers: list[in
         if begun is None:
             raise SystemExit(f"the worker failed:\n{text}")
         row = {"program": begun, "status": "crash", "detail": f"exit {child.returncode}: {text[-400:]}"}
-        save(out / "failures", given.seed, begun, backend_of(begun), make_program(f"{given.seed}:{begun}"), row)
+        if child.returncode == ENDLESS:
+            row = {"program": begun, "status": "invalid", "detail": "does not end"}
+        else:
+            source = make_program(f"{given.seed}:{begun}")
+            save(out / "failures", given.seed, begun, backend_of(begun), source, row)
         with results.open("a") as file:
             file.write(json.dumps(row) + "\n")
 

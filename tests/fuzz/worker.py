@@ -26,6 +26,8 @@ from .shrink import shrink
 EAGER_SECONDS = 0.5
 COMPILED_SECONDS = 40.0
 SHRINK_SECONDS = 12.0
+PATIENCE = 10  # how often a program may catch that it took too long
+ENDLESS = 77  # exit status: the program does not end in eager
 MEMORY = 2 << 30  # bytes that a program may use
 AOT_SHARE = 8  # each eighth program runs with the backend that also traces
 
@@ -39,16 +41,18 @@ def limited(seconds: float) -> Iterator[None]:
     """Raise TookTooLong in the block after so many seconds of processor time: what else runs does not count.
 
     It is raised once more at the end of the block, as the program may have caught it. An outer limit stands still
-    meanwhile.
+    meanwhile. A program that goes on and on is left with its process (`ENDLESS`).
     """
     stopped = []
 
     def stop(*_: Any) -> None:
         stopped.append(True)
+        if len(stopped) > PATIENCE:
+            os._exit(ENDLESS if seconds == EAGER_SECONDS else 1)
         raise TookTooLong
 
     before = signal.signal(signal.SIGPROF, stop)
-    outer, _ = signal.setitimer(signal.ITIMER_PROF, seconds)
+    outer, _ = signal.setitimer(signal.ITIMER_PROF, seconds, seconds)
     try:
         yield
     finally:
