@@ -53,16 +53,11 @@ class Store:
 
 @dataclass(slots=True)
 class Deferred:
-    """A call without a result that matters, to be made after the graph (logging, warnings, print).
-
-    Attributes:
-        handled: the exception that the program is handling there, which becomes the context of what the call raises.
-    """
+    """A call without a result that matters, to be made after the graph (logging, warnings, print)."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    handled: BaseException | None = None
 
 
 @dataclass(slots=True)
@@ -145,7 +140,7 @@ class Effects:
         """Make a call after the graph has run."""
         refuse_unknown((*args, *kwargs.values()))
         self.vm.work += 1
-        self.deferred.append(Deferred(fn, args, kwargs, self.vm.handled()))
+        self.deferred.append(Deferred(fn, args, kwargs))
 
     def make(self, handle: Any) -> None:
         """Have residual code make an object, unless it was removed by then."""

@@ -249,13 +249,7 @@ class Writer:
                 self.value(call.value)
             return
         args = [self.value(a) for a in call.args] + [f"{k}={self.value(v)}" for k, v in call.kwargs.items()]
-        line = f"{self.value(call.fn)}({', '.join(args)})"
-        if call.handled is None or call.handled is self.vm.outer_error:  # which is handled as it is
-            self.lines.append(line)
-            return
-        handle = self.value.constant(native.handle, "handle")
-        self.lines += [f"_outer = {handle}({self.value(call.handled)})", "try:", f"    {line}"]
-        self.lines += ["finally:", f"    {handle}(_outer)"]
+        self.lines.append(f"{self.value(call.fn)}({', '.join(args)})")
 
     def _store(self, store: Store) -> None:
         target = store.target
