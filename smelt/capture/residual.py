@@ -435,9 +435,14 @@ class Writer:
     def _dropped_errors(self) -> list[str]:
         """The variables that began with an exception and no longer hold it where the frame returns."""
         names = []
+        variables = self.frame.locals
         for at in self.vm.finalizers.exceptions():
-            if at < len(self.frame.locals) and not self.vm.finalizers.leads_to_one(self.frame.locals[at]):
-                names += [self.slots[at]] if self.value(self.frame.locals[at]) != self.slots[at] else []
+            if at >= len(variables) or self.vm.finalizers.leads_to_one(variables[at]):
+                continue
+            held = variables[at]
+            source = held.source if type(held) is Unread else self.vm.source_of(held)
+            if source is None or (source.kind, source.key) != (native.LOCAL, at):
+                names.append(self.slots[at])
         return names
 
     def _last_values(self) -> list[str]:

@@ -163,9 +163,13 @@ def _on_meta(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
     return func(*map(to_meta, args), **given)
 
 
+def _is_open(layout: Layout) -> bool:
+    return layout.val.symbolic or type(layout.offset) is Size
+
+
 def _at_the_example(layout: Layout) -> Layout:
     val = layout.val
-    if not val.symbolic and type(layout.offset) is not Size:
+    if not _is_open(layout):
         return layout
     shape, stride = tuple(map(hint, val.shape)), tuple(map(hint, val.stride))
     return layout_for(shape, val.dtype, stride, val.device, hint(layout.offset))
@@ -200,7 +204,7 @@ def _is_symbolic(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 def _has_symbols(value: Any) -> bool:
     if isinstance(value, PlacedTensor):
-        return value.place.layout.val.symbolic or type(value.place.layout.offset) is Size
+        return _is_open(value.place.layout)
     return isinstance(value, (list, tuple)) and any(map(_has_symbols, value))
 
 
@@ -214,10 +218,7 @@ def _pinned(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
             layout = value.place.layout
             for size in (*layout.val.shape, *layout.val.stride, layout.offset):
                 int(size)
-            val = layout.val
-            shape, stride = tuple(map(int, val.shape)), tuple(map(int, val.stride))
-            fixed = layout_for(shape, val.dtype, stride, val.device, int(layout.offset))
-            return _Pinned(Place(fixed))
+            return _Pinned(Place(_at_the_example(layout)))
         if isinstance(value, (list, tuple)):
             return type(value)(map(pin, value))
         return value

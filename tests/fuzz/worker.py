@@ -37,28 +37,28 @@ class TookTooLong(BaseException):
 
 
 @contextlib.contextmanager
-def limited(seconds: float) -> Iterator[None]:
+def limited(seconds: float, endless: int = 1) -> Iterator[None]:
     """Raise TookTooLong in the block after so many seconds of processor time: what else runs does not count.
 
     It is raised once more at the end of the block, as the program may have caught it. An outer limit stands still
-    meanwhile. A program that goes on and on is left with its process (`ENDLESS`).
+    meanwhile. A program that goes on and on is left with its process, which exits with `endless`.
     """
     stopped = []
 
     def stop(*_: Any) -> None:
         stopped.append(True)
         if len(stopped) > PATIENCE:
-            os._exit(ENDLESS if seconds == EAGER_SECONDS else 1)
+            os._exit(endless)
         raise TookTooLong
 
     before = signal.signal(signal.SIGPROF, stop)
-    outer, _ = signal.setitimer(signal.ITIMER_PROF, seconds, seconds)
+    outer = signal.setitimer(signal.ITIMER_PROF, seconds, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-        signal.setitimer(signal.ITIMER_PROF, outer)
+        signal.setitimer(signal.ITIMER_PROF, *outer)
         if stopped:
             raise TookTooLong
 
@@ -73,7 +73,7 @@ def compare(source: str, backend: str) -> dict[str, Any]:
     began = time.monotonic()
     try:
         with limited(COMPILED_SECONDS):
-            detail, stats = difference(source, backend, lambda: limited(EAGER_SECONDS))
+            detail, stats = difference(source, backend, lambda: limited(EAGER_SECONDS, ENDLESS))
     except (ProgramError, MemoryError) as error:
         return {"status": "invalid", "detail": str(error)}
     except TookTooLong:
