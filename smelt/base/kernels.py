@@ -4,6 +4,9 @@ The LSTM layers of oneDNN read their arguments as row-major, whatever their stri
 a workspace, of a size that no metadata rule can know, and leaves it out where gradients are off. In a program the
 workspace is a tensor without elements, as its metadata says, which views the memory of the real one; the backward looks
 at that whole memory again.
+
+Memory-efficient attention keeps the numbers of its dropout on the CPU where it runs by itself, on the GPU where it is
+recorded in a CUDA graph, and its backward reads them there without looking. In a program they are tensors of the GPU.
 """
 
 from __future__ import annotations
@@ -81,6 +84,22 @@ def as_pairs(x: torch.Tensor) -> torch.Tensor:
     return aten.view_as_real_copy.default(x.resolve_conj().resolve_neg())
 
 
+def efficient_attention(q: torch.Tensor, *args: Any, **options: Any) -> tuple[torch.Tensor, ...]:
+    """`aten._scaled_dot_product_efficient_attention`, whose seed and offset lie where its other results do."""
+    out, sums, *numbers = aten._scaled_dot_product_efficient_attention.default(q, *args, **options)
+    return (out, sums, *(number.to(q.device) for number in numbers))
+
+
+def efficient_attention_backward(grad: torch.Tensor, *args: Any, **options: Any) -> tuple[Any, ...]:
+    """The backward of that one."""
+    first, numbers, rest = args[:6], args[6:8], args[8:]
+    dropout = rest[0]
+    if dropout and not (grad.is_cuda and torch.cuda.is_current_stream_capturing()):
+        numbers = tuple(number.cpu() for number in numbers)
+    op = aten._scaled_dot_product_efficient_attention_backward.default
+    return op(grad, *first, *numbers, *rest, **options)
+
+
 KERNELS: dict[Any, Callable[..., Any]] = {
     aten.mkldnn_rnn_layer.default: lstm_layer,
     aten.mkldnn_rnn_layer_backward.default: lstm_layer_backward,
@@ -89,5 +108,7 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten.native_layer_norm_backward.default: layer_norm_backward,
     aten.view_as_complex_copy.default: as_complex,
     aten.view_as_real_copy.default: as_pairs,
+    aten._scaled_dot_product_efficient_attention.default: efficient_attention,
+    aten._scaled_dot_product_efficient_attention_backward.default: efficient_attention_backward,
 }
 """What runs in place of an operator."""

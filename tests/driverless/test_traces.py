@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from smelt.autograd.draws import beginning, from_beginning, generator_devices
 from smelt.autograd.joint import Joint, trace_joint
 from smelt.autograd.wrap import wrap
+from smelt.base import kernels
 from smelt.base.options import Options
 from smelt.graph.verify import verify
 from smelt.prims.decompose import decompose, fallbacks
@@ -180,6 +182,30 @@ def test_dropout_inside_of_attention_draws_from_the_generator():
     joint = joint_of(lambda q, k, v: (F.scaled_dot_product_attention(q, k, v, dropout_p=0.1),), *x)
     graph = decompose(joint.module, Options())
     assert left(joint) and not fallbacks(graph)
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_numbers_of_a_dropout_lie_on_the_device(recording: bool, monkeypatch: pytest.MonkeyPatch):
+    """The library has them on the CPU, and its backward reads them there, unless it is being recorded."""
+    on, seen = torch.device("cuda" if recording else "cpu"), []
+
+    def forward(q: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
+        number = torch.empty((), dtype=torch.int64, device=on)
+        return q, q, number, number
+
+    def backward(*args: Any) -> None:
+        seen.extend(number.device.type for number in args[7:9])
+
+    name = "_scaled_dot_product_efficient_attention"
+    fake = {name: forward, f"{name}_backward": backward}
+    monkeypatch.setattr(kernels, "aten", SimpleNamespace(**{n: SimpleNamespace(default=f) for n, f in fake.items()}))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: recording)
+    q = tensor(1, 1, 16, 8, grad=False)
+    out, sums, *numbers = kernels.KERNELS[getattr(aten, name).default](q, q, q, None, True, 0.1)
+    assert all(number.is_cuda for number in numbers)
+    mask = [True, True, True, False]
+    kernels.KERNELS[getattr(aten, f"{name}_backward").default](q, q, q, q, None, out, sums, *numbers, 0.1, mask)
+    assert seen == [on.type] * 2
 
 
 def test_batch_norm_of_the_library():
