@@ -208,6 +208,9 @@ def handle(error: BaseException | None, /) -> BaseException | None:
     """Set the exception that this thread is handling (`sys.exception()`); returns the one before. To be undone in the
     same function."""
 
+def call_handling(error: BaseException | None, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """`fn(*args, **kwargs)` as it would run in an except clause for that exception; afterwards all is as it was."""
+
 def finalizers(value: Any, /) -> list[Any]:
     """What an object is or holds whose death runs code of the program: a `__del__`, or the `finally` of a suspended
     generator. Looks at some 200 objects, among them those that frames in tracebacks hold."""

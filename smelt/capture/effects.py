@@ -53,11 +53,16 @@ class Store:
 
 @dataclass(slots=True)
 class Deferred:
-    """A call without a result that matters, to be made after the graph (logging, warnings, print)."""
+    """A call without a result that matters, to be made after the graph (logging, warnings, print).
+
+    Attributes:
+        handled: the exception that the program is handling there: it becomes the context of what the call raises.
+    """
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    handled: Any = None
 
 
 @dataclass(slots=True)
@@ -140,7 +145,7 @@ class Effects:
         """Make a call after the graph has run."""
         refuse_unknown((*args, *kwargs.values()))
         self.vm.work += 1
-        self.deferred.append(Deferred(fn, args, kwargs))
+        self.deferred.append(Deferred(fn, args, kwargs, self.vm.context()))
 
     def make(self, handle: Any) -> None:
         """Have residual code make an object, unless it was removed by then."""

@@ -276,6 +276,12 @@ class Interpreter:
         """The exception that the program is handling, None outside of except clauses and for that of its caller."""
         return next((frame.handled[-1] for frame in reversed(self.frames) if frame.handled), None)
 
+    def context(self) -> Any:
+        """What an exception that is raised now gets as its context: what the program handles, or its caller. Of the
+        latter nothing is read, as it is not looked at."""
+        inside = self.handled()
+        return self.reads.get((0, "sys.exception"), self.outer_error) if inside is None else inside
+
     def outer_exception(self) -> Any:
         """What the caller of the captured frame is handling, with its guard."""
         key = (0, "sys.exception")

@@ -249,7 +249,11 @@ class Writer:
                 self.value(call.value)
             return
         args = [self.value(a) for a in call.args] + [f"{k}={self.value(v)}" for k, v in call.kwargs.items()]
-        self.lines.append(f"{self.value(call.fn)}({', '.join(args)})")
+        fn = self.value(call.fn)
+        if call.handled is not self.vm.outer_error:  # while the residual runs that one is handled
+            args = [self.value(call.handled), fn, *args]
+            fn = self.value.constant(native.call_handling, "call_handling")
+        self.lines.append(f"{fn}({', '.join(args)})")
 
     def _store(self, store: Store) -> None:
         target = store.target

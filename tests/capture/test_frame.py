@@ -1001,3 +1001,57 @@ def test_null_sentinel() -> None:
     assert not native.NULL
     assert repr(native.NULL) == "<NULL>"
     assert copy.deepcopy(native.NULL) is native.NULL
+
+
+# ----------------------------------------------------------------------------------------- what is being handled
+
+
+def test_a_call_as_in_an_except_clause():
+    error = ValueError("handled")
+    assert native.call_handling(error, sys.exception) is error
+    assert native.call_handling(error, dict, a=1) == {"a": 1}
+
+    def fails() -> None:
+        raise KeyError("new")
+
+    with pytest.raises(KeyError) as raised:
+        native.call_handling(error, fails)
+    assert raised.value.__context__ is error
+    assert sys.exception() is None
+
+
+def test_a_call_as_outside_of_an_except_clause():
+    try:
+        raise ValueError("around")
+    except ValueError as error:
+        assert native.call_handling(None, sys.exception) is None
+        assert sys.exception() is error
+
+
+@pytest.mark.parametrize("wrong", [(), (None,), (1, len, "x")])
+def test_what_is_no_exception_is_not_handled(wrong):
+    with pytest.raises(TypeError, match="call_handling"):
+        native.call_handling(*wrong)
+    assert sys.exception() is None
+
+
+def test_a_replacement_that_raises_leaves_what_is_handled():
+    def f(a):
+        return a
+
+    def g(a, _c, _f):
+        from smelt.capture import _native
+
+        _native.handle(a)
+        raise KeyError
+
+    swap(f, g)
+    with pytest.raises(KeyError):
+        active(f, ValueError("left"))
+    assert sys.exception() is None
+    try:
+        raise TypeError("around")
+    except TypeError as around:
+        with pytest.raises(KeyError):
+            active(f, ValueError("left"))
+        assert sys.exception() is around

@@ -93,7 +93,8 @@ static inline PyObject *run_swapped(PyThreadState *state, Frame *frame, Entry *e
     FRAME_SET_CODE(frame, Py_NewRef(code));
     FRAME_SET_NEXT(frame, _PyCode_CODE(code));
     Py_DECREF(original);
-    PyObject *result = run_frame(state, frame, 0);
+    PyObject *handled = handled_now(), *result = run_frame(state, frame, 0);
+    handled_restore(handled); /* a signal's handler may have raised where the replacement had set another one */
     if (!result) forget_stack(code, frame, arity);
     return result;
 }
@@ -146,7 +147,9 @@ static PyObject *run_replacement(Entry *entry, PyObject *globals, PyObject **val
     args[count + 1] = outputs;
     Injection injection = {entry->replacement, NULL, args, count + 2, 0, 0};
     Py_INCREF(function); /* the entry may make another one for other globals */
+    PyObject *handled = handled_now();
     result = call_injected(&injection, function, args, (size_t)count + 2, NULL);
+    handled_restore(handled);
     if (!result) forget_stack(entry->replacement, NULL, arity);
     Py_DECREF(function);
     drop(args, count + 2);
@@ -494,20 +497,11 @@ static PyObject *continuation(ResumePoint *point, PyObject *globals, PyObject *f
     return (PyObject *)self;
 }
 
-/* From now on `error` is what sys.exception() gives and a bare `raise` raises; steals it, returns what was before. */
-static PyObject *swap_handled(PyObject *error) {
-    _PyErr_StackItem *top = PyThreadState_Get()->exc_info;
-    PyObject *before = top->exc_value;
-    top->exc_value = error;
-    return before;
-}
-
 /* Runs it up to the end of the frame, or to the next continuation. */
 static PyObject *run_continuation(Continuation *self) {
-    PyObject *outer = NULL, *continues = thread.continues, *result;
-    int handles = self->handled != NULL;
-    if (handles) {
-        outer = swap_handled(self->handled);
+    PyObject *outer = handled_now(), *continues = thread.continues, *result;
+    if (self->handled) {
+        handled_restore(self->handled);
         self->handled = NULL;
     }
     thread.continues = self->before;
@@ -515,7 +509,7 @@ static PyObject *run_continuation(Continuation *self) {
         result = run_at(self->point, self->globals, self->func, self->values, self->count);
     else result = resume_active(self->point, self->globals, self->func, self->values, self->count);
     thread.continues = continues;
-    if (handles) Py_XDECREF(swap_handled(outer));
+    handled_restore(outer);
     return result;
 }
 
@@ -548,13 +542,6 @@ static PyObject *call_moving(PyObject *module, PyObject *const *args, Py_ssize_t
     drop(values, size);
     PyMem_Free(values);
     return result;
-}
-
-static PyObject *handle(PyObject *module, PyObject *error) {
-    if (error != Py_None && !PyExceptionInstance_Check(error))
-        return PyErr_Format(PyExc_TypeError, "handle() wants an exception or None, not %s", Py_TYPE(error)->tp_name);
-    PyObject *before = swap_handled(Py_NewRef(error));
-    return before ? before : Py_NewRef(Py_None);
 }
 
 static inline int holds_exception(PyObject *list) {
@@ -650,7 +637,6 @@ PyMethodDef frame_methods[] = {
      "resume(point, globals, func, slots, stack[, [handled]]): go on after a graph break, to the end of the frame"},
     {"go_on", METHOD(go_on), METH_FASTCALL,
      "go_on(...): what a residual returns for its frame to be resumed; the same arguments"},
-    {"handle", handle, METH_O, "handle(exception or None) -> what was handled before: set what is being handled"},
     {"call_moving", METHOD(call_moving), METH_FASTCALL, "call_moving(callable, arguments, names): empties the list"},
     {"stand_for", stand_for, METH_O, "stand_for(exception): in its traceback, this frame for the one that calls it"},
     {"snapshot", snapshot, METH_VARARGS, "snapshot(frame, depth) -> (slots, stack) of a running frame, for tests"},

@@ -1,6 +1,7 @@
 /* smelt.capture._native: what its parts share. Map of the files:
  *   frame.c    PEP 523 evaluator: swaps replacements into frames, injects resumed frames
  *   running.c  where the evaluator acts: call, Compiled, Quiet
+ *   handled.c  the exception that is being handled, as the program sees it
  *   entries.c  compiled versions per place (a code object or a resume point);  points.c  resume points
  *   guards.c   the Guards type;  steps.c, program.c  what it is compiled to;  evaluate.c  its evaluation, over reads.h,
  *              dicts.h (fetches), checks.h, checks.c and memos.h (what was read before)
@@ -131,6 +132,12 @@ void evaluator_acquire(void); /* keep the evaluator installed ... */
 void evaluator_release(void); /* ... until here */
 extern PyTypeObject CompiledType, QuietType;
 extern PyMethodDef running_methods[];
+
+/* -- handled.c --------------------------------------------------------------------------------- */
+PyObject *handled_swap(PyObject *error);
+PyObject *handled_now(void);
+void handled_restore(PyObject *error);
+extern PyMethodDef handled_methods[];
 
 /* -- finalizers.c ------------------------------------------------------------------------------ */
 int finalizes(PyObject *value);

@@ -1,0 +1,46 @@
+/* What is being handled: the exception that `sys.exception()` gives, a bare `raise` raises, and what is raised gets as its
+ * context. A frame that runs in the place of another sets it where the program would, and leaves it as it was. */
+#include "native.h"
+
+/* Steals `error`, returns what was handled before; NULL is nothing. */
+PyObject *handled_swap(PyObject *error) {
+    _PyErr_StackItem *top = PyThreadState_Get()->exc_info;
+    PyObject *before = top->exc_value;
+    top->exc_value = error;
+    return before;
+}
+
+/* A new reference. */
+PyObject *handled_now(void) { return Py_XNewRef(PyThreadState_Get()->exc_info->exc_value); }
+
+/* Steals `error`. The exception that is on its way stays what it is. */
+void handled_restore(PyObject *error) { Py_XDECREF(handled_swap(error)); }
+
+static int is_handled(PyObject *error, const char *who) {
+    if (error == Py_None || PyExceptionInstance_Check(error)) return 1;
+    PyErr_Format(PyExc_TypeError, "%s wants an exception or None, not %s", who, Py_TYPE(error)->tp_name);
+    return 0;
+}
+
+static PyObject *handle(PyObject *module, PyObject *error) {
+    if (!is_handled(error, "handle()")) return NULL;
+    PyObject *before = handled_swap(Py_NewRef(error));
+    return before ? before : Py_NewRef(Py_None);
+}
+
+/* In Python, the `finally` that ends it would be part of what is handled. */
+static PyObject *call_handling(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    if (count < 2) return PyErr_Format(PyExc_TypeError, "call_handling(exception or None, callable, arguments ...)");
+    if (!is_handled(args[0], "call_handling()")) return NULL;
+    PyObject *before = handled_swap(Py_NewRef(args[0]));
+    PyObject *result = PyObject_Vectorcall(args[1], args + 2, (size_t)count - 2, names);
+    handled_restore(before);
+    return result;
+}
+
+PyMethodDef handled_methods[] = {
+    {"handle", handle, METH_O, "handle(exception or None) -> what was handled before: set what is being handled"},
+    {"call_handling", METHOD(call_handling), METH_FASTCALL | METH_KEYWORDS,
+     "call_handling(exception or None, fn, ...): fn(...) as in an except clause for that exception"},
+    {NULL, NULL, 0, NULL},
+};
