@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,8 +14,9 @@ from smelt.capture.breaks import Break
 from smelt.capture.graph_module import CapturedGraph
 from smelt.capture.host_inputs import HOST
 from smelt.capture.tensors import Input
+from smelt.capture.writes import share_no_memory
 from smelt.graph.eager_call import EagerCall
-from smelt.graph.meta import extent, is_opaque, meta_of
+from smelt.graph.meta import meta_of
 from smelt.graph.modes import MODE_CHANGES
 from smelt.graph.seams import Seam, drop_idle
 from smelt.graph.trace import TraceTensor
@@ -87,18 +87,6 @@ def prune(tensors: Any) -> None:
         for each in doomed:
             tensors.graph.erase_node(each)
             gone.add(each)
-
-
-def share_no_memory(*tensors: torch.Tensor) -> bool:
-    """No two of the tensors may have elements at one address."""
-    spans: dict[int, list[tuple[int, int]]] = {}
-    for tensor in tensors:
-        if tensor.numel() and not is_opaque(tensor):
-            start = tensor.data_ptr()
-            end = start + extent(tuple(tensor.shape), tensor.stride()) * tensor.element_size()
-            spans.setdefault(tensor.untyped_storage().data_ptr(), []).append((start, end))
-    ordered = [sorted(held) for held in spans.values() if len(held) > 1]
-    return all(a[1] <= b[0] for held in ordered for a, b in pairwise(held))
 
 
 def _computes(node: fx.Node) -> bool:

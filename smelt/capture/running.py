@@ -14,7 +14,7 @@ from smelt.capture.inference_tensors import InferenceTensors
 from smelt.capture.reads import version
 from smelt.graph.answers import DataDependent
 from smelt.graph.refusals import is_refusal
-from smelt.graph.schema import op_info
+from smelt.graph.schema import Kind, op_info
 from smelt.graph.sized_calls import for_stand_ins
 from smelt.graph.trace import TraceMode, TraceTensor
 
@@ -36,15 +36,27 @@ class _Operators(TraceMode):
 
     Attributes:
         drew: one of them draws random numbers.
+        refused: the tensors that one which writes was given, and raised an error.
     """
 
     drew = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: list[TraceTensor] = []
+
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        self.drew = self.drew or op_info(func).random
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        info = op_info(func)
+        self.drew = self.drew or info.random
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        except Exception:
+            if info.kind is Kind.WRITE:
+                _collect(args, self.refused)
+                _collect(kwargs or {}, self.refused)
+            raise
 
 
 class Runner:
@@ -58,6 +70,11 @@ class Runner:
     def drew(self) -> bool:
         """The last call drew random numbers."""
         return self._operators.drew
+
+    @property
+    def refused(self) -> list[TraceTensor]:
+        """What the operator was given that refused to write, in the last call."""
+        return self._operators.refused
 
     def run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Its result.
@@ -109,7 +126,7 @@ class Runner:
         if kwargs:
             _collect(kwargs, found)
         versions = [(version(t), t.requires_grad) for t in found]  # `detach_` writes to the history alone
-        self._operators.drew = False
+        self._operators.drew, self._operators.refused = False, []
         out = self.run(target, args, kwargs)
         return out, [t for t, v in zip(found, versions, strict=True) if (version(t), t.requires_grad) != v]
 

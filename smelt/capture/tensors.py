@@ -15,7 +15,7 @@ from torch import fx
 from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
 from smelt.capture.ambient import DEVICES, present_modes
-from smelt.capture.breaks import Break, Restart
+from smelt.capture.breaks import Break, Restart, UserError
 from smelt.capture.inference_tensors import InferenceTensors
 from smelt.capture.number_nodes import NumberNodes
 from smelt.capture.reads import Reads
@@ -26,7 +26,7 @@ from smelt.capture.settle import settle
 from smelt.capture.sources import Source
 from smelt.capture.speculation import Speculation
 from smelt.capture.watch import Watch
-from smelt.capture.writes import check_write
+from smelt.capture.writes import check_refused, check_write
 from smelt.graph.conditional import Conditional
 from smelt.graph.eager_call import EagerCall
 from smelt.graph.gradients import gradients
@@ -264,7 +264,7 @@ class Tensors:
             args = self.vm.hosts.inputs.lift(args, target in INDEXING)
             kwargs = self.vm.hosts.inputs.lift(kwargs)
         try:
-            out, written = self.runner.attempt(target, args, kwargs)
+            out, written = self._attempt(target, args, kwargs)
         except ValuesNeededError as needed:
             with self.speculation.yielding():
                 out = settle(self.vm, target, args, kwargs, method)
@@ -274,7 +274,7 @@ class Tensors:
                 if not self.vm.reads_values or self is not self.vm.outermost:
                     raise
                 with reading(self.reads):
-                    out, written = self.runner.attempt(target, args, kwargs)
+                    out, written = self._attempt(target, args, kwargs)
             except ValuesNeededError:
                 self.reads.take()
                 out = settle(self.vm, target, args, kwargs, method)
@@ -282,6 +282,14 @@ class Tensors:
                     raise needed.stop() from None
                 return out
         return self.note(out, written, self.runner.drew, target, args, kwargs, method)
+
+    def _attempt(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
+        try:
+            return self.runner.attempt(target, args, kwargs)
+        except UserError:
+            storages = dict.fromkeys(id(tensor.place.storage) for tensor in self.runner.refused)
+            check_refused(self.vm, [self._owners[each] for each in storages if each in self._owners])
+            raise
 
     def note(
         self,

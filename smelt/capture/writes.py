@@ -1,14 +1,20 @@
-"""In-place writes to arguments that autograd refuses: inference tensors, and views whose history it cannot follow."""
+"""In-place writes to arguments that eager refuses: to inference tensors, to views whose history autograd cannot follow,
+and to memory that other arguments share."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from smelt.base.torch_c import is_plain_view
+from smelt.capture import _native as native
 from smelt.capture.breaks import Break
+from smelt.capture.host_inputs import HOST
 from smelt.capture.sources import Source
+from smelt.graph.meta import extent, is_opaque
 
 
 def check_write(vm: Any, written: torch.Tensor, argument: torch.Tensor, source: Source) -> None:
@@ -38,3 +44,33 @@ def may_be_written(tensor: torch.Tensor) -> bool:
     base = tensor._base
     assert base is not None
     return is_plain_view(tensor) and not (tensor.requires_grad and base.is_leaf)
+
+
+def check_refused(vm: Any, owners: Iterable[tuple[torch.Tensor, Source]]) -> None:
+    """An operator refused to write, and the program may catch its error: where arguments share memory, that is what it
+    complains of before it looks at their sizes.
+
+    Args:
+        owners: the arguments whose memory the operator was given.
+
+    Raises:
+        Break: they do.
+    """
+    given = [(tensor, source) for tensor, source in owners if source.kind != HOST]
+    if len(given) < 2:
+        return
+    if not share_no_memory(*(tensor for tensor, _ in given)):
+        raise Break("a write to an argument that shares memory with another one is refused", "eager raises an error")
+    vm.guards.python(share_no_memory, [source for _, source in given], native.SHORT_APART)
+
+
+def share_no_memory(*tensors: torch.Tensor) -> bool:
+    """No two of the tensors may have elements at one address."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for tensor in tensors:
+        if tensor.numel() and not is_opaque(tensor):
+            start = tensor.data_ptr()
+            end = start + extent(tuple(tensor.shape), tensor.stride()) * tensor.element_size()
+            spans.setdefault(tensor.untyped_storage().data_ptr(), []).append((start, end))
+    ordered = [sorted(held) for held in spans.values() if len(held) > 1]
+    return all(a[1] <= b[0] for held in ordered for a, b in pairwise(held))

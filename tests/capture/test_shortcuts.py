@@ -12,8 +12,8 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture.backward import no_hooks
 from smelt.capture.calibrate import calibrate, describe
-from smelt.capture.closing import share_no_memory
 from smelt.capture.step_counts import _Equal
+from smelt.capture.writes import share_no_memory
 
 
 @pytest.fixture(autouse=True)
