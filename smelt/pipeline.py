@@ -27,6 +27,7 @@ from smelt.backends import user_backend
 from smelt.base.collection import no_collection
 from smelt.base.errors import CompileError, SmeltWarning
 from smelt.base.options import Options, environment
+from smelt.base.precision import products_round_to_tf32
 from smelt.base.report import Report
 from smelt.base.stats import count, count_named, spend
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
@@ -209,7 +210,7 @@ def render_part(
                 rendered = render_cpp(plan)
                 report.add(f"6_{name}_kernels.cpp", lambda: "\n".join(rendered.cpp_sources))
             else:
-                rendered = render_triton(plan, device, options.max_autotune)
+                rendered = render_triton(plan, device, options.max_autotune, products_round_to_tf32())
                 report.add(f"6_{name}_kernels.py", lambda: print_kernels(rendered.kernels))
             report.add(f"7_{name}_host.py", lambda: rendered.host_source)
     if empty:

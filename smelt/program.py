@@ -74,7 +74,7 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
         "constants": rendered.constants,
     }
     if rendered.device is not None:
-        scope |= _on_device(rendered)
+        scope |= _on_device(rendered, options)
     program = _executed(rendered, scope)
     return program if rendered.empty is None else _unless_empty(program, rendered.empty, rendered.counts)
 
@@ -91,11 +91,11 @@ def _unless_empty(program: Program, graph: fx.GraphModule, counts: tuple[int, ..
     return run
 
 
-def _on_device(rendered: Rendered) -> dict[str, Any]:
+def _on_device(rendered: Rendered, options: Options) -> dict[str, Any]:
     """What the host text of a GPU's program finds under the same names."""
     device = rendered.device
     assert device is not None
-    kernels = Kernels(rendered.kernels, device)
+    kernels = Kernels(rendered.kernels, device, measured=options.gemm != "template")
     if device.type == "cpu":  # Triton's interpreter
         return {"kernels": kernels}
     return {

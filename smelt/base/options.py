@@ -36,10 +36,15 @@ class Options:
     eager_rng: bool = _user(False, "random operators give eager's bits for the same seed")
     activation_memory_budget: float = _user(1.0, "0 saves as little as possible for backward, 1 what is fastest")
     recompile_limit: int = _user(8, "compiled versions per code location before eager takes over")
-    gemm: str = _user("auto", "matrix products: auto (measured once per shape), aten, onednn or own")
+    gemm: str = _user("auto", "matrix products: auto (measured once per shape), aten, onednn, own or template")
     cuda_graphs: bool = _user(True, "record and replay CUDA graphs where that is safe; no effect on a CPU")
     target: str = _user("auto", "auto: C++ on a CPU, Triton on a GPU; cpp; triton (on a CPU through its interpreter)")
     max_autotune: bool = _user(False, "time more kernel candidates on a GPU; no effect on a CPU")
+
+    @property
+    def templates(self) -> bool:
+        """Whether generated kernels of a GPU may compute matrix products."""
+        return self.gemm == "template" or (self.max_autotune and self.gemm == "auto")
 
     def key(self) -> str:
         """A text that is equal exactly when two options compile the same."""
@@ -94,7 +99,7 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-CHOICES = {"gemm": ("auto", "aten", "onednn", "own"), "target": ("auto", "cpp", "triton")}
+CHOICES = {"gemm": ("auto", "aten", "onednn", "own", "template"), "target": ("auto", "cpp", "triton")}
 """What options of few values may be."""
 
 

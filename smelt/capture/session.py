@@ -25,6 +25,7 @@ from smelt.base.collection import no_collection
 from smelt.base.errors import CompileError, RecompileError, SmeltError, Unsupported
 from smelt.base.log import log
 from smelt.base.options import Options, environment
+from smelt.base.precision import products_round_to_tf32
 from smelt.base.report import Report
 from smelt.base.stats import count, spend
 from smelt.capture import _native as native
@@ -437,6 +438,8 @@ class Session(Told):
         vm.inference = read.inference
         if torch_c.torch_function_modes():  # the state only counts them; one of them may set the default device
             vm.guards.flag(torch.get_default_device, (), torch.get_default_device())
+        if self.options.templates:  # kernels that multiply follow the switch, as the library does
+            vm.guards.flag(products_round_to_tf32, (), products_round_to_tf32())
 
     def _continue(self, vm: Interpreter, point: native.ResumePoint, read: Reader) -> Frame:
         code = point.code

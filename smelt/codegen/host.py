@@ -23,6 +23,7 @@ from smelt.base.text import Writer
 from smelt.codegen.parameters import FAULT
 from smelt.loops.ir import Constant, Extern, Input, Item, Ref
 from smelt.schedule.plan import Schedule
+from smelt.schedule.products import Product
 from smelt.schedule.realize import StridedView, metas_of, references
 from smelt.shapes.size import IntLike, same
 
@@ -58,12 +59,16 @@ class Rendered:
 
 @dataclass
 class _Step:
-    """An extern call, or a run of kernels; `check`: not before it is known that every index so far was in range."""
+    """An extern call, a product with what is around it, or a run of kernels.
+
+    `check`: not before it is known that every index so far was in range.
+    """
 
     externs: Extern | None
     groups: list[int]
     last: int
     check: bool = False
+    product: Product | None = None
 
 
 class Host:
@@ -125,13 +130,15 @@ class Host:
         steps: list[_Step] = []
         doubtful = False
         for position, number in enumerate(self.plan.steps):
-            extern = self.plan.externs.get(number)
-            if extern is not None:
+            extern, product = self.plan.externs.get(number), self.plan.products.get(number)
+            if extern is not None and product is None:
                 steps.append(_Step(extern, [], position))
                 continue
             doubtful = doubtful or FAULT in self.buffers.get(number, ())
-            check = doubtful and any(name in self.plan.over_inputs for name in self.plan.groups[number].members)
-            if steps and steps[-1].externs is None and not check:
+            check = doubtful and any(name in self.plan.over_inputs for name in self.plan.made_by(number))
+            if product is not None:
+                steps.append(_Step(None, [number], position, check, product))
+            elif steps and steps[-1].externs is None and steps[-1].product is None and not check:
                 steps[-1].groups.append(number)
                 steps[-1].last = position
             else:
@@ -173,7 +180,11 @@ class Host:
             else:
                 if step.check:
                     body(*REFUSE)
-                self.kernel_step(body, step.groups, bound)
+                self.make_room(body, step.groups, bound)
+                if step.product is not None:
+                    self.product(body, step.product, bound)
+                else:
+                    self.launches(body, step.groups, bound)
             names = [self.variable[n] for n in self.drops.get(index, []) if n in self.variable]
             if names:
                 body(f"del {', '.join(names)}")
@@ -256,10 +267,11 @@ class Host:
         """Slot -> text of what it holds besides tensors."""
         raise NotImplementedError
 
-    def kernel_step(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
+    def make_room(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
+        """Allocate what kernels write outside of the arena."""
         fresh: list[str] = []
         for number in groups:
-            for name in self.plan.groups[number].members:
+            for name in self.plan.made_by(number):
                 old = self.plan.over_inputs.get(name)
                 if old is not None:
                     self.variable[name], self.slots[name] = self.variable[old], self.slots[old]
@@ -269,10 +281,13 @@ class Host:
                     self.variable[name] = f"o{next(self.fresh)}"
         for name in fresh:
             self.allocate(body, name)  # bound where a kernel takes it: none writes a tensor without elements
-        self.launches(body, groups, bound)
 
     def launches(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
         """The launches of a run of kernels."""
+        raise NotImplementedError
+
+    def product(self, body: Writer, product: Product, bound: set[str]) -> None:
+        """A product that kernels or a library may compute, with what is around it."""
         raise NotImplementedError
 
     def nbytes(self, name: str) -> IntLike:
@@ -299,11 +314,9 @@ class Host:
     def extern_step(self, body: Writer, node: Extern, bound: set[str]) -> None:
         refs = _tensors(node)
         arguments = ", ".join("None" if name is None else self.argument(name) for name in refs)
-        function = f"{_identifier(node)}_{len(self.extern_lines)}"
-        self.extern_lines.append((function, self.definition(node, refs)))
+        function = self.define_extern(node, refs)
         if self.in_arena(node.name):
-            out = self.arena_view(StridedView(node.name, node.meta.shape, self.plan.strides[node.name], 0))
-            body(f"{function}.into({out}, {arguments})")
+            body(f"{function}.into({self.argument(node.name)}, {arguments})")
             return
         if isinstance(node.meta, tuple):
             names = []
@@ -315,6 +328,12 @@ class Host:
                 body("del _")
             return
         body(f"{self.result_name(node.name)} = {function}.call({arguments})")
+
+    def define_extern(self, node: Extern, refs: Sequence[str | None]) -> str:
+        """The name that the text has for an extern."""
+        function = f"{_identifier(node)}_{len(self.extern_lines)}"
+        self.extern_lines.append((function, self.definition(node, refs)))
+        return function
 
     def result_name(self, name: str) -> str:
         self.variable[name] = f"e{next(self.results)}"

@@ -1,11 +1,13 @@
 """Triton kernels and the host program of a schedule: runs of kernels are segments, which launch them together from C.
 
-Segments are bound when the program is loaded; `kernels`, handed in, makes them.
+Segments are bound when the program is loaded; `kernels`, handed in, makes them. A matrix product that a kernel may
+compute together with what is around it is called with both: `product0(table, out, a, b)` (runtime/triton_products.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -15,16 +17,24 @@ from smelt.base.text import Writer
 from smelt.codegen.host import Host, Rendered
 from smelt.codegen.parameters import FAULT
 from smelt.codegen.triton.kernel import TritonKernel, render_kernel
+from smelt.codegen.triton.product import render_product
 from smelt.codegen.triton.scatter import render_scatter
 from smelt.schedule.plan import Schedule
+from smelt.schedule.products import Product
 from smelt.schedule.realize import metas_of
 from smelt.shapes.size import IntLike, Symbol, same
 
 
-def render_triton(plan: Schedule, device: torch.device, autotune: bool = False) -> Rendered:
-    """The Triton sources and the host program of a schedule whose tensors live on `device`."""
-    kernels = {number: _kernels(plan, number, autotune) for number in plan.steps if number in plan.groups}
-    host = TritonHost(plan, kernels, device)
+def render_triton(plan: Schedule, device: torch.device, autotune: bool = False, rounded: bool = False) -> Rendered:
+    """The Triton sources and the host program of a schedule whose tensors live on `device`.
+
+    Args:
+        autotune: kernels have several configurations, which are timed.
+        rounded: products in float32 may round their factors to TF32.
+    """
+    kernels = {number: _kernels(plan, number, autotune) for number in plan.groups}
+    templates = {number: _templates(product, plan, rounded, autotune) for number, product in plan.products.items()}
+    host = TritonHost(plan, kernels, templates, device)
     text = host.text()
     return Rendered([], [], text, host.constants, kernels=host.sources, device=device)
 
@@ -45,26 +55,72 @@ def _kernels(plan: Schedule, number: int, autotune: bool) -> list[TritonKernel]:
     return render_scatter(group, plan, autotune) if group.scatter else [render_kernel(group, plan, autotune)]
 
 
+def _templates(product: Product, plan: Schedule, rounded: bool, autotune: bool) -> list[Template]:
+    """The kernels that may compute a product: with its prologues inside, and with these before it."""
+    whole = Template([], render_product(product, plan, rounded, autotune))
+    if not product.prologues:
+        return [whole]
+    return [whole, Template(product.prologues, render_product(product, plan, rounded, autotune, prologues=False))]
+
+
+@dataclass(frozen=True)
+class Template:
+    """A kernel that computes a product, and the groups that run before it."""
+
+    before: list[int]
+    kernel: TritonKernel
+
+
 class TritonHost(Host):
     """Launches Triton kernels. Equal sources are built once."""
 
-    def __init__(self, plan: Schedule, kernels: dict[int, list[TritonKernel]], device: torch.device) -> None:
-        self.kernels, self.device = kernels, device
+    def __init__(
+        self,
+        plan: Schedule,
+        kernels: dict[int, list[TritonKernel]],
+        templates: dict[int, list[Template]],
+        device: torch.device,
+    ) -> None:
+        self.kernels, self.templates, self.device = kernels, templates, device
         self.sources: list[KernelSource] = []
         self.known: dict[tuple[object, ...], int] = {}
-        super().__init__(plan, {number: [b for k in each for b in k.buffers] for number, each in kernels.items()})
+        self.products: list[list[str]] = []
+        buffers = {number: [b for k in each for b in k.buffers] for number, each in kernels.items()}
+        for number, each in templates.items():
+            parts = (b for part in plan.products[number].parts for b in buffers[part])
+            buffers[number] = [*parts, *(b for template in each for b in template.kernel.buffers)]
+        super().__init__(plan, buffers)
 
     def launches(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
-        lines: list[str] = []
-        for number in groups:
-            for kernel in self.kernels[number]:
-                arguments = [self.pointer(body, name, bound) for name in kernel.buffers]
-                arguments += [self.symbol(s) for s in kernel.symbols]
-                extents = "".join(f"({size}, {block!r}), " for size, block in kernel.extents)
-                lines.append(f"({self.source(kernel)}, ({extents}), ({''.join(a + ', ' for a in arguments)})),")
+        lines = self.launch_lines(body, groups, bound)
         if lines:
             body(f"segment{len(self.segments)}(table)")
             self.segments.append(lines)
+
+    def launch_lines(self, body: Writer, groups: Sequence[int], bound: set[str]) -> list[str]:
+        return [self.launch(body, kernel, bound) + "," for number in groups for kernel in self.kernels[number]]
+
+    def launch(self, body: Writer, kernel: TritonKernel, bound: set[str]) -> str:
+        """A launch as data; its buffers are bound before."""
+        arguments = [self.pointer(body, name, bound) for name in kernel.buffers]
+        arguments += [self.symbol(s) for s in kernel.symbols]
+        extents = "".join(f"({size}, {block!r}), " for size, block in kernel.extents)
+        return f"({self.source(kernel)}, ({extents}), ({''.join(a + ', ' for a in arguments)}))"
+
+    def product(self, body: Writer, product: Product, bound: set[str]) -> None:
+        refs = [operand.name for operand in product.operands]
+        arguments = ", ".join(self.argument(name) for name in (product.name, *refs))
+        after = [] if product.epilogue is None else [product.epilogue]
+        lines = [f"{self.define_extern(product.extern, refs)},"]
+        for groups in (product.prologues, after):
+            lines.append(f"[{' '.join(self.launch_lines(body, groups, bound))}],")
+        templates = (
+            f"([{' '.join(self.launch_lines(body, t.before, bound))}], {self.launch(body, t.kernel, bound)}),"
+            for t in self.templates[product.number]
+        )
+        lines += ["[", *(f"    {template}" for template in templates), "],"]
+        body(f"product{len(self.products)}(table, {arguments})")
+        self.products.append(lines)
 
     def source(self, kernel: TritonKernel) -> int:
         """The number of a kernel's source."""
@@ -97,6 +153,12 @@ class TritonHost(Host):
         for number, lines in enumerate(self.segments):
             with w.block(f"segment{number} = kernels.segment([", "])"):
                 w(*lines)
+        for number, lines in enumerate(self.products):
+            with w.block(f"product{number} = kernels.product(", ")"):
+                w(*lines)
+
+    def uses_workspace(self) -> bool:
+        return bool(self.products) or super().uses_workspace()
 
     def addresses(self) -> dict[int, str]:
         return {}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.fx import Node
 
+from smelt.base.precision import products_round_to_tf32
 from smelt.graph.meta import TensorMeta
 from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.ops import PRIMS
@@ -41,7 +42,7 @@ def step(x: TensorMeta) -> int:
     """Elements of which a row should hold a multiple; 1: any number will do."""
     if x.device.type != "cuda":
         return 1
-    rounded = x.dtype is torch.float32 and str(torch.backends.cuda.matmul.fp32_precision) == "tf32"
+    rounded = x.dtype is torch.float32 and products_round_to_tf32()
     return PIECE // x.dtype.itemsize if rounded or x.dtype in LOW_PRECISION else 1
 
 

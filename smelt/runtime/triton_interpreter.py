@@ -66,6 +66,7 @@ def _function(source: KernelSource) -> Any:
 @functools.cache
 def _executor() -> Any:
     """Triton's executor of grids, less its copies of the arguments: nothing lies on another device."""
+    _mend_products()
 
     class Executor(triton_module("runtime.interpreter").GridExecutor):  # type: ignore[misc]
         def _init_args_hst(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -75,6 +76,19 @@ def _executor() -> Any:
             pass
 
     return Executor
+
+
+def _mend_products() -> None:
+    """Let products take the values of bfloat16 factors: the interpreter keeps and multiplies their bits as integers."""
+    interpreter, language = triton_module("runtime.interpreter"), triton_module("language")
+    builder, plain = interpreter.InterpreterBuilder, interpreter.InterpreterBuilder.create_dot
+
+    def widened(factor: Any) -> Any:
+        if factor.dtype.scalar != language.bfloat16:
+            return factor
+        return interpreter.TensorHandle((factor.data.astype(np.uint32) << 16).view(np.float32), language.float32)
+
+    builder.create_dot = lambda self, a, b, *rest: plain(self, widened(a), widened(b), *rest)
 
 
 def _run(function: Any, launch: PlannedLaunch, table: Table) -> None:

@@ -10,12 +10,13 @@ builds before the first call, so kernels compile while later stages and other se
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import torch
 
 from smelt.base import torch_c
-from smelt.base.errors import BuildError
+from smelt.base.errors import BuildError, CompileError
 from smelt.base.kernel_source import KernelSource
 from smelt.runtime import _native
 from smelt.runtime.cuda_clock import CudaClock
@@ -24,6 +25,7 @@ from smelt.runtime.launch import Table
 from smelt.runtime.triton_build import Build, build
 from smelt.runtime.triton_interpreter import InterpretedSegment
 from smelt.runtime.triton_plan import Launch, PlannedLaunch, plan_launch
+from smelt.runtime.triton_products import Library, Product, Template
 from smelt.runtime.triton_tune import Choice, Clock, Target, choice_key, choose, remembered
 
 Segment = Callable[[Table], None]
@@ -38,6 +40,7 @@ class Kernels:
         library: the driver's.
         stream: the address of a device's current stream, by its number.
         clock: what times candidates.
+        measured: whether products may be the library's, where that is faster.
 
     Raises:
         BuildError: no Triton, no driver.
@@ -50,8 +53,9 @@ class Kernels:
         library: str = LIBRARY,
         stream: Callable[[int], int] | None = torch_c.current_raw_stream,
         clock: Clock | None = None,
+        measured: bool = True,
     ) -> None:
-        self.sources, self.device = list(sources), torch.device(device)
+        self.sources, self.device, self.measured = list(sources), torch.device(device), measured
         self.target: Target | None = None
         if self.device.type == "cpu":
             return
@@ -64,7 +68,7 @@ class Kernels:
         self.builds: dict[tuple[int, int], Build] = {}
         for kernel, source in enumerate(self.sources):
             if len(source.configs) == 1:  # of several, sizes may tell which one is wanted
-                self._build(kernel, 0)
+                self.build(kernel, 0)
 
     def segment(self, launches: Sequence[Launch]) -> Segment:
         """What runs these launches when it is called with a table.
@@ -72,13 +76,49 @@ class Kernels:
         Raises:
             CompileError: a launch that no GPU can run.
         """
-        launches = [launch for launch in launches if all(number for number, _ in launch[1])]
+        launches = _launched(launches)
         planned = [self._planned(launch) for launch in launches]
         target = self.target
         if target is None:
             return InterpretedSegment([candidates[0] for candidates in planned])
         choices = [self._choice(launch[0], each, target) for launch, each in zip(launches, planned, strict=True)]
         return _native.Segment(target.driver, target.ordinal, target.stream, _Preparation(target, choices))
+
+    def product(
+        self,
+        library: Library,
+        before: Sequence[Launch],
+        after: Sequence[Launch],
+        templates: Sequence[tuple[Sequence[Launch], Launch]],
+    ) -> Callable[..., None]:
+        """What computes a matrix product together with what is around it: `product(table, out, *factors)`.
+
+        Args:
+            library: the product by itself.
+            before, after: launches around the library's call.
+            templates: launches that do the same, each of a kernel that computes the product and what comes before it.
+        """
+        if self.target is None:  # an interpreter is there to try kernels
+            first, launch = templates[0]
+            segment = self.segment([*first, launch])
+            return lambda table, *_: segment(table)
+        whole = [Template(_launched(first), launch) for first, launch in templates]
+        return Product(self, self.target, library, _launched(before), _launched(after), whole, self.measured)
+
+    def planned(self, launch: Launch) -> list[PlannedLaunch]:
+        """The launch with each configuration of its kernel; those that no grid holds are left out."""
+        kernel, extents, arguments = launch
+        source = self.sources[kernel]
+        found = []
+        for config in source.configs:
+            with contextlib.suppress(CompileError):
+                found.append(plan_launch(source, config, extents, arguments))
+        return found
+
+    def choice(self, launch: Launch) -> Choice:
+        """The candidates of a launch."""
+        assert self.target is not None
+        return self._choice(launch[0], self._planned(launch), self.target)
 
     def _planned(self, launch: Launch) -> list[PlannedLaunch]:
         """The launch with each configuration of its kernel."""
@@ -93,14 +133,20 @@ class Kernels:
             key = choice_key(launches, target.clock)
             known = remembered(key, launches[0].source)
             numbers = numbers if known is None else range(known, known + 1)
-        return Choice(tuple(launches[n] for n in numbers), tuple(self._build(kernel, n) for n in numbers), key)
+        return Choice(tuple(launches[n] for n in numbers), tuple(self.build(kernel, n) for n in numbers), key)
 
-    def _build(self, kernel: int, config: int) -> Build:
+    def build(self, kernel: int, config: int) -> Build:
+        """A kernel with one of its configurations, which begins to build."""
         known = self.builds.get((kernel, config))
         if known is None:
             source = self.sources[kernel]
             known = self.builds[kernel, config] = build(source, source.configs[config], self.arch)
         return known
+
+
+def _launched(launches: Sequence[Launch]) -> list[Launch]:
+    """Without those that have nothing to do."""
+    return [launch for launch in launches if all(number for number, _ in launch[1])]
 
 
 class _Preparation:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from smelt.base.errors import BuildError, CompileError
 from smelt.base.kernel_source import KernelSource
@@ -33,6 +33,8 @@ ENOUGH_S = 5e-4
 MOST_LAUNCHES = 50
 MOST_COPIED = 1 << 30
 """Bytes of memory that stand in for what a kernel changes; a launch that would need more is not timed."""
+
+K = TypeVar("K")
 
 _lock = threading.Lock()
 _known: dict[str, int] = {}
@@ -126,11 +128,11 @@ def choose(target: Target, choice: Choice, table: Table) -> _native.LaunchPlan:
     plans = _runnable(target, choice)
     if len(plans) == 1 or target.clock.recording():
         return next(iter(plans.values()))
-    stand_ins = _stand_ins(target.clock, choice.launches[0], table)
-    if stand_ins is None:
+    copies = stand_ins(target.clock, choice.launches[0], table)
+    if copies is None:
         return next(iter(plans.values()))
-    replaced, kept = stand_ins
-    times = _measure(target, {number: _with(plan, replaced) for number, plan in plans.items()}, table)
+    replaced, kept = copies
+    times = _measure(target, {number: with_stand_ins(plan, replaced) for number, plan in plans.items()}, table)
     del kept
     if not times:
         raise CompileError(f"no configuration of kernel {choice.launches[0].source.name!r} could be launched")
@@ -159,7 +161,7 @@ def _runnable(target: Target, choice: Choice) -> dict[int, _native.LaunchPlan]:
     return plans
 
 
-def _stand_ins(clock: Clock, launch: PlannedLaunch, table: Table) -> tuple[dict[Argument, int], list[Any]] | None:
+def stand_ins(clock: Clock, launch: PlannedLaunch, table: Table) -> tuple[dict[Argument, int], list[Any]] | None:
     """Addresses to use in place of pointers to memory that the launch reads and writes; None: it is too large."""
     effects = kernel_effects(launch.source.source)
     at: dict[int, list[tuple[str, Argument]]] = {}
@@ -183,7 +185,8 @@ def _stand_ins(clock: Clock, launch: PlannedLaunch, table: Table) -> tuple[dict[
     return replaced, kept
 
 
-def _with(plan: _native.LaunchPlan, replaced: dict[Argument, int]) -> _native.LaunchPlan:
+def with_stand_ins(plan: _native.LaunchPlan, replaced: dict[Argument, int]) -> _native.LaunchPlan:
+    """The launch with these addresses in place of its pointers."""
     name, function, grid, threads, shared, arguments, appended = plan
     return name, function, grid, threads, shared, tuple(_replace(a, replaced) for a in arguments), appended
 
@@ -194,23 +197,40 @@ def _replace(argument: Argument, replaced: dict[Argument, int]) -> Argument:
 
 def _measure(target: Target, plans: dict[int, _native.LaunchPlan], table: Table) -> dict[int, float]:
     """Seconds of one launch of each candidate that the driver does not refuse."""
-    times: dict[int, float] = {}
-    runs: dict[int, tuple[_native.Segment, int]] = {}
-    for number, plan in plans.items():
-        once = target.segment((plan,))
+
+    def maker(plan: _native.LaunchPlan) -> Maker:
+        def launches(count: int) -> Callable[[], object]:
+            segment = target.segment((plan,) * count)
+            return lambda: segment(table)
+
+        return launches
+
+    return race(target.clock, {number: maker(plan) for number, plan in plans.items()})
+
+
+Maker = Callable[[int], Callable[[], object]]
+"""How often a candidate is to run, one after another -> what does that."""
+
+
+def race(clock: Clock, makers: Mapping[K, Maker]) -> dict[K, float]:
+    """Seconds of each candidate that the driver does not refuse, measured in turns until it is far behind."""
+    times: dict[K, float] = {}
+    runs: dict[K, tuple[Callable[[], object], int]] = {}
+    for name, make in makers.items():
+        once = make(1)
         try:
-            once(table)
-            seconds = target.clock.time(lambda once=once: once(table))  # type: ignore[misc]
+            once()
+            seconds = clock.time(once)
         except _native.CudaError as error:
             if error.code not in (1, 2, 701):  # more than the device has: another candidate may fit
                 raise
             continue
         count = max(1, min(MOST_LAUNCHES, int(ENOUGH_S / max(seconds, 1e-9))))
-        runs[number] = target.segment((plan,) * count), count
+        runs[name] = make(count), count
     for _ in range(ROUNDS):
-        for number, (run, count) in runs.items():
-            if times and times.get(number, 0.0) > CLOSE * min(times.values()):
+        for name, (run, count) in runs.items():
+            if times and times.get(name, 0.0) > CLOSE * min(times.values()):
                 continue
-            seconds = target.clock.time(lambda run=run: run(table)) / count  # type: ignore[misc]
-            times[number] = min(seconds, times.get(number, seconds))
+            seconds = clock.time(run) / count
+            times[name] = min(seconds, times.get(name, seconds))
     return times

@@ -15,6 +15,7 @@ from smelt.schedule.dependencies import Names
 from smelt.schedule.group import Group, group_of
 from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.merge import merge
+from smelt.schedule.precedence import Precedence
 from smelt.schedule.realize import Realized, metas_of
 from smelt.shapes.size import hint
 
@@ -36,12 +37,13 @@ class Decision:
 
 @dataclass
 class Fused:
-    """Groups by number, what runs outside loops by number, and every decision."""
+    """Groups by number, what runs outside loops by number, the order among them, and every decision."""
 
     groups: dict[int, Group]
     others: dict[int, Node]
     number_of: dict[str, int]
     decisions: list[Decision] = field(default_factory=list)
+    order: Precedence = field(default_factory=lambda: Precedence({}))
 
 
 def fuse(program: LoopProgram, real: Realized, names: Names, machine: Machine = CPU) -> Fused:
@@ -81,27 +83,9 @@ class _Fusion:
             self.version[position] = 0
 
     def _connect(self) -> None:
-        """Ancestors and descendants of every unit as bit sets, over the buffers each one reads.
-
-        A merged group keeps the bits of all that went into it (`own`), so that what knows both parts needs no change.
-        """
-        self.before: dict[int, int] = {}
-        self.after: dict[int, int] = {}
-        self.own: dict[int, int] = {}
-        direct: dict[int, set[int]] = {}
-        for number in self.result.number_of.values():
-            direct[number] = {self.result.number_of[name] for name in self.reads(number)} - {number}
-            mask = 0
-            for source in direct[number]:
-                mask |= self.before[source] | 1 << source
-            self.before[number] = mask
-            self.after[number] = 0
-            self.own[number] = 1 << number
-        self.alive = sum(self.own.values())
-        for number in reversed(direct):
-            mask = self.after[number] | 1 << number
-            for source in direct[number]:
-                self.after[source] |= mask
+        numbers = self.result.number_of
+        direct = {n: {numbers[name] for name in self.reads(n)} - {n} for n in numbers.values()}
+        self.order = self.result.order = Precedence(direct)
 
     def reads(self, number: int) -> Iterable[str]:
         """Buffers that a unit reads."""
@@ -172,8 +156,7 @@ class _Fusion:
     def _try(self, number_a: int, number_b: int, saved: int) -> bool:
         a, b = self.groups[number_a], self.groups[number_b]
         refusal: str | None = None
-        both = self.own[number_a] | self.own[number_b]
-        if self.after[number_a] & self.before[number_b] & ~both or self.after[number_b] & self.before[number_a] & ~both:
+        if self.order.between(number_a, number_b):
             refusal = "another kernel must run between them"
         else:
             shared = sorted(self._shared(a, b), key=lambda n: -_bytes(self.program.nodes[n]))
@@ -199,28 +182,7 @@ class _Fusion:
         for name in merged.accesses:
             self.touching[name].discard(b)
             self.touching[name].add(a)
-        self._join_order(a, b)
-
-    def _join_order(self, a: int, b: int) -> None:
-        """Give everything around the new group the order that it brings; what was on the same side of both has it."""
-        own = self.own[a] | self.own.pop(b)
-        before = (self.before[a] | self.before[b]) & ~own
-        after = (self.after[a] | self.after[b]) & ~own
-        self.alive &= ~(1 << b)
-        for unit in bits((self.after[a] ^ self.after[b]) & self.alive & ~own):
-            self.before[unit] |= before | own
-        for unit in bits((self.before[a] ^ self.before[b]) & self.alive & ~own):
-            self.after[unit] |= after | own
-        self.own[a], self.before[a], self.after[a] = own, before, after
-        del self.before[b], self.after[b]
-
-
-def bits(mask: int) -> Iterable[int]:
-    """Positions of the ones."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
+        self.order.join(a, b)
 
 
 def _bytes(node: Node) -> int:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from smelt.loops.ir import Index, LoopProgram, Pointwise, Reduction, Scatter
 from smelt.schedule.dependencies import Access, Names, Reads, trace
 from smelt.schedule.realize import Realized, metas_of
-from smelt.shapes.expr import Atom, Expr, Var, flat_index, variable
+from smelt.shapes.expr import Atom, Expr, Runtime, Var, flat_index, variable
 from smelt.shapes.size import IntLike, hint, same
 
 MAX_COLUMN_WIDTH = 4096
@@ -154,8 +154,7 @@ def group_of(
     source, order = fresh_index(shape, names)
     reads = trace(program, real.stored - {node.name}, node.body, source)
     if isinstance(node, Pointwise):
-        member = _member(node, source, source, reads, Place.INNER)
-        return Group(number, {node.name: member}, order, dict.fromkeys(order, Role.KEPT), flat=True)
+        return pointwise_group(number, node, source, order, reads)
     kept = [e for d, e in enumerate(source) if d not in node.dims]
     # a variable of size 0 drops out of expressions, so roles are taken by position
     sized = iter(order)
@@ -172,6 +171,18 @@ def group_of(
         assert part is not None and row is not None
         group.limits[row] = (part, total)
     return group
+
+
+def pointwise_group(number: int, node: Pointwise, index: Index, order: list[Var], reads: Reads) -> Group:
+    """The group of one pointwise value, computed for every `index` over the variables `order`."""
+    member = _member(node, index, index, reads, Place.INNER)
+    return Group(number, {node.name: member}, order, dict.fromkeys(order, Role.KEPT), flat=True)
+
+
+def looks_up(group: Group) -> bool:
+    """Whether it reads elements at places that are themselves read from memory."""
+    places = (place for indices in group.accesses.values() for index in indices for place in index)
+    return not group.scatter and any(isinstance(atom, Runtime) for place in places for atom in place.atoms())
 
 
 def _member(node: Pointwise | Reduction, index: Index, source: Index, reads: Reads, place: Place) -> Member:

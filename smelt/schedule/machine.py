@@ -17,6 +17,7 @@ class Machine:
         column_elements: elements that the column accumulators of one kernel may have next to whole rows.
         enough_parallel: parts below which row and column work is not joined in one kernel.
         fixed_columns: whether the width of such accumulators must be a number.
+        templates: whether generated kernels compute matrix products.
     """
 
     parallel: int = 32
@@ -26,11 +27,13 @@ class Machine:
     column_elements: int = 4 * 4096
     enough_parallel: int = 8
     fixed_columns: bool = False
+    templates: bool = False
 
 
 CPU = Machine()
 
 GPU = Machine(
-    parallel=264, rows_per_part=1024, max_parts=512, column_elements=8192, enough_parallel=100, fixed_columns=True
-)
+    parallel=264, rows_per_part=1024, max_parts=512, column_elements=8192, enough_parallel=100, fixed_columns=True,
+    templates=True,
+)  # fmt: skip
 """A large GPU: two programs for each of 132 multiprocessors; column accumulators stay in registers."""

@@ -1,24 +1,26 @@
 """The schedule of a program: kernels and externs in order, buffers with strides and places. Input of codegen.
 
-realize -> split long reductions -> fuse -> drop buffers nobody else reads -> order -> memory plan
+realize -> split long reductions -> fuse -> drop buffers nobody else reads -> join products with what is around them
+-> order -> memory plan
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from smelt.base.options import Options
 from smelt.loops.ir import Constant, Extern, Input, Item, LoopProgram, Pointwise
 from smelt.schedule.dependencies import Names
 from smelt.schedule.fuse import Decision, Fused, fuse
-from smelt.schedule.group import Group, Place
+from smelt.schedule.group import Group, Place, looks_up
 from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.memory import MemoryPlan, plan_memory
 from smelt.schedule.order import CycleError, Unit, order_units
+from smelt.schedule.products import Product, find_products
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
 from smelt.schedule.split import split_reductions
-from smelt.shapes.expr import Runtime, flat_index
+from smelt.shapes.expr import flat_index
 from smelt.shapes.size import IntLike, hint, same_all
 
 WRITE_INTO = frozenset({"mm", "bmm"})
@@ -40,6 +42,8 @@ class Schedule:
         memory: arena offsets; buffers in it are neither inputs nor outputs.
         last_use: step after which a buffer is not needed.
         over_inputs: outputs that are written over the input whose new value they are.
+        products: matrix products that one kernel may compute together with what is around them, by number of the
+            unit. Their groups are among `groups`, for the other way to run the unit: around the library's call.
     """
 
     program: LoopProgram
@@ -53,6 +57,14 @@ class Schedule:
     last_use: dict[str, int]
     decisions: list[Decision]
     over_inputs: dict[str, str]
+    products: dict[int, Product] = field(default_factory=dict)
+
+    def made_by(self, number: int) -> list[str]:
+        """Values that the kernels of a unit compute."""
+        product = self.products.get(number)
+        if product is None:
+            return list(self.groups[number].members)
+        return [product.name, *(name for part in product.parts for name in self.groups[part].members)]
 
     def buffer_of(self, name: str) -> str:
         """The buffer that holds a value that an extern takes."""
@@ -61,7 +73,10 @@ class Schedule:
 
 
 def schedule(
-    program: LoopProgram, options: Options, updates: Mapping[int, str] | None = None, machine: Machine = CPU
+    program: LoopProgram,
+    options: Options,
+    updates: Mapping[int, str] | None = None,
+    machine: Machine = CPU,
 ) -> Schedule:
     """Plan a loop program.
 
@@ -75,7 +90,9 @@ def schedule(
     program = split_reductions(program, real, names, machine)
     fused = fuse(program, real, names, machine)
     stored = real.stored - _private(program, real, fused)
-    return _Planner(program, real, fused, stored, updates or {}).plan()
+    wanted = machine.templates and options.templates
+    products = find_products(program, real, fused, stored, names, machine) if wanted else {}
+    return _Planner(program, real, fused, stored, updates or {}, products).plan()
 
 
 def _private(program: LoopProgram, real: Realized, fused: Fused) -> set[str]:
@@ -92,12 +109,6 @@ def _private(program: LoopProgram, real: Realized, fused: Fused) -> set[str]:
     return {name for group in fused.groups.values() for name in group.members if name not in shared}
 
 
-def _looks_up(group: Group) -> bool:
-    """Whether it reads elements at places that are themselves read from memory."""
-    places = (place for indices in group.accesses.values() for index in indices for place in index)
-    return not group.scatter and any(isinstance(atom, Runtime) for place in places for atom in place.atoms())
-
-
 def _may_run_again(group: Group) -> bool:
     """Whether its kernel may be run a second time, on the same inputs: sin and cos are first computed quickly."""
     return any(isinstance(m.node, Pointwise) and m.node.op in ("sin", "cos") for m in group.members.values())
@@ -105,9 +116,18 @@ def _may_run_again(group: Group) -> bool:
 
 class _Planner:
     def __init__(
-        self, program: LoopProgram, real: Realized, fused: Fused, stored: set[str], updates: Mapping[int, str]
+        self,
+        program: LoopProgram,
+        real: Realized,
+        fused: Fused,
+        stored: set[str],
+        updates: Mapping[int, str],
+        products: dict[int, Product],
     ) -> None:
         self.program, self.real, self.fused, self.stored = program, real, fused, stored
+        self.products = products
+        self.unit_of = {part: number for number, product in products.items() for part in product.parts}
+        self.in_units = {product.name for product in products.values()}
         self.outputs = {o.name for o in program.outputs if o.name is not None}
         self.externs = {n: node for n, node in fused.others.items() if isinstance(node, Extern)}
         self.updates = self.possible_updates(updates)
@@ -121,7 +141,7 @@ class _Planner:
         over = {new: old for new, old in self.updates.items() if last.get(old, -1) <= writer[new]}
         return Schedule(
             self.program, [u.number for u in units], self.fused.groups, self.externs, self.stored, self.real.strides,
-            self.real.views, memory, last, self.fused.decisions, over,
+            self.real.views, memory, last, self.fused.decisions, over, self.products,
         )  # fmt: skip
 
     def ordered(self) -> list[Unit]:
@@ -138,7 +158,7 @@ class _Planner:
         for unit in units:
             for name in unit.reads:
                 readers.setdefault(name, set()).add(unit.number)
-        doubtful = {number for number, group in self.fused.groups.items() if _looks_up(group)}
+        doubtful = {number for number, group in self.fused.groups.items() if looks_up(group)}  # in no product
         after: dict[int, set[int]] = {}
         for new, old in self.updates.items():
             after.setdefault(writer[new], set()).update((readers.get(old, set()) | doubtful) - {writer[new]})
@@ -149,7 +169,11 @@ class _Planner:
 
     def possible_updates(self, updates: Mapping[int, str]) -> dict[str, str]:
         """Outputs that a kernel may write over the input that they are the new value of."""
-        group = {name: number for number, each in self.fused.groups.items() for name in each.members}
+        group = {
+            name: self.unit_of.get(number, number)
+            for number, each in self.fused.groups.items()
+            for name in each.members
+        }
         names = [o.name for o in self.program.outputs]
         found: dict[str, str] = {}
         for position, old in updates.items():
@@ -164,7 +188,11 @@ class _Planner:
         return found
 
     def units(self) -> Iterable[Unit]:
+        for product in self.products.values():
+            yield self.product_unit(product)
         for number, group in self.fused.groups.items():
+            if number in self.unit_of:
+                continue
             reads = tuple(self.source(n) for n in group.accesses if n not in group.members)
             writes = tuple(n for n in group.members if n in self.stored)
             yield Unit(number, reads, writes, group.position)
@@ -173,9 +201,20 @@ class _Planner:
             if isinstance(node, Item):
                 items.setdefault(node.inputs[0], []).append(node.name)
         for number, node in self.externs.items():
+            if node.name in self.in_units:
+                continue
             reads = tuple(dict.fromkeys(self.source(self.buffer(name)) for name in node.inputs))
             writes = tuple(items.get(node.name, [])) if isinstance(node.meta, tuple) else (node.name,)
             yield Unit(number, reads, writes or (node.name,), number)
+
+    def product_unit(self, product: Product) -> Unit:
+        """A product with the groups around it: whichever way it runs, what it reads is there to the end."""
+        groups = [self.fused.groups[part] for part in product.parts]
+        writes = dict.fromkeys([product.name, *(n for g in groups for n in g.members if n in self.stored)])
+        reads = dict.fromkeys([o.view.base for o in product.operands])
+        reads |= dict.fromkeys(name for g in groups for name in g.accesses if name not in g.members)
+        last = max([product.number, *(g.position for g in groups)])
+        return Unit(product.number, tuple(n for n in reads if n not in writes), tuple(writes), last)
 
     def buffer(self, name: str) -> str:
         view = self.real.views.get(name)
@@ -201,9 +240,17 @@ class _Planner:
             return False
         return not isinstance(node, Extern) or getattr(node.target, "name", "") in WRITE_INTO
 
+    def reads_ahead(self, number: int, source: str) -> bool:
+        """Whether the unit of a product reads a buffer for other elements than the one that it computes just then."""
+        product = self.products[number]
+        before = (self.fused.groups[part] for part in product.prologues)
+        return source in {o.view.base for o in product.operands} or any(source in g.accesses for g in before)
+
     def may_overwrite(self, number: int, output: str, source: str) -> bool:
         group = self.fused.groups.get(number)
         if group is None or not group.flat or _may_run_again(group):
+            return False
+        if number in self.products and (output not in group.members or self.reads_ahead(number, source)):
             return False
         nodes = self.program.nodes
         made, read = metas_of(nodes[output]), metas_of(nodes[source])

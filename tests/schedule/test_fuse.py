@@ -4,8 +4,9 @@ import pytest
 
 from smelt.loops.lower import lower
 from smelt.schedule.dependencies import Names
-from smelt.schedule.fuse import _Fusion, bits
+from smelt.schedule.fuse import _Fusion
 from smelt.schedule.machine import CPU
+from smelt.schedule.precedence import bits
 from smelt.schedule.realize import realize
 from smelt.schedule.split import split_reductions
 from tests.loops.random_graphs import RandomGraph
@@ -37,7 +38,7 @@ def test_merging_keeps_the_order_of_units(seed: int) -> None:
     count = len(fusion.groups)
     fusion.run()
     fresh = ancestors(fusion)
-    assert len(fusion.groups) <= count and set(fusion.before) == set(fresh)
+    assert len(fusion.groups) <= count and set(fusion.order.before) == set(fresh)
     for unit, above in fresh.items():
-        assert set(bits(fusion.before[unit] & fusion.alive)) == above
-        assert set(bits(fusion.after[unit] & fusion.alive)) == {u for u in fresh if unit in fresh[u]}
+        assert set(bits(fusion.order.before[unit] & fusion.order.alive)) == above
+        assert set(bits(fusion.order.after[unit] & fusion.order.alive)) == {u for u in fresh if unit in fresh[u]}

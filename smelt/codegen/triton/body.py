@@ -75,8 +75,11 @@ class TileBody(OpsRenderer):
         Args:
             also: axes that the pointers must vary along besides those of the place.
         """
+        return self.pointers(name, flat_index(index, self.plan.strides[name]), also)
+
+    def pointers(self, name: str, place: Expr, also: int = 0) -> tuple[str, str, int]:
+        """The same for a place in a buffer, counted in elements."""
         pointer = self.arguments.pointer(name)
-        place = flat_index(index, self.plan.strides[name])
         axes = self.depth_of(place)
         masks = self.inside(axes | also)
         spread = also & ~axes

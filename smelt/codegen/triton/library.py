@@ -180,8 +180,21 @@ def best_min(a, i, b, j):
         (),
     ),
     "times": ("def times(a, b):\n    return a * b", ()),
+    "grouped_blocks": (
+        """\
+def grouped_blocks(GROUP: tl.constexpr):
+    rows, columns = tl.num_programs(0), tl.num_programs(1)
+    place = tl.program_id(0) + tl.program_id(1) * rows
+    first = place // (GROUP * columns) * GROUP
+    height = tl.minimum(rows - first, GROUP)
+    inside = place % (GROUP * columns)
+    return first + inside % height, inside // height""",
+        (),
+    ),
 }
-"""The text of each function and the functions that it calls. Random bits are those of smelt.prims.random_bits."""
+"""The text of each function and the functions that it calls. `grouped_blocks`: the block of rows and the block of
+columns of a product that a program computes; neighbours in time share rows or columns, which stay in the second-level
+cache. Random bits are those of smelt.prims.random_bits."""
 
 PRELUDE = """\
 import triton
