@@ -216,4 +216,14 @@ def capture_call(vm: Any, region: Region, function: Any, given: list[Any]) -> li
         raise needed.stop() from None
     written += capturing.written
     results: list[Any] = tensors.note(out, written, capturing.drew, region, (given, capturing.outside), {})
+    if vm.inference:
+        _note_inference(tensors, results, [*given, *capturing.outside])
     return results
+
+
+def _note_inference(tensors: Tensors, results: list[Any], given: list[Any]) -> None:
+    """What a transform makes in inference mode may be a view of memory that it made as well."""
+    known = {id(each.place.storage) for each in given if type(each) is TraceTensor}
+    for each in results:
+        if type(each) is TraceTensor and id(each.place.storage) not in known:
+            tensors.inference.note(each)

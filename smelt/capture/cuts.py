@@ -8,10 +8,11 @@ from typing import Any
 from torch import fx
 
 from smelt.capture.breaks import Break, Restart
+from smelt.capture.regions import PullbackCall
 from smelt.capture.tensors import Tensors
 from smelt.capture.torch_calls import RESHAPING
 from smelt.graph.meta import may_overlap
-from smelt.graph.seams import Edge, Seam, seams, why_cut
+from smelt.graph.seams import Edge, Seam, cuts, seams, why_cut
 from smelt.graph.trace import TraceTensor
 
 
@@ -50,15 +51,26 @@ def refuse_torn(vm: Any) -> None:
     """See to it that no cut parts a write from tensors that share the memory and are used afterwards.
 
     Raises:
-        Restart: one does; capture stops before what cuts the graph.
+        Restart: one does; capture stops before what cuts the graph. Or one parts what `torch.func.vjp` gave from its
+            call; then it stops before the former.
     """
     tensors = vm.tensors
     places = {node: at for at, node in enumerate(tensors.graph.nodes)}
+    _refuse_parted_pullbacks(tensors.graph, places)
     for cut in seams(tensors.graph):
         if _tears(tensors, places, places[cut]):
             stop = Break(f"{why_cut(cut)}, before a write to a view", "a view and its base are in one part of a graph")
             stop.at = cut.meta.get("at")
             raise Restart(cut.meta["step"], stop)
+
+
+def _refuse_parted_pullbacks(graph: fx.Graph, places: dict[fx.Node, int]) -> None:
+    at_cuts = [places[cut] for cut in cuts(graph)]
+    for node, place in places.items():
+        if isinstance(node.target, PullbackCall) and isinstance(node.args[0], fx.Node):
+            if any(places[node.args[0]] < at < place for at in at_cuts):
+                stop = Break("a cut between torch.func.vjp and its pullback", "one part of a graph holds both")
+                raise Restart(node.target.born, stop)
 
 
 def _tears(tensors: Tensors, places: dict[fx.Node, int], cut: int) -> bool:

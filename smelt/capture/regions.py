@@ -103,10 +103,14 @@ class Pullback:
 
 
 class PullbackCall:
-    """A call of one as the target of a graph node: (pullback, what the arguments hold) -> flat results."""
+    """A call of one as the target of a graph node: (pullback, what the arguments hold) -> flat results.
 
-    def __init__(self, leaves: Sequence[Any], spec: TreeSpec) -> None:
-        self.leaves, self.spec = leaves, spec
+    Attributes:
+        born: as of the pullback.
+    """
+
+    def __init__(self, leaves: Sequence[Any], spec: TreeSpec, born: int) -> None:
+        self.leaves, self.spec, self.born = leaves, spec, born
         self.__name__ = self.__qualname__ = "pullback"
         self.__module__ = __name__
         self.result: TreeSpec | None = None

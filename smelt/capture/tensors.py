@@ -312,14 +312,15 @@ class Tensors:
                 raise Break(f"{name_of(target)} gives a tensor that capture did not see", "its values are not an input")
             return out
         self.vm.work += 1
+        if not self.vm.inference:
+            for tensor in written:
+                self.inference.refuse_write(tensor)  # the program may go on: nothing is recorded
         node = self._record(target, args, kwargs, method)
         if drew:
             self.drawing.add(node)
         if written:
             self.mutated.add(node)
             for tensor in written:
-                if not self.vm.inference:
-                    self.inference.refuse_write(tensor)
                 self._refuse_shared(tensor)
                 if id(tensor.place.storage) in self._owners:
                     check_write(self.vm, tensor, *self._owners[id(tensor.place.storage)])

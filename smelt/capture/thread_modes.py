@@ -6,7 +6,8 @@ A region that is still open where the graph ends has to be entered in earnest: t
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +105,30 @@ def leave_inference(vm: Any, args: Args, kwargs: Kwargs) -> None:
     if vm.regions and vm.regions[-1].owner is args[0]:
         vm.ambient.switch(torch_c.set_grad_enabled, (gradients,), {})
     vm.inference = _close(vm, args[0], "torch.inference_mode()").inference
+
+
+@contextmanager
+def outside_inference(vm: Any) -> Iterator[None]:
+    """As PyTorch computes the derivatives of `torch.func`: what they make are no tensors of inference mode.
+
+    Raises:
+        Break: inference mode is on where the graph cannot be cut.
+    """
+    if not vm.inference:
+        yield
+        return
+    region = object()
+    name = "derivatives in torch.inference_mode()"
+    gradients = torch.is_grad_enabled()
+    _open(vm, region, name, EnterInference(False), ())
+    vm.inference = False
+    vm.ambient.switch(torch_c.set_grad_enabled, (gradients,), {})
+    try:
+        yield
+    except UserError:
+        vm.inference = _close(vm, region, name).inference
+        raise
+    vm.inference = _close(vm, region, name).inference
 
 
 # -- hooks on what is saved ----------------------------------------------------------------------------------------

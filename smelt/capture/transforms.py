@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -25,6 +26,7 @@ from smelt.capture.effects import CONTAINERS
 from smelt.capture.rebuild import REBUILD, Rebuild
 from smelt.capture.regions import BLANK, Pullback, PullbackCall, Region, Transform
 from smelt.capture.registry import CALL, TRANSFORMED, special
+from smelt.capture.thread_modes import outside_inference
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -73,8 +75,9 @@ def _flat(vm: Any, args: Args, kwargs: Kwargs) -> tuple[list[Any], TreeSpec, lis
 def call_pullback(vm: Any, pullback: Pullback, args: Args, kwargs: Kwargs) -> Any:
     """What `torch.func.vjp` gave is called."""
     leaves, spec, given = _flat(vm, args, kwargs)
-    target = PullbackCall(leaves, spec)
-    out = vm.tensors.run(target, (pullback, given), {})
+    target = PullbackCall(leaves, spec, pullback.born)
+    with outside_inference(vm):
+        out = vm.tensors.run(target, (pullback, given), {})
     assert target.result is not None
     return tree_unflatten(out, target.result)
 
@@ -102,7 +105,8 @@ def _maker(make: Callable[..., Any]) -> None:
         options = _captured(vm, fn)
         function = options.pop("func")
         options.pop("eager_transforms", None)  # a module that the function imported
-        return transformed(vm, make.__name__, lambda given: make(given, **options), function, args, kwargs)
+        with nullcontext() if make is torch.func.vmap else outside_inference(vm):
+            return transformed(vm, make.__name__, lambda given: make(given, **options), function, args, kwargs)
 
     special(make)(made)
     TRANSFORMED[id(code)] = called
@@ -127,7 +131,8 @@ def _direct(fn: Callable[..., Any], transform: Transform) -> None:
     def called(vm: Any, args: Args, kwargs: Kwargs) -> Any:
         if not args:
             return user(fn, **kwargs)
-        return transformed(vm, fn.__name__, transform, args[0], args[1:], kwargs)
+        with outside_inference(vm) if fn in (torch.func.vjp, torch.func.jvp) else nullcontext():
+            return transformed(vm, fn.__name__, transform, args[0], args[1:], kwargs)
 
     special(fn)(called)
 

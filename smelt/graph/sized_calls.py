@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from smelt.graph.known import known_value
 from smelt.graph.least_squares import with_gradients
 from smelt.graph.place import PlacedTensor
 from smelt.graph.recurrent import recurrent_layers
@@ -32,6 +33,8 @@ def for_stand_ins(target: Any, args: Sequence[Any], kwargs: dict[str, Any] | Non
         return layers
     if target is functional.one_hot:
         return _one_hot
+    if target is operator.setitem and _writes_all_or_nothing(*args):
+        return _fill_if
     if target is operator.setitem and _writes_one_row(*args):
         return _fill
     if target is operator.setitem and _writes_where_true(*args):
@@ -59,6 +62,33 @@ def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     classes = torch.arange(num_classes, device=x.device)
     checked = torch.gather(classes, 0, x.reshape(-1)).reshape(x.shape)
     return (checked.unsqueeze(-1) == classes).long()
+
+
+def _writes_all_or_nothing(x: Any, key: Any, value: Any) -> bool:
+    """`x[flag] = value` with a flag of no dimensions: the indexing code reads it as a Python bool."""
+    if not isinstance(x, PlacedTensor) or not isinstance(key, PlacedTensor):
+        return False
+    if key.dtype is not torch.bool or key.ndim or key.device != x.device or not _fits_whole(x, value):
+        return False
+    return known_value(key) is None
+
+
+def _fits_whole(x: PlacedTensor, value: Any) -> bool:
+    if isinstance(value, (bool, int, float)):
+        return True
+    if not isinstance(value, PlacedTensor) or value.dtype is not x.dtype or value.device != x.device:
+        return False
+    shape, part = x.place.layout.val.shape, value.place.layout.val.shape
+    rest = shape[len(shape) - len(part) :]
+    return len(part) <= len(shape) and all(
+        known_equal(a, 1) or known_equal(a, b) for a, b in zip(part, rest, strict=True)
+    )
+
+
+def _fill_if(x: torch.Tensor, flag: torch.Tensor, value: Any) -> None:
+    if not isinstance(value, torch.Tensor):
+        value = torch.full((), value, dtype=x.dtype, device=x.device)
+    x.copy_(torch.where(flag, value, x))
 
 
 def _writes_where_true(x: Any, key: Any, value: Any) -> bool:

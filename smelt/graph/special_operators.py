@@ -24,6 +24,7 @@ from smelt.graph.trace import (
     TraceTensor,
     argument,
     as_traced,
+    expect_new_shape,
     ordinary,
     propagate,
     root_of,
@@ -209,6 +210,7 @@ def _resize(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], re
     if not tensor.numel():
         tensor.move_to(propagate(aten.new_empty.default, (place, shape), {}, recorder))
     elif first + extent(shape, stride) <= extent(whole.shape, whole.stride):
+        expect_new_shape(func, tensor)
         tensor.move_to(propagate(aten.as_strided.default, (place, shape, stride, first), {}, recorder))
     else:  # its views grow with it
         raise Unsupported("resize_() beyond a tensor's memory", hint="make a new tensor of the wanted shape")

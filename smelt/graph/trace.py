@@ -51,6 +51,7 @@ __all__ = [
     "TraceTensor",
     "answer_for",
     "argument",
+    "expect_new_shape",
     "layout_of",
     "propagate",
     "trace_like",
@@ -523,13 +524,23 @@ def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
     view = op_info(func).functional
     if view is None:
         raise Unsupported(f"{func} cannot be traced", why="it changes a tensor's shape in place")
-    if args[0]._is_view():
-        storage = args[0].place.storage
-        if args[0].requires_grad and (storage.version or not torch.is_grad_enabled()):
-            raise _reshaped(func)
-        storage.reshaped = True
+    expect_new_shape(func, args[0])
     args[0].move_to(propagate(view, (TraceTensor(args[0].place), *args[1:]), kwargs, recorder))
     return args[0]
+
+
+def expect_new_shape(func: OpOverload, tensor: TraceTensor) -> None:
+    """Whoever is about to change the shape of a tensor in place says so: that of a view limits what may be written.
+
+    Raises:
+        Unsupported: the view's history would have to be made again.
+    """
+    if not tensor._is_view():
+        return
+    storage = tensor.place.storage
+    if tensor.requires_grad and (storage.version or not torch.is_grad_enabled()):
+        raise _reshaped(func)
+    storage.reshaped = True
 
 
 def _reshaped(func: OpOverload) -> Unsupported:

@@ -26,8 +26,7 @@ def _turning(name: str) -> Callable[..., Any]:
         if not _becomes_view(self):
             out: PlacedTensor = in_place(self, *args, **kwargs)
             return out
-        with torch.enable_grad():  # what has no history gets none; nobody may tell later which mode this was
-            moved = view(self, *args, **kwargs)
+        moved = _view_of(self, lambda: view(self, *args, **kwargs))
         if moved is not self:
             swap_implementations(self, moved)
             self.place, moved.place = moved.place, self.place
@@ -36,6 +35,27 @@ def _turning(name: str) -> Callable[..., Any]:
 
     turn.__name__, turn.__qualname__ = name, f"Turned.{name}"
     return turn
+
+
+def _view_of(tensor: torch.Tensor, view: Callable[[], Any]) -> Any:
+    """The view with the tensor's history; what has none gets none. Nobody may tell later which mode this was.
+
+    Where autograd forbids the tensor's own history to go on (one of several results whose base was written), a caller
+    in no_grad may still turn it.
+    """
+    if not torch.is_grad_enabled() and not _may_go_on(tensor):
+        return view()
+    with torch.enable_grad():
+        return view()
+
+
+def _may_go_on(tensor: torch.Tensor) -> bool:
+    """Asking for the history makes it again after a write to the base, or says that this is not to be."""
+    try:
+        _ = tensor.grad_fn
+    except RuntimeError:
+        return False
+    return True
 
 
 def _becomes_view(tensor: torch.Tensor) -> bool:

@@ -23,7 +23,7 @@ WRITES = (
 PURE = "sin mul sum clone detach cat add_other where flip index stack matmul cumsum".split()
 STATE = (
     "detach_ data data_write data_assign data_part_write detach_write set_ set_view resize_ resize_smaller "
-    "requires_grad_ grad"
+    "requires_grad_ grad assign_flag"
 ).split()
 FUNC = "func_grad func_vjp func_jvp func_vmap vmap_write vmap_of_grad".split()
 MODES = ("no_grad", "enable_grad", "inference_mode")
@@ -120,7 +120,8 @@ def _write(name: str, x: torch.Tensor, other: torch.Tensor, b: int, dim: int, va
             if x.dim():
                 x[..., 1:] = 0.5
         case "assign_mask":
-            x[x > 0] = 0.125
+            if x.dim():  # one flag is read as a number, unless capture says it another way: `assign_flag`
+                x[x > 0] = 0.125
         case "t_":
             if x.dim() == 2 and len(values) > 3:
                 x.t_()
@@ -219,6 +220,8 @@ def _state(name: str, x: torch.Tensor, other: torch.Tensor, values: list[torch.T
             values.append(made.copy_(x.detach()))
         case "requires_grad_":
             values.append(x.detach().requires_grad_())
+        case "assign_flag":
+            x[x.detach().sum() > 0] = other.mean()
         case "grad":
             if x.requires_grad and torch.is_grad_enabled():
                 leaf = x.detach().requires_grad_()

@@ -118,6 +118,66 @@ def test_what_eager_forbids():
         assert texts[0] == texts[1]
 
 
+def test_the_program_may_catch_what_eager_forbids():
+    def fn(x):
+        with torch.inference_mode():
+            a, b = x * 2, torch.vmap(lambda row: row.sin(), 1)(x)
+        refused = []
+        for each in (a, b):
+            try:
+                each.add_(1)
+            except RuntimeError as error:
+                refused.append(str(error))
+        return x.sin(), refused  # eager raises after it has written: nobody reads `a` and `b` then
+
+    _check(fn, "aot_eager")
+
+
+def _square(t):
+    return (t * 2 * t).sum()
+
+
+def _vjp(x):
+    out, pull = torch.func.vjp(torch.sin, x)
+    return out, *pull(x)
+
+
+_DERIVATIVES = {
+    "grad": lambda x: (torch.func.grad(_square)(x),),
+    "grad_and_value": torch.func.grad_and_value(_square),
+    "vjp": _vjp,
+    "jvp": lambda x: torch.func.jvp(torch.sin, (x,), (x,)),
+    "jacrev": lambda x: (torch.func.jacrev(_square)(x),),
+    "hessian": lambda x: (torch.func.hessian(_square)(x),),
+    "of a batch": lambda x: (torch.func.vmap(torch.func.grad(_square))(x),),
+    "inside of a batch": torch.func.vmap(lambda row: (torch.func.grad(_square)(row), row * 3)),
+}
+
+
+@pytest.mark.parametrize("derive", _DERIVATIVES.values(), ids=_DERIVATIVES)
+def test_derivatives_are_computed_outside_of_inference_mode(derive):
+    def fn(x):
+        with torch.inference_mode():
+            made = derive(x)
+            on = torch.is_inference_mode_enabled()
+        return *made, on
+
+    smelt.reset()
+    run = smelt.compile(fn)
+    for _ in range(2):
+        assert _close(_seen(run(X.clone())), _seen(fn(X.clone())))
+
+
+def test_a_mode_between_a_function_and_its_pullback():
+    def fn(x):
+        out, pull = torch.func.vjp(torch.sin, x)
+        with torch.inference_mode():
+            y = x * 2
+        return out, *pull(x), y
+
+    _check(fn, "aot_eager", breaks=2)  # before the function, and where its pullback is called
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_the_compiled_backward_keeps_is_its_own_business(backend):
     """It may start from a tensor of inference mode where eager saves what came after it."""

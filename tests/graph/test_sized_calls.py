@@ -33,6 +33,21 @@ def test_a_row_for_each_true_element(backend, shape, mask, row):
     assert explained.graph_count == 1 and ".item()" not in explained.graphs[0].code
 
 
+@pytest.mark.parametrize("value", [0.5, torch.tensor(2.0), torch.ones(5), torch.ones(3, 1)])
+@pytest.mark.parametrize("backend", ["eager", "smelt"])
+def test_one_flag_for_the_whole_tensor(backend, value):
+    x = torch.randn(3, 5, requires_grad=True)
+    value = value.requires_grad_() if isinstance(value, torch.Tensor) else value
+    leaves = [x, value] if isinstance(value, torch.Tensor) else [x]
+    run = smelt.compile(lambda x, flag, v: write(x, flag.sum() > 0, v), fullgraph=True, backend=backend)
+    for flag in (torch.tensor([1.0]), torch.tensor([-1.0])):
+        want, got = write(x, flag.sum() > 0, value), run(x, flag, value)
+        assert torch.equal(want, got)
+        g = torch.randn_like(want)
+        for a, b in zip(torch.autograd.grad(want, leaves, g), torch.autograd.grad(got, leaves, g), strict=True):
+            assert torch.allclose(a, b, atol=1e-5)
+
+
 @pytest.mark.parametrize("row", [torch.zeros(2), torch.zeros(5).double(), torch.zeros(7, 5)])
 def test_rows_that_do_not_fit(row):
     x, mask = torch.zeros(4, 3, 5), torch.ones(4, 3, dtype=torch.bool)
