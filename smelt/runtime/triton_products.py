@@ -217,11 +217,12 @@ class Product:
 
     def _stand_ins(self, table: Table) -> tuple[dict[Argument, int], list[Any]] | None:
         """Addresses in place of pointers to memory that some way reads and writes; None: it is too large."""
-        launches = [*self.before, *self.after, *(template.launch for template in self.templates)]
+        launches = [self.maker.choice(launch).launches[0] for launch in (*self.before, *self.after)]
+        launches += {id(way.template): way.launch for way in self.ways}.values()
         replaced: dict[Argument, int] = {}
         kept: list[Any] = []
         for launch in launches:
-            found = stand_ins(self.target.clock, self.maker.choice(launch).launches[0], table)
+            found = stand_ins(self.target.clock, launch, table)
             if found is None:
                 return None
             replaced |= found[0]
@@ -278,7 +279,7 @@ def product_key(library: Library, planned: Sequence[Sequence[PlannedLaunch]], de
 
 def _symbolic(planned: Sequence[Sequence[PlannedLaunch]]) -> bool:
     """Whether sizes are arguments of the kernels."""
-    return any(isinstance(argument, int) for launches in planned for argument in launches[0].arguments)
+    return any(isinstance(argument, int) for launches in planned for one in launches for argument in one.arguments)
 
 
 def remembered(key: str) -> str | None:

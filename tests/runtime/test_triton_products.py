@@ -225,6 +225,14 @@ def test_what_cannot_be_copied_is_the_librarys(fake: FakeCuda) -> None:
     assert case() == ([8], 1)
 
 
+def test_what_no_grid_holds_is_the_librarys(fake: FakeCuda) -> None:
+    case = Case(fake, {LIBRARY: 2e-4, 8: 1e-4})
+    launch = (1, ((4096, "XBLOCK"), (1 << 20, None)), WHOLE[2])
+    case.product = case.kernels.product(case.library, [], [AFTER], [([], launch)])  # type: ignore[assignment]
+    case()
+    assert case() == ([8], 1)
+
+
 def test_templates_without_measuring(fake: FakeCuda) -> None:
     bad = Config((("XBLOCK", 1),))
     case = Case(fake, {}, (bad, *TEMPLATE), measured=False)

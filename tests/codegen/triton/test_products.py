@@ -245,3 +245,30 @@ def test_configurations_fit(dtype: torch.dtype, sizes: tuple[int, int, int], rou
         side = [constants[f"{axis}BLOCK"] for axis in "YXK"]
         assert all(block >= 16 and block & (block - 1) == 0 for block in side)
         assert (side[0] + side[1]) * side[2] * dtype.itemsize * config.num_stages <= 227 << 10
+
+
+def test_sizes_that_change(small_blocks):
+    compiled = smelt.compile(
+        lambda x, w, b: torch.relu(x @ w + b), dynamic=True, options={"target": "triton", "gemm": "template"}
+    )
+    for m, k, n in ((40, 36, 28), (17, 50, 33), (64, 16, 90)):
+        x, w, b = torch.randn(m, k), torch.randn(k, n), torch.randn(n)
+        torch.testing.assert_close(compiled(x, w, b), torch.relu(x @ w + b), rtol=1e-4, atol=1e-4)
+    assert smelt.stats()["graphs"] == 1
+
+
+def test_a_block_trains(small_blocks):
+    """Attention and a feed-forward part with dropout: every product of both programs is a template."""
+    torch.manual_seed(0)
+    model = torch.nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True, norm_first=True)
+    compiled = smelt.compile(model, options={"target": "triton", "gemm": "template"})
+    x = torch.randn(3, 10, 32)
+    results = []
+    for f in (model, compiled):
+        given = x.clone().requires_grad_()
+        model.zero_grad()
+        out = f(given)
+        out.square().sum().backward()
+        results.append([out.detach(), given.grad, *(p.grad.clone() for p in model.parameters())])
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
