@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 
 from smelt.loops.ir import Extern, LoopProgram, Node, Pointwise, Reduction, Scatter
 from smelt.schedule.dependencies import Names
-from smelt.schedule.group import Group, group_of
+from smelt.schedule.group import Group, Role, group_of
 from smelt.schedule.machine import CPU, Machine
-from smelt.schedule.merge import merge
+from smelt.schedule.merge import merge, merge_beside, only_columns
 from smelt.schedule.precedence import Precedence
 from smelt.schedule.realize import Realized, metas_of
+from smelt.schedule.split import PART
 from smelt.shapes.size import hint
 
 SMALL = 2048
@@ -108,6 +109,21 @@ class _Fusion:
             current = self.version.get(a) == version_a and self.version.get(b) == version_b
             if current and self._try(a, b, -saved):
                 self._offer(min(a, b), heap, only_later=False)
+        if self.machine.column_epilogues:
+            self._join_siblings()
+
+    def _join_siblings(self) -> None:
+        """Sums over the parts of sums that one kernel made stand beside each other: a launch less each."""
+        families: dict[tuple[object, ...], list[int]] = {}
+        for number, group in self.groups.items():
+            if only_columns(group):
+                makers = {self.result.number_of[name] for name in group.accesses if name.endswith(PART)}
+                sizes = [tuple(v.size for v in group.variables(role)) for role in Role]
+                if len(makers) == 1:
+                    families.setdefault((*makers, *sizes), []).append(number)
+        for first, *others in families.values():
+            for other in others:
+                self._try(first, other, 0)
 
     def _offer(self, number: int, heap: list[tuple[int, int, int, int, int]], only_later: bool) -> None:
         group = self.groups[number]
@@ -160,7 +176,11 @@ class _Fusion:
             refusal = "another kernel must run between them"
         else:
             shared = sorted(self._shared(a, b), key=lambda n: -_bytes(self.program.nodes[n]))
-            merged = merge(a, b, shared, self.program, self.names, self.machine)
+            merged = (
+                merge(a, b, shared, self.program, self.names, self.machine)
+                if saved
+                else merge_beside(a, b, self.names, self.machine)
+            )
             if isinstance(merged, str):
                 refusal = merged
         self.result.decisions.append(Decision(a.label(), b.label(), saved, refusal))

@@ -7,6 +7,7 @@ Loop shape of every group (each part may be empty):
         for folded variables:               # R: what column reductions sum over
             for inner variables: ...        # I: row reductions, then what uses them; vectorised
         finish column accumulators
+        for inner variables: ...            # `after`: what is computed from them, once for each (K, I)
 
 A `row` reduction folds the inner variables and yields one value per (K, R); a `column` reduction folds R and yields one
 value per (K, I). A group of pointwise values only is `flat`: all its variables are equal and get their roles when it
@@ -44,6 +45,7 @@ class Place(enum.Enum):
     OUTER = "outer"
     ROW = "row"
     COLUMN = "column"
+    AFTER = "after"
 
 
 @dataclass(slots=True)

@@ -18,6 +18,13 @@ class Machine:
         enough_parallel: parts below which row and column work is not joined in one kernel.
         fixed_columns: whether the width of such accumulators must be a number.
         templates: whether generated kernels compute matrix products.
+        column_programs: workers that share a column reduction, each with a block of columns of a part of the rows; 0: the
+            parts do not depend on the width.
+        column_block: columns of such a block.
+        mixed_parts: parts of a column reduction that may share its loop with reductions of the rows, whose programs take
+            whole rows; used where `column_programs` is.
+        column_epilogues: whether what is computed from the results of column reductions may follow in their kernel.
+        read_again: what a value may read, as a multiple of its size, to be computed in both of two loops that use it.
     """
 
     parallel: int = 32
@@ -28,12 +35,26 @@ class Machine:
     enough_parallel: int = 8
     fixed_columns: bool = False
     templates: bool = False
+    column_programs: int = 0
+    column_block: int = 128
+    mixed_parts: int = 512
+    column_epilogues: bool = False
+    read_again: float = 1.3
 
 
 CPU = Machine()
 
 GPU = Machine(
-    parallel=264, rows_per_part=1024, max_parts=512, column_elements=8192, enough_parallel=100, fixed_columns=True,
+    parallel=264,
+    rows_per_part=1024,
+    max_parts=1024,
+    column_elements=8192,
+    enough_parallel=100,
+    fixed_columns=True,
     templates=True,
-)  # fmt: skip
-"""A large GPU: two programs for each of 132 multiprocessors; column accumulators stay in registers."""
+    column_programs=1056,
+    column_epilogues=True,
+    read_again=1.9,
+)
+"""A large GPU: two programs for each of 132 multiprocessors, eight where each waits for memory; column accumulators
+stay in registers. Little but bytes counts: a value is computed again for two loops unless that reads much more."""

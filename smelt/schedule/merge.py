@@ -6,7 +6,8 @@ agree, and every value that one member hands to another must be needed at exactl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from smelt.loops.ir import LoopProgram
 from smelt.schedule.align import Alignment, align, align_sequences
@@ -39,7 +40,7 @@ def merge(
         shape = metas_of(program.nodes[name]).shape
         for left in a.accesses[name][:TRIES]:
             for right in b.accesses[name][:TRIES]:
-                merged = _through(a, b, Access(name, left), Access(name, right), shape, names)
+                merged = _through(a, b, Access(name, left), Access(name, right), shape, names, machine)
                 if isinstance(merged, Group):
                     refusal = _refusal(merged, machine)
                     if refusal is None:
@@ -49,7 +50,27 @@ def merge(
     return reason
 
 
-def _through(a: Group, b: Group, left: Access, right: Access, shape: tuple[IntLike, ...], names: Names) -> Group | str:
+def merge_beside(a: Group, b: Group, names: Names, machine: Machine) -> Group | str:
+    """The group of two that share no buffer: their loops are paired in order, role by role."""
+    if a.limits or b.limits:
+        return "a short last part has no partner"
+    aligned = Alignment()
+    for role in Role:
+        done = align_sequences(a.variables(role), b.variables(role), names, aligned)
+        if isinstance(done, str):
+            return f"{role.value} loops: {done}"
+    merged = _join(a, b, aligned)
+    return merged if isinstance(merged, str) else _refusal(merged, machine) or merged
+
+
+def only_columns(group: Group) -> bool:
+    """Whether a group reduces columns, and at most goes on with the results."""
+    return group.has(Place.COLUMN) and all(m.place in (Place.COLUMN, Place.AFTER) for m in group.members.values())
+
+
+def _through(
+    a: Group, b: Group, left: Access, right: Access, shape: tuple[IntLike, ...], names: Names, machine: Machine
+) -> Group | str:
     one, other = left.digits(shape), right.digits(shape)
     if one is None or other is None:
         return f"{left.name} is not read along loop variables"
@@ -58,13 +79,19 @@ def _through(a: Group, b: Group, left: Access, right: Access, shape: tuple[IntLi
     aligned = align(one[0], other[0], names, limits=(a.limits, b.limits))
     if isinstance(aligned, str):
         return f"{left.name}: {aligned}"
-    return _complete(a, b, aligned, names)
+    return _complete(a, b, aligned, names, machine)
 
 
-def _complete(a: Group, b: Group, aligned: Alignment, names: Names) -> Group | str:
+def _complete(a: Group, b: Group, aligned: Alignment, names: Names, machine: Machine) -> Group | str:
     """Find partners for the variables that the shared access does not mention, then join."""
     free_a = [v for v in a.order if v not in aligned.left]
     free_b = [v for v in b.order if v not in aligned.right]
+    if machine.column_epilogues and _only_folds(a, free_a):
+        if b.flat and not free_b and not a.flat:
+            return _join(a, b, aligned, after=True)
+        if _only_folds(b, free_b) and (a.has(Place.AFTER) or b.has(Place.AFTER)):
+            done = align_sequences(free_a, free_b, names, aligned)
+            return f"folded loops: {done}" if isinstance(done, str) else _join(a, b, aligned)
     if a.flat and (free_a or free_b):
         return f"ranges differ: {_sizes(a.order)} and {_sizes(b.order)}"
     if any(a.roles[v] is not Role.INNER for v in free_a):
@@ -84,11 +111,17 @@ def _complete(a: Group, b: Group, aligned: Alignment, names: Names) -> Group | s
     return _join(a, b, aligned)
 
 
+def _only_folds(group: Group, free: Sequence[Var]) -> bool:
+    """Whether these are all the loops over rows of a group that only reduces columns."""
+    return bool(free) and free == group.variables(Role.FOLDED) and only_columns(group)
+
+
 def _sizes(order: Iterable[Var]) -> str:
     return "x".join(str(v.size) for v in order) or "1"
 
 
-def _join(a: Group, b: Group, aligned: Alignment) -> Group | str:
+def _join(a: Group, b: Group, aligned: Alignment, after: bool = False) -> Group | str:
+    """The group of both. `after`: b's members are computed after the columns of a are folded."""
     limits = _limits(a, b, aligned)
     if isinstance(limits, str):
         return limits
@@ -107,7 +140,10 @@ def _join(a: Group, b: Group, aligned: Alignment) -> Group | str:
     rank = {Role.KEPT: 0, Role.FOLDED: 1, Role.INNER: 2}
     order.sort(key=lambda v: rank[roles[v]])
     members = {name: m.substituted(aligned.substitution(aligned.left)) for name, m in a.members.items()}
-    members |= {name: m.substituted(aligned.substitution(aligned.right)) for name, m in b.members.items()}
+    others = {name: m.substituted(aligned.substitution(aligned.right)) for name, m in b.members.items()}
+    if after:
+        others = {name: replace(m, place=Place.AFTER) for name, m in others.items()}
+    members |= others
     if not (a.flat and b.flat):
         _place(members, roles)
     position = max(a.position, b.position)
@@ -159,7 +195,7 @@ def _refusal(group: Group, machine: Machine) -> str | None:
             made = group.members.get(read.name)
             if made is None or made is member:
                 continue
-            if made.place is Place.COLUMN:
+            if made.place in (Place.COLUMN, Place.AFTER) and member.place is not Place.AFTER:
                 return f"{member.name} needs {read.name} after its last row"
             if made.index != read.index:
                 return f"{member.name} reads other elements of {read.name} than the one just computed"
@@ -189,6 +225,8 @@ def _column_refusal(group: Group, machine: Machine) -> str | None:
     columns = sum(m.place is Place.COLUMN for m in group.members.values())
     if not columns:
         return None
+    if group.has(Place.AFTER) and (group.has(Place.ROW) or group.has(Place.OUTER)):
+        return "what follows column reductions stands apart from row reductions"
     width = group.size(Role.INNER)
     if not group.has(Place.ROW) and not group.has(Place.OUTER):
         width = min(width, MAX_COLUMN_WIDTH)  # such kernels are cut into narrower ones
@@ -196,7 +234,10 @@ def _column_refusal(group: Group, machine: Machine) -> str | None:
         return "column accumulators of symbolic width"
     if columns > MAX_COLUMNS or columns * width > machine.column_elements:
         return f"{columns} column accumulators of {width} do not stay in cache"
-    work = group.size()
-    if work > 65536 and group.size(Role.KEPT) < machine.enough_parallel and len(group.members) > columns:
+    work, parts = group.size(), group.size(Role.KEPT)
+    if machine.column_programs and not group.has(Place.ROW) and not group.has(Place.OUTER):
+        parts *= -(-group.size(Role.INNER) // machine.column_block)
+    others = sum(m.place not in (Place.COLUMN, Place.AFTER) for m in group.members.values())
+    if work > 65536 and parts < machine.enough_parallel and others:
         return f"only {group.size(Role.KEPT)} independent parts"
     return None

@@ -86,7 +86,7 @@ def schedule(
         machine: for which it is.
     """
     names = Names()
-    real = realize(program)
+    real = realize(program, machine)
     program = split_reductions(program, real, names, machine)
     fused = fuse(program, real, names, machine)
     stored = real.stored - _private(program, real, fused)
@@ -104,8 +104,9 @@ def _private(program: LoopProgram, real: Realized, fused: Fused) -> set[str]:
             shared.add(view.base if view is not None else name)
     for group in fused.groups.values():
         shared |= {name for name in group.accesses if name not in group.members}
-        # parts of a kernel that finish after its loops are only reached through memory
-        shared |= {name for name, m in group.members.items() if group.scatter or m.place is Place.COLUMN}
+        # parts of a kernel that finish after its loops are only reached through memory, unless something follows them
+        reached = group.scatter or not group.has(Place.AFTER)
+        shared |= {name for name, m in group.members.items() if group.scatter or (reached and m.place is Place.COLUMN)}
     return {name for group in fused.groups.values() for name in group.members if name not in shared}
 
 
@@ -248,7 +249,9 @@ class _Planner:
 
     def may_overwrite(self, number: int, output: str, source: str) -> bool:
         group = self.fused.groups.get(number)
-        if group is None or not group.flat or _may_run_again(group):
+        if group is None or _may_run_again(group):
+            return False
+        if not group.flat and group.members[output].place is not Place.AFTER:
             return False
         if number in self.products and (output not in group.members or self.reads_ahead(number, source)):
             return False

@@ -18,10 +18,14 @@ from smelt.graph.meta import TensorMeta, is_channels_last, is_dense, same_steps
 from smelt.graph.schema import sees_strides
 from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, Ref
 from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, trace, weight
+from smelt.schedule.machine import CPU, Machine
 from smelt.shapes.expr import Var, flat_index, variable
 from smelt.shapes.size import IntLike, hint, known_at_most, known_equal, same
 
 CHEAP = 4
+READ_AGAIN = 1.3
+"""What a value that several loops use may read, as a multiple of its size, to be computed in each of them."""
+
 MAX_LEAVES = 20
 MAX_OPS = 160
 EXPANSION = 8
@@ -73,9 +77,9 @@ def references(value: Any) -> list[str]:
     return []
 
 
-def realize(program: LoopProgram) -> Realized:
+def realize(program: LoopProgram, machine: Machine = CPU) -> Realized:
     """Choose the buffers of a program."""
-    choice = _Choice(program)
+    choice = _Choice(program, machine)
     choice.store_what_must()
     choice.estimate()
     choice.store_shared()
@@ -83,8 +87,8 @@ def realize(program: LoopProgram) -> Realized:
 
 
 class _Choice:
-    def __init__(self, program: LoopProgram) -> None:
-        self.program, self.nodes = program, program.nodes
+    def __init__(self, program: LoopProgram, machine: Machine) -> None:
+        self.program, self.nodes, self.machine = program, program.nodes, machine
         self.users = program.users()
         self.outputs = {o.name: o.meta for o in program.outputs if o.name is not None and o.meta is not None}
         self.stored: set[str] = set()
@@ -229,12 +233,24 @@ class _Choice:
                 else:
                     roots |= loops[user]
             if isinstance(node, Pointwise) and name not in self.stored and len(roots) > 1 and not node.view:
-                if not self.repeatable(node):
+                if not self.widens(node) and not self.repeatable(node, len(roots)):
                     self.store(name)
             loops[name] = frozenset(roots)
 
-    def repeatable(self, node: Pointwise) -> bool:
-        """Whether computing the value again costs no more than reading it back."""
+    def widens(self, node: Pointwise) -> bool:
+        """Whether it is a computed value in a larger type: that value is stored instead, in fewer bytes."""
+        if node.op != "convert" or len(node.inputs) != 1:
+            return False
+        source = self.nodes[node.inputs[0]]
+        if not isinstance(source, Pointwise) or source.view:
+            return False
+        return hint(source.meta.nbytes) < hint(node.meta.nbytes)
+
+    def repeatable(self, node: Pointwise, loops: int) -> bool:
+        """Whether computing the value again in each of its loops costs no more than reading it back.
+
+        The first of the loops has what it reads at hand either way.
+        """
         cost = 0 if node.view else weight(node.op)
         leaves: set[str] = set()
         for source in node.inputs:
@@ -244,7 +260,8 @@ class _Choice:
         read = sum(min(_bytes(self.nodes[leaf]), 4 * size) for leaf in leaves)
         if not any(_bytes(self.nodes[leaf]) * 8 >= size for leaf in leaves):
             return cost <= 2 * RANDOM_WEIGHT
-        return cost <= CHEAP and read <= size * 1.3
+        again = self.machine.read_again if loops == 2 else READ_AGAIN
+        return cost <= CHEAP and read <= size * again
 
 
 def _bytes(node: Node) -> int:

@@ -27,12 +27,22 @@ WORK = 32768
 """Elements below which a reduction is left whole."""
 
 
+PART = "_part"
+"""Ends the name of the reduction of parts."""
+
+
 def split_reductions(program: LoopProgram, real: Realized, names: Names, machine: Machine = CPU) -> LoopProgram:
     """The program with long reductions split; new values get buffers in `real`."""
+    long = {
+        name: _Long(node, program, real, names)
+        for name, node in program.nodes.items()
+        if isinstance(node, Reduction) and not node.kind.startswith("arg") and _work(node) >= WORK
+    }
+    mixed = _mixed(list(long.values()))
     nodes: dict[str, Node] = {}
     for name, node in program.nodes.items():
-        if isinstance(node, Reduction) and not node.kind.startswith("arg") and _work(node) >= WORK:
-            part, rest = _split(node, program, real, names, machine)
+        if name in long:
+            part, rest = long[name].split(machine, long[name].extent() in mixed)
             if part is not None:
                 nodes[part.name] = part
                 real.stored.add(part.name)
@@ -46,43 +56,81 @@ def _work(node: Reduction) -> int:
     return math.prod(map(hint, node.source_shape))
 
 
-def _split(
-    node: Reduction, program: LoopProgram, real: Realized, names: Names, machine: Machine
-) -> tuple[Reduction | None, Reduction]:
-    shape = node.source_shape
-    index, order = fresh_index(shape, names)
-    reads = trace(program, real.stored - {node.name}, node.body, index)
-    sized = iter(order)
-    by_dim = [None if same(n, 1) else next(sized) for n in shape]
-    reduced = [v for d, v in enumerate(by_dim) if v is not None and d in node.dims]
-    kept = [v for d, v in enumerate(by_dim) if v is not None and d not in node.dims]
-    roles, place = reduction_roles(node, reads.accesses, reduced, kept, program, real)
-    outer = math.prod(hint(v.size) for v in kept if roles[v] is Role.KEPT)
-    if outer >= machine.parallel:
-        return None, node
-    sizes = [shape[d] for d in node.dims]
-    if is_symbolic(sizes):
-        return _ragged_halves(node, sizes, place, machine)
-    part = part_size([*map(int, sizes)], place, math.prod(hint(v.size) for v in kept) // max(outer, 1), machine)
-    if part is None:
-        return None, node
-    return _halves(node, part)
+def _mixed(long: Sequence[_Long]) -> set[tuple[int, int]]:
+    """Extents of column reductions that may share their loop with reductions of the rows, which read the same buffers.
+
+    Others of the same extent are cut alike, since they may join them there.
+    """
+    rows = {r.name for each in long if each.place is Place.ROW for r in each.reads}
+    columns = (each for each in long if each.place is Place.COLUMN)
+    return {each.extent() for each in columns if any(r.name in rows for r in each.reads)}
 
 
-def _wanted(total: int, place: Place, machine: Machine) -> int:
-    """Elements that a part should have."""
+class _Long:
+    """A reduction that may be split: what it reads, and which of its dimensions are rows, columns or kept."""
+
+    def __init__(self, node: Reduction, program: LoopProgram, real: Realized, names: Names) -> None:
+        self.node = node
+        index, order = fresh_index(node.source_shape, names)
+        self.reads = trace(program, real.stored - {node.name}, node.body, index).accesses
+        sized = iter(order)
+        by_dim = [None if same(n, 1) else next(sized) for n in node.source_shape]
+        self.reduced = [v for d, v in enumerate(by_dim) if v is not None and d in node.dims]
+        self.kept = [v for d, v in enumerate(by_dim) if v is not None and d not in node.dims]
+        self.roles, self.place = reduction_roles(node, self.reads, self.reduced, self.kept, program, real)
+
+    def extent(self) -> tuple[int, int]:
+        """(rows that are folded, columns), in the example."""
+        return math.prod(hint(v.size) for v in self.reduced), math.prod(hint(v.size) for v in self.kept)
+
+    def split(self, machine: Machine, mixed: bool) -> tuple[Reduction | None, Reduction]:
+        """(the reduction of parts, the reduction over them); (None, itself) where it is left whole.
+
+        Args:
+            mixed: whether it may share its loop with reductions of the rows.
+        """
+        node = self.node
+        outer = math.prod(hint(v.size) for v in self.kept if self.roles[v] is Role.KEPT)
+        if outer >= machine.parallel:
+            return None, node
+        sizes = [node.source_shape[d] for d in node.dims]
+        total = math.prod(map(hint, sizes))
+        width = math.prod(hint(v.size) for v in self.kept) // max(outer, 1)
+        wanted = _wanted(total, self.place, machine, width, outer, mixed)
+        if is_symbolic(sizes):
+            # more than for numbers: the calls to come may have many more parts than the example
+            return _ragged_halves(node, sizes, max(32, wanted))
+        by_width = self.place is Place.COLUMN and machine.column_programs > 0
+        if by_width and mixed:  # all that may meet in a kernel are cut at the same places
+            wanted = rows_per_part(total, wanted)
+        part = part_size([*map(int, sizes)], wanted, machine.max_parts * (4 if width <= 64 else 1))
+        fits = part is not None and (part == wanted if mixed else wanted / 2 <= part <= wanted * 2)
+        if by_width and not fits:
+            return _ragged_halves(node, sizes, wanted)
+        return (None, node) if part is None else _halves(node, part)
+
+
+def _wanted(total: int, place: Place, machine: Machine, width: int, outer: int, mixed: bool) -> int:
+    """Elements that a part should have; `width`: columns of a row, `outer`: rows of parts that there are anyway."""
     column = place is Place.COLUMN
     limit, least = (machine.rows_per_part, 16) if column else (machine.elements_per_part, 1024)
-    return min(limit, max(least, total // machine.parallel))
+    parts = machine.parallel
+    if column and machine.column_programs:
+        blocks = -(-width // machine.column_block)
+        parts = max(1, (machine.mixed_parts if mixed else machine.column_programs // blocks) // outer)
+    return min(limit, max(least, total // parts))
 
 
-def part_size(sizes: Sequence[int], place: Place, width: int, machine: Machine = CPU) -> int | None:
+def part_size(sizes: Sequence[int], wanted: int, most: int) -> int | None:
     """How many elements along the reduced dimensions one part sums, or None to leave it whole.
 
     A part is whole trailing dimensions times a divisor of the next, so that parts need no divisions to find.
+
+    Args:
+        wanted: elements that a part should have.
+        most: parts that there may be.
     """
     total = math.prod(sizes)
-    wanted = _wanted(total, place, machine)
     best: int | None = None
     suffix = 1
     for size in reversed(sizes):
@@ -90,7 +138,7 @@ def part_size(sizes: Sequence[int], place: Place, width: int, machine: Machine =
             if size % divisor == 0:
                 part = suffix * divisor
                 parts = total // part
-                if 2 <= parts <= machine.max_parts * (4 if width <= 64 else 1) and part > 1:
+                if 2 <= parts <= most and part > 1:
                     if best is None or abs(math.log(part / wanted)) < abs(math.log(best / wanted)):
                         best = part
         suffix *= size
@@ -142,7 +190,7 @@ def _two(
     ragged: tuple[int, int, IntLike] | None = None,
 ) -> tuple[Reduction, Reduction]:
     """The reduction of `first` to the leading `made` dimensions of `sizes`, and that of the first `chunks` of them."""
-    wide, name = _wide(node), f"{node.name}_part"
+    wide, name = _wide(node), node.name + PART
     shape: Any = sizes[:made]
     strides: Any = row_major(shape)
     meta = TensorMeta(shape, wide, strides, node.meta.device)
@@ -155,15 +203,12 @@ def _two(
     return partial, replace(node, inputs=(name,), body=body, source_shape=shape, dims=over, dtype=wide)
 
 
-def _ragged_halves(
-    node: Reduction, sizes: list[IntLike], place: Place, machine: Machine
-) -> tuple[Reduction | None, Reduction]:
+def _ragged_halves(node: Reduction, sizes: list[IntLike], wanted: int) -> tuple[Reduction | None, Reduction]:
     """As `_halves` where no number divides every size: parts have a fixed size, and the last one may be short.
 
     Trailing dimensions that fit into a part stay whole; the leading ones are one loop that is cut.
     """
-    # more than for numbers: the calls to come may have many more parts than the example
-    wanted, dims = max(32, _wanted(math.prod(map(hint, sizes)), place, machine)), list(node.dims)
+    dims = list(node.dims)
     whole: list[int] = []
     suffix = 1
     while len(dims) > 1 and suffix * hint(node.source_shape[dims[-1]]) <= wanted:
@@ -186,7 +231,7 @@ def _ragged_halves(
         straight |= dict(zip(dims, reshape_index([row], [total], old), strict=True))
         return ops.convert(node.body(ops, tuple(straight[d] for d in range(len(straight)))), dtype, wide)
 
-    exact = same(count * part, total)
+    exact = same(count * part, total) and len(dims) == 1
     return _two(node, shape, made, 1, body, None if exact else (0, made, total))
 
 

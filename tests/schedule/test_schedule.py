@@ -100,7 +100,7 @@ def test_align_splits_what_differs():
 
 def test_parts_divide_without_remainder():
     for sizes in ([4096], [8, 512], [4, 56, 56], [788], [50257]):
-        part = part_size(sizes, Place.COLUMN, 768)
+        part = part_size(sizes, 16, 256)
         total = 1
         for size in sizes:
             total *= size

@@ -252,8 +252,12 @@ class KernelRenderer(TileKernel):
             for member in (*rows, *columns):
                 self.results[member.name] = self.end(*folds[member.name])
             for member in columns:
-                self.store(member.name, member.index, self.results[member.name])
+                if member.name in self.plan.stored:
+                    self.store(member.name, member.index, self.results[member.name])
         self.outer_stores(self.phases.count)
+        for member in self.nest.members.values():
+            if member.place is Place.AFTER and member.name in self.plan.stored:
+                self.store(member.name, member.index, self.load(member.name, member.index))
 
     def whole_rows_of_loop(self) -> None:
         for phase in range(self.phases.count + 1):

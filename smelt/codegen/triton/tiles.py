@@ -37,6 +37,12 @@ LOOP_BLOCK = 2048
 NARROW = 32
 """Columns below which parts share a block."""
 
+COLUMN_TILE = 4096
+"""Elements that a tile of columns reads of up to two tensors."""
+
+FEW_ROWS = 16
+"""Rows that one thread folds by itself where there are columns enough for all threads."""
+
 SIDE = 32
 """Shorter side of a two-dimensional tile; strides are met along both of its sides."""
 
@@ -157,16 +163,19 @@ class _Builder(Coordinates):
         return WHOLE_ROW if live <= 4 else WHOLE_ROW // 2 if live <= 10 else WHOLE_ROW // 4
 
     def columns(self, nest: Nest) -> Tiling:
+        if not is_symbolic([v.size for v in nest.folded]) and hint(nest.size(nest.folded)) <= FEW_ROWS:
+            if hint(nest.size([*nest.kept, *nest.inner])) >= PROGRAMS * FLAT_BLOCK // 2:
+                return self.few_rows(nest)
         wide = hint(math.prod(v.size for v in nest.inner))
         # parts are programs of their own: a block that runs over the end of a row could not be read in wide words
         program = list(nest.kept) if wide >= NARROW else []
         x = Axis("x", list(nest.inner) if program else [*nest.kept, *nest.inner])
         r = Axis("r", list(nest.folded), walked=True)
         count = math.prod(v.size for v in program)
-        block = min(128, max(16, _ceil_power(min(wide, 128))))
+        block = column_block(hint(x.size))
         while block > 32 and hint(x.size) * hint(count) // block < PROGRAMS // 4:
             block //= 2
-        rows = min(max(1024 // block, 4), max(4, _ceil_power(hint(r.size))), 64)
+        rows = min(self.column_tile() // block, max(4, _ceil_power(hint(r.size))), 128)
         configs = [Config((("XBLOCK", block), ("RBLOCK", rows)), max(1, min(8, block * rows // 256)))]
         if self.autotune:
             configs += [
@@ -177,10 +186,22 @@ class _Builder(Coordinates):
             extents = ((count, None), *extents)
         return Tiling(nest, Form.COLUMN, [x, r], program, _distinct(configs), extents)
 
+    def few_rows(self, nest: Nest) -> Tiling:
+        """A thread folds its columns by itself: nothing is exchanged, and every access is wide."""
+        x, r = Axis("x", [*nest.kept, *nest.inner]), Axis("r", list(nest.folded), walked=True)
+        sizes = (512, 256, 1024) if self.autotune else (512,)
+        configs = [Config((("XBLOCK", size), ("RBLOCK", 1)), 4 if size >= 512 else 2) for size in sizes]
+        return Tiling(nest, Form.COLUMN, [x, r], [], tuple(configs), ((x.size, "XBLOCK"),))
+
+    def column_tile(self) -> int:
+        """Elements of a tile of columns: what is read at once has to cover the time that memory takes to answer."""
+        inputs = len({read.name for m in self.members.values() for read in m.reads})
+        return COLUMN_TILE if inputs <= 2 else COLUMN_TILE // 2
+
     def mixed(self, nest: Nest) -> Tiling:
         r, i = Axis("r", list(nest.folded), walked=True), Axis("i", list(nest.inner), whole=True)
         block = _ceil_power(hint(i.size))
-        rows = max(1, min(4, 1024 // block))
+        rows = max(1, min(4, 2048 // block))
         configs = [Config((("IBLOCK", block), ("RBLOCK", rows)), max(1, min(16, block * rows // 256)))]
         if self.autotune:
             configs += [
@@ -202,6 +223,13 @@ def flat_configs(size: IntLike, autotune: bool = False) -> tuple[Config, ...]:
         return (chosen,)
     others = [Config((("XBLOCK", b),), w) for b, w in ((256, 4), (512, 4), (1024, 4), (1024, 8), (2048, 8))]
     return _distinct([chosen, *others])
+
+
+def column_block(columns: int) -> int:
+    """The widest block that leaves at most an eighth of its last one unused; else the one that leaves the least."""
+    blocks = (128, 64, 32, 16)
+    unused = {block: -columns % block / columns for block in blocks}
+    return next((block for block in blocks if unused[block] <= 1 / 8), min(blocks, key=lambda block: unused[block]))
 
 
 def _row_config(rows: int, block: int, warps: int | None = None) -> Config:

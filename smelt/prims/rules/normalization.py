@@ -9,8 +9,18 @@ from typing import Any
 from torch.fx import Node
 
 from smelt.prims.dtypes import compute_dtype
-from smelt.prims.registry import Lowering, as_float, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
-from smelt.prims.rules.reductions import count_over, mean_of, moments
+from smelt.prims.registry import (
+    Lowering,
+    as_float,
+    aten,
+    decomposition,
+    device_of,
+    dtype_of,
+    is_empty,
+    rank_of,
+    shape_of,
+)
+from smelt.prims.rules.reductions import count_over, mean_of, moments, shifted_moments
 from smelt.shapes.size import Size, same, same_all
 
 Optional = Node | None
@@ -198,7 +208,7 @@ def _batch_norm(
     a, w, b, old_mean, old_var = _wide(p, x, weight, bias, running_mean, running_var)
     new_mean, new_var = old_mean, old_var
     if training:
-        spread, middle = moments(p, a, dims)
+        spread, middle = _statistics(p, a, dims)
         spread, middle = p.reshape(spread, (shape[1],)), p.reshape(middle, (shape[1],))
         if old_mean is not None:
             unbiased = _unbiased(p, spread, count_over(x, dims))
@@ -211,6 +221,11 @@ def _batch_norm(
     y = p.mul(p.sub(a, _channelwise(p, middle, shape)), _channelwise(p, scale, shape))
     y = y if b is None else p.add(y, _channelwise(p, b, shape))
     return y, middle, rstd, new_mean, new_var
+
+
+def _statistics(p: Lowering, a: Node, dims: Sequence[int]) -> tuple[Node, Node]:
+    """(variance, mean). A GPU takes both in one pass: a second one would read from memory what a cache has on a CPU."""
+    return shifted_moments(p, a, dims) if device_of(a).type == "cuda" else moments(p, a, dims)
 
 
 def _unbiased(p: Lowering, variance: Node, count: int) -> Node:

@@ -151,6 +151,22 @@ def moments(p: Lowering, x: Node, dims: Sequence[int], correction: float = 0) ->
     return p.div(total, as_float(freedom)), middle
 
 
+def shifted_moments(p: Lowering, x: Node, dims: Sequence[int]) -> tuple[Node, Node]:
+    """(variance, mean) over dims, which are kept with size 1, from sums that one pass over memory can take.
+
+    Both are sums of distances from the first element, so that little cancels where the mean is far from zero (the
+    shifted data algorithm of Chan, Golub and LeVeque, 1983). x must have elements.
+    """
+    shape = shape_of(x)
+    stops = tuple(1 if d in dims else n for d, n in enumerate(shape))
+    first = p.slice(x, (0,) * len(shape), stops, (1,) * len(shape))
+    off = p.sub(x, p.broadcast(first, shape))
+    count = as_float(count_over(x, dims))
+    near = p.div(reduce(p, "sum", off, dims, keep=True), count)
+    squares = p.div(reduce(p, "sum", p.mul(off, off), dims, keep=True), count)
+    return p.maximum(p.sub(squares, p.mul(near, near)), 0.0), p.add(first, near)
+
+
 def _var_mean(p: Lowering, x: Node, dims: Dims, correction: Any, keepdim: bool) -> tuple[Node, Node]:
     dims = p.dims_of(x, dims)
     spread, middle = moments(p, p.widen(x), dims, 1 if correction is None else correction)
