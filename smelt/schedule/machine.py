@@ -18,11 +18,11 @@ class Machine:
         enough_parallel: parts below which row and column work is not joined in one kernel.
         fixed_columns: whether the width of such accumulators must be a number.
         templates: whether generated kernels compute matrix products.
-        column_programs: workers that share a column reduction, each with a block of columns of a part of the rows; 0: the
-            parts do not depend on the width.
+        column_programs: workers that share a column reduction, each with a block of columns of a part of the rows;
+            0: the parts do not depend on the width.
         column_block: columns of such a block.
-        mixed_parts: parts of a column reduction that may share its loop with reductions of the rows, whose programs take
-            whole rows; used where `column_programs` is.
+        mixed_parts: parts of a column reduction that may share its loop with reductions of the rows, whose programs
+            take whole rows; used where `column_programs` is.
         column_epilogues: whether what is computed from the results of column reductions may follow in their kernel.
         read_again: what a value may read, as a multiple of its size, to be computed in both of two loops that use it.
     """

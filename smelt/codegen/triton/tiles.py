@@ -40,6 +40,9 @@ NARROW = 32
 COLUMN_TILE = 4096
 """Elements that a tile of columns reads of up to two tensors."""
 
+MIXED_TILE = 2048
+"""Elements of the whole rows that a program folds at once while it accumulates columns."""
+
 FEW_ROWS = 16
 """Rows that one thread folds by itself where there are columns enough for all threads."""
 
@@ -201,7 +204,7 @@ class _Builder(Coordinates):
     def mixed(self, nest: Nest) -> Tiling:
         r, i = Axis("r", list(nest.folded), walked=True), Axis("i", list(nest.inner), whole=True)
         block = _ceil_power(hint(i.size))
-        rows = max(1, min(4, 2048 // block))
+        rows = max(1, min(4, MIXED_TILE // block))
         configs = [Config((("IBLOCK", block), ("RBLOCK", rows)), max(1, min(16, block * rows // 256)))]
         if self.autotune:
             configs += [
