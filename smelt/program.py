@@ -55,7 +55,7 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
 
     def bound(name: str, params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> ExternKernel:
         if name in EXTERNS or name.count(".") == 2:
-            return extern(name, params, inputs, outputs, only=only)
+            return extern(name, params, inputs, outputs, only=only, device=rendered.device)
         return _reference(name, params, outputs)
 
     scope: dict[str, Any] = {

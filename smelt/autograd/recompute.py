@@ -169,7 +169,7 @@ def _flops(node: Node) -> float:
     match node.target.name:  # type: ignore[union-attr]
         case "mm" | "bmm":
             return 2.0 * hint(out.numel * first.shape[-1])
-        case "attention_cpu" | "attention_flash" | "attention_efficient" | "attention_cudnn":
+        case "attention_cpu" | "attention_flash" | "attention_efficient" | "attention_cudnn" | "attention_tiled":
             return 4.0 * hint(first.numel * second.shape[2])
         case str(name) if name.startswith("attention"):
             return 10.0 * hint(first.numel * second.shape[2])

@@ -389,7 +389,7 @@ class Host:
 REFUSE = ("if workspace.fault[0]:", "    workspaces.refuse(workspace)")
 """Raise what kernels have found."""
 
-TENSOR_OPTIONAL = frozenset({"bias"})
+TENSOR_OPTIONAL = frozenset({"bias", "seed"})
 """Parameters of prims that are a tensor or None."""
 
 

@@ -1,7 +1,8 @@
-"""Attention by the library's fused kernels on CUDA. All take (batch, heads, length, width) and do no dropout.
+"""Attention by fused kernels on CUDA: three of the library, and `attention_tiled` of our own.
 
-Where the program drops attention weights, torch's own operator stays: it draws from the device's generator. The kernels
-are in `runtime/fused_attention.py`; the references compute the same by plain products.
+All take (batch, heads, length, width). Those of the library drop no weights here: where they do, torch's own operator
+stays, which draws from the device's generator. The kernels are in `runtime/fused_attention.py` and
+`runtime/tiled_attention.py`; the references compute the same by plain products.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from smelt.graph.meta import TensorMeta
+from smelt.prims import random_bits
 from smelt.prims.products import by_rows
 from smelt.prims.table import Kind, make, pointwise_like, prim
 
@@ -214,3 +216,110 @@ def attention_cudnn_backward(
 ) -> Gradients:
     """Gradients by q, k and v of attention_cudnn."""
     return by_rows(q.shape, q), by_rows(k.shape, k), by_rows(v.shape, v)
+
+
+# -- our own: float32 rounded to TF32, and dropout
+
+
+def _weights(scores: Tensor, sums: Tensor) -> Tensor:
+    """A row of which nothing is seen has an infinite logsumexp, and weights of 0."""
+    return (scores - sums[..., None]).exp()
+
+
+def _kept(scores: Tensor, seed: Tensor | None, dropout: float, stream: int) -> Tensor:
+    """What weights are multiplied by: 0 where they are dropped."""
+    if seed is None:
+        return torch.ones_like(scores)
+    return (random_bits.uniform(seed, stream, scores.shape) < 1 - dropout) / (1 - dropout)
+
+
+def _tiled(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    seed: Tensor | None,
+    sums: bool,
+    causal: bool,
+    scale: float | None,
+    dropout: float,
+    stream: int,
+    precision: str,
+) -> tuple[Tensor, ...]:
+    scores = _scores(q, k, bias, causal, scale)
+    found = scores.logsumexp(-1)
+    found = found.masked_fill(found == -math.inf, math.inf)
+    out = (_weights(scores, found) * _kept(scores, seed, dropout, stream)) @ v.float()
+    rows = -q.shape[2] % BLOCK
+    found = torch.nn.functional.pad(found, (0, rows), value=math.inf) if sums else found[..., :0]
+    return out.to(q.dtype), found
+
+
+@prim("attention_tiled", kind=Kind.PRODUCT, reference=_tiled)
+def attention_tiled(
+    q: TensorMeta,
+    k: TensorMeta,
+    v: TensorMeta,
+    bias: TensorMeta | None,
+    seed: TensorMeta | None,
+    sums: bool,
+    causal: bool,
+    scale: float | None,
+    dropout: float,
+    stream: int,
+    precision: str,
+) -> Pair:
+    """As attention_efficient, with weights dropped as `random` of the same seed and stream says.
+
+    Args:
+        dropout: the share that is dropped; the seed is None where it is 0.
+        precision: of products of float32, "tf32" or "ieee".
+    """
+    return _out(q, v), _sums(q, (q.shape[2] + BLOCK - 1) // BLOCK * BLOCK if sums else 0)
+
+
+def _tiled_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    sums: Tensor,
+    seed: Tensor | None,
+    mask: tuple[bool, ...],
+    causal: bool,
+    scale: float | None,
+    dropout: float,
+    stream: int,
+    precision: str,
+) -> tuple[Tensor | None, ...]:
+    plain = _scores(q, k, bias, causal, scale)
+    weights, kept = _weights(plain, sums[..., : q.shape[2]]), _kept(plain, seed, dropout, stream)
+    g, factor = grad.float(), q.shape[-1] ** -0.5 if scale is None else scale
+    scores = weights * (g @ v.float().mT * kept - (g * out.float()).sum(-1, keepdim=True))
+    found = scores @ k.float() * factor, scores.mT @ q.float() * factor, (weights * kept).mT @ g, scores
+    return tuple(one.to(q.dtype) if wanted else None for one, wanted in zip(found, mask, strict=True))
+
+
+@prim("attention_tiled_backward", kind=Kind.PRODUCT, reference=_tiled_backward)
+def attention_tiled_backward(
+    grad: TensorMeta,
+    q: TensorMeta,
+    k: TensorMeta,
+    v: TensorMeta,
+    bias: TensorMeta | None,
+    out: TensorMeta,
+    sums: TensorMeta,
+    seed: TensorMeta | None,
+    mask: tuple[bool, ...],
+    causal: bool,
+    scale: float | None,
+    dropout: float,
+    stream: int,
+    precision: str,
+) -> tuple[TensorMeta | None, ...]:
+    """Gradients by q, k, v and each score of attention_tiled; None where `mask` is False."""
+    scores = make((*q.shape[:3], k.shape[2]), q.dtype, q.device)
+    each = (*(by_rows(x.shape, x) for x in (q, k, v)), scores)
+    return tuple(one if wanted else None for one, wanted in zip(each, mask, strict=True))

@@ -2,9 +2,9 @@
 
 The host program calls the result between generated segments: `k(*tensors)` returns fresh tensors and
 `k.into(out, *tensors)` writes into a given one where `k.supports_out`. Implementations register per operation in
-`EXTERNS` (modules `gemm`, `convolution`, `fused_attention`, `fallback`); where an operation has several, the first call
-times them on the real tensors (see `tune`). Programs run below autograd and autocast, so ATen calls dispatch straight
-to kernels.
+`EXTERNS` (modules `gemm`, `convolution`, `fused_attention`, `tiled_attention`, `fallback`); where an operation has
+several, the first call times them on the real tensors (see `tune`). Programs run below autograd and autocast, so ATen
+calls dispatch straight to kernels.
 """
 
 from __future__ import annotations
@@ -47,11 +47,17 @@ EXTERNS: dict[str, Factory] = {}
 """Operation name -> the function that lists its candidates for given static parameters and operand metadata."""
 
 
-def register(name: str) -> Callable[[Factory], Factory]:
-    """Enter a candidate factory in `EXTERNS`."""
+ON_DEVICE: set[str] = set()
+"""Operations whose factory finds the program's device in `params["device"]`, if it is known."""
+
+
+def register(name: str, on_device: bool = False) -> Callable[[Factory], Factory]:
+    """Enter a candidate factory in `EXTERNS`, and in `ON_DEVICE` if so."""
 
     def enter(factory: Factory) -> Factory:
         EXTERNS[name] = factory
+        if on_device:
+            ON_DEVICE.add(name)
         return factory
 
     return enter
@@ -129,7 +135,12 @@ class ExternKernel:
 
 
 def extern(
-    name: str, params: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any], only: str = "auto"
+    name: str,
+    params: Mapping[str, Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    only: str = "auto",
+    device: torch.device | None = None,
 ) -> ExternKernel:
     """Bind operation `name`.
 
@@ -140,6 +151,7 @@ def extern(
         inputs: metadata of the tensors that calls will pass, None for an absent optional one.
         outputs: metadata of the results; results come in exactly these strides.
         only: an implementation name to use whenever the operation has it (`options.gemm`).
+        device: where the program's tensors are, for kernels that are built for it.
 
     Raises:
         CompileError: no such operation.
@@ -148,7 +160,8 @@ def extern(
     factory = EXTERNS.get(name) or (EXTERNS["aten"] if name.count(".") == 2 else None)
     if factory is None:
         raise CompileError(f"no external kernel for {name!r}", hint=f"known: {', '.join(sorted(EXTERNS))}")
-    candidates = factory({**params, "overload": name} if name not in EXTERNS else params, specs, results)
+    more = {"overload": name} if name not in EXTERNS else {"device": device} if name in ON_DEVICE else {}
+    candidates = factory({**params, **more}, specs, results)
     forced = [c for c in candidates if c.name == only] or [c for c in candidates if c.certain]
     operation = f"{name} {_text(params)} {' '.join(map(str, specs))} -> {' '.join(map(str, results))}"
     return ExternKernel(name, forced or candidates, results, operation)

@@ -184,6 +184,66 @@ def test_dropout_inside_of_attention_draws_from_the_generator():
     assert left(joint) and not fallbacks(graph)
 
 
+@pytest.fixture
+def tf32():
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def attention(joint: Joint) -> dict[str, fx.Node]:
+    """The nodes of attention in the prim graph."""
+    nodes = decompose(joint.module, Options()).graph.nodes
+    return {n.target.name: n for n in nodes if isinstance(n.target, Prim) and n.target.name.startswith("attention")}
+
+
+def attend(bias: bool = False, dropout: float = 0.0, dtype: torch.dtype = torch.float32, **given: Any) -> Joint:
+    x = [tensor(2, 4, 128, 64, dtype=dtype) for _ in range(3)] + [tensor(1, 4, 128, 128, dtype=dtype)] * bias
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        return joint_of(lambda *x: (F.scaled_dot_product_attention(*x, dropout_p=dropout),), *x, **given)
+
+
+def test_attention_rounded_to_tf32_is_our_own(tf32: None):
+    joint = attend()
+    assert attention(joint).keys() == {"attention_tiled", "attention_tiled_backward"} and not joint.seeds
+    assert attention(joint)["attention_tiled"].args[-1] == "tf32"
+
+
+def test_attention_in_full_precision_is_the_librarys():
+    assert attention(attend()).keys() == {"attention_efficient", "attention_efficient_backward"}
+    joint = attend(dropout=0.1)
+    assert not attention(joint) and {"aten._scaled_dot_product_efficient_attention.default"} < left(joint)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_that_drops_weights_is_our_own(dtype: torch.dtype, tf32: None):
+    found = attention(attend(True, 0.1, dtype))
+    forward, backward = found["attention_tiled"], found["attention_tiled_backward"]
+    drawn = [dict(zip(n.target.parameters, n.args, strict=True)) for n in (forward, backward)]
+    assert drawn[0]["seed"] is drawn[1]["seed"] and drawn[0]["seed"].op == "placeholder"
+    assert drawn[0]["stream"] == drawn[1]["stream"] and drawn[0]["dropout"] == drawn[1]["dropout"] == 0.1
+    assert drawn[1]["mask"] == (True,) * 4
+    joint = attend(True, 0.1, dtype, options=Options(eager_rng=True))
+    assert not attention(joint) and len(left(joint)) == 2  # the library's draws what eager does
+
+
+def test_layers_drop_other_weights(tf32: None):
+    x = [tensor(2, 4, 128, 64) for _ in range(3)]
+
+    def twice(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor]:
+        once = F.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
+        return (F.scaled_dot_product_attention(once, k, v, dropout_p=0.1),)
+
+    nodes = decompose(joint_of(twice, *x).module, Options()).graph.nodes
+    streams = {
+        kind: [n.args[-2] for n in nodes if n.target is PRIMS[kind]]
+        for kind in ("attention_tiled", "attention_tiled_backward")
+    }
+    first, second = streams["attention_tiled"]
+    assert first != second and streams["attention_tiled_backward"] == [second, first]
+
+
 @pytest.mark.parametrize("recording", [False, True])
 def test_numbers_of_a_dropout_lie_on_the_device(recording: bool, monkeypatch: pytest.MonkeyPatch):
     """The library has them on the CPU, and its backward reads them there, unless it is being recorded."""

@@ -52,13 +52,19 @@ def fused_attention_cases() -> dict[str, list[list[Any]]]:
         "attention_efficient": [[q, k, v, bias, True, False, 0.5], [q, k, v, None, False, True, None]],
         "attention_cudnn": [[q, k, v, bias, True, False, None], [q, k, v, None, False, False, None]],
     }
+    drawn = False, None, 0.5, 3, "tf32"
+    found["attention_tiled"] = [
+        [q, k, v, bias, torch.tensor(7), True, *drawn],
+        [q, k, v, None, None, False, True, 0.5, 0.0, 0, "ieee"],
+    ]
     results = {name: getattr(ops, name)(*calls[0]) for name, calls in found.items()}
-    flash, efficient, cudnn = results.values()
+    flash, efficient, cudnn, tiled = results.values()
     wanted = (True, True, True, True)
     return found | {
         "attention_flash_backward": [[q, q, k, v, *flash, False, None]],
         "attention_efficient_backward": [[q, q, k, v, bias, *efficient, wanted, False, 0.5]],
         "attention_cudnn_backward": [[q, q, k, v, *cudnn, bias, False, None]],
+        "attention_tiled_backward": [[q, q, k, v, bias, *tiled, torch.tensor(7), wanted, *drawn]],
     }
 
 

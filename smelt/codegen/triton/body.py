@@ -9,6 +9,7 @@ import torch
 
 from smelt.base.errors import CompileError
 from smelt.base.faults import DIVIDED_BY_ZERO, OUT_OF_RANGE
+from smelt.base.random_source import key_step
 from smelt.codegen.body import DIVISIONS
 from smelt.codegen.ops import OpsRenderer
 from smelt.codegen.parameters import FAULT, Arguments
@@ -22,7 +23,6 @@ from smelt.shapes.expr import Expr, Runtime, flat_index
 from smelt.shapes.size import IntLike, Size, same
 
 CALLS = re.compile(r"\b(m_\w+|random_\w+)\(")
-GOLDEN = 0x9E3779B97F4A7C15
 """The step of SplitMix64."""
 
 
@@ -186,8 +186,7 @@ class TileBody(OpsRenderer):
 
     def random(self, seed: V, stream: int, index: Expr, count: IntLike) -> V:
         self.used |= {"random_key", "random_uniform"}
-        step = GOLDEN * (stream + 1) % 2**64
-        key = self.scopes.define("", f"random_key({seed.text}, {step})", torch.int64, seed.depth, "key")
+        key = self.scopes.define("", f"random_key({seed.text}, {key_step(stream)})", torch.int64, seed.depth, "key")
         axes = self.depth_of(index)
         large = not (isinstance(count, int) and count <= 2**32)
         place = self.number(index, torch.int64 if large or self.wide else torch.int32)

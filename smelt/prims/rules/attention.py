@@ -1,16 +1,24 @@
-"""Scaled dot product attention as the engine of CUDA dispatches it: to one of three fused kernels of the library."""
+"""Scaled dot product attention as the engine of CUDA dispatches it: to one of three fused kernels of the library.
+
+The memory-efficient one knows no TF32, and the numbers of its dropout come from the CPU: in its place stands a kernel
+of our own for float32 where products may be rounded to TF32, and wherever weights are dropped by the graph's seed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch.fx import Node
 
+from smelt.base.precision import products_round_to_tf32
 from smelt.graph.meta import TensorMeta
+from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.ops import PRIMS
 from smelt.prims.registry import LIBRARY, Lowering, any_dtype, aten, decomposition
 from smelt.prims.rules.kernels import as_eager_lays_out
+from smelt.shapes.size import same_all
 
 Optional = Node | None
 
@@ -77,7 +85,52 @@ def efficient(
     *,
     scale: float | None = None,
 ) -> Any:
+    precision, seed = _own(p, q, k, v, bias, dropout), p.seeds.get(p.out.device) if dropout else None
+    if precision and not dropout:
+        return _forward(p, "attention_tiled", q, k, v, bias, None, sums, causal, scale, 0.0, 0, precision)
+    if precision and seed is not None and not p.eager_rng:
+        stream = p.next_stream()
+        args = q, k, v, bias, seed, sums, causal, scale, dropout, stream, precision
+        out, found, *_ = _forward(p, "attention_tiled", *args)
+        return out, found, seed, p.full((), stream, torch.int64, p.out.device)
     return NotImplemented if dropout else _forward(p, "attention_efficient", q, k, v, bias, sums, causal, scale)
+
+
+WIDEST = 128
+"""Elements of a row of a head for which our own kernel has blocks."""
+
+
+def _own(p: Lowering, q: Node, k: Node, v: Node, bias: Optional, dropout: float) -> str | None:
+    """The precision of our own kernel's products where it is the better one; None: the library's.
+
+    Forward and backward decide alike: they see the same operands in the same state.
+    """
+    of_q, of_k, of_v = (x.meta["val"] for x in (q, k, v))
+    widths, half = (of_q.shape[3], of_v.shape[3]), of_q.dtype in LOW_PRECISION
+    if dropout >= 1 or not all(isinstance(n, int) and 0 < n <= WIDEST for n in widths):
+        return None
+    if not (same_all(of_q.shape[:2], of_k.shape[:2]) and same_all(of_k.shape[:3], of_v.shape[:3])):
+        return None
+    if bias is not None and not same_all(bias.meta["val"].shape, (*of_q.shape[:3], of_k.shape[2])):
+        return None
+    if half:
+        return "tf32" if dropout else None
+    return "tf32" if of_q.dtype is torch.float32 and products_round_to_tf32() else None
+
+
+def _stream(offset: Node) -> int:
+    """What the forward put in the offset's place."""
+    assert offset.target is PRIMS["full"], offset
+    return int(offset.args[1])  # type: ignore[arg-type]
+
+
+def _tiled_backward(p: Lowering, *args: Any) -> Any:
+    """The gradients in the order in memory that eager gives them; that of the scores is the kernel's."""
+    values = p.emit(PRIMS["attention_tiled_backward"], *args)
+    for value, meta in zip(values[:3], p.result[:3], strict=True):
+        if value is not None and meta is not None:
+            as_eager_lays_out(value, meta)
+    return values
 
 
 @decomposition(aten._scaled_dot_product_efficient_attention_backward.default)
@@ -98,9 +151,15 @@ def efficient_backward(
     *,
     scale: float | None = None,
 ) -> Any:
+    wanted = tuple(bool(one) and meta is not None for one, meta in zip(mask, p.result, strict=True))
+    if precision := _own(p, q, k, v, bias, dropout):
+        if not dropout:
+            return _tiled_backward(p, g, q, k, v, bias, out, sums, None, wanted, causal, scale, 0.0, 0, precision)
+        if seed in p.seeds.values():  # the forward is ours, too: it has told which stream it drew from
+            args = g, q, k, v, bias, out, sums, seed, wanted, causal, scale, dropout, _stream(offset), precision
+            return _tiled_backward(p, *args)
     if dropout:
         return NotImplemented
-    wanted = tuple(bool(one) and meta is not None for one, meta in zip(mask, p.result, strict=True))
     return _backward(p, "attention_efficient_backward", g, q, k, v, bias, out, sums, wanted, causal, scale)
 
 
