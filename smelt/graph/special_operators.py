@@ -32,6 +32,7 @@ from smelt.graph.trace import (
     trace_like,
 )
 from smelt.graph.unbacked import current, measure, read_scalar
+from smelt.shapes.unbacked import is_unbacked
 
 aten = torch.ops.aten
 
@@ -108,9 +109,26 @@ def _index(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], rec
     """A mask among the indices stands for the places where it is true."""
     indices = list(as_traced(tuple(args[1]), {}, recorder)[0])
     if any(map(_is_mask, indices)) and _rows_count(args):
+        _refuse_misfits(as_traced(args[:1], {}, recorder)[0][0], indices)
         current(f"{func}")
         args = (args[0], [place for index in indices for place in _places(index, recorder)], *args[2:])
     return ordinary(func, op_info(func), args, kwargs, recorder)
+
+
+def _refuse_misfits(tensor: TraceTensor, indices: Sequence[Any]) -> None:
+    """The places of a mask that does not fit may all lie in the tensor: afterwards nobody would notice.
+
+    Raises:
+        IndexError: as eager does. Sizes that only values tell are not compared.
+    """
+    sizes, first = tensor.place.layout.val.shape, 0
+    for index in indices:
+        mask = index.place.layout.val.shape if _is_mask(index) else ()
+        for at, (a, b) in enumerate(zip(mask, sizes[first:], strict=False)):
+            if not is_unbacked(a, b) and a != b:
+                text = f"The shape of the mask {[*map(int, mask)]} at index {at} does not match"
+                raise IndexError(f"{text} the shape of the indexed tensor {[*map(int, sizes)]} at index {first + at}")
+        first += len(mask) if _is_mask(index) else 1
 
 
 def _is_mask(index: Any) -> bool:
