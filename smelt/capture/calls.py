@@ -405,7 +405,9 @@ def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     out = vm.native(fn, *args, **kwargs)
     if isinstance(out, numpy.ndarray):  # of sizes: they are numbers to it
         return vm.hosts.run(fn, args, kwargs)
-    return vm.effects.original(out)
+    for changed in args[:1]:
+        vm.effects.copies.give_back(changed)
+    return vm.effects.original(vm.effects.copies.give_back(out))
 
 
 def passes_on(fn: Any, kwargs: Kwargs) -> bool:

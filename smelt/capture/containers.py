@@ -68,6 +68,7 @@ def length(vm: Any, value: Any) -> int:
         return user(len, value)
     if type(value) is HostValue:
         return vm.hosts.length(value)
+    value = vm.effects.copies.own(value)
     method = python_method(vm, value, "__len__")
     if method is not None:
         return _counted(vm, method, value)
@@ -109,6 +110,7 @@ def _are_numbers(part: Any) -> bool:
 
 def subscript(vm: Any, obj: Any, key: Any) -> Any:
     """`obj[key]`"""
+    obj = vm.effects.copies.own(obj)
     kind = type(obj)
     if kind is TraceTensor or type(key) is TraceTensor and not issubclass(kind, dict):
         item = unknown_item(vm, obj, key) if kind is TraceTensor else NotImplemented
@@ -229,6 +231,7 @@ def delete_item(vm: Any, obj: Any, key: Any) -> None:
 
 def writable(vm: Any, obj: Any) -> Any:
     """What a write to `obj` goes to: itself, or the mirror of an external container."""
+    obj = vm.effects.copies.own(obj)
     if vm.sources.get(id(obj)) is None:
         return obj
     if not isinstance(obj, CONTAINERS):
@@ -263,6 +266,7 @@ def iterate(vm: Any, value: Any) -> Any:
         return iter(vm.hosts.items(value))
     if type(value) is TracedGenerator:
         return value
+    value = vm.effects.copies.own(value)
     method = python_method(vm, value, "__iter__")
     if method is not None:
         iterator = vm.call(method, (value,), {})

@@ -17,6 +17,7 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture import sources
 from smelt.capture.breaks import Break
+from smelt.capture.copies import Copies
 from smelt.capture.sources import Source
 from smelt.capture.unknown_text import refuse_unknown
 from smelt.capture.values import LEAVES
@@ -107,11 +108,13 @@ class Effects:
         self.class_writes: set[str] = set()  # names that were written on any class
         self.tables: set[int] = set()  # dictionaries of buffers, some of which were assigned as attributes
         self._keys: dict[tuple[int, Any], Any] = {}
+        self.copies = Copies()
 
     def release(self) -> None:
         """Let go of the program's objects."""
         for held in (self.stores, self.deferred, self.mirrors, self.appended, self.cleared, self._keys):
             held.clear()
+        self.copies.clear()
 
     # -- single locations -------------------------------------------------------------------------------------------
 
@@ -155,6 +158,7 @@ class Effects:
 
     def mirror(self, value: Any) -> Any:
         """The stand-in of an external container, with all its items read; anything else unchanged."""
+        value = self.copies.own(value)
         known = self.mirrors.get(id(value))
         if known is not None:
             return known.copy
@@ -221,7 +225,8 @@ class Effects:
         return not (id(held) in self.mirrors or id(held) in self.appended or id(held) in self.tables)
 
     def original(self, value: Any) -> Any:
-        """The external container that a mirror stands for; anything else unchanged."""
+        """The container that a mirror or a copy stands for; anything else unchanged."""
+        value = self.copies.own(value)
         known = self.mirrors.get(id(value))
         return value if known is None else known.original
 
@@ -326,9 +331,10 @@ class Effects:
     def plain(self, value: Any) -> Any:
         """The same value with mirrors in place of external containers, at any depth of lists, tuples and dicts.
 
-        What stands for an external container whose items had to be replaced is known as that container's stand-in:
-        C code may hand it on.
+        What stands for an external container whose items had to be replaced is known as that container's stand-in, and
+        what stands for a container of the program as its copy: C code may hand it on.
         """
+        value = self.copies.own(value)
         kind = type(value)
         if kind is TraceTensor or kind in LEAVES:
             return value
@@ -346,9 +352,11 @@ class Effects:
         return value
 
     def _also(self, copy: Any, deeper: Any) -> Any:
-        """`deeper`, which stands for the same external container as `copy` does, if that is a mirror."""
+        """`deeper`, which stands for the same container as `copy` does."""
         mirror = self.mirrors.get(id(copy))
-        if mirror is not None:
+        if mirror is None:
+            self.copies.note(deeper, copy)
+        else:
             self.mirrors[id(deeper)] = mirror
             self.vm.register(deeper, self.vm.sources[id(copy)])
         return deeper

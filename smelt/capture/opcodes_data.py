@@ -67,8 +67,8 @@ def compare_op(vm: Any, f: Frame, arg: Any) -> None:
 
 @opcode("IS_OP")
 def is_op(vm: Any, f: Frame, arg: int) -> None:
-    right = f.stack.pop()
-    left = f.stack[-1]
+    right = vm.effects.copies.own(f.stack.pop())
+    left = vm.effects.copies.own(f.stack[-1])
     same = left is right
     if not same:
         a, b = vm.sources.get(id(left)), vm.sources.get(id(right))

@@ -106,6 +106,7 @@ class Rebuild:
         kind = type(value)
         if kind in _LITERALS:
             return repr(value)
+        value = self.vm.effects.copies.own(value)
         made = self._made.get(id(value))
         if made is not None:
             return made

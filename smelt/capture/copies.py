@@ -1,0 +1,48 @@
+"""Copies of the program's own containers that C code is given: it must not see the containers from outside in them.
+
+`Effects.plain` makes them. C code may hand one on (`q.extend([held])`): the program goes on with its own container.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+
+class Copies:
+    """The copies that were made during one capture."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[Any, Any]] = {}  # by identity of the copy: it must not die, and the container
+
+    def note(self, copy: Any, container: Any) -> None:
+        """`copy` was made of `container`."""
+        self._held[id(copy)] = copy, container
+
+    def clear(self) -> None:
+        """Let go of the program's objects."""
+        self._held.clear()
+
+    def own(self, value: Any) -> Any:
+        """The container that this is a copy of; anything else unchanged."""
+        known = self._held.get(id(value))
+        return value if known is None else known[1]
+
+    def give_back(self, value: Any) -> Any:
+        """What C code returned or wrote to, with the program's own containers in it."""
+        own = self.own(value)
+        if own is not value or not self._held:
+            return own
+        kind = next((kind for kind in _KINDS if isinstance(value, kind)), None)
+        if kind is None:
+            return value
+        items = kind.items(value) if kind is dict else enumerate(kind.__iter__(value))
+        changed = {key: self.own(item) for key, item in items if self.own(item) is not item}
+        if changed and kind is tuple:
+            return tuple.__new__(type(value), [changed.get(at, item) for at, item in enumerate(tuple.__iter__(value))])
+        for key, item in changed.items():
+            kind.__setitem__(value, key, item)
+        return value
+
+
+_KINDS: tuple[Any, ...] = (list, tuple, collections.deque, dict)
