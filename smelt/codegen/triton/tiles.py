@@ -40,7 +40,7 @@ NARROW = 32
 COLUMN_TILE = 4096
 """Elements that a tile of columns reads of up to two tensors."""
 
-MIXED_TILE = 2048
+MIXED_TILE = 1024
 """Elements of the whole rows that a program folds at once while it accumulates columns."""
 
 FEW_ROWS = 16
