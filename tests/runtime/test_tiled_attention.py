@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.base.torch_c import below_autograd
 from smelt.graph.meta import meta_of
+from smelt.loops.lower import lower
 from smelt.pipeline import compile_program
 from smelt.prims.builder import Builder
 from smelt.prims.ops import PRIMS
 from smelt.runtime.externs import Spec, extern, spec_of
 from smelt.runtime.tiled_attention import AttentionKernel, columns_kernel, forward_kernel, rows_kernel
 from smelt.runtime.triton_build import build
+from smelt.schedule.plan import schedule
 
 pytest.importorskip("triton")
 DEVICE = "cpu"
@@ -184,24 +187,46 @@ def test_gradients_that_nobody_wants() -> None:
     close(found, wanted("attention_tiled_backward", given, static), case.dtype)
 
 
-def test_a_program_with_a_mask_that_is_never_expanded() -> None:
-    """The broadcast of a mask is strides of 0; the result of the kernel is read by a generated one."""
+def program(values: tuple[Tensor, ...], bias: Callable[[Builder, Any], Any]) -> torch.fx.GraphModule:
+    """Attention of x with itself, twice its result: (x, what the bias is made of, seed)."""
     graph = torch.fx.Graph()
     p = Builder(graph)
-    values = torch.randn(2, 2, 40, 16, device=DEVICE), torch.randn(2, 40, device=DEVICE), torch.tensor(3, device=DEVICE)
     nodes = []
     for name, value in zip(("x", "mask", "seed"), values, strict=True):
         nodes.append(graph.placeholder(name))
         nodes[-1].meta["val"] = meta_of(value)
     x, mask, seed = nodes
-    wide = p.broadcast_in_dim(mask, (2, 2, 40, 40), (0, 3))
-    out, _ = p.attention_tiled(x, x, x, wide, seed, False, False, None, 0.2, 9, "ieee")
+    out, _ = p.attention_tiled(x, x, x, bias(p, mask), seed, False, False, None, 0.2, 9, "ieee")
     result = p.mul(out, 2.0)
     graph.output((result,)).meta["val"] = (result.meta["val"],)
-    module = torch.fx.GraphModule({}, graph)
-    report = Report.for_graph("attention")
-    (found,) = compile_program(module, Options(target="triton"), report)(list(values))
+    return torch.fx.GraphModule({}, graph)
+
+
+def strides_of_bias(module: torch.fx.GraphModule) -> tuple[int, ...]:
+    """As the kernel is given it."""
+    plan = schedule(lower(module), Options())
+    (extern_node,) = plan.externs.values()
+    bias = extern_node.args[3].name
+    return plan.views[bias].stride if bias in plan.views else plan.strides[bias]
+
+
+def test_a_program_with_a_mask_that_is_never_expanded() -> None:
+    """The broadcast of a mask is strides of 0; the result of the kernel is read by a generated one."""
+    values = torch.randn(2, 2, 40, 16, device=DEVICE), torch.randn(2, 40, device=DEVICE), torch.tensor(3, device=DEVICE)
+    module = program(values, lambda p, mask: p.broadcast_in_dim(mask, (2, 2, 40, 40), (0, 3)))
+    assert strides_of_bias(module) == (40, 0, 0, 1)
+    (found,) = compile_program(module, Options(target="triton"), Report.for_graph("attention"))(list(values))
     torch.testing.assert_close(found, module(*values)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_bias_with_heads_innermost_is_copied() -> None:
+    """As T5 makes it of an embedding: every load of a row would be as many as it has elements."""
+    values = torch.randn(2, 2, 40, 16), torch.randn(40, 40, 2), torch.tensor(3)
+
+    def turned(p: Builder, mask: Any) -> Any:
+        return p.broadcast_in_dim(p.permute(mask, (2, 0, 1)), (2, 2, 40, 40), (1, 2, 3))
+
+    assert strides_of_bias(program(values, turned))[-1] == 1
 
 
 def kernels_of(dtype: torch.dtype, width: int) -> list[AttentionKernel]:
