@@ -12,6 +12,7 @@ from smelt.base.errors import (
     SpecializationError,
     Unsupported,
 )
+from smelt.base.options import list_mode_options, list_options
 from smelt.base.stats import stats
 from smelt.base.version import VERSION as __version__
 
@@ -56,6 +57,8 @@ __all__ = [
     "is_compiled",
     "is_compiling",
     "list_backends",
+    "list_mode_options",
+    "list_options",
     "mark_dynamic",
     "mark_static",
     "register_backend",

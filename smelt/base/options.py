@@ -56,6 +56,29 @@ def user_options() -> dict[str, str]:
     return {f.name: f.metadata["help"] for f in dataclasses.fields(Options) if f.metadata.get("user")}
 
 
+def list_options() -> dict[str, str]:
+    """The keys that `smelt.compile(options={...})` takes, each with what it does, its default and its values."""
+    defaults = Options()
+    listed = {}
+    for name, help in user_options().items():
+        values = f"; one of {', '.join(CHOICES[name])}" if name in CHOICES else ""
+        listed[name] = f"{help} (default {getattr(defaults, name)!r}{values})"
+    return listed
+
+
+def list_mode_options(mode: str | None = None) -> dict[str, Any]:
+    """What a mode of `smelt.compile` sets, as `options={...}` would; for all modes, by name, where none is given.
+
+    Raises:
+        OptionError: no such mode (names the nearest).
+    """
+    if mode is None:
+        return {name: dict(values) for name, values in MODES.items()}
+    if mode not in MODES:
+        raise unknown_name("mode", mode, MODES)
+    return dict(MODES[mode])
+
+
 def resolve_options(
     *,
     backend: str = "smelt",
