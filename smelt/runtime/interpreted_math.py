@@ -30,7 +30,8 @@ def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:
         shaped = max(operands, key=lambda x: x.handle.data.size)
         make = triton_module("runtime.interpreter").TensorHandle
         handle = make(np.asarray(data, dtype=shaped.handle.data.dtype), shaped.handle.dtype)
-        kind = language.block_type(first.dtype, list(data.shape)) if np.ndim(data) else first.dtype
+        # one number is an array of one element to the interpreter, too
+        kind = language.block_type(first.dtype, list(data.shape)) if first.shape else first.dtype
         return language.tensor(handle, kind)
 
     return call

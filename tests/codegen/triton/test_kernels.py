@@ -138,3 +138,9 @@ def test_random_numbers_are_those_of_the_cpu():
 @pytest.mark.parametrize("seed", range(6))
 def test_random_graphs(seed: int):
     check(RandomGraph(seed, torch.bfloat16 if seed % 2 else torch.float32).build(12), 2e-1 if seed % 2 else 3e-2)
+
+
+def test_one_number_through_functions_of_the_device_library():
+    g = GraphBuilder()
+    x = g.input()
+    check(g.build(g.sub(g.exp(g.tanh(x)), g.pow(g.abs(x), 1.5))))
