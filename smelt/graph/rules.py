@@ -479,6 +479,18 @@ def _batch_norm(outputs: str) -> Rule:
     return rule
 
 
+def _batch_norm_with_reserve(outputs: str) -> Rule:
+    """As `_batch_norm`; the fourth result is what another library's backward wants, which is nothing on a CPU."""
+    others = _batch_norm(outputs)
+
+    def rule(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+        x = val_of(args[0])
+        made = others(func, args, kwargs) if x.device.type == "cpu" else None
+        return made and (*made[:3], _fresh(x, (0,), torch.uint8, (1,)), *made[3:])
+
+    return rule
+
+
 def _batch_norm_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     grad, x, weight, *_, mask = args
     val = val_of(x)
@@ -556,6 +568,8 @@ _RULES: dict[OpOverload, Rule] = {
     aten._native_batch_norm_legit.no_stats: _batch_norm("oss"),
     aten._native_batch_norm_legit_functional.default: _batch_norm("ossrr"),
     aten._native_batch_norm_legit_no_training.default: _batch_norm("oee"),
+    aten._batch_norm_with_update.default: _batch_norm_with_reserve("oss"),
+    aten._batch_norm_with_update_functional.default: _batch_norm_with_reserve("ossrr"),
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.native_group_norm.default: _group_norm,
 }

@@ -165,6 +165,10 @@ CASES: dict[str, Callable[[], tuple[Any, ...]]] = {
         aten._native_batch_norm_legit_functional.default, last(2, 3, 4, 4).bfloat16(), None, None,
         torch.zeros(3), torch.ones(3), True, 0.1, 1e-5,
     ),
+    "batch norm with a reserve": lambda: (
+        aten._batch_norm_with_update_functional.default, last(2, 3, 4, 4).bfloat16(), None, None,
+        torch.zeros(3).bfloat16(), torch.ones(3).bfloat16(), 0.1, 1e-5,
+    ),
     "batch norm without statistics": lambda: (
         aten._native_batch_norm_legit.no_stats, torch.rand(2, 3, 4), torch.ones(3), None, True, 0.1, 1e-5
     ),
