@@ -254,7 +254,7 @@ class _Compiled(torch.autograd.Function):
         if all(grad is None for grad in grads):  # another graph has no use for what this one gave it
             _quiet(ctx, range(len(plan.joint.gradients)))
             return (None,) * (1 + len(plan.joint.gradients))
-        saved = ctx.saved_tensors
+        saved = [*ctx.saved_tensors]
         assert plan.saving is not None
         absent = plan.absent(grads)
         _quiet(ctx, absent)
@@ -267,7 +267,9 @@ class _Compiled(torch.autograd.Function):
         else:
             if plan.memory is not None:
                 ctx.inputs = plan.memory.release(ctx.inputs)
-            found = _gradients(plan, saved[: plan.saving.count], grads)
+            ctx.maybe_clear_saved_tensors()  # not under retain_graph: from here on `saved` alone holds them
+            del saved[plan.saving.count :]
+            found = _gradients(plan, saved, grads)
         if plan.sparse or absent:
             return (None, *(None if i in absent else _gradient(found, k) for i, k in enumerate(plan.joint.gradients)))
         return (None, *(None if k is None else found[k] for k in plan.joint.gradients))
@@ -286,18 +288,18 @@ def _quiet(ctx: Any, absent: Iterable[int]) -> None:
 
 
 def _gradients(
-    plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
+    plan: _Plan, saved: list[torch.Tensor], grads: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor, ...]:
-    """Run the backward program."""
+    """Run the backward program. It empties `saved`: memory that it has read for the last time is free for gradients."""
     program, tangents = plan.backward, plan.tangents
     absent = tuple(place for place, (k, _) in enumerate(tangents) if grads[k] is None)
     if absent and isinstance(program, Backward):
         less = program.without(absent, [tangents[place][1] for place in absent])
         if less is not None:
             program, tangents = less, tuple(each for each in tangents if grads[each[0]] is not None)
-    inputs = [*saved, *(_tangent(grads[k], meta) for k, meta in tangents)]
+    saved += [_tangent(grads[k], meta) for k, meta in tangents]
     with below_autograd(), disable_autocast():
-        return tuple(program(inputs))
+        return tuple(program(saved))
 
 
 def _gradient(found: Sequence[torch.Tensor], made: int | SparseGradient | None) -> torch.Tensor | None:
@@ -369,7 +371,7 @@ class _Gradients(torch.autograd.Function):
     ) -> Any:
         ctx.why = why
         first = len(tensors) - plan.num_grads
-        return _gradients(plan, tensors[:count], tensors[first:])  # type: ignore[arg-type]
+        return _gradients(plan, [*tensors[:count]], tensors[first:])  # type: ignore[list-item]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

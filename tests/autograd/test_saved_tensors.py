@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
+import smelt
+from smelt.runtime import memory
 from tests.autograd.scenarios import X, gradients, model, same
 
 
@@ -69,3 +72,44 @@ def test_unused_outputs_have_no_gradient():
         return [g is None for g in gradients(net)]
 
     same(run)
+
+
+def _deep(layers, size, seed=0):
+    """A chain whose activations are as large as its gradients, which kernels of this project make."""
+    torch.manual_seed(seed)
+    weights = [torch.rand(size, size, requires_grad=True) for _ in range(layers)]
+    mixed = torch.randn(size, size) / size**0.5
+
+    def fn(x):
+        for weight in weights:
+            x = torch.tanh(x @ mixed) * weight
+        return x.sum()
+
+    return smelt.compile(fn), fn, weights, torch.randn(size, size)
+
+
+@pytest.mark.skipif(not memory.RECYCLING, reason="the heap that counts bytes is off")
+def test_the_backward_frees_what_it_has_read():
+    layers, size = 16, 192
+    run, _, weights, x = _deep(layers, size)
+    run(x).backward()
+    for weight in weights:
+        weight.grad = None
+    loss = run(x)
+    saved = memory.report()["live"]
+    assert saved >= (layers - 1) * size * size * 4
+    loss.backward()
+    assert memory.report()["peak"] < 1.3 * saved  # gradients take the place of activations; both would be twice it
+
+
+def test_a_retained_graph_keeps_what_its_backward_has_read():
+    run, fn, weights, x = _deep(3, 8)
+    loss = run(x)
+    once = torch.autograd.grad(loss, weights, retain_graph=True)
+    twice = torch.autograd.grad(loss, weights)
+    wanted = torch.autograd.grad(fn(x), weights)
+    for a, b, w in zip(once, twice, wanted, strict=True):
+        assert torch.equal(a, b)
+        torch.testing.assert_close(a, w)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(loss, weights)
