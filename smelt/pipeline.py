@@ -48,6 +48,7 @@ from smelt.prims.channels_last import with_channels_last
 from smelt.prims.decompose import decompose
 from smelt.program import Program, load
 from smelt.runtime.build import build
+from smelt.runtime.malloc import release_freed
 from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.machine import CPU, GPU
 from smelt.schedule.plan import schedule
@@ -67,15 +68,24 @@ def compile_graph(
     if seams(gm.graph) or options.backend != "eager" and cuts(gm.graph):
         return compile_pieces(gm, report, options)
     with no_collection():
-        match options.backend:
-            case "eager":
-                return with_checkpoints(gm).forward
-            case "aot_eager":
-                return compile_aot_eager(gm, example_inputs, options)
-            case "smelt":
-                return compile_smelt(gm, example_inputs, report, options)
-            case name:
-                return user_backend(name)(gm, list(example_inputs))
+        compiled = _compile_whole(gm, example_inputs, report, options)
+    release_freed()
+    return compiled
+
+
+def _compile_whole(
+    gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
+) -> Callable[..., Any]:
+    """A graph without cuts."""
+    match options.backend:
+        case "eager":
+            return with_checkpoints(gm).forward
+        case "aot_eager":
+            return compile_aot_eager(gm, example_inputs, options)
+        case "smelt":
+            return compile_smelt(gm, example_inputs, report, options)
+        case name:
+            return user_backend(name)(gm, list(example_inputs))
 
 
 def compile_pieces(gm: fx.GraphModule, report: Report, options: Options) -> Callable[..., Any]:

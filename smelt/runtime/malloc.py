@@ -1,0 +1,72 @@
+"""The C library's heap after compilation: what the compiler used and freed goes back to the system.
+
+glibc keeps freed memory below its top for itself. A compiler's many small objects leave tens of MiB of it, which would
+stay resident beside all that the program needs from then on: some of what compiling a model adds to the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+from collections.abc import Callable
+from typing import Any
+
+WORTH = 8 << 20
+"""Freed bytes that are worth a walk through the heap."""
+
+
+class _Counts(ctypes.Structure):
+    """`struct mallinfo2` (malloc.h); `fordblks` is what is free in all arenas."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    ]
+
+
+def _function(name: str, result: Any, *arguments: Any) -> Callable[..., Any] | None:
+    found = getattr(ctypes.CDLL(None), name, None)
+    if found is not None:
+        found.restype, found.argtypes = result, arguments
+    return found
+
+
+_count = _function("mallinfo2", _Counts)
+_trim = _function("malloc_trim", ctypes.c_int, ctypes.c_size_t)
+
+
+def freed() -> int:
+    """Bytes that the heap has and nobody uses; 0 where the C library does not tell (it is not glibc 2.33 or later)."""
+    return 0 if _count is None else int(_count().fordblks)
+
+
+def resident() -> int:
+    """Bytes of the process in memory; 0 where the system does not tell (it is not Linux)."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except OSError:
+        return 0
+
+
+class _Releasing:
+    """Releases once for each time that the process has grown: the heap also counts as free what it gave back before.
+
+    Attributes:
+        after: bytes of the process when it was small last.
+    """
+
+    def __init__(self) -> None:
+        self.after = 0
+
+    def __call__(self) -> None:
+        """Give freed bytes back to the system, if they are many."""
+        now = resident()
+        if _trim is not None and freed() >= WORTH and now >= self.after + WORTH:
+            _trim(0)
+            self.after = resident()
+        self.after = min(self.after, now)
+
+
+_PAGE = resource.getpagesize()
+release_freed = _Releasing()

@@ -1,0 +1,50 @@
+"""Memory that the compiler has freed goes back to the system."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import smelt
+from smelt.runtime import malloc
+from smelt.runtime.malloc import resident
+
+pytestmark = pytest.mark.skipif(malloc.freed() == 0, reason="the C library does not tell what its heap has free")
+
+
+def leave_holes() -> list[bytes]:
+    """Some 40 MiB in small pieces are freed, below pieces that are not."""
+    pieces = [bytes(4096) for _ in range(20_000)]
+    kept = pieces[::200]
+    del pieces
+    return kept
+
+
+def test_what_is_freed_leaves_the_process():
+    kept = leave_holes()
+    assert malloc.freed() > 2 * malloc.WORTH
+    before = resident()
+    malloc.release_freed()
+    assert resident() < before - 2 * malloc.WORTH and len(kept) == 100
+
+
+def test_after_a_compilation():
+    smelt.reset()
+    kept = leave_holes()
+    before = resident()
+    assert torch.equal(smelt.compile(lambda x: x + 1)(torch.ones(3)), torch.full((3,), 2.0))
+    assert resident() < before - malloc.WORTH and len(kept) == 100
+
+
+def test_not_again_before_the_process_has_grown(monkeypatch):
+    trims = []
+    monkeypatch.setattr(malloc, "_trim", trims.append)
+    monkeypatch.setattr(malloc, "freed", lambda: malloc.WORTH)
+    sizes = iter([100, 90, 92, 99, 99, 99])  # asked before, and after a release
+    monkeypatch.setattr(malloc, "resident", lambda: next(sizes) << 20)
+    release = malloc._Releasing()
+    release()
+    release()  # 92: it has not grown by as much as is worth it
+    assert len(trims) == 1
+    release()  # 99: it has
+    assert len(trims) == 2
