@@ -17,6 +17,7 @@ import torch
 
 from smelt.base import torch_c
 from smelt.base.collection import no_collection
+from smelt.runtime.cuda_arena import device_arenas
 from smelt.runtime.launch import read_fast
 
 Program = Callable[[list[Any]], list[Any]]
@@ -115,7 +116,11 @@ class Device:
         return graph, results
 
     def _make_room(self) -> None:
-        """The allocator keeps what plain calls have freed, and cannot give it back while something is recorded."""
+        """The allocator keeps what plain calls have freed, and cannot give it back while something is recorded.
+
+        The arena of plain calls would stand beside that of the recording, which will take their place.
+        """
+        device_arenas(torch.device("cuda", self.index)).release()
         free, _ = torch.cuda.mem_get_info(self.index)
         if free < torch.cuda.memory_reserved(self.index):
             torch.cuda.empty_cache()

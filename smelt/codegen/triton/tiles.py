@@ -33,14 +33,17 @@ ROW_TILE = 2048
 WHOLE_ROW = 16384
 """Longest row that one tile holds; longer ones are walked in a loop, once a phase."""
 
-LOOP_BLOCK = 2048
+LOOP_BLOCK = 4096
 NARROW = 32
 """Columns below which parts share a block."""
 
-COLUMN_TILE = 4096
+COLUMN_TILE = 2048
 """Elements that a tile of columns reads of up to two tensors."""
 
-MIXED_TILE = 1024
+COLUMN_WARPS = 2
+"""Warps that fold columns meet at barriers: many small programs are quicker."""
+
+MIXED_TILE = 2048
 """Elements of the whole rows that a program folds at once while it accumulates columns."""
 
 FEW_ROWS = 16
@@ -155,7 +158,7 @@ class _Builder(Coordinates):
         else:
             inputs = sum(len(m.reads) for m in self.members.values())
             block = min(LOOP_BLOCK if inputs <= 8 else LOOP_BLOCK // 2, max(64, _ceil_power(width)))
-            configs = [_row_config(1, block)]
+            configs = [_row_config(1, block, max(1, min(16, block // 256)))]
             if self.autotune:
                 configs += [_row_config(1, b, w) for b in (1024, 2048, 4096) for w in (4, 8, 16)]
         return Tiling(nest, Form.ROW, [x, r], [], _distinct(configs), ((x.size, "XBLOCK"),))
@@ -178,11 +181,11 @@ class _Builder(Coordinates):
         block = column_block(hint(x.size))
         while block > 32 and hint(x.size) * hint(count) // block < PROGRAMS // 4:
             block //= 2
-        rows = min(self.column_tile() // block, max(4, _ceil_power(hint(r.size))), 128)
-        configs = [Config((("XBLOCK", block), ("RBLOCK", rows)), max(1, min(8, block * rows // 256)))]
+        rows = min(self.column_tile() // block, max(4, _ceil_power(hint(r.size))))
+        configs = [Config((("XBLOCK", block), ("RBLOCK", rows)), COLUMN_WARPS)]
         if self.autotune:
             configs += [
-                Config((("XBLOCK", b), ("RBLOCK", n)), w) for b in (32, 64, 128) for n in (8, 16, 32) for w in (4, 8)
+                Config((("XBLOCK", b), ("RBLOCK", n)), w) for b in (32, 64, 128) for n in (8, 16, 32) for w in (2, 4)
             ]
         extents: tuple[tuple[IntLike, str | None], ...] = ((x.size, "XBLOCK"),)
         if program:
@@ -205,7 +208,7 @@ class _Builder(Coordinates):
         r, i = Axis("r", list(nest.folded), walked=True), Axis("i", list(nest.inner), whole=True)
         block = _ceil_power(hint(i.size))
         rows = max(1, min(4, MIXED_TILE // block))
-        configs = [Config((("IBLOCK", block), ("RBLOCK", rows)), max(1, min(16, block * rows // 256)))]
+        configs = [Config((("IBLOCK", block), ("RBLOCK", rows)), max(1, min(16, block * rows // 512)))]
         if self.autotune:
             configs += [
                 Config((("IBLOCK", block), ("RBLOCK", n)), w)
@@ -218,10 +221,10 @@ class _Builder(Coordinates):
 
 
 def flat_configs(size: IntLike, autotune: bool = False) -> tuple[Config, ...]:
-    """Eight elements a thread where there is enough for every multiprocessor."""
+    """Sixteen elements a thread where there is enough for every multiprocessor."""
     count = hint(size)
     block = min(FLAT_BLOCK, max(128, _power(count // PROGRAMS)))
-    chosen = Config((("XBLOCK", block),), max(1, min(4, block // 128)))
+    chosen = Config((("XBLOCK", block),), max(1, min(4, block // 512)))
     if not autotune:
         return (chosen,)
     others = [Config((("XBLOCK", b),), w) for b, w in ((256, 4), (512, 4), (1024, 4), (1024, 8), (2048, 8))]
@@ -230,7 +233,7 @@ def flat_configs(size: IntLike, autotune: bool = False) -> tuple[Config, ...]:
 
 def column_block(columns: int) -> int:
     """The widest block that leaves at most an eighth of its last one unused; else the one that leaves the least."""
-    blocks = (128, 64, 32, 16)
+    blocks = (64, 32, 16)
     unused = {block: -columns % block / columns for block in blocks}
     return next((block for block in blocks if unused[block] <= 1 / 8), min(blocks, key=lambda block: unused[block]))
 
