@@ -245,7 +245,7 @@ def contains(vm: Any, container: Any, item: Any) -> bool:
     if method is not None:
         return truth(vm, vm.call(method, (container, item), {}))
     source = vm.sources.get(id(container))
-    if source is not None and isinstance(container, dict) and id(container) not in vm.effects.mirrors:
+    if source is not None and isinstance(container, dict) and vm.effects.untouched(container):
         return vm.effects.has_key(container, source, item)
     if source is not None and not isinstance(container, CONTAINERS) and type(container) is not TraceTensor:
         return any(compare(vm, operator.eq, item, other) is True for other in each(vm, container))

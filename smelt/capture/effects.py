@@ -222,7 +222,16 @@ class Effects:
 
     def untouched(self, held: Any) -> bool:
         """Nothing was written to this external container, nor was it taken whole: single items can be read."""
-        return not (id(held) in self.mirrors or id(held) in self.appended or id(held) in self.tables)
+        if id(held) in self.mirrors or id(held) in self.appended or id(held) in self.tables:
+            return False
+        source = self.vm.sources.get(id(held))
+        return source is None or source.kind != native.INSTANCE_DICT or not self._assigned(held)
+
+    def _assigned(self, held: dict[str, Any]) -> bool:
+        """The `__dict__` of an object whose attributes were written; those of modules may lie in their tables."""
+        targets = [store.target for store in self.stores.values() if store.kind == "attr"]
+        plain = [target for target in targets if not isinstance(target, (type, torch.nn.Module))]
+        return any(getattr(target, "__dict__", None) is held for target in plain)
 
     def original(self, value: Any) -> Any:
         """The container that a mirror or a copy stands for; anything else unchanged."""
