@@ -23,8 +23,8 @@ def fresh(value: Any) -> Any:
     return tree_map(lambda x: copy(x) if isinstance(x, torch.Tensor) else x, value)
 
 
-@pytest.mark.parametrize("name", [name for name in SLICE if name in CASES])
-def test_refusals(name: str) -> None:
+def check_refusals(name: str, **options: Any) -> None:
+    """All error inputs of one operator, in eager and compiled."""
     op = CASES[name].op
 
     def call(x: Any, args: Any, kwargs: Any) -> Any:
@@ -34,7 +34,7 @@ def test_refusals(name: str) -> None:
         sample = error_input.sample_input
         given = (sample.input, tuple(sample.args), dict(sample.kwargs))
         raised = []
-        for fn in (call, smelt.compile(call)):
+        for fn in (call, smelt.compile(call, **options)):
             try:
                 fn(*fresh(given))
             except Exception as error:
@@ -42,3 +42,16 @@ def test_refusals(name: str) -> None:
             else:
                 raised.append(None)
         assert raised[0] is raised[1], (error_input.sample_input, raised)
+
+
+@pytest.mark.parametrize("name", [name for name in SLICE if name in CASES])
+def test_refusals(name: str) -> None:
+    check_refusals(name)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", sorted(CASES)[::4])
+def test_refusals_by_capture(name: str, dynamic: bool | None) -> None:
+    """Metadata rules refuse what eager refuses, also of symbolic sizes."""
+    smelt.reset()
+    check_refusals(name, backend="eager", dynamic=dynamic)
