@@ -40,7 +40,7 @@ from smelt.graph.checkpoints import with_checkpoints
 from smelt.graph.eager_call import EagerCall
 from smelt.graph.meta import TensorMeta
 from smelt.graph.printer import print_graph
-from smelt.graph.seams import cuts, seams
+from smelt.graph.seams import in_parts, seams
 from smelt.loops.describe import describe as describe_loops
 from smelt.loops.lower import lower
 from smelt.loops.parts import split_at_reads
@@ -65,7 +65,7 @@ def compile_graph(
         SmeltError: a stage cannot do it; capture decides between eager and an error.
     """
     report.add("1_torch.py", lambda: print_graph(gm))
-    if seams(gm.graph) or options.backend != "eager" and cuts(gm.graph):
+    if in_parts(gm.graph, options.backend):
         return compile_pieces(gm, report, options)
     with no_collection():
         compiled = _compile_whole(gm, example_inputs, report, options)

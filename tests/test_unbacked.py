@@ -121,9 +121,43 @@ def routed(x: Any, t: Any) -> Any:
     return out
 
 
+def listed(x: Any, t: Any) -> Any:
+    lengths = (t * 1.0).abs().clamp(0, 4).to(torch.int64).tolist()
+    for n in lengths:
+        torch._check(n >= 0)
+    rows = [x[:n].sum(0) * (i + 1) for i, n in enumerate(lengths)]
+    (pair,) = x.detach()[:1, :2].tolist()
+    return torch.stack(rows) + pair[0] * pair[1], lengths
+
+
+def picked(x: Any, t: Any) -> Any:
+    place = x.detach().abs().sum(1).argmax(), x.detach().sum(0).argmin()
+    n = (x > 0).sum().item() // 4 - 3
+    return x[place] * 2, x[place[0], :, None], x[:, place[1]], x[..., place[1] - 1, None], x[n] * n, x[1:, n % 2]
+
+
+def placed(x: Any, t: Any) -> Any:
+    row, n = x.detach().abs().sum(1).argmax(), (x > 0).sum().item() // 4 - 3
+    whole, column, inner, number = x * 1, x * 2, x * 3, x * 4
+    whole[row] = 2
+    column[:, row % 3] = x[:, 0]
+    inner[row, 1:, None] = x[0, :2, None] * 3
+    number[n, -1] = t.sum()
+    return whole, column, inner, number
+
+
+def asserted(x: Any, t: Any) -> Any:
+    n, m = count(t).item(), (x > 0).sum().item()
+    if not 0 <= n < 12:  # as pytest leaves alone what it finds
+        raise AssertionError("of the program")
+    if m > n + 24:
+        raise ValueError(f"{m} and {n}")
+    return x[:n].sum() * m
+
+
 PROGRAMS = [item_as_size, item_makes_tensors, item_of_a_float, with_a_message, written_after_the_read, masked]
 PROGRAMS += [masked_write, masked_reductions, extremum, joined, selected, places, distinct, distinct_slices]
-PROGRAMS += [recognised, repeated, counted, routed]
+PROGRAMS += [recognised, repeated, counted, routed, listed, picked, placed, asserted]
 
 
 def outcome(fn: Any, limit: list[float], grad: bool) -> tuple[Any, Any]:
@@ -166,9 +200,8 @@ def test_one_graph_for_every_value(program: Any, backend: str, grad: bool) -> No
 def test_a_question_without_an_answer_ends_the_graph_at_the_read() -> None:
     def fn(x: Any, t: Any) -> Any:
         n = count(t).item()
-        if n > 5:
-            return x + n
-        return x - n
+        kept = "many" if n > 5 else "few"
+        return x + n if kept == "many" else x - n
 
     run = smelt.compile(fn, backend="eager")
     for limit in LIMITS:
@@ -178,6 +211,78 @@ def test_a_question_without_an_answer_ends_the_graph_at_the_read() -> None:
     assert f":{fn.__code__.co_firstlineno + 2} asks" in reason.why and "torch._check" in reason.hint
     with pytest.raises(smelt.Unsupported, match="torch._check"):
         smelt.compile(fn, backend="eager", fullgraph=True)(torch.ones(3), torch.ones(2))
+
+
+def returns_either(x: Any, t: Any) -> Any:
+    n = count(t).item()
+    if n > 2:
+        return x * n
+    return x - n
+
+
+def sets_variables(x: Any, t: Any) -> Any:
+    n, m = count(t).item(), (x > 0).sum().item()
+    y = x * 2 if n else x + 1
+    if n + m * 2 == m * n + 1 or n < m:
+        y = y.sin() + m
+    for i in range(3):
+        if i < n:
+            y = y * 2 + i
+    return y, n
+
+
+def empty_or_not(x: Any, t: Any) -> Any:
+    rows = (x[:, 0] > t.sum()).nonzero()[:, 0]
+    if len(rows) > 1:
+        return torch.zeros_like(x).index_add(0, rows, x[rows] * 2)
+    return x * 3
+
+
+BRANCHES = [returns_either, sets_variables, empty_or_not]
+
+
+@pytest.mark.parametrize("fn", BRANCHES, ids=lambda fn: fn.__name__)
+def test_a_branch_on_a_number_is_in_the_graph(fn: Any) -> None:
+    """Where it is not compiled in parts, each for numbers that are known."""
+    run = smelt.compile(fn, backend="eager", fullgraph=True)
+    for limit in LIMITS:
+        (expected, wanted), (found, gradient) = outcome(fn, limit, True), outcome(run, limit, True)
+        for a, b in zip(expected, found, strict=True):
+            same(a, b)
+        same(wanted, gradient)
+    assert [len(place.versions) for place in run._smelt_session.places.values()] == [1]
+
+
+@pytest.mark.parametrize("fn", BRANCHES, ids=lambda fn: fn.__name__)
+def test_a_branch_on_a_number_ends_the_graph_at_the_read(fn: Any) -> None:
+    run = smelt.compile(fn, backend="aot_eager")
+    for limit in LIMITS:
+        (expected, wanted), (found, gradient) = outcome(fn, limit, True), outcome(run, limit, True)
+        for a, b in zip(expected, found, strict=True):
+            same(a, b)
+        same(wanted, gradient)
+    assert all("torch._check" in reason.hint for reason in run._smelt_session.breaks)
+
+
+def test_a_place_outside_of_the_tensor() -> None:
+    def fn(x: Any) -> Any:
+        return x[(x > 0).sum()] * 2, x[:, -(x > 5).sum()]
+
+    run = smelt.compile(fn, backend="eager", fullgraph=True)
+    assert all(torch.equal(a, b) for a, b in zip(run(-torch.ones(3, 4)), fn(-torch.ones(3, 4)), strict=True))
+    for x in (torch.ones(3, 4), torch.full((3, 4), 9.0)):
+        with pytest.raises(IndexError, match="out of bounds"):
+            run(x)
+
+
+def test_more_numbers_than_a_graph_reads_end_it() -> None:
+    def fn(x: Any) -> Any:
+        return x * sum((x > 0).long().tolist())
+
+    run, x = smelt.compile(fn, backend="eager"), torch.ones(200)
+    assert torch.equal(run(x), fn(x))
+    (reason,) = run._smelt_session.breaks
+    assert "tolist" in reason.title
 
 
 def test_a_bound_answers_the_question() -> None:

@@ -24,6 +24,7 @@ from smelt.capture.opcodes import backward, forward, opcode, read_variable
 from smelt.capture.torch_calls import is_torch_builtin
 from smelt.capture.undecided import ASKING, Undecided
 from smelt.graph.meta import meta_of
+from smelt.graph.symint import SYMBOLIC
 from smelt.graph.trace import TraceTensor
 
 HARMLESS = frozenset({"clamp", "clip", "clamp_min", "clamp_max", "nan_to_num"})
@@ -66,9 +67,12 @@ for _on, _name in ((False, "IF_FALSE"), (True, "IF_TRUE")):
 def to_bool(vm: Any, f: Frame, arg: Any) -> None:
     """TO_BOOL of 3.13: the truth of a tensor is left to the jump that follows, which may take both ways."""
     value = f.stack[-1]
-    if type(value) in (TraceTensor, Undecided, HostValue) and f.decoded.names[f.pc] in ASKING:
+    if type(value) in _LEFT and f.decoded.names[f.pc] in ASKING:
         return
     f.stack[-1] = containers.truth(vm, value)
+
+
+_LEFT = frozenset({TraceTensor, Undecided, HostValue, *SYMBOLIC})
 
 
 def is_simple(decoded: Decoded, start: int, end: int) -> bool:

@@ -26,8 +26,10 @@ from smelt.capture.merging import Merging, NotJoined, Way
 from smelt.capture.opcodes import read_variable
 from smelt.capture.raising import goes_on
 from smelt.capture.undecided import Undecided, refuse_undecided
+from smelt.capture.unknown_conditions import as_condition, expect, question_of
 from smelt.graph.conditional import Conditional, cut_out, operands_of
 from smelt.graph.meta import meta_of
+from smelt.graph.symint import SYMBOLIC
 from smelt.graph.trace import TraceTensor
 
 
@@ -55,6 +57,8 @@ def jump(vm: Any, f: Frame, value: Any, when_true: int, when_false: int) -> obje
                 return None
             return take_both(vm, f, value, when_true, when_false)
         value = value if known is None else known
+    elif type(value) in SYMBOLIC:
+        return _jump_on_number(vm, f, value, when_true, when_false)
     f.pc = when_true if containers.truth(vm, value) else when_false
     return None
 
@@ -69,6 +73,21 @@ def _jump_on_host(vm: Any, f: Frame, value: HostValue, when_true: int, when_fals
             if place not in vm.refused:
                 raise
             raise Restart(-1, None) from None  # once more, without this branch as a node
+    f.pc = when_true if containers.truth(vm, value) else when_false
+    return None
+
+
+def _jump_on_number(vm: Any, f: Frame, value: Any, when_true: int, when_false: int) -> object | None:
+    """A branch on a number that only values tell; where it cannot be a node, the graph ends at the read."""
+    question, place = question_of(vm, value), (id(f.code), f.pc - 1)
+    if question is not None and place not in vm.refused and place not in vm.branching:
+        if goes_on(vm, f, question, when_true, when_false, expect):
+            return None
+        if vm.branches_on_numbers and vm.branches and vm.tensors.branches:
+            try:
+                return take_both(vm, f, as_condition(vm, question), when_true, when_false)
+            except Break:
+                vm.refused.add(place)
     f.pc = when_true if containers.truth(vm, value) else when_false
     return None
 

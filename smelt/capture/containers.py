@@ -18,8 +18,9 @@ from smelt.capture.generators import TracedGenerator
 from smelt.capture.host_values import HostValue, values_in
 from smelt.capture.operators import compare
 from smelt.capture.sources import sequence_item
-from smelt.capture.unknown_slices import known_slices, unknown_item
+from smelt.capture.unknown_slices import known_slices, set_unknown_item, unknown_item
 from smelt.capture.values import LEAVES
+from smelt.graph.symint import has_symint
 from smelt.graph.trace import TraceTensor
 
 _ITERATORS = collections.abc.Iterator
@@ -65,7 +66,7 @@ def tensor_value(title: str) -> Break:
 def length(vm: Any, value: Any) -> int:
     """`len(value)`"""
     if type(value) is TraceTensor:
-        return user(len, value)
+        return value.shape[0] if value.dim() else user(len, value)  # `len` itself would pin the size
     if type(value) is HostValue:
         return vm.hosts.length(value)
     value = vm.effects.copies.own(value)
@@ -113,7 +114,7 @@ def subscript(vm: Any, obj: Any, key: Any) -> Any:
     obj = vm.effects.copies.own(obj)
     kind = type(obj)
     if kind is TraceTensor or type(key) is TraceTensor and not issubclass(kind, dict):
-        item = unknown_item(vm, obj, key) if kind is TraceTensor else NotImplemented
+        item = unknown_item(vm, obj, key) if kind is TraceTensor and has_symint(key) else NotImplemented
         if item is not NotImplemented:
             return item
         return vm.tensors.run(operator.getitem, (obj, tensor_key(vm, obj, key)), {})
@@ -198,7 +199,8 @@ def store_item(vm: Any, obj: Any, key: Any, value: Any) -> None:
     """`obj[key] = value`"""
     vm.work += 1
     if type(obj) is TraceTensor:
-        vm.tensors.run(operator.setitem, (obj, tensor_key(vm, obj, key), value), {})
+        if not has_symint(key) or not set_unknown_item(vm, obj, key, value):
+            vm.tensors.run(operator.setitem, (obj, tensor_key(vm, obj, key), value), {})
         return
     if type(obj) is HostValue:
         vm.hosts.run(operator.setitem, (obj, key, value), {})

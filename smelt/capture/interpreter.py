@@ -74,6 +74,8 @@ class Interpreter:
         outer_error: what the caller of the captured frame is handling.
         branches: branches on tensors' values may become nodes, see `conditionals`; `decided` holds the conditions of
             those that the program is in, `branching` their places, `refused` those that do not work.
+        branches_on_numbers: so may branches on numbers that the graph reads: it is not compiled in parts, each for
+            numbers that are known.
         hooks: those that the program registers, by identity of the tensor; see `tensor_hooks`.
         regions: modes of the thread that the program has entered, see `thread_modes`.
         slices: whose bounds only values tell, and what became of them, see `unknown_slices`.
@@ -111,6 +113,7 @@ class Interpreter:
         self.branching: set[tuple[int, int]] = set()
         self.refused = changes.refused
         self.branches = True
+        self.branches_on_numbers = False
         self.undecided = False
         self.step_counts = StepCounts(self)
         self.hooks: dict[int, list[Any]] = {}

@@ -5,6 +5,7 @@ Where the check fails the frame runs in eager, which raises the program's own er
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,11 +25,16 @@ _MAKING = ("LOAD_", "BUILD_", "FORMAT_", "CONVERT_", "CALL", "PRECALL", "PUSH_NU
 """What stands between a branch and its `raise`: instructions that make an error and its text."""
 
 
-def goes_on(vm: Any, f: Frame, condition: TraceTensor, when_true: int, when_false: int) -> bool:
+Check = Callable[[Any, Any, bool], bool]
+"""Records that the condition does not have a truth; False: it cannot."""
+
+
+def goes_on(vm: Any, f: Frame, condition: Any, when_true: int, when_false: int, check: Check | None = None) -> bool:
     """Go on where the program does not raise, and record the check; False: both ways go on, or values are not read."""
+    check = check or _check
     for truth, raising, other in ((True, when_true, when_false), (False, when_false, when_true)):
         if only_raises(f.decoded, raising) and not only_raises(f.decoded, other):
-            if not _check(vm, condition, truth):
+            if not check(vm, condition, truth):
                 return False
             f.pc = other
             return True
@@ -37,11 +43,17 @@ def goes_on(vm: Any, f: Frame, condition: TraceTensor, when_true: int, when_fals
 
 def only_raises(decoded: Decoded, start: int) -> bool:
     """Whether the instructions from here on make an error and raise it."""
-    for name in decoded.names[start : start + _LONGEST]:
+    at = start
+    for _ in range(_LONGEST):
+        name = decoded.names[at]
         if name == "RAISE_VARARGS":
             return True
-        if not name.startswith(_MAKING) and name not in ("NOP", "SWAP"):
+        if name == "JUMP_FORWARD":  # to the end of `assert a < b < c`
+            at = decoded.instructions[at][1]
+            continue
+        if not name.startswith(_MAKING) and name not in ("NOP", "SWAP", "POP_TOP"):
             return False
+        at += 1
     return False
 
 

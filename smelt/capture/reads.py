@@ -99,6 +99,10 @@ class Reads:
             raise Break("a number that an operator read for itself", "no tensor of the program shows it")
         return ("item", (node,)) if read.dim is None else ("size", (node, read.dim))
 
+    def shows(self, read: Read) -> bool:
+        """Whether the tensor is one of the graph's and still has the value that was read."""
+        return id(read.tensor) in self.tensors.nodes and version(read.tensor) == read.version
+
     def exposed(self, number: Any) -> tuple[TraceTensor, int | None]:
         """A tensor that shows a number at the end of the graph, and in which dimension.
 

@@ -67,7 +67,7 @@ from smelt.capture.residual import Residual, Writer
 from smelt.capture.speculation import PATIENCE
 from smelt.capture.stance import current as current_stance
 from smelt.capture.telling import Told, only_captured
-from smelt.graph.seams import cuts
+from smelt.graph.seams import in_parts
 from smelt.shapes.real import Real
 from smelt.shapes.unbacked import Unsettled
 
@@ -244,6 +244,7 @@ class Session(Told):
             self._interpreters.append(vm)
             vm.tensors.speculation.insists = insists
             vm.finalizers.allowed = not self.options.fullgraph
+            vm.branches_on_numbers = self.options.backend == "eager"
             try:
                 frame = begin(vm)
                 stop = vm.run_root(frame, stop_at)
@@ -351,7 +352,7 @@ class Session(Told):
         started = time.perf_counter()
         assert residual.gm is not None
         reads = vm.tensors.reads.found or vm.hosts.inputs.numbers
-        if reads and cuts(residual.gm.graph):  # pieces are compiled when nobody can go back
+        if reads and in_parts(residual.gm.graph, self.options.backend):  # pieces are compiled when nobody can go back
             self._without_reads(vm, Unsupported("numbers that tensors tell, in a graph that is cut"))
         try:
             graph = self.compile_graph(residual.gm, [i.tensor for i in residual.inputs], report, self.options)

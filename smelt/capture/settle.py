@@ -5,6 +5,7 @@ The values come from `speculation`; where they stay unknown, the graph ends at t
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +16,9 @@ from torch.utils import _pytree as pytree
 from smelt.capture.breaks import UserError
 from smelt.capture.entry_numbers import number_at_entry
 from smelt.capture.undecided import Undecided
+from smelt.capture.unknown_slices import set_unknown_item, unknown_item
 from smelt.graph.meta import is_opaque
+from smelt.graph.symint import from_torch
 from smelt.graph.trace import TraceTensor
 
 
@@ -30,7 +33,7 @@ def settle(vm: Any, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     if form is not None and args and type(args[0]) is TraceTensor and "out" not in kwargs:
         found = form(vm, *args, **kwargs)
         if found is not None:
-            return found
+            return None if found is DONE else found
     for first in (1,) if method is not None else (1, 0):  # what is worked on is rarely a number itself
         numbers = (*args[:first], *_numbers(vm, args[first:]))
         named = dict(zip(kwargs, _numbers(vm, tuple(kwargs.values())), strict=True))
@@ -76,9 +79,27 @@ def _places(vm: Any, mask: TraceTensor) -> tuple[Any, ...] | None:
 
 def _getitem(vm: Any, tensor: TraceTensor, key: Any) -> Any:
     """`tensor[mask]`, `tensor[mask, ...]`"""
-    key = _numbers(vm, key) if isinstance(key, (slice, tuple)) else key
+    index = _index(vm, key)
+    if index is not None:
+        return vm.tensors.run(operator.getitem, (tensor, index), {})
+    item = unknown_item(vm, tensor, key)
+    return None if item is NotImplemented else item
+
+
+def _setitem(vm: Any, tensor: TraceTensor, key: Any, value: Any) -> Any:
+    """`tensor[mask, ...] = values`"""
+    index = _index(vm, key)
+    if index is None:
+        return DONE if set_unknown_item(vm, tensor, key, value) else None
+    vm.tensors.run(operator.setitem, (tensor, index, value), {})
+    return DONE
+
+
+def _index(vm: Any, key: Any) -> tuple[Any, ...] | None:
+    """An index with the places of its masks and the numbers of its tensors; None where nothing of that is known."""
+    given = key if isinstance(key, tuple) else (key,)
     whole: list[Any] = []
-    for part in key if isinstance(key, tuple) else (key,):
+    for part in _numbers(vm, given) if isinstance(key, (slice, tuple)) else given:
         if type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8):
             places = _places(vm, part)
             if places is None:
@@ -86,9 +107,8 @@ def _getitem(vm: Any, tensor: TraceTensor, key: Any) -> Any:
             whole.extend(places)
         else:
             whole.append(part)
-    if len(whole) == 1 and whole[0] is key:
-        return None
-    return vm.tensors.run(operator.getitem, (tensor, tuple(whole)), {})
+    same = len(whole) == len(given) and all(map(operator.is_, whole, given))
+    return None if same else tuple(whole)
 
 
 def _nonzero(vm: Any, tensor: TraceTensor, *, as_tuple: bool = False) -> Any:
@@ -154,7 +174,24 @@ def _item(vm: Any, tensor: TraceTensor) -> Any:
 def _tolist(vm: Any, tensor: TraceTensor) -> Any:
     """`tensor.tolist()`"""
     values = vm.tensors.speculation.value(tensor)
-    return None if values is None else values.tolist()
+    return _listed(vm, tensor) if values is None else values.tolist()
+
+
+def _listed(vm: Any, tensor: TraceTensor) -> Any:
+    """Lists of numbers that the graph reads one by one; None where there are too many, or it cannot."""
+    reads = vm.reads_values and vm.tensors is vm.outermost
+    if not reads or is_opaque(tensor) or tensor.dtype is torch.bool or tensor.dtype.is_complex:
+        return None
+    shape = from_torch(tensor.shape)
+    if not all(type(size) is int for size in shape) or math.prod(shape) > LISTED:
+        return None
+    return _numbers_of(vm, tensor)
+
+
+def _numbers_of(vm: Any, tensor: TraceTensor) -> Any:
+    if not tensor.dim():
+        return vm.tensors.run(torch.Tensor.item, (tensor,), {}, "item")
+    return [_numbers_of(vm, row) for row in vm.tensors.run(torch.unbind, (tensor,), {})]
 
 
 def _is_nonzero(vm: Any, tensor: TraceTensor) -> Any:
@@ -194,9 +231,17 @@ def _tensor_split(vm: Any, tensor: TraceTensor, parts: Any, dim: int = 0) -> Any
     return None if values is None else vm.tensors.run(torch.tensor_split, (tensor, values.tolist(), dim), {})
 
 
+DONE = object()
+"""What a form gives that has done all, and has no result."""
+
+LISTED = 64
+"""Elements of the largest tensor whose list becomes numbers that the graph reads."""
+
 FORMS: dict[str, Callable[..., Any]] = {
     "getitem": _getitem,
     "__getitem__": _getitem,
+    "setitem": _setitem,
+    "__setitem__": _setitem,
     "nonzero": _nonzero,
     "argwhere": _nonzero,
     "where": _where,

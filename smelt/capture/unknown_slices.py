@@ -1,4 +1,4 @@
-"""Slices whose bounds only values tell: `x[:n]` after `n = t.item()`.
+"""Slices and places that only values tell: `x[:n]` after `n = t.item()`, `x[y.argmax()]`.
 
 Python cuts bounds off at the ends and counts negative ones from the back, whatever the number is. So the graph computes
 the bound that results, on a tensor of no dimensions, and reads that: a number between 0 and the size. The length of the
@@ -7,6 +7,7 @@ slice is such a number as well, and not a difference of two, so that nothing has
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -34,18 +35,66 @@ def known_slices(vm: Any, tensor: TraceTensor, key: Any) -> Any:
     return tuple(out) if type(key) is tuple else out[0]
 
 
-def unknown_item(vm: Any, tensor: TraceTensor, index: Any) -> Any:
-    """`tensor[index]` where only values tell the index; NotImplemented for any other."""
-    if type(index) is not torch.SymInt or not vm.reads_values or not tensor.dim():
-        return NotImplemented
-    number, size = from_torch(index), from_torch(tensor.shape[0])
-    if not isinstance(number, Size) or not is_unbacked(number):
-        return NotImplemented
-    for fact in (Assumed("<", number, size, ""), Assumed(">=", number, -size, "")):
-        _expect(vm, number, fact, "index is out of range", "IndexError")
-    at = _bound(vm, index, tensor.shape[0])
-    at = _read(vm, at, tensor.shape[0] - 1) if type(at) is TraceTensor else at
-    return vm.tensors.run(torch.select, (tensor, 0, at), {})
+def unknown_item(vm: Any, tensor: TraceTensor, key: Any) -> Any:
+    """`tensor[n]`, `tensor[:, n]` where only values tell `n`; NotImplemented for any other index."""
+    selected, rest = _without_numbers(vm, tensor, key)
+    if selected is NotImplemented or not rest:
+        return selected
+    return vm.tensors.run(operator.getitem, (selected, known_slices(vm, selected, rest)), {})
+
+
+def set_unknown_item(vm: Any, tensor: TraceTensor, key: Any, value: Any) -> bool:
+    """`tensor[n] = value` where only values tell `n`; False for any other index."""
+    selected, rest = _without_numbers(vm, tensor, key)
+    if selected is NotImplemented:
+        return False
+    vm.tensors.run(operator.setitem, (selected, known_slices(vm, selected, rest or (...,)), value), {})
+    return True
+
+
+def _without_numbers(vm: Any, tensor: TraceTensor, key: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The tensor with the places chosen that such numbers stand for, and the rest of the index."""
+    parts = key if type(key) is tuple else (key,)
+    if not vm.reads_values or not any(map(_is_number, parts)) or not all(map(_is_basic, parts)):
+        return NotImplemented, ()
+    if sum(map(_taken, parts)) > tensor.dim():
+        return NotImplemented, ()
+    for at in reversed(range(len(parts))):
+        if _is_number(parts[at]):
+            after = ... in parts[:at]
+            dim = -sum(map(_taken, parts[at:])) if after else sum(map(_taken, parts[:at]))
+            tensor = _select(vm, tensor, dim, parts[at])
+            parts = (*parts[:at], *parts[at + 1 :])
+    return tensor, parts
+
+
+def _select(vm: Any, tensor: TraceTensor, dim: int, index: Any) -> Any:
+    """`tensor.select(dim, index)`"""
+    if type(index) is TraceTensor:
+        index = vm.tensors.run(torch.Tensor.item, (index,), {}, method="item")
+    number, size = from_torch(index), from_torch(tensor.shape[dim])
+    if isinstance(number, Size) and is_unbacked(number):
+        for fact in (Assumed("<", number, size, ""), Assumed(">=", number, -size, "")):
+            _expect(vm, number, fact, "index is out of range", "IndexError")
+        index = _bound(vm, index, tensor.shape[dim])
+        index = _read(vm, index, tensor.shape[dim] - 1) if type(index) is TraceTensor else index
+    return vm.tensors.run(torch.select, (tensor, dim, index), {})
+
+
+def _is_number(part: Any) -> bool:
+    """A number that only values tell, perhaps in a tensor."""
+    if type(part) is TraceTensor:
+        return not part.dim() and part.dtype in _INDICES
+    return type(part) is torch.SymInt and is_unbacked(from_torch(part))
+
+
+def _is_basic(part: Any) -> bool:
+    """What makes a view."""
+    return part is None or part is ... or type(part) in (int, torch.SymInt, slice) or _is_number(part)
+
+
+_INDICES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
+"""Types of numbers that choose a place; tensors of others are masks."""
 
 
 def _is_unknown(part: slice) -> bool:

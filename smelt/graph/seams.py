@@ -55,6 +55,11 @@ def cuts(graph: fx.Graph) -> list[fx.Node]:
     return [node for node in graph.nodes if isinstance(node.target, (Seam, Conditional))]
 
 
+def in_parts(graph: fx.Graph, backend: str) -> bool:
+    """Whether the backend gets the graph in parts, compiled when they first run. In eager a branch is Python's."""
+    return bool(seams(graph)) or backend != "eager" and bool(cuts(graph))
+
+
 def drop_idle(graph: fx.Graph) -> None:
     """Take out seams that cut nothing: a tensor that only the caller reads, a region without a node."""
     for node in seams(graph):

@@ -75,7 +75,16 @@ def filled(x: Any, mask: Any) -> Any:
     return y
 
 
-FUNCTIONS = [filled, expanded, branch, lengths, item, index_of_slice, factory, selected, places]
+def assigned(x: Any, mask: Any) -> Any:
+    """Positions of text with images in it: a mask among other indices, and a tensor without a mask."""
+    y, row = x.new_zeros(2, 3, 4), mask[2].bool()
+    y[:, 1, mask[1].bool()] = x[:2, mask[1].bool()]
+    y[:, mask[2, 1], row] = x[:2, row]
+    y.__setitem__((0, mask.bool()), x[mask.bool()] * 2)
+    return y
+
+
+FUNCTIONS = [filled, assigned, expanded, branch, lengths, item, index_of_slice, factory, selected, places]
 FUNCTIONS += [repeated, classes, equal]
 
 
