@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from smelt.capture.breaks import UserError
 from smelt.capture.entry_numbers import number_at_entry
 from smelt.capture.undecided import Undecided
-from smelt.capture.unknown_slices import set_unknown_item, unknown_item
+from smelt.capture.unknown_slices import set_unknown_item, taken, unknown_item
 from smelt.graph.meta import is_opaque
 from smelt.graph.symint import from_torch
 from smelt.graph.trace import TraceTensor
@@ -88,11 +88,23 @@ def _getitem(vm: Any, tensor: TraceTensor, key: Any) -> Any:
 
 def _setitem(vm: Any, tensor: TraceTensor, key: Any, value: Any) -> Any:
     """`tensor[mask, ...] = values`"""
-    index = _index(vm, key)
+    index = _index(vm, key) if _masks_fit(tensor, key) else None
     if index is None:
         return DONE if set_unknown_item(vm, tensor, key, value) else None
     vm.tensors.run(operator.setitem, (tensor, index, value), {})
     return DONE
+
+
+def _masks_fit(tensor: TraceTensor, key: Any) -> bool:
+    """Whether each mask has the sizes of the dimensions that it stands for: its places alone would not tell."""
+    parts = key if isinstance(key, tuple) else (key,)
+    for at, part in enumerate(parts):
+        if type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8):
+            behind = ... in [p for p in parts[:at] if type(p) is not TraceTensor]
+            first = tensor.dim() - sum(map(taken, parts[at:])) if behind else sum(map(taken, parts[:at]))
+            if not part.dim() or tensor.shape[first : first + part.dim()] != part.shape:
+                return False
+    return True
 
 
 def _index(vm: Any, key: Any) -> tuple[Any, ...] | None:

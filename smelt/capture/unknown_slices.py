@@ -31,7 +31,7 @@ def known_slices(vm: Any, tensor: TraceTensor, key: Any) -> Any:
             out.append(_remembered(vm, tensor.shape[dim], part) if _is_unknown(part) else part)
         else:
             out.append(part)
-        dim = tensor.dim() - sum(map(_taken, parts[at + 1 :])) if part is Ellipsis else dim + _taken(part)
+        dim = tensor.dim() - sum(map(taken, parts[at + 1 :])) if part is Ellipsis else dim + taken(part)
     return tuple(out) if type(key) is tuple else out[0]
 
 
@@ -57,12 +57,12 @@ def _without_numbers(vm: Any, tensor: TraceTensor, key: Any) -> tuple[Any, tuple
     parts = key if type(key) is tuple else (key,)
     if not vm.reads_values or not any(map(_is_number, parts)) or not all(map(_is_basic, parts)):
         return NotImplemented, ()
-    if sum(map(_taken, parts)) > tensor.dim():
+    if sum(map(taken, parts)) > tensor.dim():
         return NotImplemented, ()
     for at in reversed(range(len(parts))):
         if _is_number(parts[at]):
-            after = ... in parts[:at]
-            dim = -sum(map(_taken, parts[at:])) if after else sum(map(_taken, parts[:at]))
+            after = ... in [p for p in parts[:at] if type(p) is not TraceTensor]
+            dim = -sum(map(taken, parts[at:])) if after else sum(map(taken, parts[:at]))
             tensor = _select(vm, tensor, dim, parts[at])
             parts = (*parts[:at], *parts[at + 1 :])
     return tensor, parts
@@ -101,7 +101,7 @@ def _is_unknown(part: slice) -> bool:
     return any(type(v) is TraceTensor or is_unbacked(from_torch(v)) for v in (part.start, part.stop))
 
 
-def _taken(part: Any) -> int:
+def taken(part: Any) -> int:
     """How many dimensions an index stands for."""
     if part is None or part is Ellipsis or isinstance(part, bool):
         return 0

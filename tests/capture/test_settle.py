@@ -31,3 +31,23 @@ def test_numbers_and_what_is_worked_on(name: str, backend: str) -> None:
         got, want = compiled(*given), call(*given)
         for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (got, want)), strict=True):
             assert torch.equal(a, b) and a.dtype is b.dtype
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_a_mask_among_indices_of_a_write_has_to_fit(size: int) -> None:
+    """Its true elements alone all lie in the tensor."""
+
+    def fn(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        y[..., 0, mask > 0, None] = 7.0
+        return y
+
+    given = torch.ones(2, 2, 3), torch.tensor([1, 1, 0, 0, 0][:size])
+    compiled = smelt.compile(fn, backend="eager")
+    if size == 3:
+        assert torch.equal(compiled(*given), fn(*given))
+        return
+    with pytest.raises(IndexError, match="mask"):
+        compiled(*given)
+    with pytest.raises(IndexError, match="mask"):
+        fn(*given)
