@@ -1,6 +1,7 @@
 """Buffers, fusion and its refusals, order, and the memory plan."""
 
 import random
+from dataclasses import replace
 
 import torch
 
@@ -10,6 +11,7 @@ from smelt.schedule.align import align
 from smelt.schedule.dependencies import Names
 from smelt.schedule.describe import describe
 from smelt.schedule.group import Place, Role
+from smelt.schedule.machine import CPU, GPU
 from smelt.schedule.memory import ALIGN, plan_memory
 from smelt.schedule.order import Unit, order_units
 from smelt.schedule.plan import Schedule, schedule
@@ -96,6 +98,25 @@ def test_align_splits_what_differs():
     assert [p.size for p in found.left[width]] == [4, 3]
     assert [p.size for p in found.right[both]] == [8, 4]
     assert isinstance(align([(1, width)], [(2, width)], names), str)
+
+
+def test_of_a_value_and_its_wider_copy_the_narrow_one_is_stored():
+    g = GraphBuilder()
+    x, y = g.input(512, 64, dtype=torch.bfloat16), g.input(512, 64, dtype=torch.bfloat16)
+    narrow = g.convert(g.exp(g.mul(g.convert(x, torch.float32), g.convert(y, torch.float32))), torch.bfloat16)
+    wide = g.convert(narrow, torch.float32)
+    total = g.sum(wide, (0,))
+    real = realize(lower(g.build(g.sub(wide, g.broadcast_in_dim(total, (512, 64), (1,))))))
+    assert narrow.name in real.stored and wide.name not in real.stored
+
+
+def test_a_gpu_computes_again_what_reads_little():
+    g = GraphBuilder()
+    x, mask = g.input(512, 64), g.input(512, 64, dtype=torch.bool)
+    kept = g.where(mask, x, 0.0)
+    program = lower(g.build(g.sub(kept, g.broadcast_in_dim(g.sum(kept, (0,)), (512, 64), (1,)))))
+    assert kept.name in realize(program, replace(CPU, read_again=1.0)).stored
+    assert kept.name not in realize(program, GPU).stored
 
 
 def test_parts_divide_without_remainder():

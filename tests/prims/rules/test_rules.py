@@ -17,6 +17,8 @@ from smelt.graph.meta import meta_of
 from smelt.prims.decompose import decompose, fallbacks
 from smelt.prims.ops import PRIMS
 from smelt.prims.registry import DECOMPOSITIONS
+from smelt.prims.rules import normalization
+from smelt.prims.rules.reductions import shifted_moments
 from tests.prims.aten_check import aten_graph, check, hold
 from tests.prims.kernel_calls import kernel_calls
 from tests.prims.rules.cases import Call, all_cases
@@ -140,3 +142,20 @@ def test_batch_norm_in_evaluation_returns_no_statistics() -> None:
     for training in (False, True):
         got = smelt.compile(lambda x: fn(x, None, None, mean, var, training, 0.1, 1e-5), fullgraph=True)(x)  # noqa: B023
         assert [t.shape for t in got] == [t.shape for t in fn(x, None, None, mean, var, training, 0.1, 1e-5)]
+
+
+@pytest.mark.parametrize("offset", [0.0, 30.0, -3000.0])
+def test_batch_statistics_in_one_pass(offset: float, monkeypatch: pytest.MonkeyPatch):
+    """As a GPU takes them; with means far from zero, and first elements far from the mean."""
+    monkeypatch.setattr(normalization, "moments", lambda p, x, dims: shifted_moments(p, x, dims))
+    x = torch.randn(16, 5, 9, 9) + offset
+    x[0, :, 0, 0] += torch.tensor([0.0, 3.0, -6.0, 12.0, 0.5])
+    args = (x, torch.randn(5), torch.randn(5), torch.zeros(5), torch.ones(5), True, 0.1, 1e-5)
+    exact = aten._native_batch_norm_legit_functional(*(a.double() if isinstance(a, torch.Tensor) else a for a in args))
+    result = aten._native_batch_norm_legit_functional(*args)
+    gm, inputs = aten_graph(aten._native_batch_norm_legit_functional.default, args, {}, result)
+    got = decompose(gm, Options())(*inputs)
+    for mine, eager, want in zip(got, result, exact, strict=True):
+        error, usual = (mine - want).abs().max(), (eager - want).abs().max()
+        # a first element 12 deviations away costs a factor of 144 of the rounding of float32
+        assert error <= 16 * usual + 2e-5 * want.abs().max()
