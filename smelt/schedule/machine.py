@@ -52,9 +52,9 @@ GPU = Machine(
     enough_parallel=100,
     fixed_columns=True,
     templates=True,
-    column_programs=528,
+    column_programs=264,
     column_epilogues=True,
     read_again=1.9,
 )
-"""A large GPU: two programs for each of 132 multiprocessors, four where each waits for memory; column accumulators
-stay in registers. Little but bytes counts: a value is computed again for two loops unless that reads much more."""
+"""A large GPU: two programs for each of 132 multiprocessors; column accumulators stay in registers. Little but bytes
+counts: a value is computed again for two loops unless that reads much more."""

@@ -33,17 +33,17 @@ ROW_TILE = 2048
 WHOLE_ROW = 16384
 """Longest row that one tile holds; longer ones are walked in a loop, once a phase."""
 
-LOOP_BLOCK = 4096
+LOOP_BLOCK = 2048
 NARROW = 32
 """Columns below which parts share a block."""
 
-COLUMN_TILE = 2048
+COLUMN_TILE = 4096
 """Elements that a tile of columns reads of up to two tensors."""
 
-COLUMN_WARPS = 2
-"""Warps that fold columns meet at barriers: many small programs are quicker."""
+COLUMN_WARPS = 5280
+"""Warps that keep the GPU busy with column reductions: forty for each of 132 multiprocessors."""
 
-MIXED_TILE = 2048
+MIXED_TILE = 1024
 """Elements of the whole rows that a program folds at once while it accumulates columns."""
 
 FEW_ROWS = 16
@@ -158,7 +158,7 @@ class _Builder(Coordinates):
         else:
             inputs = sum(len(m.reads) for m in self.members.values())
             block = min(LOOP_BLOCK if inputs <= 8 else LOOP_BLOCK // 2, max(64, _ceil_power(width)))
-            configs = [_row_config(1, block, max(1, min(16, block // 256)))]
+            configs = [_row_config(1, block, max(1, min(16, block // 128)))]
             if self.autotune:
                 configs += [_row_config(1, b, w) for b in (1024, 2048, 4096) for w in (4, 8, 16)]
         return Tiling(nest, Form.ROW, [x, r], [], _distinct(configs), ((x.size, "XBLOCK"),))
@@ -179,10 +179,11 @@ class _Builder(Coordinates):
         r = Axis("r", list(nest.folded), walked=True)
         count = math.prod(v.size for v in program)
         block = column_block(hint(x.size))
-        while block > 32 and hint(x.size) * hint(count) // block < PROGRAMS // 4:
+        while block > 16 and hint(x.size) * hint(count) // block < PROGRAMS // 4:
             block //= 2
-        rows = min(self.column_tile() // block, max(4, _ceil_power(hint(r.size))))
-        configs = [Config((("XBLOCK", block), ("RBLOCK", rows)), COLUMN_WARPS)]
+        warps = column_warps(hint(count) * -(-hint(x.size) // block), hint(r.size))
+        rows = min(self.column_tile(warps) // block, max(4, _ceil_power(hint(r.size))))
+        configs = [Config((("XBLOCK", block), ("RBLOCK", rows)), warps)]
         if self.autotune:
             configs += [
                 Config((("XBLOCK", b), ("RBLOCK", n)), w) for b in (32, 64, 128) for n in (8, 16, 32) for w in (2, 4)
@@ -199,16 +200,17 @@ class _Builder(Coordinates):
         configs = [Config((("XBLOCK", size), ("RBLOCK", 1)), 4 if size >= 512 else 2) for size in sizes]
         return Tiling(nest, Form.COLUMN, [x, r], [], tuple(configs), ((x.size, "XBLOCK"),))
 
-    def column_tile(self) -> int:
+    def column_tile(self, warps: int) -> int:
         """Elements of a tile of columns: what is read at once has to cover the time that memory takes to answer."""
         inputs = len({read.name for m in self.members.values() for read in m.reads})
-        return COLUMN_TILE if inputs <= 2 else COLUMN_TILE // 2
+        tile = min(COLUMN_TILE, 1024 * warps)
+        return tile if inputs <= 2 else tile // 2
 
     def mixed(self, nest: Nest) -> Tiling:
         r, i = Axis("r", list(nest.folded), walked=True), Axis("i", list(nest.inner), whole=True)
         block = _ceil_power(hint(i.size))
         rows = max(1, min(4, MIXED_TILE // block))
-        configs = [Config((("IBLOCK", block), ("RBLOCK", rows)), max(1, min(16, block * rows // 512)))]
+        configs = [Config((("IBLOCK", block), ("RBLOCK", rows)), max(1, min(16, block * rows // 256)))]
         if self.autotune:
             configs += [
                 Config((("IBLOCK", block), ("RBLOCK", n)), w)
@@ -236,6 +238,15 @@ def column_block(columns: int) -> int:
     blocks = (64, 32, 16)
     unused = {block: -columns % block / columns for block in blocks}
     return next((block for block in blocks if unused[block] <= 1 / 8), min(blocks, key=lambda block: unused[block]))
+
+
+def column_warps(programs: int, rows: int) -> int:
+    """Warps of a program: as few as keep the GPU busy, since those that fold the same columns meet at barriers.
+
+    Each has sixteen rows at least.
+    """
+    wanted = math.log2(max(COLUMN_WARPS / max(programs, 1), 1))
+    return max(2, min(8, 1 << round(wanted), _power(rows // 16)))
 
 
 def _row_config(rows: int, block: int, warps: int | None = None) -> Config:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import fx
 
+from smelt.codegen.triton.tiles import column_warps
 from tests.codegen.triton.test_kernels import check, kernels
 from tests.loops.graphs import GraphBuilder
 
@@ -92,3 +93,8 @@ def test_a_widened_value_is_stored_as_it_was():
     out = g.sub(wide, g.broadcast_in_dim(mean, SHAPE, (1,)))
     report = check(g.build(out), 2e-2)
     assert "tl.bfloat16" in report
+
+
+@pytest.mark.parametrize(("programs", "rows", "warps"), [(24, 788, 8), (1536, 256, 4), (896, 28, 2), (4000, 500, 2)])
+def test_warps_of_columns(programs: int, rows: int, warps: int):
+    assert column_warps(programs, rows) == warps
