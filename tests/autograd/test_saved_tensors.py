@@ -7,7 +7,7 @@ import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 import smelt
-from smelt.runtime import memory
+from smelt.runtime import externs, memory
 from tests.autograd.scenarios import X, gradients, model, same
 
 
@@ -89,7 +89,9 @@ def _deep(layers, size, seed=0):
 
 
 @pytest.mark.skipif(not memory.RECYCLING, reason="the heap that counts bytes is off")
-def test_the_backward_frees_what_it_has_read():
+def test_the_backward_frees_what_it_has_read(monkeypatch):
+    # of the products that are raced, some return a tensor of torch's own memory, which the heap does not count
+    monkeypatch.setattr(externs, "remembered", lambda operation, names: names[0])
     layers, size = 16, 192
     run, _, weights, x = _deep(layers, size)
     run(x).backward()
