@@ -123,7 +123,7 @@ class _Fusion:
                     families.setdefault((*makers, *sizes), []).append(number)
         for first, *others in families.values():
             for other in others:
-                self._try(first, other, 0)
+                self._try(first, other, 0, beside=True)
 
     def _offer(self, number: int, heap: list[tuple[int, int, int, int, int]], only_later: bool) -> None:
         group = self.groups[number]
@@ -169,18 +169,19 @@ class _Fusion:
             a, b = b, a
         return [name for name in a.accesses if name in b.accesses]
 
-    def _try(self, number_a: int, number_b: int, saved: int) -> bool:
+    def _through_shared(self, a: Group, b: Group) -> Group | str:
+        """The group of two that touch the same buffers, the largest of which is tried first."""
+        shared = sorted(self._shared(a, b), key=lambda n: -_bytes(self.program.nodes[n]))
+        return merge(a, b, shared, self.program, self.names, self.machine)
+
+    def _try(self, number_a: int, number_b: int, saved: int, beside: bool = False) -> bool:
+        """Merge two groups, if that can be. `beside`: they share no buffer."""
         a, b = self.groups[number_a], self.groups[number_b]
         refusal: str | None = None
         if self.order.between(number_a, number_b):
             refusal = "another kernel must run between them"
         else:
-            shared = sorted(self._shared(a, b), key=lambda n: -_bytes(self.program.nodes[n]))
-            merged = (
-                merge(a, b, shared, self.program, self.names, self.machine)
-                if saved
-                else merge_beside(a, b, self.names, self.machine)
-            )
+            merged = merge_beside(a, b, self.names, self.machine) if beside else self._through_shared(a, b)
             if isinstance(merged, str):
                 refusal = merged
         self.result.decisions.append(Decision(a.label(), b.label(), saved, refusal))

@@ -105,8 +105,9 @@ def _private(program: LoopProgram, real: Realized, fused: Fused) -> set[str]:
     for group in fused.groups.values():
         shared |= {name for name in group.accesses if name not in group.members}
         # parts of a kernel that finish after its loops are only reached through memory, unless something follows them
-        reached = group.scatter or not group.has(Place.AFTER)
-        shared |= {name for name, m in group.members.items() if group.scatter or (reached and m.place is Place.COLUMN)}
+        followed = group.has(Place.AFTER)
+        late = {name for name, m in group.members.items() if m.place is Place.COLUMN and not followed}
+        shared |= group.members.keys() if group.scatter else late
     return {name for group in fused.groups.values() for name in group.members if name not in shared}
 
 

@@ -226,7 +226,7 @@ def flat_configs(size: IntLike, autotune: bool = False) -> tuple[Config, ...]:
     """Sixteen elements a thread where there is enough for every multiprocessor."""
     count = hint(size)
     block = min(FLAT_BLOCK, max(128, _power(count // PROGRAMS)))
-    chosen = Config((("XBLOCK", block),), max(1, min(4, block // 512)))
+    chosen = Config((("XBLOCK", block),), max(1, block // 512))
     if not autotune:
         return (chosen,)
     others = [Config((("XBLOCK", b),), w) for b, w in ((256, 4), (512, 4), (1024, 4), (1024, 8), (2048, 8))]
