@@ -11,7 +11,7 @@ Words used below
     flat          a function without defaults, *args, **kwargs, keyword-only arguments or free variables.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, Literal, Self, TypeAlias, final
 
@@ -199,6 +199,24 @@ def generator_at(
 
     Raises:
         ValueError: lengths that do not fit the code.
+    """
+
+def dict_iterator_place(iterator: Iterator[Any], /) -> tuple[dict[Any, Any], int, int, int] | None:
+    """Where an iterator over a dict stands; None when it is exhausted.
+
+    The dict, how many of its items lie behind, how many it had when the iterator began (-1: the iterator has raised
+    because that changed), and how many were to come.
+
+    Raises:
+        TypeError: not an iterator over the keys, values or items of a dict.
+    """
+
+def put_dict_iterator(iterator: Iterator[Any], passed: int, used: int, left: int, /) -> None:
+    """Let an iterator over a dict stand where `dict_iterator_place` said of another.
+
+    Raises:
+        TypeError: not an iterator over the keys, values or items of a dict.
+        ValueError: it is exhausted.
     """
 
 def set_watch_callback(cb: Callable[[], None] | None) -> None:

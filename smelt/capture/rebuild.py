@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from smelt.capture._native import NULL, generator_at
+from smelt.capture._native import NULL, dict_iterator_place, generator_at, put_dict_iterator
 from smelt.capture.backward import is_spent, leaves_below, spent
 from smelt.capture.breaks import Break, CannotRebuild, Restart
 from smelt.capture.calls import Trampoline
@@ -442,10 +442,32 @@ def _set_state(value: Any, state: Any) -> None:
 
 
 _reducible(
-    type(iter([])), type(iter(())), type(iter(range(1))), type(iter({})), type(iter({}.values())),
-    type(iter({}.items())), type(iter(set())), type(iter("")), enumerate, zip, map, filter, reversed,
-    type(reversed([])), type(reversed({})), type(iter(b"")),
+    type(iter([])), type(iter(())), type(iter(range(1))), type(iter(set())), type(iter("")),
+    enumerate, zip, map, filter, reversed, type(reversed([])), type(reversed({})), type(iter(b"")),
 )  # fmt: skip
+
+
+_NOTHING: dict[Any, Any] = {}
+_DICT_VIEWS: dict[type, Any] = {type(iter(view(_NOTHING))): view for view in (dict.keys, dict.values, dict.items)}
+
+
+@REBUILD(*_DICT_VIEWS)
+def rebuild_dict_iterator(r: Rebuild, value: Any) -> str:
+    """Iterators over a dict, which raise when its size changes: over that dict, put in place once it is filled."""
+    view = r.constant(_DICT_VIEWS[type(value)], "view")
+    place = dict_iterator_place(value)
+    if place is None:
+        return f"{r.constant(used_up, 'used_up')}({view})"
+    name = r.assign(value, f"{r.constant(iter, 'iter')}({view}({r(place[0])}))")
+    r.late.append(f"{r.constant(put_dict_iterator, 'put_dict_iterator')}({name}, {place[1]}, {place[2]}, {place[3]})")
+    return name
+
+
+def used_up(view: Callable[[dict[Any, Any]], Any]) -> Iterator[Any]:
+    """An iterator over this view of some dict that has nothing left."""
+    out = iter(view({}))
+    next(out, None)
+    return out
 
 
 @REBUILD(type({}.keys()), type({}.values()), type({}.items()))
