@@ -187,8 +187,35 @@ def defer(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> None:
     With tensors in it, it needs their values: a break.
     """
     name = fn.__qualname__
+    if args and isinstance(args[0], logging.Logger) or fn.__module__ == "logging":
+        _refuse_misformatted(vm, name, args)
     named = {key: _frozen(vm, name, value) for key, value in kwargs.items()}
     vm.effects.defer(fn, tuple(_frozen(vm, name, value) for value in args), named)
+
+
+def _refuse_misformatted(vm: Any, name: str, args: Args) -> None:
+    """A message that its arguments do not fit: handlers report that, or raise, where the call stands."""
+    said = [*itertools.dropwhile(lambda value: isinstance(value, (logging.Logger, int)), args)]
+    if not said or type(said[0]) is not str or any(type(value) is HostValue for value in said[1:]):
+        return
+    given = tuple(_alike(vm.effects.mirror(value)) for value in said[1:])
+    try:
+        logging.LogRecord(name, 0, "", 0, said[0], given, None).getMessage()
+    except Exception as error:
+        raise Break(f"{name} with arguments that do not fit its text", str(error)) from None
+
+
+def _alike(value: Any) -> Any:
+    """What is formatted as this is, where that succeeds, without a look at what may change."""
+    kind = type(value)
+    if isinstance(value, dict):
+        return {key: _alike(item) for key, item in value.items()}
+    if kind in _EXAMPLES:
+        return _EXAMPLES[kind]
+    return value if kind in LEAVES and kind is not torch.Size else ""
+
+
+_EXAMPLES: dict[type, Any] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: True}
 
 
 _UNCHANGING = (
