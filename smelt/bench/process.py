@@ -19,6 +19,8 @@ from typing import Any
 
 import psutil
 
+from smelt.bench import turns
+
 PACKAGE = Path(__file__).parent.parent
 
 BOOT = """
@@ -85,10 +87,11 @@ class Server:
     Args:
         packages: libraries to import once, before the first task.
         threads: torch's threads in every task, or None for torch's own choice.
+        turns: the folder of tasks of other servers, beside which its own are not timed, see `smelt.bench.turns`.
     """
 
-    def __init__(self, packages: Sequence[str] = (), threads: int | None = None) -> None:
-        self.packages, self.threads = list(dict.fromkeys(packages)), threads
+    def __init__(self, packages: Sequence[str] = (), threads: int | None = None, turns: Path | None = None) -> None:
+        self.packages, self.threads, self.turns = list(dict.fromkeys(packages)), threads, turns
         self._child: tuple[subprocess.Popen[bytes], Answers] | None = None
         self._running: int | None = None
         self.closed = False
@@ -109,7 +112,7 @@ class Server:
                 "task": str(task_file),
                 "result": str(result_file),
                 "log": str(log_file),
-                "environment": dict(environment),
+                "environment": dict(environment) | ({turns.FOLDER: str(self.turns)} if self.turns else {}),
                 "threads": self.threads,
             }
             code = self._run(request, limits)
@@ -135,6 +138,8 @@ class Server:
                 # What the task started (compilers, workers) goes with it.
                 _end_session(pid)
                 self._running = None
+                if self.turns:
+                    turns.leave(self.turns, pid)
         except (OSError, EOFError, ValueError):
             self._stop()
             return Failure("fail_run", "the measuring server ended")

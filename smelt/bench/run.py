@@ -38,7 +38,7 @@ class Run:
         contenders: eager first, the judged one last.
         command: the command line, kept with the results.
         json_file: where the results are kept, rewritten after every row.
-        jobs: rows measured at the same time. Each gets an equal share of the cores.
+        jobs: rows measured at the same time. Each gets an equal share of the cores; steps are timed one row at a time.
         resume: go on with the rows that `json_file` has.
         explicit: the settings, by name, that hold even where a workload has defaults of its own.
         seconds: the run ends after so many, with the rows that it has.

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from smelt.bench import turns
 from smelt.bench.contenders import load_compiler
 from smelt.bench.torchvision_schemas import define_torchvision_schemas
 
@@ -72,6 +73,7 @@ def run(request: dict[str, Any]) -> NoReturn:
         for stream in (1, 2):
             os.dup2(log, stream)
         os.environ.update(request["environment"])
+        turns.take_part()
         if request.get("threads"):
             torch.set_num_threads(request["threads"])
         from smelt.bench.worker import main

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -15,11 +16,13 @@ class Servers:
 
     Args:
         number: of servers. Each imports the packages when its first task comes.
-        packages, threads: of each server, see `Server`.
+        packages, threads, turns: of each server, see `Server`.
     """
 
-    def __init__(self, number: int, packages: Sequence[str] = (), threads: int | None = None) -> None:
-        self._servers = [Server(packages, threads) for _ in range(number)]
+    def __init__(
+        self, number: int, packages: Sequence[str] = (), threads: int | None = None, turns: Path | None = None
+    ) -> None:
+        self._servers = [Server(packages, threads, turns) for _ in range(number)]
         self._free: queue.LifoQueue[Server] = queue.LifoQueue()  # the last one used is surely awake
         for server in reversed(self._servers):
             self._free.put(server)

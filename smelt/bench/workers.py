@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import queue
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from smelt.bench.servers import Servers
@@ -30,7 +32,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 class Workers(Generic[Item, Done]):
-    """Runs items side by side.
+    """Runs items side by side; while a task of one is timed, the others stand still.
 
     Args:
         jobs: items at a time.
@@ -59,7 +61,9 @@ class Workers(Generic[Item, Done]):
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._errors: list[BaseException] = []
-        self._servers = [Servers(lanes, packages, threads) for _ in range(jobs)]
+        self._turns = tempfile.TemporaryDirectory(prefix="smelt-bench-turns-") if jobs > 1 else None
+        turns = Path(self._turns.name) if self._turns else None
+        self._servers = [Servers(lanes, packages, threads, turns) for _ in range(jobs)]
 
     def work(self, todo: Sequence[Item]) -> bool:
         """Do these; False if Ctrl-C or the time ended it early: what was being done is lost, finished items are not."""
@@ -80,6 +84,10 @@ class Workers(Generic[Item, Done]):
             self._stop.set()
             for server in self._servers:
                 server.close()
+            for thread in threads:
+                thread.join()
+            if self._turns:
+                self._turns.cleanup()
         for error in self._errors:
             if not isinstance(error, KeyboardInterrupt):
                 raise error

@@ -73,7 +73,9 @@ def run(
     timeout: Annotated[float, typer.Option(help="Limit of one measuring process, in seconds.")] = 1800.0,
     seconds: Annotated[float | None, typer.Option(help="End after so many, with the rows that are done.")] = None,
     memory: Annotated[float | None, typer.Option(help="Limit of its memory, in GiB (default: the machine's).")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Rows at a time, which share the cores.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Rows at a time, which share the cores; steps are timed one row at a time.")
+    ] = 1,
     json: Annotated[Path | None, typer.Option(help="Where to keep the results.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the rows that the JSON file has.")] = False,
 ) -> None:

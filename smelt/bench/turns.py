@@ -1,0 +1,71 @@
+"""Tasks that run side by side but are timed one at a time: while one is timed, all others stand still.
+
+The tasks of a run know each other by a folder with a file for each; who is timed holds the lock on its file `turn` and
+stops the others by signal. So most of a run (starting, compiling, judging) shares the machine, and times are taken on a
+quiet one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+FOLDER = "SMELT_BENCH_TURNS"
+"""The variable that names the folder; without it a task has the machine for itself."""
+
+
+def take_part() -> None:
+    """Make this task, the leader of its session, known to the others; waits while one of them is timed."""
+    folder = _folder()
+    if folder is not None:
+        with _turn(folder, fcntl.LOCK_SH):
+            (folder / str(os.getsid(0))).touch()
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Inside, no other task of this run does anything. Waits for its turn."""
+    folder = _folder()
+    if folder is None:
+        yield
+        return
+    with _turn(folder, fcntl.LOCK_EX):
+        others = [task for task in _tasks(folder) if task != os.getsid(0)]
+        _send(others, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            _send(others, signal.SIGCONT)
+
+
+def leave(folder: Path, task: int) -> None:
+    """Of the parent: a task has ended, maybe in the middle of its turn, so whoever stands still goes on."""
+    (folder / str(task)).unlink(missing_ok=True)
+    with _turn(folder, fcntl.LOCK_EX):  # nobody's turn, or not this task's any more
+        _send(_tasks(folder), signal.SIGCONT)
+
+
+def _folder() -> Path | None:
+    name = os.environ.get(FOLDER)
+    return Path(name) if name else None
+
+
+def _tasks(folder: Path) -> list[int]:
+    return [int(file.name) for file in folder.iterdir() if file.name.isdigit()]
+
+
+@contextlib.contextmanager
+def _turn(folder: Path, kind: int) -> Iterator[None]:
+    with (folder / "turn").open("a") as turn:
+        fcntl.flock(turn, kind)
+        yield
+
+
+def _send(tasks: list[int], number: signal.Signals) -> None:
+    for task in tasks:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(task, number)
