@@ -97,8 +97,6 @@ def run(
         precision = "amp" if amp else precision
         explicit = {name for name, value in (("precision", precision), ("optimizer", optimizer)) if value is not None}
         check_device(device)
-        if jobs > 1 and steps and device != "cpu":
-            raise OptionError("rows that share a GPU cannot be timed", hint="--jobs 1 --side-by-side N, or --steps 0")
         size = size or ("full" if suite == "baselines" and device != "cpu" else "cpu")
         workloads = select(Selection(tuple(models or ()), suite, only, size, sample, seed, shard))
         settings = Settings(
