@@ -13,8 +13,17 @@ from smelt.bench.workload import Batch
 
 
 def own_loss(output: Any, batch: Batch) -> Tensor:
-    """The loss that a model computes itself: a Hugging Face model that gets labels, or a dictionary with a loss."""
-    return output["loss"] if isinstance(output, dict) else output.loss
+    """The loss that a model computes itself: a Hugging Face model that gets labels, or a dictionary with a loss.
+
+    The public benchmark gives some models no labels (TorchBench's `hf_*`) and takes the mean of their scores.
+
+    Raises:
+        KeyError: a dictionary with neither a loss nor scores.
+    """
+    if not isinstance(output, dict):
+        return output.loss
+    scores = [value for name, value in output.items() if name.endswith("logits")]
+    return mean_loss(scores, batch) if "loss" not in output and scores else output["loss"]
 
 
 def classification_loss(output: Any, batch: Batch) -> Tensor:

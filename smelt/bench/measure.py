@@ -103,6 +103,7 @@ def taking_part(workload: Workload, settings: Settings, contenders: Sequence[str
 
 def new_row(workload: Workload, settings: Settings) -> Row:
     """The row of a workload under these settings, without results."""
+    unable = (f"eager fails in {precision}: {reason}" for precision, reason in workload.unable.items())
     return Row(
         workload.name,
         workload.suite,
@@ -114,7 +115,7 @@ def new_row(workload: Workload, settings: Settings) -> Row:
         mode=settings.mode,
         dynamic=settings.dynamic,
         optimizer=settings.optimizer,
-        note=workload.note,
+        note="; ".join([*filter(None, [workload.note]), *unable]),
     )
 
 

@@ -1,4 +1,4 @@
-"""Makes a model comparable: no dropout, no parameter behind which every gradient is zero."""
+"""Makes a model comparable: all of it on its device, no dropout, no parameter behind which every gradient is zero."""
 
 from __future__ import annotations
 
@@ -68,6 +68,22 @@ def settle_statistics(model: nn.Module, run: Callable[[nn.Module], object]) -> i
         for module, training in modes:
             module.training = training
     return len(norms)
+
+
+def move_attributes(model: nn.Module, device: str) -> int:
+    """Move the tensors that modules keep as plain attributes to `device`, in place; how many there were.
+
+    `Module.to` leaves them: tables that a library made in a constructor and did not register as buffers.
+    """
+    plain = [
+        (module, name, value)
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, torch.Tensor)
+    ]
+    for module, name, value in plain:
+        setattr(module, name, value.to(device))
+    return len(plain)
 
 
 def _is_dropout(name: str) -> bool:

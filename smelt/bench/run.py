@@ -59,7 +59,15 @@ class Run:
         """The settings of one row, with the threads that it may use."""
         own = {name: value for name, value in workload.defaults.items() if name not in self.explicit}
         threads = max(1, usable_cores() // self.jobs) if self.jobs > 1 else self.settings.threads
-        return dataclasses.replace(self.settings, **own, threads=threads)
+        wanted = dataclasses.replace(self.settings, **own, threads=threads)
+        unable = workload.why_not(wanted.precision, wanted.device)
+        return dataclasses.replace(wanted, precision="fp32") if unable else wanted
+
+    def replaced(self) -> list[str]:
+        """The rows that run in fp32 because eager cannot run what was asked for, with the reason."""
+        asked = self.settings
+        reasons = [(each.key, each.why_not(asked.precision, asked.device)) for each in self.workloads]
+        return [f"{key} runs in fp32, since eager fails in {asked.precision}: {why}" for key, why in reasons if why]
 
 
 def run_benchmark(run: Run, console: Console, measure: Measure | None = None) -> Benchmark:
@@ -74,6 +82,8 @@ def run_benchmark(run: Run, console: Console, measure: Measure | None = None) ->
     todo = [workload for workload in run.workloads if workload.key not in have]
     order = [*settings, *(key for key in have if key not in settings)]
     packages = [package for workload in run.workloads for package in workload.needs]
+    for line in run.replaced():
+        console.print(line, markup=False, highlight=False)
     with ended_by_sigterm(), LiveTable(benchmark, title_of([*settings.values()]), len(order), console) as table:
         take = measure or measure_row
 

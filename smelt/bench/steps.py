@@ -12,13 +12,16 @@ from torch import Tensor, nn
 
 from smelt.bench.contenders import Prepare
 from smelt.bench.meter import meter_of
+from smelt.bench.preparation import move_attributes
 from smelt.bench.workload import Batch, Settings, Workload
 
 
 def build_model(workload: Workload, settings: Settings) -> nn.Module:
     """The workload's model with seeded weights, on its device, in train or eval mode."""
     torch.manual_seed(settings.seed)
-    return workload.build().to(settings.device).train(settings.train)
+    model = workload.build().to(settings.device).train(settings.train)
+    move_attributes(model, settings.device)
+    return model
 
 
 def build_batch(workload: Workload, settings: Settings) -> Batch:

@@ -52,6 +52,7 @@ class Workload:
         note: what is odd about it.
         defaults: settings by name that hold for this workload unless the user chose others.
         modes: the compilers' modes that it is measured in; none named: any.
+        unable: precisions (`amp`, `amp on cuda`) in which eager cannot run it, with the reason. It runs in fp32 then.
     """
 
     name: str
@@ -67,11 +68,16 @@ class Workload:
     note: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     modes: tuple[str, ...] = ()
+    unable: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
         """The name that finds this workload again; a model of the suites may share its name with another."""
         return f"{self.suite}/{self.name}"
+
+    def why_not(self, precision: str, device: str) -> str | None:
+        """Why eager cannot run it in that precision, or None."""
+        return self.unable.get(precision) or self.unable.get(f"{precision} on {torch.device(device).type}")
 
     def missing(self) -> list[str]:
         """The packages that this workload needs and that are not installed."""

@@ -177,6 +177,29 @@ def test_a_workload_brings_settings_that_the_user_may_override(tmp_path: Path) -
     assert {(s.precision, s.optimizer) for s in seen.values()} == {("amp", "adamw"), ("tf32", "adamw")}
 
 
+def test_what_eager_cannot_run_in_low_precision_runs_in_fp32_and_says_so(tmp_path: Path) -> None:
+    seen: dict[str, str] = {}
+
+    def look(workload: Workload, settings: Settings, *arguments: Any) -> Row:
+        seen[workload.name] = settings.precision
+        return new_row(workload, settings)
+
+    entries = [each for each in suite_workloads("huggingface") if each.name in ("DebertaForMaskedLM", "GoogleFnet")]
+    wanted, explicit = Settings(precision="amp"), frozenset({"precision"})
+    to, file = console(), tmp_path / "a.json"
+    run_benchmark(make(file, workloads=entries, settings=wanted, explicit=explicit), to, look)
+    assert seen == {"DebertaForMaskedLM": "fp32", "GoogleFnet": "amp"}
+    assert "huggingface/DebertaForMaskedLM runs in fp32, since eager fails in amp: the masks' constant" in shown(to)
+    (note,) = (row.note for row in Benchmark.load(file).rows if row.precision == "fp32")
+    assert note.endswith("eager fails in amp: the masks' constant overflows bfloat16")
+    to = console()
+    run_benchmark(make(tmp_path / "b.json", workloads=entries, settings=Settings()), to, look)
+    assert set(seen.values()) == {"fp32"} and "since eager fails" not in shown(to)
+    on_a_gpu = Settings(precision="amp", device="cuda")
+    run_benchmark(make(None, workloads=entries, settings=on_a_gpu, explicit=explicit), to, look)
+    assert seen == {"DebertaForMaskedLM": "fp32", "GoogleFnet": "fp32"}
+
+
 def test_shards_share_a_file(tmp_path: Path) -> None:
     workloads = suite_workloads("timm")[:6]
     file = tmp_path / "a.json"

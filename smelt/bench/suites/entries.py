@@ -3,7 +3,8 @@
 `entries.json` holds one entry a line: how it is built (`builder`), its inputs in two sizes (`cpu`: small enough for a
 laptop; `full`: those of the public benchmark), its loss, and what makes it odd (`note`). `noise` is the relative error
 of float32 gradients against float64 that eager itself showed; a comparison has to allow it. `draws` names random
-operators other than dropout, and `wake: false` keeps parameters that start at zero as they are.
+operators other than dropout, and `wake: false` keeps parameters that start at zero as they are. `unable` names
+precisions in which eager fails, with the reason: the row runs in fp32 then, and says so.
 
 `baselines.json` holds eight more models in the same form, which the GPU is measured with, the most telling first. Their
 `defaults` are settings (precision, optimizer), their `modes` those of the compilers: eleven pairs of model and mode.
@@ -116,6 +117,7 @@ def entry_workload(entry: Mapping[str, Any], size: str = "cpu") -> Workload:
         note=entry.get("note", ""),
         defaults=entry.get("defaults", {}),
         modes=tuple(entry.get("modes", ())),
+        unable=entry.get("unable", {}),
     )
 
 

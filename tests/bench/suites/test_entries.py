@@ -10,9 +10,10 @@ import torch
 
 from smelt.base.errors import OptionError
 from smelt.bench.losses import LOSSES, mean_loss, padded_loss
+from smelt.bench.steps import build_batch, build_model, precision
 from smelt.bench.suites.entries import EntryError, entry_workload, read_entries, suite_workloads
 from smelt.bench.suites.inputs import KINDS, make_inputs
-from smelt.bench.workload import Batch
+from smelt.bench.workload import Batch, Settings, Workload
 from smelt.bench.workloads import WORKLOADS, find_workload
 
 
@@ -93,3 +94,33 @@ def test_losses_of_nested_outputs() -> None:
     scores = torch.zeros(1, 2, 4)
     assert torch.isclose(padded_loss((scores, torch.tensor([[3, -1]])), Batch()), torch.tensor(4.0).log())
     assert set(LOSSES) == {entry["loss"] for entry in read_entries().values()}
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [each for each in suite_workloads("all") if {"amp", "amp on cpu"} & {*each.unable}],
+    ids=lambda w: w.name,
+)
+def test_eager_indeed_cannot_run_it(workload: Workload) -> None:
+    settings = Settings(precision="amp")
+    model, batch = build_model(workload, settings), build_batch(workload, settings)
+    with precision(settings), pytest.raises(RuntimeError, match="BFloat16|dtype"):
+        model(*batch.args, **batch.kwargs)
+
+
+def test_a_model_without_labels_has_the_mean_of_its_scores_for_a_loss() -> None:
+    """The `hf_*` models of TorchBench at full size."""
+    workload = find_workload("torchbench/hf_Reformer")
+    batch = workload.batch()
+    output = workload.build().eval()(input_ids=batch.kwargs["input_ids"])
+    assert torch.equal(workload.loss(output, batch), output.logits.mean())
+    scores = {"start_logits": torch.full((2,), 2.0), "end_logits": torch.full((3,), 4.0), "states": torch.ones(1)}
+    assert LOSSES["own"](scores, Batch()) == 6
+    with pytest.raises(KeyError, match="loss"):
+        LOSSES["own"]({"states": torch.ones(1)}, Batch())
+
+
+def test_tables_that_are_no_buffers_follow_the_model() -> None:
+    workload, settings = find_workload("Speech2Text2ForCausalLM"), Settings(device="meta")
+    model, batch = build_model(workload, settings), build_batch(workload, settings)
+    assert workload.loss(model(*batch.args, **batch.kwargs), batch).device.type == "meta"
