@@ -19,7 +19,7 @@ from torch.utils.weak import TensorWeakRef
 from smelt.autograd.plan import Fresh, Joint, SparseGradient
 from smelt.graph.casts import present_casts, under_casts
 from smelt.graph.modes import enter_autocast, exit_autocast
-from smelt.graph.module import GraphModule
+from smelt.graph.module import Graph, GraphModule
 
 aten = torch.ops.aten
 CompileAgain = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Any]]
@@ -122,7 +122,7 @@ class Again:
     @cached_property
     def graph(self) -> fx.GraphModule:
         """The program and its gradients: inputs and tangents -> gradients of `wanted`."""
-        joint, graph = self.joint, fx.Graph()
+        joint, graph = self.joint, Graph()
         env: dict[fx.Node, fx.Node] = {}
         inputs: list[fx.Node] = []
         outputs: Any = None

@@ -22,7 +22,7 @@ from smelt.base.errors import SmeltError
 from smelt.base.kernels import KERNELS
 from smelt.base.options import Options
 from smelt.graph.meta import TensorMeta
-from smelt.graph.module import GraphModule
+from smelt.graph.module import Graph, GraphModule
 from smelt.shapes.size import as_symbol
 
 aten = torch.ops.aten
@@ -83,7 +83,7 @@ def _no_view(tensor: torch.Tensor) -> torch.Tensor:
 
 def with_reshape(module: fx.GraphModule) -> fx.GraphModule:
     """A copy of the graph for strides of any kind: `view` is `reshape`, picky kernels get what they want."""
-    graph = fx.Graph()
+    graph = Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in module.graph.nodes:
         env[node] = graph.node_copy(node, env.__getitem__)

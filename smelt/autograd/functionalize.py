@@ -24,6 +24,7 @@ from smelt.base.errors import CompileError, Unsupported
 from smelt.graph.functional_form import checked_form, flat_form, flattened
 from smelt.graph.known import forget, remember
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_channels_last, is_dense, may_overlap, same_steps
+from smelt.graph.module import Graph
 from smelt.graph.place import Storage
 from smelt.graph.schema import Kind, OpInfo, op_info, sees_strides
 from smelt.graph.trace import Layout, Place, TraceTensor, answer_for, argument, resize_out, trace_like
@@ -49,7 +50,7 @@ class GraphRecorder:
     """
 
     def __init__(self) -> None:
-        self.graph = fx.Graph()
+        self.graph = Graph()
         self.root = torch.nn.Module()
         self.origin: str | None = None
         self.checkpoint: int | None = None

@@ -22,7 +22,7 @@ from smelt.autograd.joint import Joint
 from smelt.autograd.recompute import Costs, is_heavy, never_twice, saved_bytes
 from smelt.autograd.split import dependents
 from smelt.base.options import Options
-from smelt.graph.module import GraphModule
+from smelt.graph.module import Graph, GraphModule
 
 _BUDGET_STEPS = 10
 _UNITS = 2**28  # all finite capacities together, in scipy's 32-bit integers
@@ -249,7 +249,7 @@ def _extract(
     leaders: Iterable[Node],
 ) -> fx.GraphModule:
     """The graph that makes results from inputs: `leaders` in their order, each right after what it still needs."""
-    graph = fx.Graph()
+    graph = Graph()
     env: dict[Node, Node] = {}
     for node in inputs:
         env[node] = graph.create_node("placeholder", node.name, (), {}, node.name)

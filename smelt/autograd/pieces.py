@@ -16,7 +16,7 @@ from torch import fx
 
 from smelt.graph.conditional import Conditional, cut_out, operands_of
 from smelt.graph.meta import meta_of
-from smelt.graph.module import GraphModule
+from smelt.graph.module import Graph, GraphModule
 from smelt.graph.seams import Seam, without_regions_at
 
 CompilePiece = Callable[[fx.GraphModule, Sequence[Any], str], Callable[..., Any]]
@@ -44,7 +44,7 @@ class Piece:
     def _compile(self, inputs: Sequence[Any]) -> Callable[..., Any]:
         if len(self.versions) >= VERSIONS:
             return self.eager.forward
-        graph = fx.Graph()
+        graph = Graph()
         copies: dict[fx.Node, Any] = {}
         given = iter(inputs)
         for node in self.graph.nodes:

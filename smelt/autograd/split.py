@@ -16,7 +16,7 @@ from torch import fx
 from smelt.autograd.functionalize import is_view_node
 from smelt.autograd.plan import Joint
 from smelt.autograd.recompute import never_twice
-from smelt.graph.module import GraphModule, remove_dead
+from smelt.graph.module import Graph, GraphModule, remove_dead
 
 
 def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphModule, fx.GraphModule | None]:
@@ -134,7 +134,7 @@ def extract(
     drawn: Sequence[fx.Node] = (),
 ) -> fx.GraphModule:
     """The part of the joint graph that makes `outputs` (and `drawn`) from `inputs`, as a graph of its own."""
-    graph = fx.Graph()
+    graph = Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in inputs:
         env[node] = graph.placeholder(node.name)

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from smelt.graph.meta import TensorMeta
-from smelt.graph.module import GraphModule
+from smelt.graph.module import Graph, GraphModule
 from smelt.prims.table import PRIMS, Prim
 
 Program = Callable[[list[Any]], list[Any]]
@@ -73,7 +73,7 @@ class _Without:
         tangents = [n for n in gm.graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]
         self.nothing: set[fx.Node] = {tangents[i] for i in absent}
         self.gone = set(self.nothing)
-        self.graph = fx.Graph()
+        self.graph = Graph()
         self.env: dict[fx.Node, fx.Node] = {}
 
     def build(self) -> fx.GraphModule:

@@ -26,6 +26,7 @@ from smelt.capture.host_inputs import HOST
 from smelt.graph.conditional import Conditional
 from smelt.graph.known import known_value
 from smelt.graph.meta import TensorMeta
+from smelt.graph.module import Graph
 from smelt.graph.seams import Seam
 from smelt.graph.trace import TraceTensor
 from smelt.shapes.assumptions import Assumed
@@ -239,7 +240,7 @@ class Speculation:
         inputs = sorted((self._input(n) for n in needed if n.op == "placeholder"), key=lambda i: fetch(i.source))
         if not inputs:
             return  # it follows from the program's text alone
-        graph = fx.Graph()
+        graph = Graph()
         copies: dict[fx.Node, fx.Node] = {}
 
         def blanks(*of: Any) -> fx.Node:

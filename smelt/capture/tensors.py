@@ -31,6 +31,7 @@ from smelt.graph.conditional import Conditional
 from smelt.graph.eager_call import EagerCall
 from smelt.graph.gradients import gradients
 from smelt.graph.meta import OpaqueMeta, is_alike, is_opaque, may_overlap, meta_of
+from smelt.graph.module import Graph
 from smelt.graph.module_hooks import Around
 from smelt.graph.place import layout_of
 from smelt.graph.seams import Seam
@@ -87,7 +88,7 @@ class Tensors:
 
     def __init__(self, vm: Any) -> None:
         self.vm = vm
-        self.graph = fx.Graph()
+        self.graph = Graph()
         self.inputs: list[Input] = []
         self.mutated: set[fx.Node] = set()
         self.watch = Watch(self)

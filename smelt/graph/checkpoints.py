@@ -13,7 +13,7 @@ import torch.utils.checkpoint
 from torch import fx
 
 from smelt.graph.modes import MODE_CHANGES
-from smelt.graph.module import GraphModule
+from smelt.graph.module import Graph, GraphModule
 
 
 def with_checkpoints(module: fx.GraphModule) -> fx.GraphModule:
@@ -24,7 +24,7 @@ def with_checkpoints(module: fx.GraphModule) -> fx.GraphModule:
         return module
     span_at = {span[0]: span for span in spans}
     inside = {node for span in spans for node in span}
-    graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
+    graph, env = Graph(), dict[fx.Node, fx.Node]()
     for node in nodes:
         if node in span_at:
             _call(module, graph, env, span_at[node])
@@ -60,7 +60,7 @@ def _call(module: fx.GraphModule, graph: fx.Graph, env: dict[fx.Node, fx.Node], 
     given.sort(key=lambda node: node.op != "placeholder")
     held = sum(node.op == "placeholder" for node in given)
     results = [node for node in span if any(user not in own for user in node.users)]
-    part, inner = fx.Graph(), dict[fx.Node, fx.Node]()
+    part, inner = Graph(), dict[fx.Node, fx.Node]()
     for node in given:
         inner[node] = part.placeholder(node.name)
     for node in span:

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import fx
 
+from smelt.graph.module import Graph
+
 _numbers = itertools.count()
 
 
@@ -48,7 +50,7 @@ def cut_out(nodes: Sequence[fx.Node], operands: Sequence[fx.Node], outputs: Sequ
 
     An output may be None.
     """
-    graph = fx.Graph()
+    graph = Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for operand in operands:
         copies[operand] = graph.placeholder(operand.name)

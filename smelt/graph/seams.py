@@ -14,6 +14,7 @@ from torch import fx
 
 from smelt.graph.conditional import Conditional
 from smelt.graph.modes import EXITS
+from smelt.graph.module import Graph
 
 
 class Seam:
@@ -81,7 +82,7 @@ def without_regions_at(graph: fx.Graph) -> fx.Graph:
     """The same graph with no region (gradients, autocast) open at a seam: each is left before and entered after."""
     if not seams(graph) or not any(node.target in EXITS for node in graph.nodes):
         return graph
-    out = fx.Graph()
+    out = Graph()
     copies: dict[fx.Node, fx.Node] = {}
     open_regions: list[fx.Node] = []
     for node in graph.nodes:

@@ -18,7 +18,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
-from smelt.graph.module import GraphModule
+from smelt.graph.module import Graph, GraphModule
 from smelt.graph.unbacked import holds
 from smelt.loops.lower import is_random, settled
 from smelt.prims.table import PRIMS, Kind, Prim
@@ -80,7 +80,7 @@ def device_type(node: fx.Node) -> str | None:
 
 def moved(gm: fx.GraphModule) -> fx.GraphModule:
     """The graph with a copy wherever a kernel on one device reads a value that lies on another."""
-    graph = fx.Graph()
+    graph = Graph()
     env: dict[fx.Node, fx.Node] = {}
     copies: dict[tuple[fx.Node, torch.device], fx.Node] = {}
 
@@ -216,7 +216,7 @@ class _Split:
         seen = [self.meta(n) for n in part.inputs] + [n.meta["val"] for n in inside] + [n.args for n in inside]
         known = dict.fromkeys(s for value in (*seen, *metas) for s in _symbols_in(settled(value)))
         part.symbols = list(known)
-        graph = fx.Graph()
+        graph = Graph()
         env: dict[fx.Node, fx.Node] = {}
         for node in part.inputs:
             env[node] = graph.create_node("placeholder", node.name, (), {}, node.name)

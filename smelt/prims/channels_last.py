@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from smelt.graph.meta import TensorMeta, channels_last_stride, is_channels_last, is_dense, same_steps
-from smelt.graph.module import GraphModule
+from smelt.graph.module import Graph, GraphModule
 from smelt.graph.schema import sees_strides
 from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.table import PRIMS, Kind, Prim
@@ -96,7 +96,7 @@ class _Rewrite:
     """The copy of one graph."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
-        self.gm, self.graph = gm, fx.Graph()
+        self.gm, self.graph = gm, Graph()
         self.copies: dict[Node, Node] = {}
         self.last: dict[Node, Node] = {}
         self.changed: set[Node] = set()

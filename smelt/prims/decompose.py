@@ -21,7 +21,7 @@ from smelt.base.options import Options
 from smelt.base.stats import count_named
 from smelt.graph.functional_form import base_of
 from smelt.graph.meta import TensorMeta, is_dense
-from smelt.graph.module import GraphModule
+from smelt.graph.module import Graph, GraphModule
 from smelt.graph.seeds import is_seed
 from smelt.prims.dtypes import PLAIN
 from smelt.prims.kernels.fourier import REAL
@@ -53,7 +53,7 @@ def decompose(gm: fx.GraphModule, options: Options | None = None) -> fx.GraphMod
         CompileError: a decomposition gave another dtype or shape than the operator.
     """
     assert FAMILIES
-    graph = fx.Graph()
+    graph = Graph()
     p = Lowering(graph, eager_rng=bool(options and options.eager_rng))
     values: dict[Node, Any] = {}
     mixed = Mixed(gm.graph)

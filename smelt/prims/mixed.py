@@ -32,8 +32,10 @@ class Mixed:
 
     def on_host(self, node: Node) -> bool:
         """Whether everything that an ATen node reads and gives is on the CPU."""
+        if not self.active:
+            return False
         devices = devices_of(node).union(*map(devices_of, node.all_input_nodes))
-        return self.active and {device.type for device in devices} == {"cpu"}
+        return {device.type for device in devices} == {"cpu"}
 
     def note_creation(self, value: Any, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A tensor that an operator makes on the CPU from nothing can be made on another device."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import operator
+from typing import Any
 
 import torch
 from torch import fx, nn
 
-from smelt.graph.module import GraphModule, remove_dead
+from smelt.graph.module import Graph, GraphModule, remove_dead
 
 
 def double() -> GraphModule:
@@ -56,3 +58,46 @@ def test_remove_dead() -> None:
     gm.graph.lint()
     remove_dead(gm.graph)
     assert [n.op for n in gm.graph.nodes] == ["placeholder", "call_function", "output"]
+
+
+def calls_in(graph: fx.Graph) -> fx.Graph:
+    """A program with nested arguments, names that are given and names that are taken."""
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    both = graph.call_function(torch.cat, ([x, y], 1))
+    split = graph.create_node("call_function", torch.split, (both, 2), {"dim": 1}, "parts")
+    first = graph.call_function(operator.getitem, (split, 0))
+    with graph.inserting_before(first):
+        graph.call_method("neg", (x,), type_expr=torch.Tensor)
+    graph.create_node("call_function", torch.add, (first, x), {"alpha": y}, "parts")
+    graph.output((first, {"x": x, "cut": slice(None, 2)}))
+    return graph
+
+
+def described(graph: fx.Graph) -> list[Any]:
+    return [
+        (n.name, n.op, n.target, n.type, str(n.args), str(n.kwargs), type(n.args), [u.name for u in n.users], n.meta)
+        + ([i.name for i in n.all_input_nodes],)
+        for n in graph.nodes
+    ]
+
+
+def test_nodes_are_those_of_fx() -> None:
+    graph, theirs = calls_in(Graph()), calls_in(fx.Graph())
+    assert described(graph) == described(theirs)
+    graph.lint()
+    assert graph.python_code("self").src == theirs.python_code("self").src
+    assert described(copy.deepcopy(graph)) == described(theirs)
+
+
+def test_copied_nodes_are_those_of_fx() -> None:
+    source = calls_in(fx.Graph())
+    for node in source.nodes:
+        node.meta["place"] = [node.name]
+    copies = []
+    for graph in (Graph(), fx.Graph()):
+        made: dict[fx.Node, fx.Node] = {}
+        for node in source.nodes:
+            made[node] = graph.node_copy(node, made.__getitem__)
+        copies.append(described(graph))
+        assert all(new.meta is not old.meta and new.meta["place"] is old.meta["place"] for old, new in made.items())
+    assert copies[0] == copies[1]
