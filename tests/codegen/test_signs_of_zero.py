@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal import common_methods_invocations as infos
 
 import smelt
+from tests.opinfo import database as infos
 
 TOGETHER = 24
 """Operators in one graph."""

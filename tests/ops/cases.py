@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -72,9 +71,8 @@ class Case:
 
 def all_cases(dtypes: list[str]) -> list[Case]:
     """The rows of these dtypes, in the order of the database."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from torch.testing._internal import common_methods_invocations as database
+    from tests.opinfo import database
+
     database.wrapper_set_seed = _without_seed  # random operators: the judge seeds, outside of the graph
     op_db = database.op_db
     return [Case(info, DTYPES[d]) for d in dtypes for info in op_db if DTYPES[d] in info.supported_dtypes("cpu")]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 
+from tests.opinfo import database
 from tests.prims.aten_check import CheckMode
 
 NAMES = set(
@@ -27,7 +27,7 @@ NAMES = set(
 )
 SAMPLES = 4
 DTYPES = (torch.float32, torch.bfloat16, torch.int64)
-CASES = [(info, dtype) for info in op_db if info.name in NAMES for dtype in DTYPES if dtype in info.dtypes]
+CASES = [(info, dtype) for info in database.op_db if info.name in NAMES for dtype in DTYPES if dtype in info.dtypes]
 
 
 def gradients(result: Any) -> None:
