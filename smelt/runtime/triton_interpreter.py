@@ -67,6 +67,7 @@ def _function(source: KernelSource) -> Any:
 def _executor() -> Any:
     """Triton's executor of grids, less its copies of the arguments: nothing lies on another device."""
     _mend_products()
+    _mend_rounding()
 
     class Executor(triton_module("runtime.interpreter").GridExecutor):  # type: ignore[misc]
         def _init_args_hst(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -86,9 +87,37 @@ def _mend_products() -> None:
     def widened(factor: Any) -> Any:
         if factor.dtype.scalar != language.bfloat16:
             return factor
-        return interpreter.TensorHandle((factor.data.astype(np.uint32) << 16).view(np.float32), language.float32)
+        return interpreter.TensorHandle(_widened(factor.data), language.float32)
 
     builder.create_dot = lambda self, a, b, *rest: plain(self, widened(a), widened(b), *rest)
+
+
+def _mend_rounding() -> None:
+    """Let casts to bfloat16 round to the nearest value, as a GPU does: the interpreter cuts the lower bits off."""
+    interpreter, language = triton_module("runtime.interpreter"), triton_module("language")
+    builder, plain = interpreter.InterpreterBuilder, interpreter.InterpreterBuilder.cast_impl
+
+    def cast(self: Any, value: Any, into: Any) -> Any:
+        match value.dtype.scalar, into.scalar:
+            case language.float32, language.bfloat16:
+                return interpreter.TensorHandle(_rounded(value.data), language.bfloat16)
+            case language.bfloat16, language.float32:
+                return interpreter.TensorHandle(_widened(value.data), language.float32)
+        return plain(self, value, into)
+
+    builder.cast_impl = cast
+
+
+def _rounded(x: Any) -> Any:
+    """The bits of float32 values as the nearest bfloat16, ties to the even one."""
+    bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
+    nearest = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    return np.where(np.isnan(x), 0x7FC0, nearest).astype(np.uint16)
+
+
+def _widened(bits: Any) -> Any:
+    """The float32 values of bfloat16's bits."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def _run(function: Any, launch: PlannedLaunch, table: Table) -> None:

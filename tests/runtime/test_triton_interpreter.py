@@ -132,3 +132,28 @@ def _environment(interpret: str) -> dict[str, str]:
 
     path = os.pathsep.join(entry for entry in (os.getcwd(), *sys.path) if entry)
     return {**os.environ, "TRITON_INTERPRET": interpret, "PYTHONPATH": path}
+
+
+def test_casts_to_bfloat16_round_as_on_a_gpu() -> None:
+    text = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def kernel(a, stored, cast, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    x = tl.load(a + i, i < n)
+    tl.store(stored + i, x, i < n)
+    tl.store(cast + i, x.to(tl.bfloat16).to(tl.float32), i < n)
+"""
+    kinds = (("a", "*fp32"), ("stored", "*bf16"), ("cast", "*fp32"), ("n", "i32"))
+    source = KernelSource(text, kinds, (), (Config((("B", 64),)),))
+    half_ways = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 1 + 2**-8 + 2**-20])
+    odd = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 3.4e38, -3.4e38, 1e-39, -1e-41])
+    a = torch.cat([half_ways, odd, torch.randn(500), torch.randn(500) * 1e-38])
+    stored, cast = torch.empty(len(a), dtype=torch.bfloat16), torch.empty(len(a))
+    given = ((0, 0), (1, 0), (2, 0), len(a))
+    Kernels([source], "cpu").segment([(0, ((len(a), "B"),), given)])(bound(a, stored, cast))
+    for found in (stored.float(), cast):
+        torch.testing.assert_close(found, a.bfloat16().float(), rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(found.signbit() & ~a.isnan(), a.signbit() & ~a.isnan())
