@@ -53,18 +53,19 @@ def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], o
     """(grad, x, w) -> (x gradient, w gradient, bias gradient), None where the mask is False."""
     geometry, bias_shape, mask = _geometry(params), params["bias_shape"], list(params["mask"])
     sizes = None if bias_shape is None else list(bias_shape)
-    op = torch.ops.aten.convolution_backward.default
+    grad, x, w = inputs[:3]
+    assert grad is not None and x is not None and w is not None
+    overruns = mask[1] and _overruns(params, x, w)
+    op = _plain_on_the_cpu if overruns else torch.ops.aten.convolution_backward.default
 
     def aten(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
         return _masked(op(grad, x, w, sizes, *geometry, mask), mask)
 
-    grad, x, w = inputs[:3]
-    assert grad is not None and x is not None and w is not None
     found: list[Candidate | None] = [Candidate("aten", aten)]
     if mask[0] and mask[1]:
         found.append(Candidate("split", _split(op, sizes, geometry, mask)))
     last = _channels_last_format(x)
-    if last is not None and not _is_last(x) and not _is_last(grad):
+    if last is not None and not overruns and not _is_last(x) and not _is_last(grad):
 
         def channels_last(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
             moved = grad.contiguous(memory_format=last), x.contiguous(memory_format=last)
@@ -74,6 +75,29 @@ def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], o
     if pointwise_convolution.fits(params, w, x, grad):
         found.append(pointwise_convolution.backward(grad, x, w, mask, outputs))
     return [candidate for candidate in found if candidate is not None]
+
+
+FEW_CHANNELS = 16
+"""Below 8 the kernel of `_overruns` was seen to fail; it works on vectors of up to 16."""
+
+
+def _overruns(params: Mapping[str, Any], x: Spec, w: Spec) -> bool:
+    """Whether oneDNN's weight gradient in channels-last order writes beyond its memory (torch 2.13, 2.15).
+
+    It does for few channels under a window of one element that moves on by more than one and leaves a rest of the
+    image unread: eager crashes then. `torch.convolution(x, w, None, [2, 2], ...)` of 2x3x64x64 with 64x3x1x1 is one.
+    """
+    if params["transposed"] or any(size != 1 for size in w.shape[2:]) or x.shape[1] >= FEW_CHANNELS:
+        return False
+    moves = zip(x.shape[2:], params["stride"], params["padding"], strict=True)
+    return any(stride > 1 and (size + 2 * pad - 1) % stride for size, stride, pad in moves)
+
+
+def _plain_on_the_cpu(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, *how: Any) -> Any:
+    """`convolution_backward` of images and weights that are not in channels-last order."""
+    if x.device.type == "cpu":
+        x, w = x.contiguous(), w.contiguous()
+    return torch.ops.aten.convolution_backward.default(grad, x, w, *how)
 
 
 def _masked(gradients: Any, mask: list[bool]) -> tuple[torch.Tensor | None, ...]:

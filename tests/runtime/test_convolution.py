@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -103,3 +106,31 @@ def test_no_images_at_all() -> None:
     params |= {"bias_shape": (6,), "mask": (True, True, True)}
     dx, dw, db = extern("convolution_backward", params, [grad, x, w], [x, w, torch.empty(6)])(grad, x, w)
     assert dx.shape == x.shape and torch.equal(dw, torch.zeros_like(w)) and torch.equal(db, torch.zeros(6))
+
+
+OVERRUN = """
+import torch
+from smelt.runtime.externs import extern
+
+params = {"stride": (2, 2), "padding": (0, 0), "dilation": (1, 1), "transposed": False, "output_padding": (0, 0)}
+params |= {"groups": 1, "bias_shape": (64,), "mask": (True, True, False)}
+for order in (torch.contiguous_format, torch.channels_last):
+    for _ in range(10):
+        x, w = torch.randn(2, 3, 64, 64).contiguous(memory_format=order), torch.randn(64, 3, 1, 1)
+        grad = torch.randn(2, 64, 32, 32).contiguous(memory_format=order)
+        kernel = extern("convolution_backward", params, [grad, x, w], [x, w])
+        want = torch.ops.aten.convolution_backward(
+            grad.contiguous(), x.contiguous(), w, [64], *list(params.values())[:6], [True, True, False]
+        )
+        for candidate in kernel.candidates:
+            for got, expected in zip(candidate.call(grad, x, w), want[:2]):
+                torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-3)
+print("fine")
+"""
+
+
+def test_a_gradient_that_onednn_writes_beyond_its_memory() -> None:
+    """Eager dies of a corrupt heap with images in channels-last order; so do processes, hence one of its own."""
+    environment = os.environ | {"GLIBC_TUNABLES": "glibc.malloc.check=3", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", OVERRUN], env=environment, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr[-2000:]
