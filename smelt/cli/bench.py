@@ -166,6 +166,7 @@ def bandwidth(
     dtype: Annotated[str, typer.Option(help="Of the matrices: bf16, fp16 or fp32. AdamW is fp32 always.")] = "bf16",
     only: Annotated[str | None, typer.Option(help="The problems whose name this regular expression finds.")] = None,
     seconds: Annotated[float | None, typer.Option(help="End after so many, with the problems that are done.")] = None,
+    limit: Annotated[float, typer.Option(min=1, help="Seconds that one problem may take.")] = 300.0,
     json: Annotated[Path | None, typer.Option(help="Where to keep the figures.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the problems that the JSON file has.")] = False,
 ) -> None:
@@ -179,7 +180,7 @@ def bandwidth(
         for name in names:
             find_contender(name)
         check_device(device)
-        run = Run(device, tuple(names), dtype, only or "", command(), seconds, json, resume)
+        run = Run(device, tuple(names), dtype, only or "", command(), seconds, json, resume, limit)
         run_bandwidth(run, Console())
 
 

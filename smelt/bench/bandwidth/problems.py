@@ -19,20 +19,22 @@ from smelt.bench.verdict import Tensors
 
 @dataclass(frozen=True)
 class Sizes:
-    """rows, columns: of the matrices; classes: of cross entropy, over half of the rows; width, blocks: of the
-    parameters that the optimizer updates, those of a transformer."""
+    """rows, columns: of the matrices; classes: of cross entropy, over half of the rows; words: of another one, a number
+    that is no multiple of anything, over a quarter; width, blocks: of the parameters that the optimizer updates, those
+    of a transformer."""
 
     rows: int
     columns: int
     classes: int
+    words: int
     width: int
     blocks: int
 
 
-LARGE = Sizes(rows=32768, columns=4096, classes=32000, width=1024, blocks=24)
+LARGE = Sizes(rows=32768, columns=4096, classes=32000, words=50257, width=1024, blocks=24)
 """Hundreds of MiB a tensor: several times any cache."""
 
-SMALL = Sizes(rows=64, columns=128, classes=100, width=16, blocks=2)
+SMALL = Sizes(rows=64, columns=128, classes=100, words=157, width=16, blocks=2)
 """For tests."""
 
 
@@ -143,12 +145,13 @@ def softmax(train: bool) -> Maker:
     return make
 
 
-def cross_entropy(train: bool) -> Maker:
+def cross_entropy(train: bool, words: bool = False) -> Maker:
     """Forward reads the scores; backward reads them again and writes their gradient."""
 
     def make(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Problem:
-        (x,) = _normal(dtype, device, (sizes.rows // 2, sizes.classes))
-        target = torch.randint(0, sizes.classes, (sizes.rows // 2,), device=device)
+        rows, classes = (sizes.rows // 4, sizes.words) if words else (sizes.rows // 2, sizes.classes)
+        (x,) = _normal(dtype, device, (rows, classes))
+        target = torch.randint(0, classes, (rows,), device=device)
 
         def function(x: Tensor, target: Tensor) -> Tensor:
             return F.cross_entropy(x, target)
@@ -189,6 +192,8 @@ PROBLEMS: dict[str, Maker] = {
     "softmax, backward too": softmax(True),
     "cross entropy": cross_entropy(False),
     "cross entropy, backward too": cross_entropy(True),
+    "cross entropy of 50257 classes": cross_entropy(False, words=True),
+    "cross entropy of 50257 classes, backward too": cross_entropy(True, words=True),
     "GELU chain": gelu_chain(False),
     "GELU chain, backward too": gelu_chain(True),
     "AdamW": adamw,

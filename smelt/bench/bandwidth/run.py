@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import re
 import tempfile
 import time
@@ -25,7 +26,7 @@ from smelt.bench.results import Spread
 from smelt.bench.tables import describe_machine_line
 
 LIMIT_S = 300.0
-"""Of one problem."""
+"""Of one problem, unless the run says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Run:
         device, contenders, dtype: with whom and with what.
         only: a regular expression; problems whose name it finds are taken.
         command: the command line, kept with the figures.
-        seconds: no problem is begun later, and none runs longer.
+        seconds: the run ends then. A problem that was begun is left for `resume`.
+        limit: seconds that one problem may take.
         json_file: where the figures are kept, rewritten after every problem.
         resume: go on with the problems that `json_file` has.
     """
@@ -49,6 +51,7 @@ class Run:
     seconds: float | None = None
     json_file: Path | None = None
     resume: bool = False
+    limit: float = LIMIT_S
 
 
 @dataclass
@@ -110,20 +113,30 @@ def run_bandwidth(run: Run, console: Console) -> Bandwidth:
         environment = cache_environment(Path(folder), run.contenders)
         found = start(run, server, environment) if path is None else resumed(run, path)
         console.print(f"a copy on {run.device}: {found.copy_bytes_s / 1e9:.0f} GB/s", highlight=False)
-        have = {problem.name for problem in found.problems}
-        for name in names:
-            left = LIMIT_S if deadline is None else min(LIMIT_S, deadline - time.monotonic())
-            if name in have or left <= 0:
-                continue
-            task = {"task": "bandwidth", "problem": name, "dtype": run.dtype, "device": run.device}
-            value = server.run(task | {"contenders": run.contenders}, environment, Limits(left))
-            found.problems.append(read_problem(name, value, found.copy_bytes_s, run.contenders))
+        save(found, run)
+        left = [name for name in names if name not in {problem.name for problem in found.problems}]
+        while left:
+            rest = math.inf if deadline is None else deadline - time.monotonic()
+            if rest <= 0:
+                break
+            task = {"task": "bandwidth", "problem": left[0], "dtype": run.dtype, "device": run.device}
+            value = server.run(task | {"contenders": run.contenders}, environment, Limits(min(run.limit, rest)))
+            if isinstance(value, Failure) and value.status == "timeout" and rest < run.limit:
+                break  # it was the run's time that ended
+            found.problems.append(read_problem(left.pop(0), value, found.copy_bytes_s, run.contenders))
             console.print(one_line(found.problems[-1]), highlight=False, markup=False, soft_wrap=True)
-            if run.json_file is not None:
-                write_dataclass(found, run.json_file)
+            save(found, run)
     console.print(bandwidth_table(found))
+    if left:
+        console.print(f"out of time before: {'; '.join(left)}", highlight=False, markup=False)
     console.print(f"{describe_machine_line(found.machine)}; {found.started}", style="dim", highlight=False)
     return found
+
+
+def save(found: Bandwidth, run: Run) -> None:
+    """Write what was found so far."""
+    if run.json_file is not None:
+        write_dataclass(found, run.json_file)
 
 
 def choose(run: Run) -> list[str]:

@@ -73,6 +73,17 @@ def test_a_run_keeps_every_problem_and_goes_on(tmp_path: Path) -> None:
         Benchmark.load(file)
 
 
+def test_a_problem_that_the_runs_end_cuts_off_is_left_for_later(tmp_path: Path) -> None:
+    file, out = tmp_path / "b.json", io.StringIO()
+    hanging = ("eager", "tests.bench.contenders:hanging")
+    run_bandwidth(Run("cpu", hanging, "fp32", "^softmax$", json_file=file, seconds=8), Console(file=out, width=100))
+    assert Bandwidth.load(file).problems == [] and "out of time before: softmax" in out.getvalue()
+    limited = Run("cpu", hanging, "fp32", "^softmax$", json_file=file, seconds=600, limit=6, resume=True)
+    run_bandwidth(limited, Console(file=io.StringIO()))
+    (softmax,) = Bandwidth.load(file).problems
+    assert softmax.figures["eager"].error == "no end after 6 s"
+
+
 @pytest.mark.parametrize(
     ("dtype", "only", "message"),
     [
