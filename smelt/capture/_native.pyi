@@ -13,7 +13,7 @@ Words used below
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Final, Literal, Self, TypeAlias, final
+from typing import Any, Final, Literal, NoReturn, Self, TypeAlias, final
 
 @final
 class _Null:
@@ -228,6 +228,9 @@ def handle(error: BaseException | None, /) -> BaseException | None:
 
 def call_handling(error: BaseException | None, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """`fn(*args, **kwargs)` as it would run in an except clause for that exception; afterwards all is as it was."""
+
+def raise_again(error: BaseException, /) -> NoReturn:
+    """Raise an exception once more: unlike with `raise`, its context stays what it is."""
 
 def finalizers(value: Any, /) -> list[Any]:
     """What an object is or holds whose death runs code of the program: a `__del__`, or the `finally` of a suspended

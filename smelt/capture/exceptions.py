@@ -55,6 +55,8 @@ def raise_varargs(vm: Any, f: Frame, arg: int) -> None:
     error = vm.call(items[0], (), {}) if isinstance(items[0], type) else items[0]
     if not isinstance(error, BaseException):
         user_raise(TypeError("exceptions must derive from BaseException"))
+    if id(error) in vm.sources and (arg == 2 or (handled := vm.handled()) is not None and handled is not error):
+        raise Break("an exception from outside is raised", "it gets another cause or context")
     if arg == 2:
         cause = vm.call(items[1], (), {}) if isinstance(items[1], type) else items[1]
         error.__cause__ = cause

@@ -261,7 +261,8 @@ class Interpreter:
         """Continue at the handler that covers the present instruction, or raise out of the frame."""
         self.errors.setdefault(id(error.error), (error.error, self.step))
         handled = self.handled()
-        if handled is not None and error.error.__context__ is None and error.error is not handled:
+        made_here = id(error.error) not in self.sources  # another got its context when it was raised first
+        if handled is not None and made_here and error.error.__context__ is None and error.error is not handled:
             error.error.__context__ = handled
         row = frame.decoded.handler_at(frame.pc - 1)
         if row is None:

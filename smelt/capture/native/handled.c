@@ -38,9 +38,18 @@ static PyObject *call_handling(PyObject *module, PyObject *const *args, Py_ssize
     return result;
 }
 
+/* `raise` would make what is being handled the context of the exception, which had its own when it was raised first. */
+static PyObject *raise_again(PyObject *module, PyObject *error) {
+    if (!PyExceptionInstance_Check(error))
+        return PyErr_Format(PyExc_TypeError, "raise_again() wants an exception, not %s", Py_TYPE(error)->tp_name);
+    PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(error)), Py_NewRef(error), PyException_GetTraceback(error));
+    return NULL;
+}
+
 PyMethodDef handled_methods[] = {
     {"handle", handle, METH_O, "handle(exception or None) -> what was handled before: set what is being handled"},
     {"call_handling", METHOD(call_handling), METH_FASTCALL | METH_KEYWORDS,
      "call_handling(exception or None, fn, ...): fn(...) as in an except clause for that exception"},
+    {"raise_again", raise_again, METH_O, "raise_again(exception): raise it with the context that it has"},
     {NULL, NULL, 0, NULL},
 };
