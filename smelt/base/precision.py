@@ -1,4 +1,4 @@
-"""How torch multiplies matrices in float32 at the moment: asked for when kernels are written, and by a guard later."""
+"""How torch multiplies in float32 at the moment: asked for when kernels are written, and by a guard later."""
 
 from __future__ import annotations
 
@@ -8,3 +8,8 @@ import torch
 def products_round_to_tf32() -> bool:
     """Whether CUDA products may round float32 factors to TF32, however that was switched on."""
     return str(torch.backends.cuda.matmul.fp32_precision) == "tf32"
+
+
+def convolutions_round_to_tf32() -> bool:
+    """Whether cuDNN may round float32 factors to TF32. `allow_tf32 = False` leaves "none" there, not "ieee"."""
+    return str(torch.backends.cudnn.conv.fp32_precision) == "tf32"  # type: ignore[attr-defined]

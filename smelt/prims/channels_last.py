@@ -18,6 +18,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.fx import Node
 
+from smelt.base.precision import convolutions_round_to_tf32
 from smelt.graph.meta import TensorMeta, channels_last_stride, is_channels_last, is_dense, same_steps
 from smelt.graph.module import Graph, GraphModule
 from smelt.graph.schema import sees_strides
@@ -63,11 +64,7 @@ def pays_on_cuda(node: Node) -> bool:
         return False
     if x.dtype in LOW_PRECISION:
         return True
-    return x.dtype is torch.float32 and groups < hint(x.shape[1]) and _rounds_to_tf32()
-
-
-def _rounds_to_tf32() -> bool:
-    return str(torch.backends.cudnn.conv.fp32_precision) != "ieee"  # type: ignore[attr-defined]
+    return x.dtype is torch.float32 and groups < hint(x.shape[1]) and convolutions_round_to_tf32()
 
 
 def _name(node: Node) -> str:

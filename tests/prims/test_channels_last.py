@@ -12,6 +12,7 @@ from torch import fx, nn
 from smelt.autograd.joint import Joint, trace_joint
 from smelt.autograd.partition import partition
 from smelt.base.options import Options
+from smelt.base.precision import convolutions_round_to_tf32
 from smelt.base.report import Report
 from smelt.graph.meta import TensorMeta, is_channels_last
 from smelt.graph.verify import verify
@@ -144,3 +145,13 @@ def test_the_rule_for_cuda(dtype: torch.dtype, channels: int, groups: int, pays:
     node = graph.call_function(PRIMS["convolution"], (x, w, None, *options))
     node.meta["val"] = PRIMS["convolution"].meta(x.meta["val"], w.meta["val"], None, *options)
     assert pays_on_cuda(node) is pays
+
+
+def test_float32_without_tf32_stays_as_it_is(monkeypatch: pytest.MonkeyPatch):
+    """cuDNN's plain float32 kernels read rows; of one group for each channel they are many times as fast."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert not convolutions_round_to_tf32()
+    test_the_rule_for_cuda(torch.float32, 64, 1, False)
+    test_the_rule_for_cuda(torch.bfloat16, 64, 1, True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert convolutions_round_to_tf32()
