@@ -19,7 +19,7 @@ from smelt.codegen.triton.body import TileBody
 from smelt.codegen.triton.folds import LAST_PLACE, Fold
 from smelt.codegen.triton.library import module_head
 from smelt.codegen.triton.target import MEMORY_TYPES
-from smelt.codegen.triton.tiles import Axis, Form, Tiling, is_fixed, make_tiling
+from smelt.codegen.triton.tiles import STAGES, Axis, Form, Tiling, is_fixed, make_tiling
 from smelt.loops.ir import Index, Reduction
 from smelt.schedule.group import Group, Member, Place
 from smelt.schedule.plan import Schedule
@@ -281,7 +281,9 @@ class KernelRenderer(TileKernel):
 
     def close_loop(self, axis: Axis) -> None:
         self.scopes.walked = 0
-        head = f"for {axis.name}start in range(0, {self.size(axis.size)}, {axis.block}):"
+        span = f"0, {self.size(axis.size)}, {axis.block}"
+        staged = STAGES in dict(self.configs[0].constants)
+        head = f"for {axis.name}start in {f'tl.range({span}, num_stages={STAGES})' if staged else f'range({span})'}:"
         self.scopes.close([head], [])
 
     def start_columns(self) -> None:

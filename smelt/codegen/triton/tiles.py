@@ -20,7 +20,8 @@ from smelt.codegen.coordinates import Coordinates
 from smelt.codegen.nest import Nest
 from smelt.schedule.group import Group, Place, Role
 from smelt.schedule.plan import Schedule
-from smelt.shapes.expr import Var
+from smelt.schedule.realize import metas_of
+from smelt.shapes.expr import Var, flat_index
 from smelt.shapes.size import IntLike, Size, hint, is_symbolic
 
 PROGRAMS = 528
@@ -34,6 +35,21 @@ WHOLE_ROW = 16384
 """Longest row that one tile holds; longer ones are walked in a loop, once a phase."""
 
 LOOP_BLOCK = 2048
+ROW_BYTES = 64
+"""Bytes of whole rows that a thread asks for at once where there are rows enough for every multiprocessor.
+
+Half of the time a program folds and stores: what its neighbours have asked for meanwhile has to cover what memory
+takes to answer, some 60 KB for each multiprocessor. Eight elements of bfloat16 a thread are half of that.
+"""
+
+LOOP_BYTES = 32
+"""The same for rows that are walked: what is folded is at hand sooner, accumulators need registers."""
+
+LOOP_THREADS = 256
+
+PIPELINED_BYTES = 48 << 10
+"""Shared memory in which a program of the mixed form may have its next rows."""
+
 NARROW = 32
 """Columns below which parts share a block."""
 
@@ -48,6 +64,9 @@ MIXED_TILE = 1024
 
 FEW_ROWS = 16
 """Rows that one thread folds by itself where there are columns enough for all threads."""
+
+STAGES = "STAGES"
+"""Rows of the mixed form that are under way at once: the next ones are read while these are folded."""
 
 SIDE = 32
 """Shorter side of a two-dimensional tile; strides are met along both of its sides."""
@@ -150,15 +169,21 @@ class _Builder(Coordinates):
         if r.whole:
             block = _ceil_power(width)
             several = max(1, min(ROW_TILE // block, _power(max(rows // PROGRAMS, 1))))
-            configs = [_row_config(several, block)]
+            each = self.elements_of_a_thread(r, ROW_BYTES, 8, 32) if rows // several >= 2 * PROGRAMS else 8
+            configs = [_row_config(several, block, max(1, min(16, several * block // (32 * each))))]
             if self.autotune:
                 configs += [
                     _row_config(s, block, w) for s in (1, 2, 4, 8) for w in (2, 4, 8, 16) if s * block <= WHOLE_ROW
                 ]
         else:
-            inputs = sum(len(m.reads) for m in self.members.values())
-            block = min(LOOP_BLOCK if inputs <= 8 else LOOP_BLOCK // 2, max(64, _ceil_power(width)))
-            configs = [_row_config(1, block, max(1, min(16, block // 128)))]
+            if rows >= 2 * PROGRAMS:
+                each = self.elements_of_a_thread(r, LOOP_BYTES, 4, 16)
+                block = LOOP_THREADS * each
+            else:
+                inputs = sum(len(m.reads) for m in self.members.values())
+                each, block = 4, LOOP_BLOCK if inputs <= 8 else LOOP_BLOCK // 2
+            block = min(block, max(64, _ceil_power(width)))
+            configs = [_row_config(1, block, max(1, min(16, block // (32 * each))))]
             if self.autotune:
                 configs += [_row_config(1, b, w) for b in (1024, 2048, 4096) for w in (4, 8, 16)]
         return Tiling(nest, Form.ROW, [x, r], [], _distinct(configs), ((x.size, "XBLOCK"),))
@@ -167,6 +192,23 @@ class _Builder(Coordinates):
         """Elements of a row that a tile holds: fewer where many values of a row are alive at once."""
         live = len({read.name for m in self.members.values() for read in m.reads})
         return WHOLE_ROW if live <= 4 else WHOLE_ROW // 2 if live <= 10 else WHOLE_ROW // 4
+
+    def elements_of_a_thread(self, folded: Axis, wanted: int, least: int, most: int) -> int:
+        """How many elements of a row make `wanted` bytes, over all tensors that differ along the rows."""
+        return max(least, min(most, _power(wanted // max(self.row_bytes(folded), 1))))
+
+    def row_bytes(self, folded: Axis) -> int:
+        """Bytes that are read of each element of a row, of every tensor that has it. Weights stay in a cache."""
+        inside = {*folded.variables}
+        found: dict[str, int] = {}
+        for member in self.members.values():
+            for read in member.reads:
+                if read.name in self.members or read.name not in self.plan.stored:
+                    continue
+                atoms = {atom for atom, _ in flat_index(read.index, self.plan.strides[read.name]).terms}
+                if atoms & inside and atoms - inside:
+                    found[read.name] = metas_of(self.plan.program.nodes[read.name]).dtype.itemsize
+        return sum(found.values())
 
     def columns(self, nest: Nest) -> Tiling:
         if not is_symbolic([v.size for v in nest.folded]) and hint(nest.size(nest.folded)) <= FEW_ROWS:
@@ -210,14 +252,15 @@ class _Builder(Coordinates):
         r, i = Axis("r", list(nest.folded), walked=True), Axis("i", list(nest.inner), whole=True)
         block = _ceil_power(hint(i.size))
         rows = max(1, min(4, MIXED_TILE // block))
-        configs = [Config((("IBLOCK", block), ("RBLOCK", rows)), max(1, min(16, block * rows // 256)))]
+        each = block * self.row_bytes(i)
+
+        def config(rows: int, warps: int) -> Config:
+            stages = 2 if rows * each <= PIPELINED_BYTES else 1
+            return Config((("IBLOCK", block), ("RBLOCK", rows), (STAGES, stages)), warps)
+
+        configs = [config(rows, max(1, min(16, block * rows // 256)))]
         if self.autotune:
-            configs += [
-                Config((("IBLOCK", block), ("RBLOCK", n)), w)
-                for n in (1, 2, 4, 8)
-                for w in (4, 8, 16)
-                if n * block <= 8192
-            ]
+            configs += [config(n, w) for n in (1, 2, 4, 8) for w in (4, 8, 16) if n * block <= 8192]
         count = math.prod(v.size for v in nest.kept)
         return Tiling(nest, Form.MIXED, [r, i], list(nest.kept), _distinct(configs), ((count, None),))
 
