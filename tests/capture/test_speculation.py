@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import smelt
-from smelt.capture.speculation import PATIENCE
+from smelt.capture.speculation import PATIENCE, ValuesHold
 from tests.capture.harness import check, compiled, same
 
 pytestmark = pytest.mark.usefixtures("branches_end_graphs")
@@ -246,3 +246,23 @@ def test_a_list_of_numbers_says_how_many_there_are() -> None:
     run = compiled(chunks)
     for each in (ends, ends, torch.tensor([0, 1, 3, 3]), torch.tensor([0, 1, 2, 3]), torch.tensor([0, 3])):
         assert same(run(X, each), chunks(X, each)), each
+
+
+def test_the_guard_computes_nothing_for_inputs_that_it_has_seen() -> None:
+    seen = []
+
+    def count(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        seen.append(mask)
+        return (torch.count_nonzero(mask),)
+
+    holds = ValuesHold(count, (torch.tensor(2),))  # type: ignore[arg-type]
+    mask = torch.tensor([1, 0, 1])
+    assert holds(mask) and holds(mask.clone()) and len(seen) == 1
+    mask[1] = 1  # the program writes to its own tensor: what is kept is a copy
+    assert not holds(mask) and not holds(mask.bool()) and len(seen) == 3
+    for other in ([1, 1, 0], [0, 1, 1], [1, 1, 0], [0, 1, 1]):
+        assert holds(torch.tensor(other))
+    assert len(seen) == 7
+    assert holds(torch.tensor([0, 1, 1])) and len(seen) == 8  # those that keep changing are not kept
+    floating = ValuesHold(count, (torch.tensor(2),))  # type: ignore[arg-type]
+    assert floating(torch.tensor([1.0, 0.0, 1.0])) and floating(torch.tensor([1.0, -0.0, 1.0])) and len(seen) == 10
