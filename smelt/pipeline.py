@@ -213,7 +213,8 @@ def render_part(
             loops = lower(part)
             report.add(f"4_{name}_loops.txt", lambda: describe_loops(loops))
         with _stage("schedule"):
-            plan = schedule(loops, options, updates, CPU if device is None else GPU)
+            machine = CPU if device is None else GPU
+            plan = schedule(loops, options, updates, machine, releases=name.startswith("backward"))
             report.add(f"5_{name}_schedule.txt", lambda: describe_schedule(plan))
         with _stage("codegen"):
             if device is None:

@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import smelt
+from smelt import pipeline
+from smelt.codegen.triton_host import render_triton
 
 BACKENDS = ("eager", "aot_eager", "smelt")
 
@@ -418,3 +420,37 @@ def test_an_old_value_that_the_backward_needs_is_kept():
     fn(x).sum().backward()
     torch.testing.assert_close(x.grad, torch.full((4,), 3.0).cos())
     assert torch.equal(running, torch.full((4,), 3.0))
+
+
+@pytest.mark.parametrize("name", ["momentum", "adamw"])
+def test_updates_of_all_parameters_share_launches_on_a_gpu(name, monkeypatch):
+    pytest.importorskip("triton")
+    rendered = []
+
+    def render(*args):
+        rendered.append(render_triton(*args))
+        return rendered[-1]
+
+    monkeypatch.setattr(pipeline, "render_triton", render)
+
+    def train(compile):
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Linear(6 + n, 7 + n) for n in range(6)))
+        optimizer = OPTIMIZERS[name](model.parameters())
+
+        def step(x):
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        run = compile(step)
+        losses = [run(torch.randn(3, 6, generator=torch.Generator().manual_seed(n))).detach() for n in range(3)]
+        return losses, [p.detach() for p in model.parameters()], optimizer.state_dict()["state"]
+
+    want = train(lambda step: step)
+    _close(train(lambda step: smelt.compile(step, fullgraph=True, options={"target": "triton"})), want)
+    bundles = [source for each in rendered for source in each.kernels if "def body" in source.source]
+    members = [int(source.name.split()[-2]) + 1 for source in bundles]
+    assert sum(members) >= 6 and len(bundles) <= 2  # those of biases follow the sums that are their gradients

@@ -76,11 +76,15 @@ class Host:
 
     Args:
         buffers: what the kernels of each group take.
+        bundles: groups that run together, where they follow each other; none of them finds faults.
     """
 
-    def __init__(self, plan: Schedule, buffers: Mapping[int, Sequence[str]]) -> None:
+    def __init__(
+        self, plan: Schedule, buffers: Mapping[int, Sequence[str]], bundles: Sequence[Sequence[int]] = ()
+    ) -> None:
         self.plan, self.nodes = plan, plan.program.nodes
         self.buffers = buffers
+        self.together = {number: bundle for bundle in bundles for number in bundle}
         self.constants: list[torch.Tensor] = []
         self.segments: list[list[str]] = []
         self.symbols = plan.program.symbols
@@ -135,7 +139,12 @@ class Host:
                 steps.append(_Step(extern, [], position))
                 continue
             doubtful = doubtful or FAULT in self.buffers.get(number, ())
-            check = doubtful and any(name in self.plan.over_inputs for name in self.plan.made_by(number))
+            if steps and number in self.together and self.together[number][0] in steps[-1].groups:
+                steps[-1].groups.append(number)
+                steps[-1].last = position
+                continue
+            made = (name for each in self.together.get(number, [number]) for name in self.plan.made_by(each))
+            check = doubtful and any(name in self.plan.over_inputs for name in made)
             if product is not None:
                 steps.append(_Step(None, [number], position, check, product))
             elif steps and steps[-1].externs is None and steps[-1].product is None and not check:

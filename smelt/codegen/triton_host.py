@@ -16,6 +16,7 @@ from smelt.base.kernel_source import KernelSource
 from smelt.base.text import Writer
 from smelt.codegen.host import Host, Rendered
 from smelt.codegen.parameters import FAULT
+from smelt.codegen.triton.bundle import render_bundle
 from smelt.codegen.triton.kernel import TritonKernel, render_kernel
 from smelt.codegen.triton.product import render_product
 from smelt.codegen.triton.scatter import render_scatter
@@ -32,9 +33,15 @@ def render_triton(plan: Schedule, device: torch.device, autotune: bool = False, 
         autotune: kernels have several configurations, which are timed.
         rounded: products in float32 may round their factors to TF32.
     """
-    kernels = {number: _kernels(plan, number, autotune) for number in plan.groups}
+    bundles = {
+        tuple(bundle): render_bundle([plan.groups[n] for n in bundle], plan, autotune) for bundle in plan.bundles
+    }
+    together = {bundle: kernels for bundle, kernels in bundles.items() if kernels is not None}
+    kernels = {bundle[0]: each for bundle, each in together.items()}
+    bundled = {number for bundle in together for number in bundle}
+    kernels |= {number: _kernels(plan, number, autotune) for number in plan.groups if number not in bundled}
     templates = {number: _templates(product, plan, rounded, autotune) for number, product in plan.products.items()}
-    host = TritonHost(plan, kernels, templates, device)
+    host = TritonHost(plan, kernels, templates, device, list(together))
     text = host.text()
     return Rendered([], [], text, host.constants, kernels=host.sources, device=device)
 
@@ -72,7 +79,12 @@ class Template:
 
 
 class TritonHost(Host):
-    """Launches Triton kernels. Equal sources are built once."""
+    """Launches Triton kernels. Equal sources are built once.
+
+    Args:
+        kernels: of groups by number; those of a bundle are its first group's.
+        bundles: groups that run together.
+    """
 
     def __init__(
         self,
@@ -80,6 +92,7 @@ class TritonHost(Host):
         kernels: dict[int, list[TritonKernel]],
         templates: dict[int, list[Template]],
         device: torch.device,
+        bundles: Sequence[Sequence[int]],
     ) -> None:
         self.kernels, self.templates, self.device = kernels, templates, device
         self.sources: list[KernelSource] = []
@@ -89,7 +102,7 @@ class TritonHost(Host):
         for number, each in templates.items():
             parts = (b for part in plan.products[number].parts for b in buffers[part])
             buffers[number] = [*parts, *(b for template in each for b in template.kernel.buffers)]
-        super().__init__(plan, buffers)
+        super().__init__(plan, buffers, bundles)
 
     def launches(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
         lines = self.launch_lines(body, groups, bound)
@@ -98,7 +111,7 @@ class TritonHost(Host):
             self.segments.append(lines)
 
     def launch_lines(self, body: Writer, groups: Sequence[int], bound: set[str]) -> list[str]:
-        return [self.launch(body, kernel, bound) + "," for number in groups for kernel in self.kernels[number]]
+        return [self.launch(body, kernel, bound) + "," for number in groups for kernel in self.kernels.get(number, ())]
 
     def launch(self, body: Writer, kernel: TritonKernel, bound: set[str]) -> str:
         """A launch as data; its buffers are bound before."""

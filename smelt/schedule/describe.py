@@ -12,7 +12,10 @@ from smelt.schedule.realize import metas_of
 def describe(plan: Schedule) -> str:
     """The whole schedule."""
     lines = [_summary(plan), ""]
+    bundles = {bundle[0]: bundle for bundle in plan.bundles}
     for number in plan.steps:
+        if number in bundles:
+            lines.append(f"the next {len(bundles[number])} kernels need nothing of each other")
         group = plan.groups.get(number)
         if group is None:
             extern = plan.externs[number]

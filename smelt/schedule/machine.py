@@ -24,6 +24,7 @@ class Machine:
         mixed_parts: parts of a column reduction that may share its loop with reductions of the rows, whose programs
             take whole rows; used where `column_programs` is.
         column_epilogues: whether what is computed from the results of column reductions may follow in their kernel.
+        bundles: whether kernels that need nothing of each other may share a launch.
         read_again: what a value may read, as a multiple of its size, to be computed in both of two loops that use it.
     """
 
@@ -39,6 +40,7 @@ class Machine:
     column_block: int = 128
     mixed_parts: int = 512
     column_epilogues: bool = False
+    bundles: bool = False
     read_again: float = 1.3
 
 
@@ -54,6 +56,7 @@ GPU = Machine(
     templates=True,
     column_programs=264,
     column_epilogues=True,
+    bundles=True,
     read_again=1.9,
 )
 """A large GPU: two programs for each of 132 multiprocessors; column accumulators stay in registers. Little but bytes

@@ -1,27 +1,28 @@
 """The schedule of a program: kernels and externs in order, buffers with strides and places. Input of codegen.
 
 realize -> split long reductions -> fuse -> drop buffers nobody else reads -> join products with what is around them
--> order -> memory plan
+-> order -> bundle -> memory plan
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from smelt.base.options import Options
 from smelt.loops.ir import Constant, Extern, Input, Item, LoopProgram, Pointwise
+from smelt.schedule.bundle import MOVED, ROOM, TINY, Mobile, Profile, gather
 from smelt.schedule.dependencies import Names
 from smelt.schedule.fuse import Decision, Fused, fuse
 from smelt.schedule.group import Group, Place, looks_up
 from smelt.schedule.machine import CPU, Machine
-from smelt.schedule.memory import MemoryPlan, plan_memory
+from smelt.schedule.memory import MemoryPlan, aligned, plan_memory
 from smelt.schedule.order import CycleError, Unit, order_units
 from smelt.schedule.products import Product, find_products
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
 from smelt.schedule.split import split_reductions
 from smelt.shapes.expr import flat_index
-from smelt.shapes.size import IntLike, hint, same_all
+from smelt.shapes.size import IntLike, hint, is_symbolic, same, same_all
 
 WRITE_INTO = frozenset({"mm", "bmm"})
 """Externs that write into a given tensor without a copy of their own."""
@@ -44,6 +45,7 @@ class Schedule:
         over_inputs: outputs that are written over the input whose new value they are.
         products: matrix products that one kernel may compute together with what is around them, by number of the
             unit. Their groups are among `groups`, for the other way to run the unit: around the library's call.
+        bundles: groups that follow each other in `steps` and may run at the same time, each list in order.
     """
 
     program: LoopProgram
@@ -58,6 +60,7 @@ class Schedule:
     decisions: list[Decision]
     over_inputs: dict[str, str]
     products: dict[int, Product] = field(default_factory=dict)
+    bundles: list[list[int]] = field(default_factory=list)
 
     def made_by(self, number: int) -> list[str]:
         """Values that the kernels of a unit compute."""
@@ -77,6 +80,7 @@ def schedule(
     options: Options,
     updates: Mapping[int, str] | None = None,
     machine: Machine = CPU,
+    releases: bool = True,
 ) -> Schedule:
     """Plan a loop program.
 
@@ -84,6 +88,7 @@ def schedule(
         updates: position of an output -> the input whose new value it is. Where the input is read for the last time by
             the kernel that makes the new value, element by element, the kernel writes over it.
         machine: for which it is.
+        releases: whether inputs may be freed after their last use: nobody else holds what a forward saves.
     """
     names = Names()
     real = realize(program, machine)
@@ -92,7 +97,7 @@ def schedule(
     stored = real.stored - _private(program, real, fused)
     wanted = machine.templates and options.templates
     products = find_products(program, real, fused, stored, names, machine) if wanted else {}
-    return _Planner(program, real, fused, stored, updates or {}, products).plan()
+    return _Planner(program, real, fused, stored, updates or {}, products, releases).plan(machine.bundles)
 
 
 def _private(program: LoopProgram, real: Realized, fused: Fused) -> set[str]:
@@ -125,26 +130,96 @@ class _Planner:
         stored: set[str],
         updates: Mapping[int, str],
         products: dict[int, Product],
+        releases: bool,
     ) -> None:
         self.program, self.real, self.fused, self.stored = program, real, fused, stored
-        self.products = products
+        self.products, self.releases = products, releases
         self.unit_of = {part: number for number, product in products.items() for part in product.parts}
         self.in_units = {product.name for product in products.values()}
         self.outputs = {o.name for o in program.outputs if o.name is not None}
         self.externs = {n: node for n, node in fused.others.items() if isinstance(node, Extern)}
         self.updates = self.possible_updates(updates)
 
-    def plan(self) -> Schedule:
-        units = self.ordered()
-        sizes = {name: self.nbytes(name) for unit in units for name in unit.writes if self.in_arena(name)}
-        memory = plan_memory(units, sizes, self.may_overwrite)
+    def plan(self, bundles: bool) -> Schedule:
+        """Order, bundles (where they are wanted), memory."""
+        together = [[unit] for unit in self.ordered()]
+        memory = self.placed(together)
+        if bundles:
+            together, memory = self.bundled(together, memory)
+        units = [unit for step in together for unit in step]
+        written_in = {name: step for step in together for unit in step for name in unit.writes}
         last = {name: step for step, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
-        writer = {name: step for step, unit in enumerate(units) for name in unit.writes}
-        over = {new: old for new, old in self.updates.items() if last.get(old, -1) <= writer[new]}
+        reader = {name: step for step, each in enumerate(together) for unit in each for name in unit.reads}
+        writer = {name: step for step, each in enumerate(together) for unit in each for name in unit.writes}
+        over = {
+            new: old
+            for new, old in self.updates.items()
+            if reader.get(old, -1) < writer[new]
+            or (reader[old] == writer[new] and self.overwrites(written_in[new], new, old))
+        }
         return Schedule(
             self.program, [u.number for u in units], self.fused.groups, self.externs, self.stored, self.real.strides,
             self.real.views, memory, last, self.fused.decisions, over, self.products,
+            [[unit.number for unit in step] for step in together if len(step) > 1],
         )  # fmt: skip
+
+    def placed(self, together: Sequence[list[Unit]]) -> MemoryPlan:
+        """Places in the arena for units in order, of which some run at the same time."""
+        written_in = {name: step for step in together for unit in step for name in unit.writes}
+        sizes = {name: self.nbytes(name) for name in written_in if self.in_arena(name)}
+
+        def may_overwrite(_: int, output: str, source: str) -> bool:
+            return self.overwrites(written_in[output], output, source)
+
+        return plan_memory([_joined(step) for step in together], sizes, may_overwrite)
+
+    def overwrites(self, step: list[Unit], output: str, source: str) -> bool:
+        """Whether a unit may write a value over a buffer that it ends, which none that runs at the same time reads."""
+        writer = next(unit for unit in step if output in unit.writes)
+        alone = all(source not in unit.reads for unit in step if unit is not writer)
+        return alone and source in writer.reads and self.may_overwrite(writer.number, output, source)
+
+    def bundled(self, alone: list[list[Unit]], memory: MemoryPlan) -> tuple[list[list[Unit]], MemoryPlan]:
+        """The units in order, those that may run at the same time together, in an arena that is hardly larger.
+
+        Args:
+            alone: the units in order, each by itself.
+            memory: their places then.
+        """
+        units = [unit for (unit,) in alone]
+        mobile = {n: self.mobile(g) for n, g in self.fused.groups.items() if self.may_move(n, g)}
+        place = {unit.number: at for at, unit in enumerate(units)}
+        after: dict[int, set[int]] = {}
+        for number, others in self.before_updates(units).items():
+            after[number] = {other for other in others if place[other] < place[number]}
+        kept = self.outputs | set(self.updates.values())
+        for early in (MOVED, TINY):
+            accounts = [Profile(units, account, kept, memory.in_place) for account in (self.inside, self.outside)]
+            together = gather(units, mobile, after, accounts, early)
+            placed = self.placed(together)
+            if placed.size <= memory.size + sum(account.highest for account in accounts) // 64 + 2 * ROOM:
+                return together, placed
+        return alone, memory
+
+    def inside(self, name: str) -> int:
+        """Bytes that a buffer takes in the arena."""
+        return aligned(hint(self.nbytes(name))) if self.in_arena(name) else 0
+
+    def outside(self, name: str) -> int:
+        """Bytes that a buffer takes in other memory, from its first use to its last."""
+        if isinstance(self.program.nodes[name], Input):
+            return hint(self.nbytes(name)) if self.releases else 0
+        return 0 if self.in_arena(name) else self.occupied(name)
+
+    def may_move(self, number: int, group: Group) -> bool:
+        """Whether a kernel may share a launch: it computes elements one by one, of sizes that are known."""
+        if not group.flat or number in self.unit_of or looks_up(group):
+            return False
+        return not is_symbolic(v.size for v in group.order) and not any(same(v.size, 0) for v in group.order)
+
+    def mobile(self, group: Group) -> Mobile:
+        kind = tuple((metas_of(m.node).dtype, m.ops, m.cost, len(m.reads)) for m in group.members.values())
+        return Mobile(sum(hint(self.nbytes(name)) for name in group.accesses), kind)
 
     def ordered(self) -> list[Unit]:
         """All units; one that writes over an input comes after all others that read it, if that is possible.
@@ -155,19 +230,24 @@ class _Planner:
         units = list(self.units())
         if not self.updates:
             return order_units(units, self.occupied, self.outputs)
-        writer = {name: unit.number for unit in units for name in unit.writes}
+        try:
+            return order_units(units, self.occupied, self.outputs, self.before_updates(units))
+        except CycleError:
+            return order_units(units, self.occupied, self.outputs)
+
+    def before_updates(self, units: Iterable[Unit]) -> dict[int, set[int]]:
+        """For each unit that writes over an input, those that it should wait for."""
         readers: dict[str, set[int]] = {}
+        writer: dict[str, int] = {}
         for unit in units:
+            writer |= dict.fromkeys(unit.writes, unit.number)
             for name in unit.reads:
                 readers.setdefault(name, set()).add(unit.number)
         doubtful = {number for number, group in self.fused.groups.items() if looks_up(group)}  # in no product
         after: dict[int, set[int]] = {}
         for new, old in self.updates.items():
             after.setdefault(writer[new], set()).update((readers.get(old, set()) | doubtful) - {writer[new]})
-        try:
-            return order_units(units, self.occupied, self.outputs, after)
-        except CycleError:
-            return order_units(units, self.occupied, self.outputs)
+        return after
 
     def possible_updates(self, updates: Mapping[int, str]) -> dict[str, str]:
         """Outputs that a kernel may write over the input that they are the new value of."""
@@ -262,3 +342,12 @@ class _Planner:
             return False
         place = flat_index(group.members[output].index, self.real.strides[output])
         return all(flat_index(i, self.real.strides[source]) == place for i in group.accesses.get(source, ()))
+
+
+def _joined(step: list[Unit]) -> Unit:
+    """Units that run at the same time as one."""
+    if len(step) == 1:
+        return step[0]
+    reads = tuple(dict.fromkeys(name for unit in step for name in unit.reads))
+    writes = tuple(name for unit in step for name in unit.writes)
+    return Unit(step[0].number, reads, writes, step[0].position)

@@ -45,6 +45,11 @@ def render_kernel(group: Group, plan: Schedule, autotune: bool = False) -> Trito
     return KernelRenderer(make_tiling(group, plan, autotune), plan, group.label()).render()
 
 
+def pointer_type(buffer: str, plan: Schedule) -> str:
+    """The type of a pointer to a buffer in a kernel's signature."""
+    return "*i64" if buffer == FAULT else f"*{MEMORY_TYPES[metas_of(plan.program.nodes[buffer]).dtype]}"
+
+
 class TileKernel(TileBody):
     """A function over a tile: opens axes, names loop variables, collects the parameters."""
 
@@ -84,7 +89,7 @@ class TileKernel(TileBody):
         self.scopes.line(f"{name} = {start} + {inner}" if start else f"{name} = {inner}", bit)
         if not self.always_inside(axis):
             mask = f"{axis.name}mask"
-            self.scopes.line(f"{mask} = {name} < {self.size(axis.size)}", bit)
+            self.scopes.line(f"{mask} = {name} < {self.bound(axis)}", bit)
             self.axis_masks[bit] = V(mask, torch.bool, bit)
         self.decode(axis.variables, name, bit, axis.name)
 
@@ -98,6 +103,10 @@ class TileKernel(TileBody):
             self.names[var], self.depths[var] = f"{stem}{number}", bit
             self.scopes.line(f"{stem}{number} = {text}", bit)
             step.append(self.size(var.size))
+
+    def bound(self, axis: Axis) -> str:
+        """The number of elements of an axis."""
+        return self.size(axis.size)
 
     def always_inside(self, axis: Axis) -> bool:
         """Whether every block of every configuration lies inside."""
@@ -122,10 +131,7 @@ class TileKernel(TileBody):
     def finish(self, label: str) -> TritonKernel:
         """The source of what was written."""
         buffers, symbols = tuple(self.arguments.buffers), tuple(self.arguments.symbols)
-        signature = []
-        for number, name in enumerate(buffers):
-            kind = "i64" if name == FAULT else MEMORY_TYPES[metas_of(self.plan.program.nodes[name]).dtype]
-            signature.append((f"a{number}", f"*{kind}"))
+        signature = [(f"a{number}", pointer_type(name, self.plan)) for number, name in enumerate(buffers)]
         signature += [(f"z{number}", "i64") for number in range(len(symbols))]
         constants = [name for name, _ in self.configs[0].constants]
         parameters = ", ".join([*(name for name, _ in signature), *(f"{c}: tl.constexpr" for c in constants)])

@@ -1,0 +1,205 @@
+"""Which small kernels run together: pointwise kernels that need nothing of each other may share one launch.
+
+A kernel of a few elements takes as long as it takes to start one. So kernels move in the order: earlier, up to where
+another one is launched that something waits for, or later, to where something waits for them. Memory sets the bounds:
+what is made earlier, and what is kept for later, may not raise the most that is in use at one time. Each account is
+held by itself, the arena's and that of all other memory, since the arena stays whole while the program runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from smelt.schedule.order import Unit
+
+MOVED = 16 << 20
+"""Most bytes that a kernel reads and writes for it to move past others: what larger ones leave in the second-level
+cache is worth more than a launch."""
+
+TINY = 1 << 16
+"""Most bytes that a kernel may make early in an arena where buffers that live longer leave gaps."""
+
+ROOM = 1 << 20
+"""Bytes by which the most that is in use may grow, besides a sixty-fourth of it."""
+
+TRIES = 4
+"""Kernels in a row that found no room before the search for others ends."""
+
+
+@dataclass(frozen=True)
+class Mobile:
+    """A kernel that may share a launch: bytes that it reads and writes, and what kernels of like code have in common.
+
+    A kernel moves for the sake of its like only, so that a launch has one body, or few, and many members.
+    """
+
+    traffic: int
+    kind: Hashable
+
+
+def gather(
+    units: Sequence[Unit],
+    mobile: Mapping[int, Mobile],
+    after: Mapping[int, set[int]],
+    accounts: list[Profile],
+    early: int = MOVED,
+) -> list[list[Unit]]:
+    """The units in an order that is as good, those that may run at the same time in one list.
+
+    Args:
+        units: in order.
+        mobile: the kernels that may share a launch.
+        after: for some units, others that they wait for without reading anything of theirs.
+        accounts: what the units take of memories that are bounded each by itself. The first one is the arena.
+        early: bytes of the arena that a kernel may make before it is its turn.
+    """
+    return _Gathering(units, mobile, after, accounts, early).run()
+
+
+class _Gathering:
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        mobile: Mapping[int, Mobile],
+        after: Mapping[int, set[int]],
+        accounts: list[Profile],
+        most_early: int,
+    ) -> None:
+        self.units, self.mobile, self.accounts, self.most_early = units, mobile, accounts, most_early
+        self.position = {unit.number: at for at, unit in enumerate(units)}
+        writer = {name: unit.number for unit in units for name in unit.writes}
+        self.sources: dict[int, set[int]] = {}
+        self.followers: dict[int, list[int]] = {unit.number: [] for unit in units}
+        for unit in units:
+            found = {writer[name] for name in unit.reads if name in writer} | after.get(unit.number, set())
+            self.sources[unit.number] = found - {unit.number}
+            for source in self.sources[unit.number]:
+                self.followers[source].append(unit.number)
+        self.waiting = {number: len(found) for number, found in self.sources.items()}
+        self.ready = {u.number: u for u in units if u.number in mobile and not self.waiting[u.number]}
+        self.done: set[int] = set()
+        self.late: dict[int, Unit] = {}
+        self.order: list[list[Unit]] = []
+
+    def run(self) -> list[list[Unit]]:
+        for at, unit in enumerate(self.units):
+            self.make_way(at, self.crowding(at))
+            if unit.number in self.done:
+                continue
+            if unit.number in self.mobile:
+                self.late[unit.number] = unit
+                continue
+            large = [number for number in self.late if self.mobile[number].traffic > MOVED]
+            self.make_way(at, [*large, *self.sources[unit.number]])
+            self.emit([unit])
+        self.make_way(len(self.units), list(self.late))
+        return self.order
+
+    def crowding(self, at: int) -> list[int]:
+        """The delayed kernels that keep memory for which there is no room at a position."""
+        held: list[int] = []
+        for profile in self.accounts:
+            if not profile.fits(at, at + 1, profile.held(at, self.late.values())):
+                held += [number for number, unit in self.late.items() if profile.held(at, [unit])]
+        return held
+
+    def make_way(self, at: int, wanted: Iterable[int]) -> None:
+        """Run what is wanted before position `at`, each time with all of like code that may run at the same time."""
+        must: set[int] = set()
+        waiting = [number for number in wanted if number not in self.done]
+        while waiting:
+            number = waiting.pop()
+            if number not in must:
+                must.add(number)
+                waiting += [source for source in self.sources[number] if source not in self.done]
+        while must:
+            first = [self.ready[number] for number in must if number in self.ready]
+            kinds = {self.mobile[unit.number].kind for unit in first}
+            chosen = {unit.number: unit for unit in first}
+            chosen |= {n: u for n, u in self.late.items() if n in self.ready and self.mobile[n].kind in kinds}
+            chosen |= {unit.number: unit for unit in self.early(kinds, at)}
+            self.emit(sorted(chosen.values(), key=lambda unit: self.position[unit.number]))
+            must -= self.done
+
+    def early(self, kinds: set[Hashable], at: int) -> Iterable[Unit]:
+        """Kernels of later positions that can run now, the nearest first."""
+        small = (n for n in self.ready if self.mobile[n].traffic <= MOVED and self.mobile[n].kind in kinds)
+        held = [profile.held(at, self.late.values()) for profile in self.accounts]
+        missed = 0
+        for position, number in sorted((self.position[n], n) for n in small if n not in self.late):
+            made = [profile.made[number] for profile in self.accounts]
+            if made[0] > self.most_early:
+                continue
+            wanted = zip(self.accounts, made, held, strict=True)
+            if all(
+                not size or p.fits(at, position, size + kept) and p.fits(at, at + 1, kept) for p, size, kept in wanted
+            ):
+                for profile, size in zip(self.accounts, made, strict=True):
+                    profile.add(at, position, size)
+                missed = 0
+                yield self.ready[number]
+            elif (missed := missed + 1) == TRIES:
+                return
+
+    def emit(self, chosen: list[Unit]) -> None:
+        """Put units that run at the same time at the end of the order."""
+        self.order.append(chosen)
+        for unit in chosen:
+            self.done.add(unit.number)
+            self.ready.pop(unit.number, None)
+            self.late.pop(unit.number, None)
+        for unit in chosen:
+            for follower in self.followers[unit.number]:
+                self.waiting[follower] -= 1
+                if not self.waiting[follower] and follower in self.mobile:
+                    self.ready[follower] = self.units[self.position[follower]]
+
+
+class Profile:
+    """Bytes of a memory in use at each position, which may nowhere exceed what they were at their highest.
+
+    Args:
+        units: in order.
+        account: bytes that a buffer takes; 0 where another memory has it.
+        kept: buffers that live to the end.
+        over: buffers that take over another's place, in this order.
+    """
+
+    def __init__(
+        self, units: Sequence[Unit], account: Callable[[str], int], kept: set[str], over: Mapping[str, str]
+    ) -> None:
+        last = {name: at for at, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
+        last |= {name: len(units) for name in kept if name in last}
+        for new in reversed([name for unit in units for name in unit.writes if name in over]):
+            last[over[new]] = last[new]
+        self.last = last
+        self.size = {name: account(name) for name in last}
+        self.made = {unit.number: sum(self.size[name] for name in unit.writes) for unit in units}
+        size = self.size | dict.fromkeys(over.keys() & last.keys(), 0)
+        ending: dict[int, int] = {}
+        for name, at in last.items():
+            ending[at] = ending.get(at, 0) + size[name]
+        written = {name for unit in units for name in unit.writes}
+        now = sum(size[name] for name in last if name not in written)
+        self.live: list[int] = []
+        for at, unit in enumerate(units):
+            now += sum(size[name] for name in unit.writes)
+            self.live.append(now)
+            now -= ending.get(at, 0)
+        self.highest = max(self.live, default=0)
+        self.most = self.highest + self.highest // 64 + ROOM
+
+    def held(self, at: int, late: Iterable[Unit]) -> int:
+        """Bytes that delayed units read or make, which were no longer in use at a position."""
+        names = {name for unit in late for name in (*unit.reads, *unit.writes)}
+        return sum(self.size[name] for name in names if self.last[name] < at)
+
+    def fits(self, start: int, stop: int, more: int) -> bool:
+        """Whether there is room for so many bytes more over these positions."""
+        return not more or max(self.live[start:stop], default=0) + more <= self.most
+
+    def add(self, start: int, stop: int, size: int) -> None:
+        """Take so many bytes more over these positions."""
+        for at in range(start, stop if size else start):
+            self.live[at] += size
