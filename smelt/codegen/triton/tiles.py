@@ -45,7 +45,7 @@ takes to answer, some 60 KB for each multiprocessor. Eight elements of bfloat16 
 LOOP_BYTES = 32
 """The same for rows that are walked: what is folded is at hand sooner, accumulators need registers."""
 
-LOOP_THREADS = 256
+LOOP_THREADS = 512
 
 PIPELINED_BYTES = 48 << 10
 """Shared memory in which a program of the mixed form may have its next rows."""
@@ -255,10 +255,10 @@ class _Builder(Coordinates):
         each = block * self.row_bytes(i)
 
         def config(rows: int, warps: int) -> Config:
-            stages = 2 if rows * each <= PIPELINED_BYTES else 1
+            stages = 1 + min(2, PIPELINED_BYTES // (rows * each))
             return Config((("IBLOCK", block), ("RBLOCK", rows), (STAGES, stages)), warps)
 
-        configs = [config(rows, max(1, min(16, block * rows // 256)))]
+        configs = [config(rows, max(1, min(16, block * rows // 512)))]
         if self.autotune:
             configs += [config(n, w) for n in (1, 2, 4, 8) for w in (4, 8, 16) if n * block <= 8192]
         count = math.prod(v.size for v in nest.kept)
