@@ -48,7 +48,6 @@ from smelt.prims.channels_last import with_channels_last
 from smelt.prims.decompose import decompose
 from smelt.program import Program, load
 from smelt.runtime.build import build
-from smelt.runtime.malloc import release_freed
 from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.machine import CPU, GPU
 from smelt.schedule.plan import schedule
@@ -69,7 +68,7 @@ def compile_graph(
         return compile_pieces(gm, report, options)
     with no_collection():
         compiled = _compile_whole(gm, example_inputs, report, options)
-    release_freed()
+        report.forget()
     return compiled
 
 
@@ -140,6 +139,7 @@ def compile_unused(graph: fx.GraphModule, device: torch.device | None, report: R
     with outside_inference_mode():
         (rendered,) = render_and_build({"backward_less": graph}, options, report)
         program = load(rendered, options)
+    report.forget()
     return recorded_alone(program, device, report, options) if device is not None else program
 
 

@@ -41,6 +41,10 @@ class Report:
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / file).write_text(text())
 
+    def forget(self) -> None:
+        """The graph is compiled: nobody asks any more, and what the artefacts are printed from need not live on."""
+        self.artefacts.clear()
+
     def save(self, folder: Path) -> Path | None:
         """Write every artefact into `folder` (used when a later stage failed); None when that cannot be done."""
         try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import _disable_current_modes
 
 from smelt.base import torch_c
 from smelt.capture.breaks import UserError
@@ -37,7 +39,7 @@ class InferenceTensors:
             UserError: the tensor is one of them, and inference mode is off.
         """
         if tensor in self:
-            raise UserError(RuntimeError(_NO_WRITE))
+            raise UserError(RuntimeError(_no_write()))
 
     def watching(self) -> AbstractContextManager[Any]:
         """While operators run outside of inference mode: what they save for the backward must be other tensors."""
@@ -47,7 +49,7 @@ class InferenceTensors:
 
     def _save(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor in self:
-            raise RuntimeError(_NO_SAVE)
+            raise RuntimeError(_no_save())
         return tensor
 
 
@@ -56,16 +58,26 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _refusal(run: Callable[[torch.Tensor], Any]) -> str:
-    """What PyTorch says when a program does this with a tensor of inference mode."""
-    with torch.inference_mode():
-        tensor = torch.ones(())
-    try:
-        with torch.inference_mode(False):
-            run(tensor)
-    except RuntimeError as error:
-        return str(error)
+    """What PyTorch says when a program does this with a tensor of inference mode.
+
+    Asked when it is needed: PyTorch looks up names for an error's backtrace: MiB of its libraries come to memory.
+    """
+    with _disable_current_modes():
+        with torch.inference_mode():
+            tensor = torch.ones(())
+        try:
+            with torch.inference_mode(False), torch.enable_grad():
+                run(tensor)
+        except RuntimeError as error:
+            return str(error)
     return "a tensor of inference mode is used outside of it"
 
 
-_NO_WRITE = _refusal(lambda tensor: tensor.add_(1))
-_NO_SAVE = _refusal(lambda tensor: tensor * torch.ones((), requires_grad=True))
+@functools.cache
+def _no_write() -> str:
+    return _refusal(lambda tensor: tensor.add_(1))
+
+
+@functools.cache
+def _no_save() -> str:
+    return _refusal(lambda tensor: tensor * torch.ones((), requires_grad=True))

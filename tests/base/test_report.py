@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,13 @@ def test_log_names_the_guard_that_failed(monkeypatch: pytest.MonkeyPatch, capsys
     first, second = (line for line in lines if line.startswith("smelt recompiles:"))
     assert "flag was True, is False" in first and "test_report.py:" in first
     assert "x.shape[0] was 3, is 4" in second
+
+
+def test_what_is_forgotten_does_not_live_on():
+    report, graph = Report("f"), {"a graph"}
+    alive = weakref.ref(graph)
+    report.add("1_torch.py", lambda graph=graph: str(graph))
+    del graph
+    assert alive() is not None
+    report.forget()
+    assert alive() is None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
 import smelt
-from smelt.runtime import malloc
-from smelt.runtime.malloc import resident
+from smelt.base import malloc
+from smelt.base.malloc import resident
+from smelt.schedule.plan import Schedule
 
 pytestmark = pytest.mark.skipif(malloc.freed() == 0, reason="the C library does not tell what its heap has free")
 
@@ -48,3 +51,15 @@ def test_not_again_before_the_process_has_grown(monkeypatch):
     assert len(trims) == 1
     release()  # 99: it has
     assert len(trims) == 2
+
+
+def test_graphs_on_the_way_are_given_up():
+    """Of a compiled function stay what was captured, the joint graph and the backward; not the plans of kernels."""
+    smelt.reset()
+    gc.collect()
+    before = [x for x in gc.get_objects() if type(x) is Schedule]
+    compiled = smelt.compile(lambda x: (x.sin() * x).sum())
+    x = torch.randn(4, 3, requires_grad=True)
+    compiled(x).backward()
+    gc.collect()
+    assert [x for x in gc.get_objects() if type(x) is Schedule] == before and x.grad is not None
