@@ -16,6 +16,7 @@ from smelt.graph.place import Step
 from smelt.graph.spoilt import spoilt
 
 aten = torch.ops.aten
+_DETACH, _DTYPE = aten.detach.default, aten.view.dtype
 Finish = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], tuple[Any, ...]]
 
 
@@ -45,15 +46,18 @@ class _Call:
         outputs: those made so far.
         written: tensors that got a history of their own: views of them share it.
         apart: what `.data` gave, by the step: views of it count writes with it.
+        bases: what steps made that begin a history of their own (`detach()`, a view of another dtype), by the step:
+            a later write to one of the views that lead from it is part of the history of all of them.
     """
 
-    __slots__ = ("inputs", "results", "outputs", "written", "apart")
+    __slots__ = ("inputs", "results", "outputs", "written", "apart", "bases")
 
     def __init__(self, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
         self.inputs, self.results = inputs, results
         self.outputs: list[Any] = []
         self.written: dict[int, torch.Tensor] = {}
         self.apart: dict[int, torch.Tensor] = {}
+        self.bases: dict[Step, torch.Tensor] = {}
 
     def output(self, plan: OutputPlan) -> Any:
         """One user output."""
@@ -65,7 +69,7 @@ class _Call:
             case View(of_input, index, steps, history, after):
                 base = self.inputs[index] if of_input else self.results[index]
                 if history is None:
-                    return self._replay(base, steps, base)
+                    return self._another(self._replay(base, steps, base), steps)
                 if history not in self.written:
                     self.written[history] = tensor = self._replay(base, steps, base)
                     with torch.enable_grad():
@@ -88,10 +92,20 @@ class _Call:
                 tensor = self._take(step, tensor, base)
         return tensor
 
+    def _another(self, tensor: torch.Tensor, steps: Sequence[Step]) -> torch.Tensor:
+        """The tensor; one of its own where it is an output already: `set_` leads two tensors to one place."""
+        if steps and self.bases.get(steps[-1]) is tensor and any(tensor is each for each in self.outputs):
+            return tensor.detach()
+        return tensor
+
     def _take(self, step: Step, tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
         if step.op is aten.as_strided.default:  # counted from the traced storage's first element
             size, stride, offset = step.args
             return tensor.as_strided(size, stride, offset + base.storage_offset())
+        if step.data is None and (step.op is _DETACH or step.op is _DTYPE):
+            if step not in self.bases:
+                self.bases[step] = step(tensor)
+            return self.bases[step]
         made: torch.Tensor = step(tensor)
         if step.data is None:
             return made

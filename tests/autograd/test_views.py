@@ -135,3 +135,52 @@ def test_positions_in_the_gaps_of_a_tensor_are_not_its_own() -> None:
     x = torch.linspace(-1, 1, 12).reshape(3, 4).t()[::2]
     with pytest.raises(Unsupported, match="reaches outside"):
         compiled(lambda x: (x.as_strided((2, 2), (1, 4)).mul_(3),), [x])
+
+
+def detached(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    base = x.detach()
+    return base, base[0], base[1:]
+
+
+def cast_there_and_back(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    base = x.detach().view(torch.int64).view(torch.float64)
+    return base, base[0], base[1:]
+
+
+def parts_of_a_hidden_base(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    base = x.detach()
+    return base[0], base[1:], base[:, 0]
+
+
+def detached_twice(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    first = x.detach()
+    second = first.detach()
+    return first, second, second[0]
+
+
+def history_after_a_write(views: tuple[torch.Tensor, ...], place: int) -> list[tuple[bool, bool, bool, list[bool]]]:
+    weight = torch.ones(1, dtype=torch.float64, requires_grad=True)
+    views[place].mul_(weight)
+    return [(v.requires_grad, v.grad_fn is not None, v._is_view(), [v._base is each for each in views]) for v in views]
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("function", [detached, cast_there_and_back, parts_of_a_hidden_base, detached_twice])
+def test_results_that_view_one_detached_tensor_share_a_later_history(
+    function: Callable[..., tuple[torch.Tensor, ...]], requires_grad: bool, place: int
+) -> None:
+    x = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3)
+    there = compiled(function, [x.clone().requires_grad_(requires_grad)])
+    theirs = history_after_a_write(function(x.clone().requires_grad_(requires_grad)), place)
+    assert history_after_a_write(there(x.clone().requires_grad_(requires_grad)), place) == theirs
+
+
+def test_two_tensors_at_one_place_are_two_results() -> None:
+    def moved(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made, part = torch.empty(0, dtype=x.dtype), x.detach()
+        made.set_(part)
+        return made, part
+
+    one, other = smelt.compile(moved, backend="aot_eager", fullgraph=True)(x := torch.ones(3))
+    assert one is not other and one.data_ptr() == other.data_ptr() == x.data_ptr()
