@@ -204,7 +204,10 @@ def share_counter(a: torch.Tensor, b: torch.Tensor) -> bool:
     """
     if a.is_inference() or b.is_inference():
         return True
-    before, of_other = a._version, b._version
+    try:
+        before, of_other = a._version, b._version
+    except RuntimeError:  # made in inference mode, and given the data of another tensor since: it has no counter
+        return True
     torch.autograd.graph.increment_version(a)
     shared = b._version != of_other
     torch._C._autograd._unsafe_set_version_counter((a,), (before,))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from smelt.base.errors import CompileError
+from smelt.runtime import memory
 from smelt.runtime.externs import EXTERNS, Candidate, ExternKernel, Spec, extern, spec_of
 from smelt.runtime.fallback import Slot
 from smelt.runtime.tune import forget
@@ -135,6 +136,25 @@ def test_first_call_decides_and_later_ones_run_the_winner(monkeypatch: pytest.Mo
     again(x)
     assert calls == ["short"]
     assert extern("both", {}, [x], [x], only="long").candidates[0].name == "long"
+
+
+def test_candidates_do_not_hold_several_large_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    side = 2048  # 16 MiB
+    kept: list[int] = []
+
+    def own(x: torch.Tensor) -> torch.Tensor:
+        return memory.empty_strided((side, side), (side, 1), torch.float32).copy_(x)
+
+    def other(x: torch.Tensor) -> torch.Tensor:
+        kept.append(memory.report()["resident"])
+        return x.clone()
+
+    monkeypatch.setitem(EXTERNS, "large", lambda *_: [Candidate("own", own), Candidate("other", other)])
+    x = torch.randn(side, side)
+    memory.trim()
+    before = memory.report()["resident"]
+    assert torch.equal(extern("large", {}, [x], [x])(x), x)
+    assert kept and max(kept) < before + x.nbytes
 
 
 def test_any_aten_overload() -> None:
