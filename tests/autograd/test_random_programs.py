@@ -92,9 +92,7 @@ def test_graph_of_a_random_program(steps: list[Step], outputs: list[int], modes:
 @example([("resize_smaller", 0, 0, 0), ("assign", 3, 1, 0)], [3], [], [])
 @example([("stack", 1, 1, 0), ("index", 1, 0, 0), ("transpose_", 1, 0, 0)], [6], [], ["twin leaf", "strided"])
 @example([("func_grad", 0, 0, 0), ("mul_", 3, 0, 0)], [3], [(0, 1, "inference_mode")], [])
-@example(
-    [("data_assign", 0, 0, 0), ("select", 0, 0, 0), ("data_assign", 3, 0, 0)], [3], [(0, 1, "inference_mode")], []
-)
+@example([("data_assign", 0, 0, 0), ("select", 0, 0, 0), ("data_assign", 3, 0, 0)], [3], [(0, 1, "inference_mode")], [])
 @example([("view_dtype", 2, 0, 0), ("view", 3, 0, 0), ("add_", 4, 1, 0)], [3, 4], [], [])
 @given(st.lists(all_steps, min_size=1, max_size=7), outputs, modes, st.lists(st.sampled_from(INPUTS), max_size=2))
 def test_captured_random_program(
