@@ -122,6 +122,8 @@ def choose(target: Target, choice: Choice, table: Table) -> _native.LaunchPlan:
     Raises:
         CompileError: none can run on this device.
     """
+    if len(choice.launches) == 1:  # the only one there is, or the one that won before
+        return target.plan(choice.launches[0], choice.builds[0])
     known = remembered(choice.key, choice.launches[0].source)
     if known is not None:
         return target.plan(choice.launches[known], choice.builds[known])

@@ -137,6 +137,15 @@ def test_the_winner_is_remembered(fake: FakeCuda) -> None:
     assert len(clock.timed) > timed and fake.launched()[-1].grid[0] == 32  # other sizes, another winner
 
 
+def test_a_winner_that_is_known_is_the_only_candidate(fake: FakeCuda) -> None:
+    clock = FakeClock(fake, {16: 3e-4, 8: 1e-4, 4: 2e-4})
+    first = kernels(fake, clock, source())
+    assert first.target is not None
+    plans = [triton_tune.choose(first.target, first.choice(LAUNCH), table()) for _ in range(2)]
+    assert plans[0][2] == plans[1][2] and plans[0][2][0] == 8  # grids
+    assert len(first.choice(LAUNCH).launches) == 1
+
+
 def test_short_kernels_are_launched_many_times(fake: FakeCuda) -> None:
     clock = FakeClock(fake, {16: 1e-6, 8: 1e-2, 4: 1e-4})
     kernels(fake, clock, source()).segment([LAUNCH])(table())
