@@ -7,6 +7,7 @@ symbolic sizes when they meet new ones.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 
 ALIGN = 64
@@ -41,6 +42,31 @@ def place_buffers(lives: Sequence[Life], sizes: Sequence[int]) -> tuple[list[int
         if index not in kept:
             ending.setdefault(last, []).append(index)
     return offsets, arena.size
+
+
+def place_largest_first(lives: Sequence[Life], sizes: Sequence[int]) -> tuple[list[int], int]:
+    """The same, the largest buffers first, each at the lowest place that is free all its life.
+
+    Leaves fewer gaps where few buffers are large, and takes time that grows with the square of their number.
+    """
+    root = list(range(len(lives)))
+    last = [end for _, end, _ in lives]
+    for index, (_, end, donor) in enumerate(lives):
+        if donor >= 0:
+            root[index] = root[donor]
+            last[root[index]] = max(last[root[index]], end)
+    offsets = [0] * len(lives)
+    placed: list[tuple[int, int, int, int]] = []  # by offset: (offset, end, first step, last step)
+    for index in sorted({*root}, key=lambda i: -sizes[i]):
+        first, size, at = lives[index][0], aligned(sizes[index]), 0
+        for offset, end, begun, done in placed:
+            if begun <= last[index] and first <= done:
+                if at + size <= offset:
+                    break
+                at = max(at, end)
+        offsets[index] = at
+        insort(placed, (at, at + size, first, last[index]))
+    return [offsets[i] for i in root], max((end for _, end, _, _ in placed), default=0)
 
 
 class _Arena:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from smelt.base.arena import ALIGN, Life, aligned, place_buffers
+from smelt.base.arena import ALIGN, Life, aligned, place_buffers, place_largest_first
 from smelt.schedule.order import Unit
 from smelt.shapes.size import IntLike, Size, hint, known_equal
 
 __all__ = ["ALIGN", "MemoryPlan", "aligned", "plan_memory"]
+
+FEW = 3000
+"""Buffers up to which two ways to place them are tried."""
 
 
 @dataclass
@@ -56,7 +59,12 @@ def plan_memory(
             number[name] = len(plan.lives)
             plan.lives.append((step, last[name], -1 if donor is None else number[donor]))
             plan.sizes.append(sizes[name])
-    offsets, plan.size = place_buffers(plan.lives, [hint(size) for size in plan.sizes])
+    numbers = [hint(size) for size in plan.sizes]
+    offsets, plan.size = place_buffers(plan.lives, numbers)
+    if len(numbers) <= FEW and not any(isinstance(size, Size) for size in plan.sizes):
+        others, size = place_largest_first(plan.lives, numbers)
+        if size < plan.size:
+            offsets, plan.size = others, size
     plan.offsets = dict(zip(number, offsets, strict=True))
     return plan
 
