@@ -45,7 +45,7 @@ class Recordings:
 
     def of_part(self, program: Program) -> Program:
         """A part of a program, as it runs."""
-        return program if self.recorder is None else self.recorder.wrap(program, "part", written=(), visible=None)
+        return program if self.recorder is None else self.recorder.wrap(program, "part", written=None, visible=None)
 
     def of_graph(self, programs: Sequence[Program], in_parts: Sequence[bool]) -> list[Program]:
         """The forward and backward programs as they run."""

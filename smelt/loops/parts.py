@@ -9,7 +9,7 @@ count, say) even parts compute on the CPU and odd ones on the GPU; the host copi
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,6 +57,28 @@ class Chain:
     inputs: list[fx.Node]
     parts: list[Part]
     results: tuple[Any, ...]
+
+    def updates_at_the_end(self, updates: Mapping[int, str]) -> dict[int, str]:
+        """Those outputs of the last graph that are new values of inputs which nothing needs any more after it began.
+
+        Earlier graphs write over none: what a later one finds wrong must leave the inputs alone.
+
+        Args:
+            updates: position of a result of the whole graph -> the input whose new value it is.
+        """
+        at = max((i for i, part in enumerate(self.parts) if part.module is not None), default=-1)
+        if at < 0:
+            return {}
+        last = self.parts[at]
+        later = {n.name for part in self.parts[at + 1 :] for node in part.host for n in node.all_input_nodes}
+        needed = later | {r.name for r in self.results if isinstance(r, fx.Node)}
+        given = {node.name for node in last.inputs} - needed
+        found = {}
+        for position, old in updates.items():
+            new = self.results[position]
+            if old in given and new in last.outputs and self.results.count(new) == 1:
+                found[last.outputs.index(new)] = old
+        return found
 
 
 def split_at_reads(gm: fx.GraphModule) -> Chain | None:
