@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from smelt.schedule.order import Unit
 
-MOVED = 16 << 20
-"""Most bytes that a kernel reads and writes for it to move past others: what larger ones leave in the second-level
-cache is worth more than a launch."""
+MOVED = 8 << 20
+"""Most bytes that a kernel takes from others, or leaves to them, for it to move past others: what lies in the
+second-level cache is read more quickly, and for larger kernels that is worth more than a launch."""
 
 TINY = 1 << 16
-"""Most bytes that a kernel may make early in an arena where buffers that live longer leave gaps."""
+"""The same for what lies in the arena, where buffers that live longer leave too many gaps."""
 
 ROOM = 1 << 20
 """Bytes by which the most that is in use may grow, besides a sixty-fourth of it."""
@@ -29,12 +29,13 @@ TRIES = 4
 
 @dataclass(frozen=True)
 class Mobile:
-    """A kernel that may share a launch: bytes that it reads and writes, and what kernels of like code have in common.
+    """A kernel that may share a launch: bytes that others have made for it, or that it makes for them, and what kernels
+    of like code have in common.
 
     A kernel moves for the sake of its like only, so that a launch has one body, or few, and many members.
     """
 
-    traffic: int
+    handed: int
     kind: Hashable
 
 
@@ -43,7 +44,7 @@ def gather(
     mobile: Mapping[int, Mobile],
     after: Mapping[int, set[int]],
     accounts: list[Profile],
-    early: int = MOVED,
+    most: int = MOVED,
 ) -> list[list[Unit]]:
     """The units in an order that is as good, those that may run at the same time in one list.
 
@@ -52,9 +53,9 @@ def gather(
         mobile: the kernels that may share a launch.
         after: for some units, others that they wait for without reading anything of theirs.
         accounts: what the units take of memories that are bounded each by itself. The first one is the arena.
-        early: bytes of the arena that a kernel may make before it is its turn.
+        most: bytes of the arena that a kernel may read or make to move past others.
     """
-    return _Gathering(units, mobile, after, accounts, early).run()
+    return _Gathering(units, mobile, after, accounts, most).run()
 
 
 class _Gathering:
@@ -64,9 +65,11 @@ class _Gathering:
         mobile: Mapping[int, Mobile],
         after: Mapping[int, set[int]],
         accounts: list[Profile],
-        most_early: int,
+        most: int,
     ) -> None:
-        self.units, self.mobile, self.accounts, self.most_early = units, mobile, accounts, most_early
+        self.units, self.mobile, self.accounts = units, mobile, accounts
+        taken = {unit.number: accounts[0].taken(unit) for unit in units}
+        self.large = {number for number, each in mobile.items() if each.handed > MOVED or taken[number] > most}
         self.position = {unit.number: at for at, unit in enumerate(units)}
         writer = {name: unit.number for unit in units for name in unit.writes}
         self.sources: dict[int, set[int]] = {}
@@ -90,8 +93,7 @@ class _Gathering:
             if unit.number in self.mobile:
                 self.late[unit.number] = unit
                 continue
-            large = [number for number in self.late if self.mobile[number].traffic > MOVED]
-            self.make_way(at, [*large, *self.sources[unit.number]])
+            self.make_way(at, [*(self.late.keys() & self.large), *self.sources[unit.number]])
             self.emit([unit])
         self.make_way(len(self.units), list(self.late))
         return self.order
@@ -124,13 +126,11 @@ class _Gathering:
 
     def early(self, kinds: set[Hashable], at: int) -> Iterable[Unit]:
         """Kernels of later positions that can run now, the nearest first."""
-        small = (n for n in self.ready if self.mobile[n].traffic <= MOVED and self.mobile[n].kind in kinds)
+        small = (n for n in self.ready if n not in self.large and self.mobile[n].kind in kinds)
         held = [profile.held(at, self.late.values()) for profile in self.accounts]
         missed = 0
         for position, number in sorted((self.position[n], n) for n in small if n not in self.late):
             made = [profile.made[number] for profile in self.accounts]
-            if made[0] > self.most_early:
-                continue
             wanted = zip(self.accounts, made, held, strict=True)
             if all(
                 not size or p.fits(at, position, size + kept) and p.fits(at, at + 1, kept) for p, size, kept in wanted
@@ -189,6 +189,10 @@ class Profile:
             now -= ending.get(at, 0)
         self.highest = max(self.live, default=0)
         self.most = self.highest + self.highest // 64 + ROOM
+
+    def taken(self, unit: Unit) -> int:
+        """Bytes that a unit reads or makes."""
+        return sum(self.size[name] for name in dict.fromkeys((*unit.reads, *unit.writes)))
 
     def held(self, at: int, late: Iterable[Unit]) -> int:
         """Bytes that delayed units read or make, which were no longer in use at a position."""

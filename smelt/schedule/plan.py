@@ -193,9 +193,9 @@ class _Planner:
         for number, others in self.before_updates(units).items():
             after[number] = {other for other in others if place[other] < place[number]}
         kept = self.outputs | set(self.updates.values())
-        for early in (MOVED, TINY):
+        for most in (MOVED, TINY):
             accounts = [Profile(units, account, kept, memory.in_place) for account in (self.inside, self.outside)]
-            together = gather(units, mobile, after, accounts, early)
+            together = gather(units, mobile, after, accounts, most)
             placed = self.placed(together)
             if placed.size <= memory.size + sum(account.highest for account in accounts) // 64 + 2 * ROOM:
                 return together, placed
@@ -219,7 +219,9 @@ class _Planner:
 
     def mobile(self, group: Group) -> Mobile:
         kind = tuple((metas_of(m.node).dtype, m.ops, m.cost, len(m.reads)) for m in group.members.values())
-        return Mobile(sum(hint(self.nbytes(name)) for name in group.accesses), kind)
+        alone = self.updates.keys()
+        handed = (n for n in group.accesses if n not in alone and not isinstance(self.program.nodes[n], Input))
+        return Mobile(sum(hint(self.nbytes(name)) for name in handed), kind)
 
     def ordered(self) -> list[Unit]:
         """All units; one that writes over an input comes after all others that read it, if that is possible.

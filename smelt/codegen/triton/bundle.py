@@ -22,7 +22,6 @@ from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.triton.kernel import KernelRenderer, TritonKernel, pointer_type, render_kernel
 from smelt.codegen.triton.library import module_head
 from smelt.codegen.triton.tiles import Axis, Tiling, flat_configs, make_tiling
-from smelt.schedule.bundle import MOVED
 from smelt.schedule.group import Group
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
@@ -37,6 +36,9 @@ MOST_BODIES = 8
 MOST_LINES = 240
 """Lines of its bodies together: the longest one decides how many registers all programs take."""
 
+LARGE = 16 << 20
+"""Bytes that a member may read and write to have members of other code beside it."""
+
 VECTOR = 16
 """Elements are read in wide words where the size is a multiple of it."""
 
@@ -49,7 +51,7 @@ class _Body:
     """Code that members share: its lines, the types of its pointers, its blocks and warps, the functions it calls.
 
     vectors: the sizes of its members are multiples of VECTOR, which Triton finds out.
-    large: the members move past no others.
+    large: each of the members takes longer than a launch.
     """
 
     lines: tuple[str, ...]
@@ -183,7 +185,7 @@ class _MemberRenderer(KernelRenderer):
         buffers = tuple(self.arguments.buffers)
         types = tuple(pointer_type(name, self.plan) for name in buffers)
         nodes = self.plan.program.nodes
-        large = sum(hint(metas_of(nodes[name]).nbytes) for name in buffers if name != FAULT) > MOVED
+        large = sum(hint(metas_of(nodes[name]).nbytes) for name in buffers if name != FAULT) > LARGE
         lines = tuple(self.scopes.finish())
         body = _Body(lines, types, self.configs[0], frozenset(self.used), size % VECTOR == 0, large)
         return body, _Member(self.label, buffers, size, programs)

@@ -103,7 +103,7 @@ def test_more_bodies_than_a_launch_has(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_large_members_share_a_launch_with_their_like_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle, "MOVED", 2000)
+    monkeypatch.setattr(bundle, "LARGE", 2000)
     g = GraphBuilder()
     outputs = [op(g.input(n)) for op in (g.exp, g.neg) for n in (16, 32, 1600, 3200)]
     kernels = check(g.build(*outputs))
