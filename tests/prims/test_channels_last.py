@@ -147,11 +147,11 @@ def test_the_rule_for_cuda(dtype: torch.dtype, channels: int, groups: int, pays:
     assert pays_on_cuda(node) is pays
 
 
-def test_float32_without_tf32_stays_as_it_is(monkeypatch: pytest.MonkeyPatch):
+def test_float32_without_tf32_stays_as_it_is():
     """cuDNN's plain float32 kernels read rows; of one group for each channel they are many times as fast."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert not convolutions_round_to_tf32()
-    test_the_rule_for_cuda(torch.float32, 64, 1, False)
-    test_the_rule_for_cuda(torch.bfloat16, 64, 1, True)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert convolutions_round_to_tf32()
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        assert not convolutions_round_to_tf32()
+        test_the_rule_for_cuda(torch.float32, 64, 1, False)
+        test_the_rule_for_cuda(torch.bfloat16, 64, 1, True)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
+        assert convolutions_round_to_tf32()
