@@ -12,11 +12,9 @@ from smelt.capture._native import dict_iterator_place
 from smelt.capture.effects import items_of
 from smelt.capture.frames import Unread
 from smelt.capture.generators import TracedGenerator
-from smelt.capture.values import LEAVES
+from smelt.capture.values import DICT_ITERATORS, LEAVES
 from smelt.graph.trace import TraceTensor
 
-_NOTHING: dict[Any, Any] = {}
-_DICT_ITERATORS = {type(iter(view)) for view in (_NOTHING.keys(), _NOTHING.values(), _NOTHING.items())}
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.CodeType, TraceTensor, Unread)
 
 Parts = dict[Any, Any]
@@ -148,7 +146,7 @@ def _cell(cell: types.CellType) -> list[tuple[int, Any]]:
 
 def _progress(iterator: Any) -> list[Any]:
     """Builtin iterators say where they stand when they are asked how to make them again."""
-    if type(iterator) in _DICT_ITERATORS:  # it would raise when the size of its dict has changed
+    if type(iterator) in DICT_ITERATORS:  # it would raise when the size of its dict has changed
         return [*(dict_iterator_place(iterator) or ())]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -24,7 +24,7 @@ from smelt.capture.reads import ended
 from smelt.capture.registry import TypeTable
 from smelt.capture.undecided import Undecided, is_plain
 from smelt.capture.unknown_text import UnknownText
-from smelt.capture.values import CONSTANT_TYPES, LEAVES
+from smelt.capture.values import CONSTANT_TYPES, DICT_ITERATORS, LEAVES
 from smelt.graph.question import Question
 from smelt.graph.symint import as_real, from_torch, has_symint, held
 from smelt.graph.trace import TraceTensor
@@ -447,14 +447,10 @@ _reducible(
 )  # fmt: skip
 
 
-_NOTHING: dict[Any, Any] = {}
-_DICT_VIEWS: dict[type, Any] = {type(iter(view(_NOTHING))): view for view in (dict.keys, dict.values, dict.items)}
-
-
-@REBUILD(*_DICT_VIEWS)
+@REBUILD(*DICT_ITERATORS)
 def rebuild_dict_iterator(r: Rebuild, value: Any) -> str:
     """Iterators over a dict, which raise when its size changes: over that dict, put in place once it is filled."""
-    view = r.constant(_DICT_VIEWS[type(value)], "view")
+    view = r.constant(DICT_ITERATORS[type(value)], "view")
     place = dict_iterator_place(value)
     if place is None:
         return f"{r.constant(used_up, 'used_up')}({view})"

@@ -303,9 +303,10 @@ class ValuesHold:
 
     def _keep(self, inputs: Sequence[torch.Tensor]) -> None:
         self._tries += bool(self._held)
-        few = self._tries < self.TRIES and sum(each.numel() for each in inputs) <= self.KEPT
-        exact = not any(each.is_floating_point() or each.is_complex() for each in inputs)  # -0.0 equals 0.0
-        self._held = tuple(each.detach().clone() for each in inputs) if few and exact else ()
+        worth = self._tries < self.TRIES and sum(each.numel() for each in inputs) <= self.KEPT
+        if worth and any(each.is_floating_point() or each.is_complex() for each in inputs):
+            worth = False  # -0.0 equals 0.0
+        self._held = tuple(each.detach().clone() for each in inputs) if worth else ()
 
 
 class _Plain(TorchDispatchMode):

@@ -31,6 +31,10 @@ NUMPY_SCALARS = frozenset(kind for kind in numpy.sctypeDict.values() if kind not
 LEAVES: frozenset[type] = frozenset({*SINGLETONS, *PLAIN, *NUMPY_SCALARS, torch.SymInt, torch.SymFloat, torch.SymBool})
 """Exact types of immutable data without tensors."""
 
+_NOTHING: dict[Any, Any] = {}
+DICT_ITERATORS: dict[type, Any] = {type(iter(view(_NOTHING))): view for view in (dict.keys, dict.values, dict.items)}
+"""Types of the iterators over a dict, and what makes the view that each iterates."""
+
 NUMPY_FUNCTIONS: tuple[type, ...] = (numpy.ufunc, type(numpy.prod))
 """Types of numpy's functions: universal ones (`numpy.lcm`), and the wrapper of those that other arrays may override."""
 
