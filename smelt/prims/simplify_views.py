@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.fx import Node
 
+from smelt.prims.one_hot import sum_of_one_hot
 from smelt.prims.ops import PRIMS
 from smelt.prims.simplify import FULL, operands
 from smelt.prims.table import Number, Shape
@@ -132,6 +133,11 @@ def _reduction(p: Builder, x: Node, dims: Shape) -> Any:
     return None
 
 
+def _sum(p: Builder, x: Node, dims: Shape) -> Any:
+    simpler = _reduction(p, x, dims)
+    return sum_of_one_hot(p, x, dims) if simpler is None else simpler
+
+
 def _undoes(name: str) -> Callable[..., Any]:
     """The rule of a prim that takes back what the prim `name` did."""
     other = PRIMS[name]
@@ -148,6 +154,7 @@ VIEW_RULES: dict[str, Callable[..., Any]] = {
     "flip": _flip,
     "pad": _pad,
     "cat": _cat,
-    **dict.fromkeys(("sum", "prod", "amax", "amin", "any", "all"), _reduction),
+    **dict.fromkeys(("prod", "amax", "amin", "any", "all"), _reduction),
+    "sum": _sum,
 }
 """The rule of each view, copy and reduction prim that has one."""

@@ -1,0 +1,80 @@
+"""Sums along which all but one element is zero: `where(classes == index, value, 0)` summed over the classes.
+
+The gradient that a negative log likelihood hands on has this form. A log softmax sums it, over as many elements as
+there are scores, to find the one value that each row was made from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+
+from smelt.prims.ops import PRIMS
+from smelt.prims.simplify import CONVERT, WHERE, constant_of, operands
+from smelt.prims.table import Shape
+from smelt.shapes.size import same
+
+if TYPE_CHECKING:
+    from smelt.prims.builder import Builder
+
+BROADCAST, EQ, IOTA = (PRIMS[name] for name in ("broadcast_in_dim", "eq", "iota"))
+
+
+def sum_of_one_hot(p: Builder, x: Node, dims: Shape) -> Any:
+    """The value itself, where its index is one of the classes; None if x is no such choice along its one dimension."""
+    if len(dims) != 1 or x.meta["val"].dtype is torch.bool:
+        return None
+    (dim,) = dims
+    kinds: list[torch.dtype] = []
+    while x.target is CONVERT:
+        kinds.append(x.meta["val"].dtype)
+        x = operands(x)[0]
+    if x.target is not WHERE or x.meta["val"].dtype is torch.bool:
+        return None
+    hit, value, other = operands(x)
+    index, row = _index(hit, dim), _row(p, x, value, dim)
+    if index is None or row is None or isinstance(other, Node) or other != 0:
+        return None
+    inside = p.logical_and(p.ge(index, 0), p.lt(index, x.meta["val"].shape[dim]))
+    found = p.where(inside, row, 0)
+    for kind in reversed(kinds):
+        found = p.convert(found, kind)
+    return p.add(found, 0.0 if found.meta["val"].dtype.is_floating_point else 0)  # a sum of zeros is never -0.0
+
+
+def _index(hit: Node, dim: int) -> Node | None:
+    """What the numbers 0, 1, ... along dim are compared with, if that is the same all along dim."""
+    if hit.target is not EQ or not all(isinstance(x, Node) for x in operands(hit)):
+        return None
+    for classes, other in (operands(hit), operands(hit)[::-1]):
+        if _counts(classes, dim):
+            return _repeated(other, dim)
+    return None
+
+
+def _counts(x: Node, dim: int) -> bool:
+    """Whether an element is its place along dim."""
+    if x.target is not BROADCAST or operands(x)[2] != (dim,) or operands(x)[0].target is not IOTA:
+        return False
+    length, start, step, *_ = operands(operands(x)[0])
+    return same(start, 0) and same(step, 1) and same(length, x.meta["val"].shape[dim])
+
+
+def _row(p: Builder, x: Node, value: Any, dim: int) -> Node | None:
+    """The values that are chosen, without the dimension along which each is repeated."""
+    meta = x.meta["val"]
+    number = constant_of(value)
+    if number is not None:
+        kept = tuple(n for d, n in enumerate(meta.shape) if d != dim)
+        return p.full(kept, number, meta.dtype, meta.device)
+    return _repeated(value, dim) if isinstance(value, Node) else None
+
+
+def _repeated(x: Node, dim: int) -> Node | None:
+    """What was repeated along dim alone to make x."""
+    if x.target is not BROADCAST:
+        return None
+    source, shape, dims = operands(x)
+    return source if dims == tuple(d for d in range(len(shape)) if d != dim) else None
