@@ -14,6 +14,36 @@ def m_sqrt(x):
     return tl.sqrt_rn(x) if x.dtype == tl.float32 else tl.sqrt(x)""",
         (),
     ),
+    "m_sigmoid": (
+        """\
+def m_sigmoid(x):
+    if x.dtype == tl.float64:
+        y = 1.0 / (1.0 + tl.exp(-x))
+    else:
+        # a subnormal power is nothing beside 1: both steps are one instruction that takes these for 0
+        one = tl.full([], 1.0, tl.float32)
+        y = libdevice.fast_dividef(one, one + libdevice.exp2(x * -1.4426950408889634))
+    return y""",
+        (),
+    ),
+    "m_erf": (
+        """\
+def m_erf(x):
+    if x.dtype == tl.float64:
+        y = tl.erf(x)
+    else:
+        # Least maximal errors: of erf(x) / x - 1 over x * x up to 0.75, of log2(1 - erf(x)) from there to 3.95, where
+        # erf is 1 to the last bit. Two short polynomials are fewer instructions than one whose coefficients are chosen.
+        u = x * x
+        q = (((0.004158836789429188 * u - 0.02636026404798031) * u + 0.11273736506700516) * u - 0.3761192858219147) * u
+        near = x * (q + 0.12837909162044525) + x
+        a = tl.abs(x)
+        p = ((-0.0020580971613526344 * a + 0.024335704743862152) * a - 0.13676044344902039) * a - 0.9314577579498291
+        e = libdevice.exp2((p * a - 1.6210790872573853) * a - 0.0013973958557471633)
+        y = tl.where(a >= 0.75, libdevice.copysign(1.0 - e, x), near)
+    return y""",
+        (),
+    ),
     "m_maximum": (
         "def m_maximum(a, b):\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)",
         (),
