@@ -2,22 +2,21 @@
 
 The choice is a minimum cut. Every value that backward may read is an edge whose capacity is the cost of keeping
 it; a second edge, from the source, is the cost of computing it again (`recompute` has both). The cut nearest to
-backward of the cheapest ones is taken, by scipy's Dinic on a sparse matrix.
+backward of the cheapest ones is taken, by Dinic's algorithm (native/flow.c).
 """
 
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from scipy.sparse import coo_array, csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 from torch import fx
 from torch.fx import Node
 
+from smelt.autograd import _native
 from smelt.autograd.joint import Joint
 from smelt.autograd.recompute import Costs, is_heavy, never_twice, saved_bytes
 from smelt.autograd.split import dependents
@@ -25,8 +24,8 @@ from smelt.base.options import Options
 from smelt.graph.module import Graph, GraphModule
 
 _BUDGET_STEPS = 10
-_UNITS = 2**28  # all finite capacities together, in scipy's 32-bit integers
-_INFINITE = 2**30
+_UNITS = 2**52  # all finite capacities together, in 64-bit integers
+_INFINITE = 2**60
 
 
 @dataclass(frozen=True)
@@ -169,8 +168,8 @@ class _Split:
                     read_late = True
             if read_late or node in self.direct:
                 edge(2 * i + 1, sink, math.inf)
-        graph = _capacities(tails, heads, costs, sink + 1)
-        reaches = _sink_side(graph, source, sink)
+        ends = array("i", tails), array("i", heads)
+        reaches = _native.minimum_cut(*ends, _capacities(costs), sink + 1, source, sink)
         return [n for i, n in enumerate(self.early) if reaches[2 * i + 1] and not reaches[2 * i]]
 
     # -- building the two graphs
@@ -218,27 +217,11 @@ def _ancestors(roots: Iterable[Node]) -> set[Node]:
     return found
 
 
-def _capacities(tails: list[int], heads: list[int], costs: list[float], size: int) -> csr_array:
-    """The network in scipy's 32-bit integers: finite costs are scaled so that they cannot overflow together."""
-    cost = np.asarray(costs)
-    finite = np.isfinite(cost)
-    total = float(cost[finite].sum())
+def _capacities(costs: Sequence[float]) -> array[int]:
+    """Costs as 64-bit integers, at least 1: finite ones are scaled so that all together are less than infinity."""
+    total = sum(cost for cost in costs if cost != math.inf)
     scale = min(1.0, _UNITS / total) if total else 1.0
-    units = np.full(len(cost), _INFINITE, dtype=np.int32)
-    units[finite] = np.maximum(cost[finite] * scale, 1).astype(np.int32)
-    return coo_array((units, (tails, heads)), shape=(size, size)).tocsr()
-
-
-def _sink_side(graph: csr_array, source: int, sink: int) -> np.ndarray:
-    """Which nodes still reach the sink when the flow is maximal: the sink's side of the cut nearest to it."""
-    flow = maximum_flow(graph, source, sink).flow
-    left = (graph - flow).tocsr()
-    left.data[left.data < 0] = 0
-    left.eliminate_zeros()
-    found = breadth_first_order(left.T.tocsr(), sink, directed=True, return_predecessors=False)
-    side = np.zeros(graph.shape[0], dtype=bool)
-    side[found] = True
-    return side
+    return array("q", [_INFINITE if cost == math.inf else max(int(cost * scale), 1) for cost in costs])
 
 
 def _extract(

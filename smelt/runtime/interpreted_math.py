@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import scipy.special
 
 from smelt.runtime.triton_worker import triton_module
+
+
+def _special(name: str) -> Callable[..., Any]:
+    """A function of SciPy, which is imported when it is called first: only the interpreter needs it."""
+
+    def call(*operands: Any) -> Any:
+        return getattr(importlib.import_module("scipy.special"), name)(*operands)
+
+    return call
+
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(np, name) for name in "trunc rint tan sinh cosh tanh expm1 log1p log10".split()},
@@ -18,9 +28,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "pow": np.power,
     "exp2": np.exp2,
     "fast_dividef": np.divide,
-    "erfc": scipy.special.erfc,
-    "erfinv": scipy.special.erfinv,
-    "lgamma": scipy.special.gammaln,
+    "erfc": _special("erfc"),
+    "erfinv": _special("erfinv"),
+    "lgamma": _special("gammaln"),
 }
 
 

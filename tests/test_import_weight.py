@@ -1,0 +1,41 @@
+"""`import smelt` loads its own modules and nothing heavy: each library more costs every program memory and time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+LOADED = """
+import json, sys
+import torch
+before = set(sys.modules)
+import smelt
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+COMPILED = """
+import json, sys
+import torch
+before = set(sys.modules)
+import smelt
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GELU(), torch.nn.Linear(4, 2))
+compiled = smelt.compile(model)
+compiled(torch.ones(2, 3)).sum().backward()
+assert model[0].weight.grad is not None and smelt.stats()["graphs"] == 1
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+@pytest.mark.parametrize("program", [LOADED, COMPILED], ids=["import", "training step"])
+def test_nothing_but_smelt_torch_numpy_and_the_standard_library_is_loaded(program: str) -> None:
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    loaded = json.loads(shown.splitlines()[-1])
+    assert "smelt.pipeline" in loaded
+    names = {name.split(".")[0] for name in loaded} - sys.stdlib_module_names
+    # How Python was built, and what the parts of numpy.random share:
+    strangers = [name for name in names if not name.startswith("_sysconfigdata") and "cython" not in name]
+    assert set(strangers) <= {"smelt", "torch", "numpy"}
+    assert [name for name in loaded if name.startswith(("torch._dynamo", "torch._inductor", "torch._export"))] == []
