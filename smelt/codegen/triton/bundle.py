@@ -78,7 +78,7 @@ Class = tuple[_Body, list[_Member]]
 def render_bundle(groups: Sequence[Group], plan: Schedule, autotune: bool = False) -> list[TritonKernel] | None:
     """The kernels that together compute pointwise groups of known sizes; None where one of them may find a fault."""
     place = _places(plan)
-    tilings = [make_tiling(group, plan) for group in groups]
+    tilings = [make_tiling(group, plan, bundled=True) for group in groups]
     (config,) = flat_configs(sum(hint(t.axes[0].size) for t in tilings if len(t.axes) == 1))
     classes: dict[_Body, list[tuple[Group, _Member]]] = {}
     for group, tiling in zip(groups, tilings, strict=True):

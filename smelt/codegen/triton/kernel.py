@@ -15,11 +15,11 @@ from smelt.base.kernel_source import Config, KernelSource
 from smelt.codegen.parameters import FAULT
 from smelt.codegen.phases import Phases
 from smelt.codegen.scope import V
-from smelt.codegen.triton.body import TileBody
 from smelt.codegen.triton.folds import LAST_PLACE, Fold
 from smelt.codegen.triton.library import module_head
 from smelt.codegen.triton.target import MEMORY_TYPES
-from smelt.codegen.triton.tiles import STAGES, Axis, Form, Tiling, is_fixed, make_tiling
+from smelt.codegen.triton.tiles import STAGES, Axis, Form, Tiling, is_fixed, make_tiling, padded
+from smelt.codegen.triton.word_rows import WordRows
 from smelt.loops.ir import Index, Reduction
 from smelt.schedule.group import Group, Member, Place
 from smelt.schedule.plan import Schedule
@@ -50,7 +50,7 @@ def pointer_type(buffer: str, plan: Schedule) -> str:
     return "*i64" if buffer == FAULT else f"*{MEMORY_TYPES[metas_of(plan.program.nodes[buffer]).dtype]}"
 
 
-class TileKernel(TileBody):
+class TileKernel(WordRows):
     """A function over a tile: opens axes, names loop variables, collects the parameters."""
 
     def __init__(
@@ -58,9 +58,6 @@ class TileKernel(TileBody):
     ) -> None:
         super().__init__(plan)
         self.axes, self.configs, self.extents = axes, configs, extents
-
-    def bit(self, axis: Axis) -> int:
-        return 1 << self.axes.index(axis)
 
     def shape(self) -> str:
         return "[" + ", ".join(axis.block for axis in self.axes) + "]"
@@ -87,6 +84,10 @@ class TileKernel(TileBody):
         bit, name = self.bit(axis), f"{axis.name}index"
         inner = self.arranged(axis) + (".to(tl.int64)" if self.wide else "")
         self.scopes.line(f"{name} = {start} + {inner}" if start else f"{name} = {inner}", bit)
+        self.starts[axis.name] = start
+        if self.words is not None and axis is self.axes[-1]:
+            self.open_words(axis, self.words)
+            return
         if not self.always_inside(axis):
             mask = f"{axis.name}mask"
             self.scopes.line(f"{mask} = {name} < {self.bound(axis)}", bit)
@@ -120,8 +121,12 @@ class TileKernel(TileBody):
     def store(self, name: str, index: Index, value: V, atomic: bool = False) -> None:
         """Write a value. Stores come last in their scope: an output may lie over an input that ends here."""
         dtype = metas_of(self.plan.program.nodes[name]).dtype
-        address, masks, axes = self.address(name, index, value.depth)
         text = f"{value.text}.to(tl.uint8)" if dtype is torch.bool else value.text
+        words = self.in_words(name, flat_index(index, self.plan.strides[name]))
+        if words is not None and not atomic:
+            self.store_words(*words, text)
+            return
+        address, masks, axes = self.address(name, index, value.depth)
         if atomic:
             guard = f", mask={masks}" if masks else ""
             self.scopes.line(f"tl.atomic_add({address}, {text}{guard}, sem='relaxed')", axes)
@@ -149,7 +154,7 @@ class KernelRenderer(TileKernel):
     def __init__(self, tiling: Tiling, plan: Schedule, label: str) -> None:
         super().__init__(plan, tiling.axes, tiling.configs, tiling.extents)
         self.tiling, self.label = tiling, label
-        self.nest = tiling.nest
+        self.nest, self.words = tiling.nest, tiling.words
         self.phases = Phases(tiling.nest, plan, keep=False)
         self.results: dict[str, V] = {}
         self.columns: dict[str, tuple[Fold, str]] = {}
@@ -185,11 +190,13 @@ class KernelRenderer(TileKernel):
 
     def open_grid(self) -> None:
         shared = [axis for axis in self.axes if not axis.walked and not axis.whole]
-        if self.tiling.program:
+        own = bool(self.tiling.program)
+        first = own and not self.tiling.rows_last
+        if own:
             wide = ".to(tl.int64)" if self.wide else ""
-            self.scopes.line(f"kindex = tl.program_id(0){wide}")
+            self.scopes.line(f"kindex = tl.program_id({0 if first else len(shared)}){wide}")
             self.decode(self.tiling.program, "kindex", 0, "k")
-        for dimension, axis in enumerate(shared, bool(self.tiling.program)):
+        for dimension, axis in enumerate(shared, first):
             self.open_axis(axis, self.program_start(axis, dimension))
         for axis in self.axes:
             if axis.whole:
@@ -287,7 +294,8 @@ class KernelRenderer(TileKernel):
 
     def close_loop(self, axis: Axis) -> None:
         self.scopes.walked = 0
-        span = f"0, {self.size(axis.size)}, {axis.block}"
+        size = self.size(axis.size) if self.words is None else str(padded(axis.size, self.words))
+        span = f"0, {size}, {axis.block}"
         staged = STAGES in dict(self.configs[0].constants)
         head = f"for {axis.name}start in {f'tl.range({span}, num_stages={STAGES})' if staged else f'range({span})'}:"
         self.scopes.close([head], [])

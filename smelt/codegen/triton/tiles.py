@@ -1,6 +1,7 @@
 """Turns a group's variables into the tile of a Triton kernel: which variables programs share out, which they walk.
 
     FLAT    every element by itself: one axis, or two where accesses are contiguous along different variables
+            or x: columns of one row (k), where rows have values of their own or begin between words
     ROW     x: rows, r: what a row reduction folds, whole in a tile or in a loop
     COLUMN  x: columns (contiguous), r: the rows that a column reduction folds, in a loop
     MIXED   a program has a part of the rows: it walks them (r) with whole columns (i), folding rows and columns at once
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from smelt.base.kernel_source import Config
 from smelt.codegen.coordinates import Coordinates
 from smelt.codegen.nest import Nest
+from smelt.codegen.triton.words import Words, accesses, row_words
 from smelt.schedule.group import Group, Place, Role
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
@@ -75,6 +77,12 @@ SIDE = 32
 LEAST_SIDE = 16
 """Shortest size along which such a tile is worth it."""
 
+ROW_BLOCKS = (1024, 512, 256)
+"""Blocks of a row that has programs of its own; no more than an eighth of them lies beyond its end."""
+
+MOST_ROWS = 65535
+"""Rows that a second dimension of the grid has programs for."""
+
 
 class Form(enum.Enum):
     """What a kernel's programs and tiles stand for."""
@@ -107,7 +115,9 @@ class Axis:
 class Tiling:
     """Loops in GPU form: the axes of the tile in order, and the variables that are one number in a program.
 
-    `extents`: for each dimension of the grid, how many elements are shared out and by blocks of which constant.
+    `extents`: for each dimension of the grid, how many elements are shared out and by blocks of which constant. The
+    programs' own variables come first, or last where `rows_last`.
+    `words`: of rows along the last axis, which begin anywhere.
     """
 
     nest: Nest
@@ -116,6 +126,8 @@ class Tiling:
     program: list[Var]
     configs: tuple[Config, ...]
     extents: tuple[tuple[IntLike, str | None], ...]
+    rows_last: bool = False
+    words: Words | None = None
 
     @property
     def folded(self) -> Axis | None:
@@ -123,15 +135,15 @@ class Tiling:
         return next((axis for axis in self.axes if axis.name == "r"), None)
 
 
-def make_tiling(group: Group, plan: Schedule, autotune: bool = False) -> Tiling:
-    """Choose the tile of a group."""
-    return _Builder(group, plan, autotune).build()
+def make_tiling(group: Group, plan: Schedule, autotune: bool = False, bundled: bool = False) -> Tiling:
+    """Choose the tile of a group. `bundled`: programs are told apart by one number, which a bundle shares out."""
+    return _Builder(group, plan, autotune, bundled).build()
 
 
 class _Builder(Coordinates):
-    def __init__(self, group: Group, plan: Schedule, autotune: bool) -> None:
+    def __init__(self, group: Group, plan: Schedule, autotune: bool, bundled: bool) -> None:
         super().__init__(group, plan)
-        self.autotune = autotune
+        self.autotune, self.bundled = autotune, bundled
 
     def build(self) -> Tiling:
         self.arrange()
@@ -149,6 +161,9 @@ class _Builder(Coordinates):
     def flat(self, nest: Nest) -> Tiling:
         rival = self.rival(LEAST_SIDE)
         if rival is None:
+            by_rows = None if self.bundled else self.by_rows(nest)
+            if by_rows is not None:
+                return by_rows
             axis = Axis("x", list(self.order))
             return Tiling(nest, Form.FLAT, [axis], [], flat_configs(axis.size, self.autotune), ((axis.size, "XBLOCK"),))
         last = self.order[-1]
@@ -161,11 +176,62 @@ class _Builder(Coordinates):
             configs = configs[:1]
         return Tiling(nest, Form.FLAT, [y, x], [], tuple(configs), ((y.size, "YBLOCK"), (x.size, "XBLOCK")))
 
+    def by_rows(self, nest: Nest) -> Tiling | None:
+        """A program's row is known without a division, its values are read once, and it may begin anywhere."""
+        if len(self.order) < 2 or self.limits:
+            return None
+        *outer, last = self.order
+        rows = math.prod(v.size for v in outer)
+        if is_symbolic([rows, last.size]) or int(rows) > MOST_ROWS:
+            return None
+        words = row_words(self.members.values(), self.plan, last)
+        if words is None and not self.has_row_values(last):
+            return None
+        width = padded(last.size, words)
+        blocks = ROW_BLOCKS if words is not None else ROW_BLOCKS[:1]
+        block = next((b for b in blocks if -width % b <= width / 8), None)
+        if block is None:
+            return None
+        configs = [Config((("XBLOCK", block),), max(1, block // 512))]
+        if self.autotune:
+            sizes = ((1024, 4), (2048, 4), (2048, 8), (4096, 8))
+            configs += [Config((("XBLOCK", b),), w) for b, w in sizes if -width % b <= width / 8]
+        x = Axis("x", [last])
+        extents = ((width, "XBLOCK"), (rows, None))
+        return Tiling(nest, Form.FLAT, [x], outer, _distinct(configs), extents, True, words)
+
+    def has_row_values(self, last: Var) -> bool:
+        """Whether there is something that all elements of a row have in common."""
+        for _, place in accesses(self.members.values(), self.plan):
+            atoms = set(place.atoms())
+            if last not in atoms and atoms:
+                return True
+        return False
+
+    def stores_along(self, axis: Axis) -> bool:
+        """Whether elements along an axis are written."""
+        inside = {*axis.variables}
+        stored = (m for m in self.members.values() if m.name in self.plan.stored)
+        return any(inside & set(flat_index(m.index, self.plan.strides[m.name]).atoms()) for m in stored)
+
+    def words_of(self, axis: Axis) -> Words | None:
+        """The words of rows along an axis of one variable."""
+        if self.limits or len(axis.variables) != 1 or is_symbolic([axis.size]):
+            return None
+        return row_words(self.members.values(), self.plan, axis.variables[0])
+
     def rows(self, nest: Nest) -> Tiling:
         x, r = Axis("x", [*nest.kept, *nest.folded]), Axis("r", list(nest.inner))
         width, rows = hint(r.size), hint(x.size)
         r.whole = not is_symbolic([r.size]) and width <= self.longest()
         r.walked = not r.whole
+        words = self.words_of(r)
+        if (
+            words is not None
+            and r.whole
+            and (self.stores_along(r) or _ceil_power(padded(width, words)) > _ceil_power(width))
+        ):
+            words = None  # both ends of each row would be written one by one; a larger tile costs more than words save
         if r.whole:
             block = _ceil_power(width)
             several = max(1, min(ROW_TILE // block, _power(max(rows // PROGRAMS, 1))))
@@ -186,7 +252,7 @@ class _Builder(Coordinates):
             configs = [_row_config(1, block, max(1, min(16, block // (32 * each))))]
             if self.autotune:
                 configs += [_row_config(1, b, w) for b in (1024, 2048, 4096) for w in (4, 8, 16)]
-        return Tiling(nest, Form.ROW, [x, r], [], _distinct(configs), ((x.size, "XBLOCK"),))
+        return Tiling(nest, Form.ROW, [x, r], [], _distinct(configs), ((x.size, "XBLOCK"),), words=words)
 
     def longest(self) -> int:
         """Elements of a row that a tile holds: fewer where many values of a row are alive at once."""
@@ -263,6 +329,11 @@ class _Builder(Coordinates):
             configs += [config(n, w) for n in (1, 2, 4, 8) for w in (4, 8, 16) if n * block <= 8192]
         count = math.prod(v.size for v in nest.kept)
         return Tiling(nest, Form.MIXED, [r, i], list(nest.kept), _distinct(configs), ((count, None),))
+
+
+def padded(size: IntLike, words: Words | None) -> int:
+    """Elements along which a tile has to reach to cover a row of any start."""
+    return int(size) if words is None else int(size) + words.size - 1
 
 
 def flat_configs(size: IntLike, autotune: bool = False) -> tuple[Config, ...]:

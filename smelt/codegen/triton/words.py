@@ -1,0 +1,90 @@
+"""Rows that begin between two 16-byte words: tiles begin at the word below, so that whole words are read and written.
+
+A row of 50,257 scores of bfloat16 begins at any even address, and Triton reads one element at a time where it does not
+know better. Instead, a tile's places are counted from the last word boundary at or before its row: `base` is that place
+in memory, `skip` the number of elements between it and the row.
+
+    base = start // 8 * 8
+    skip = start - base
+    r0 = rindex - skip                              # the place in the row, from -7 on
+    rmask = (rindex >= skip) & (rindex < skip + n)
+
+Reads take whole words: one that has an element of the row lies in the row's memory; what else it has is not used.
+Writes take the words that lie inside of the row, and what is left of it at its ends one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from smelt.schedule.group import Member
+from smelt.schedule.plan import Schedule
+from smelt.schedule.realize import metas_of
+from smelt.shapes.expr import Expr, Var, flat_index, variable
+
+WORD = 16
+"""Bytes of the widest load."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """Along `var`, rows begin at the place `start`, which is no multiple of `size`, the elements of a word."""
+
+    var: Var
+    start: Expr
+    size: int
+
+    def holds(self, place: Expr) -> bool:
+        """Whether a place is one of the row, counted from its start."""
+        return place - variable(self.var) == self.start
+
+
+def row_words(members: Iterable[Member], plan: Schedule, var: Var) -> Words | None:
+    """The words of rows along var, where most of what lies along it begins at one place, between words."""
+    sizes: dict[Expr, list[int]] = {}
+    others = 0
+    for name, place in accesses(members, plan):
+        if var not in set(place.atoms()):
+            continue
+        start = place - variable(var)
+        if var in set(start.atoms()):
+            others += 1
+            continue
+        sizes.setdefault(start, []).append(_dtype(name, plan).itemsize)
+    if not sizes:
+        return None
+    start = max(sizes, key=lambda s: len(sizes[s]))
+    size = WORD // min(sizes[start])
+    others += sum(len(each) for other, each in sizes.items() if other != start)
+    if size < 2 or others >= len(sizes[start]) or not _plain(start) or _is_multiple(start, size):
+        return None
+    return Words(var, start, size)
+
+
+def accesses(members: Iterable[Member], plan: Schedule) -> Iterable[tuple[str, Expr]]:
+    """What is read from memory and written, with the place in it."""
+    listed = list(members)
+    own = {member.name for member in listed}
+    for member in listed:
+        if member.name in plan.stored:
+            yield member.name, flat_index(member.index, plan.strides[member.name])
+        for read in member.reads:
+            if read.name in plan.stored and read.name not in own:
+                yield read.name, flat_index(read.index, plan.strides[read.name])
+
+
+def _dtype(name: str, plan: Schedule) -> torch.dtype:
+    return metas_of(plan.program.nodes[name]).dtype
+
+
+def _plain(start: Expr) -> bool:
+    """Whether a place is a sum of loop variables with known factors, and never negative."""
+    numbers = (start.const, *(c for _, c in start.terms))
+    return start.is_linear() and all(isinstance(n, int) and n >= 0 for n in numbers)
+
+
+def _is_multiple(start: Expr, size: int) -> bool:
+    return all(int(n) % size == 0 for n in (start.const, *(c for _, c in start.terms)))
