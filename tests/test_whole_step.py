@@ -454,3 +454,51 @@ def test_updates_of_all_parameters_share_launches_on_a_gpu(name, monkeypatch):
     bundles = [source for each in rendered for source in each.kernels if "def body" in source.source]
     members = [int(source.name.split()[-2]) + 1 for source in bundles]
     assert sum(members) >= 6 and len(bundles) <= 2  # those of biases follow the sums that are their gradients
+
+
+@pytest.mark.parametrize("target", ["cpp", "triton"])
+def test_step_keeps_no_more_than_a_model_and_its_backward(monkeypatch, target):
+    """What waits for the backward is what a forward program would hand over; gradients end with the update."""
+    plans, real = [], pipeline.schedule
+
+    class Planned(BaseException):
+        """Enough is known."""
+
+    def schedule(*args, **kwargs):
+        plans.append(real(*args, **kwargs))
+        return plans[-1]
+
+    def load(*args):
+        raise Planned
+
+    monkeypatch.setattr(pipeline, "schedule", schedule)
+    monkeypatch.setattr(pipeline, "load", load)
+    torch.manual_seed(0)
+    block = [(nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4)]
+    model = nn.Sequential(*(layer for each in block for layer in each))
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.randn(4096, 64)
+
+    def loss_of(compiled):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return compiled(x).square().mean()
+
+    def step():
+        loss = loss_of(model)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    options = {"target": target}
+    with pytest.raises(Planned):
+        smelt.compile(step, options=options)()
+    (whole,) = plans
+    plans.clear()
+    with pytest.raises(Planned):
+        loss_of(smelt.compile(model, options=options))
+    forward, backward = plans
+    inputs = set(forward.program.inputs)
+    names = {o.name for o in forward.program.outputs if o.name is not None} - inputs
+    saved = sum(forward.program.nodes[name].meta.nbytes for name in names)
+    assert whole.memory.size <= saved + max(forward.memory.size, backward.memory.size)

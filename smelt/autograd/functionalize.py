@@ -44,6 +44,7 @@ class GraphRecorder:
         origin: name of the torch-level node that is running; becomes `node.meta["from"]`.
         checkpoint: the `torch.utils.checkpoint` region of that node; becomes `node.meta["checkpoint"]`.
         backward: the autograd engine is running; becomes `node.meta["backward"]`.
+        derivative: which of the program's own calls of the engine is running; becomes `node.meta["derivative"]`.
         reads: numbers that the program reads from tensors.
         drawn: how many operators drew random numbers so far; becomes `node.meta["random"]`.
         cloned: memory that the program copies by `clone()`; the graph, whose values never change, has no copy.
@@ -55,6 +56,7 @@ class GraphRecorder:
         self.origin: str | None = None
         self.checkpoint: int | None = None
         self.backward = False
+        self.derivative: int | None = None
         self.cloned: set[Storage] = set()
         self.reads: JointReads | None = None
         self.drawn = 0
@@ -183,6 +185,8 @@ class GraphRecorder:
             meta["checkpoint"] = self.checkpoint
         if self.backward:
             meta["backward"] = True
+        if self.derivative is not None:
+            meta["derivative"] = self.derivative
         if random:
             self.drawn += 1  # its place among all that the program draws, used or not
             meta["random"] = self.drawn

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,7 @@ from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, is_plain_view
 from smelt.graph.attention import for_attention
 from smelt.graph.casts import casting, present_casts, set_casts
+from smelt.graph.gradients import DERIVATIVES
 from smelt.graph.meta import TensorMeta, is_dense, may_overlap, without_gaps
 from smelt.graph.module import GraphModule, remove_dead
 from smelt.graph.seeds import seed_name
@@ -440,17 +442,20 @@ def _size_inputs(given: Sequence[Any]) -> tuple[SizeInput, ...]:
 def run_graph(gm: fx.GraphModule, inputs: Sequence[Any], rec: GraphRecorder | None = None) -> list[Any]:
     """Run a torch-level graph node by node; returns its flat outputs. Tells `rec` which node is running."""
     env: dict[fx.Node, Any] = {}
-    given = iter(inputs)
+    given, derivatives = iter(inputs), itertools.count()
     for node in gm.graph.nodes:
         if node.op == "placeholder":
             env[node] = next(given)
             continue
         args = fx.node.map_arg(node.args, env.__getitem__)
         if node.op == "output":
+            if rec is not None:
+                rec.derivative = None
             (result,) = args
             return list(result) if isinstance(result, (list, tuple)) else [result]
         if rec is not None:
             rec.origin, rec.checkpoint = node.name, node.meta.get("checkpoint")
+            rec.derivative = next(derivatives) if node.target in DERIVATIVES else None
             if rec.reads is not None:
                 rec.reads.running = node.meta.get("origin")
         env[node] = _run_node(gm, node, args, fx.node.map_arg(node.kwargs, env.__getitem__))

@@ -1,14 +1,10 @@
 """Joint prim graph in; forward and backward prim graphs out. Chooses what to save and what to recompute.
 
-The choice is a minimum cut. Every value that backward may read is an edge whose capacity is the cost of keeping
-it; a second edge, from the source, is the cost of computing it again (`recompute` has both). The cut nearest to
-backward of the cheapest ones is taken, by Dinic's algorithm (native/flow.c).
+A whole training step has no program of its own for the backward; there `step` chooses by the same costs.
 """
 
 from __future__ import annotations
 
-import math
-from array import array
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,16 +12,13 @@ from typing import Literal
 from torch import fx
 from torch.fx import Node
 
-from smelt.autograd import _native
+from smelt.autograd.cut import Cut, ancestors
 from smelt.autograd.joint import Joint
-from smelt.autograd.recompute import Costs, is_heavy, never_twice, saved_bytes
+from smelt.autograd.recompute import Costs
 from smelt.autograd.split import dependents
+from smelt.autograd.step import with_recomputation
 from smelt.base.options import Options
 from smelt.graph.module import Graph, GraphModule
-
-_BUDGET_STEPS = 10
-_UNITS = 2**52  # all finite capacities together, in 64-bit integers
-_INFINITE = 2**60
 
 
 @dataclass(frozen=True)
@@ -44,7 +37,7 @@ class Saved:
 
 
 def partition(module: fx.GraphModule, joint: Joint, options: Options) -> tuple[fx.GraphModule, fx.GraphModule | None]:
-    """(forward, backward); backward is None when nothing is differentiable.
+    """(forward, backward); backward is None when nothing is differentiable: then forward may be a whole training step.
 
     Forward: primals (and seeds) in; the joint graph's forward outputs, then the saved values, out. Its
     `meta["saved"]` holds a Saved for each. Backward: saved values, then tangents in; gradients out.
@@ -56,6 +49,7 @@ def partition(module: fx.GraphModule, joint: Joint, options: Options) -> tuple[f
             which keeps inputs and what cannot be computed twice.
     """
     if not joint.differentiable:
+        module = with_recomputation(module, options.activation_memory_budget)
         module.meta["saved"] = []
         return module, None
     split = _Split(module, joint)
@@ -80,97 +74,19 @@ class _Split:
         self.reads = self.found[: len(joint.reads)]
         self.value_metas, self.gradient_metas, self.found_metas = joint.parts(output.meta["val"])
         self.late = dependents(self.nodes, self.tangents)
-        self.needed_forward = _ancestors([*_nodes(self.values), *self.found])
-        needed = _ancestors(_nodes(self.gradients))
+        self.needed_forward = ancestors([*_nodes(self.values), *self.found])
+        needed = ancestors(_nodes(self.gradients))
         self.early = [n for n in self.nodes if n in needed and n not in self.late]
         self.needed = needed
         self.direct = {g for g in _nodes(self.gradients) if g not in self.late}  # gradients that need no tangent
         self.results = set(_nodes(self.values))
         self.costs = Costs(self.nodes[:-1], self.needed_forward, _nodes(self.values))
 
-    # -- choosing
-
     def choose(self, budget: float) -> list[Node]:
         """The values to save, in graph order."""
-        if not self.early:
-            return []
-        keep = [math.inf if self._inside(n) else self.costs.keep(n) for n in self.early]
-        again = [self.costs.again(n) if n in self.needed_forward else 0.0 for n in self.early]
-        fastest = self._cut(keep, self._penalties(again, heavy=math.inf))
-        if budget >= 1.0:
-            return fastest
-        least = self._cut(keep, self._penalties([0.0] * len(again)))
-        target = saved_bytes(least) + budget * (saved_bytes(fastest) - saved_bytes(least))
-        return self._within(target, keep, again, fastest, least)
-
-    def _penalties(self, again: Sequence[float], heavy: float | None = None) -> list[float]:
-        """Recompute costs, with what must not or (heavy) should not be computed twice made infinite."""
-        penalties = []
-        for node, cost in zip(self.early, again, strict=True):
-            if node.op == "placeholder" and node in self.inputs:
-                cost = math.inf  # also where forward itself does not read it
-            elif node in self.needed_forward:
-                if node.op != "call_function" or never_twice(node):
-                    cost = math.inf
-                elif "checkpoint" in node.meta:
-                    cost = min(cost, 1.0)  # the program asked for it
-                elif heavy is not None and is_heavy(node):
-                    cost = heavy
-            penalties.append(cost)
-        return penalties
-
-    def _inside(self, node: Node) -> bool:
-        """Whether a value is inside of a `checkpoint` call, and no result of it."""
-        region = node.meta.get("checkpoint")
-        if region is None or node.op != "call_function" or never_twice(node) or node in self.results:
-            return False
-        users = (user for user in node.users if user in self.needed_forward)
-        return all(user.meta.get("checkpoint") == region for user in users)
-
-    def _within(
-        self, target: float, keep: Sequence[float], again: Sequence[float], fastest: list[Node], least: list[Node]
-    ) -> list[Node]:
-        """The fastest cut that saves at most `target` bytes: recompute costs are scaled down until it fits."""
-        if saved_bytes(fastest) <= target:
-            return fastest
-        best, low, high = least, -14.0, 3.0  # powers of two
-        for _ in range(_BUDGET_STEPS):
-            middle = (low + high) / 2
-            found = self._cut(keep, self._penalties([c * 2.0**middle for c in again]))
-            if saved_bytes(found) <= target:
-                best, low = found, middle
-            else:
-                high = middle
-        return best
-
-    def _cut(self, keep: Sequence[float], again: Sequence[float]) -> list[Node]:
-        """The early nodes to save under these costs."""
-        count = len(self.early)
-        source, sink = 2 * count, 2 * count + 1
-        number = {node: i for i, node in enumerate(self.early)}
-        tails, heads, costs = [], [], []
-
-        def edge(tail: int, head: int, cost: float) -> None:
-            tails.append(tail)
-            heads.append(head)
-            costs.append(cost)
-
-        for i, node in enumerate(self.early):
-            edge(2 * i, 2 * i + 1, keep[i])
-            if again[i] > 0:
-                edge(source, 2 * i, again[i])
-            read_late = False
-            for user in node.users:
-                j = number.get(user)
-                if j is not None:
-                    edge(2 * i + 1, 2 * j, math.inf)
-                elif not read_late and user in self.needed and user in self.late:
-                    read_late = True
-            if read_late or node in self.direct:
-                edge(2 * i + 1, sink, math.inf)
-        ends = array("i", tails), array("i", heads)
-        reaches = _native.minimum_cut(*ends, _capacities(costs), sink + 1, source, sink)
-        return [n for i, n in enumerate(self.early) if reaches[2 * i + 1] and not reaches[2 * i]]
+        late = {n for n in self.needed if n in self.late}
+        read = {n for n in self.early if n in self.direct or any(user in late for user in n.users)}
+        return Cut(self.early, self.needed_forward, read, self.results, set(self.inputs), self.costs).choose(budget)
 
     # -- building the two graphs
 
@@ -203,25 +119,6 @@ class _Split:
 
 def _nodes(values: Iterable[object]) -> list[Node]:
     return [v for v in values if isinstance(v, Node)]
-
-
-def _ancestors(roots: Iterable[Node]) -> set[Node]:
-    """roots and everything they are computed from."""
-    found: set[Node] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack.extend(node.all_input_nodes)
-    return found
-
-
-def _capacities(costs: Sequence[float]) -> array[int]:
-    """Costs as 64-bit integers, at least 1: finite ones are scaled so that all together are less than infinity."""
-    total = sum(cost for cost in costs if cost != math.inf)
-    scale = min(1.0, _UNITS / total) if total else 1.0
-    return array("q", [_INFINITE if cost == math.inf else max(int(cost * scale), 1) for cost in costs])
 
 
 def _extract(

@@ -29,7 +29,7 @@ from smelt.capture.watch import Watch
 from smelt.capture.writes import check_refused, check_write
 from smelt.graph.conditional import Conditional
 from smelt.graph.eager_call import EagerCall
-from smelt.graph.gradients import gradients
+from smelt.graph.gradients import DERIVATIVES
 from smelt.graph.meta import OpaqueMeta, is_alike, is_opaque, may_overlap, meta_of
 from smelt.graph.module import Graph
 from smelt.graph.module_hooks import Around
@@ -42,9 +42,6 @@ from smelt.graph.unbacked import reading, require
 from smelt.shapes.assumptions import Assumed
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, Symbol
-
-DERIVATIVES = frozenset({torch.autograd.grad, torch.autograd.backward, gradients})
-"""Calls that run the autograd engine."""
 
 INDEXING = (operator.getitem, operator.setitem)
 """What is called with an index as its second argument."""

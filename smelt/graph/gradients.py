@@ -28,3 +28,7 @@ def gradients(
         for leaf, hooks in zip(leaves, held, strict=True):
             if hooks:
                 leaf._backward_hooks = hooks
+
+
+DERIVATIVES = frozenset({torch.autograd.grad, torch.autograd.backward, gradients})
+"""Calls that run the autograd engine."""

@@ -215,12 +215,14 @@ class LoopProgram:
     """Nodes by name in an order in which operands come first, and the outputs.
 
     `symbols`: what the caller passes as integers, after the tensors. Sizes of nodes are made of these.
+    `after`: for some nodes, an earlier one that the kernel which stores them waits for without reading it.
     """
 
     nodes: dict[str, Node]
     outputs: list[Output]
     inputs: list[str]
     symbols: list[Symbol] = field(default_factory=list)
+    after: dict[str, str] = field(default_factory=dict)
 
     def users(self) -> dict[str, list[str]]:
         """For each node, the nodes that read it (once each, in program order)."""

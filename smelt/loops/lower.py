@@ -57,7 +57,8 @@ def lower(gm: fx.GraphModule) -> LoopProgram:
                 outputs = [_output(value) for value in node.args[0]]
             case other:
                 raise CompileError(f"loops: fx node {node.name} has op {other!r}")
-    return LoopProgram(nodes, outputs, inputs, symbols)
+    after = {n.name: n.meta["after"] for n in gm.graph.nodes if n.meta.get("after") in nodes}
+    return LoopProgram(nodes, outputs, inputs, symbols, after)
 
 
 def _symbol(node: fx.Node, known: Sequence[Symbol]) -> Symbol:

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from smelt.loops.ir import Extern, LoopProgram, Node, Pointwise, Reduction, Scatter
+from smelt.loops.ir import Constant, Extern, Input, LoopProgram, Node, Pointwise, Reduction, Scatter
 from smelt.schedule.dependencies import Names
 from smelt.schedule.group import Group, Role, group_of
 from smelt.schedule.machine import CPU, Machine
@@ -38,13 +38,17 @@ class Decision:
 
 @dataclass
 class Fused:
-    """Groups by number, what runs outside loops by number, the order among them, and every decision."""
+    """Groups by number, what runs outside loops by number, the order among them, and every decision.
+
+    `after`: for some stored values, others that their kernel waits for without reading them.
+    """
 
     groups: dict[int, Group]
     others: dict[int, Node]
     number_of: dict[str, int]
     decisions: list[Decision] = field(default_factory=list)
     order: Precedence = field(default_factory=lambda: Precedence({}))
+    after: dict[str, list[str]] = field(default_factory=dict)
 
 
 def fuse(program: LoopProgram, real: Realized, names: Names, machine: Machine = CPU) -> Fused:
@@ -86,6 +90,11 @@ class _Fusion:
     def _connect(self) -> None:
         numbers = self.result.number_of
         direct = {n: {numbers[name] for name in self.reads(n)} - {n} for n in numbers.values()}
+        for name, other in self.program.after.items():
+            late = [n for n in (name + PART, name) if n in numbers]
+            if late:
+                self.result.after[late[0]] = sources = self.stored_below(other)
+                direct[numbers[late[0]]] |= {numbers[source] for source in sources}
         self.order = self.result.order = Precedence(direct)
 
     def reads(self, number: int) -> Iterable[str]:
@@ -95,6 +104,21 @@ class _Fusion:
             return (name for name in group.accesses if name not in group.members)
         node = self.result.others[number]
         return (self.buffer_of(name) for name in node.inputs)
+
+    def stored_below(self, name: str) -> list[str]:
+        """What is to be there before a value is: itself, or the nearest of what it is computed from."""
+        found: dict[str, None] = {}
+        seen, waiting = {name}, [name]
+        while waiting:
+            name = waiting.pop()
+            if name in self.result.number_of:
+                if not isinstance(self.program.nodes[name], (Input, Constant)):
+                    found[name] = None
+                continue
+            operands = [n for n in self.program.nodes[name].inputs if n not in seen]
+            seen.update(operands)
+            waiting += operands
+        return list(found)
 
     def buffer_of(self, name: str) -> str:
         view = self.real.views.get(name)

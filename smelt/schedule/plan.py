@@ -190,8 +190,9 @@ class _Planner:
         mobile = {n: self.mobile(g) for n, g in self.fused.groups.items() if self.may_move(n, g)}
         place = {unit.number: at for at, unit in enumerate(units)}
         after: dict[int, set[int]] = {}
-        for number, others in self.before_updates(units).items():
-            after[number] = {other for other in others if place[other] < place[number]}
+        for waiting in (self.before_updates(units), self.waits()):
+            for number, others in waiting.items():
+                after.setdefault(number, set()).update(n for n in others if place[n] < place[number])
         kept = self.outputs | set(self.updates.values())
         for most in (MOVED, TINY):
             accounts = [Profile(units, account, kept, memory.in_place) for account in (self.inside, self.outside)]
@@ -230,12 +231,30 @@ class _Planner:
         to rows need no such care: the rows were looked up before.)
         """
         units = list(self.units())
+        waits = self.waits()
         if not self.updates:
-            return order_units(units, self.occupied, self.outputs)
+            return order_units(units, self.occupied, self.outputs, waits)
+        after = self.before_updates(units)
+        for number, others in waits.items():
+            after.setdefault(number, set()).update(others)
         try:
-            return order_units(units, self.occupied, self.outputs, self.before_updates(units))
+            return order_units(units, self.occupied, self.outputs, after)
         except CycleError:
-            return order_units(units, self.occupied, self.outputs)
+            return order_units(units, self.occupied, self.outputs, waits)
+
+    def waits(self) -> dict[int, set[int]]:
+        """For some units, others that they wait for without reading anything of theirs."""
+        found: dict[int, set[int]] = {}
+        for name, sources in self.fused.after.items():
+            unit = self.unit_with(name)
+            found.setdefault(unit, set()).update({self.unit_with(source) for source in sources} - {unit})
+        return found
+
+    def unit_with(self, name: str) -> int:
+        """The number of the unit that makes a value."""
+        node = self.program.nodes[name]
+        number = self.fused.number_of[node.inputs[0] if isinstance(node, Item) else name]
+        return self.unit_of.get(number, number)
 
     def before_updates(self, units: Iterable[Unit]) -> dict[int, set[int]]:
         """For each unit that writes over an input, those that it should wait for."""

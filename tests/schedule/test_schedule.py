@@ -51,6 +51,29 @@ def test_externs_read_strided_views():
     assert (view.base, view.shape, view.stride) == ("x1", (16, 32), (1, 16))
 
 
+def test_what_waits_for_a_value_is_in_no_kernel_before_it():
+    for machine in (CPU, GPU):
+        for after in (None, "mm", "neg"):
+            g = GraphBuilder()
+            x, w, v = g.input(64, 64), g.input(64, 64), g.input(64, 64)
+            first = g.exp(x)
+            turn = g.neg(g.mm(first, w))  # "neg" is computed inside of the kernel that reads it
+            again = g.add(g.exp(x), v)
+            again.meta["after"] = after
+            program = lower(g.build(g.mm(again, w), g.mul(turn, v), first))
+            assert program.after == ({again.name: after} if after else {})
+            plan = schedule(program, Options(), None, machine)
+            (early,) = (step for step, n in enumerate(plan.steps) if n in plan.groups and first.name in plan.made_by(n))
+            (late,) = (step for step, n in enumerate(plan.steps) if n in plan.groups and "add" in plan.made_by(n))
+            product = next(step for step, n in enumerate(plan.steps) if "mm" in _made_by(plan, n))
+            assert (late > product > early) == (after is not None), (machine, after)
+            assert (late == early) == (after is None)
+
+
+def _made_by(plan: Schedule, number: int) -> list[str]:
+    return [plan.externs[number].name] if number in plan.externs else plan.made_by(number)
+
+
 def test_a_reduction_and_its_users_share_rows():
     g = GraphBuilder()
     x = g.input(128, 256)
