@@ -46,6 +46,7 @@ from smelt.loops.lower import lower
 from smelt.loops.parts import split_at_reads
 from smelt.prims.channels_last import with_channels_last
 from smelt.prims.decompose import decompose
+from smelt.prims.sums_of_rows import add_rows_into_sums
 from smelt.program import Program, load
 from smelt.runtime.build import build
 from smelt.schedule.describe import describe as describe_schedule
@@ -118,7 +119,7 @@ def compile_smelt(
         joint = trace_joint(gm, example_inputs, options)
         report.add("2_joint.py", lambda: print_graph(joint.module))
     with _stage("prims"):
-        prims = with_channels_last(decompose(joint.module, options))
+        prims = with_channels_last(add_rows_into_sums(decompose(joint.module, options)))
         report.add("3_prims.py", lambda: print_graph(prims))
     with _stage("partition"):
         forward, backward = partition(prims, joint, options)

@@ -164,13 +164,13 @@ class Host:
                 of_position[position] = index
             first = step.last + 1
         drops: dict[int, list[str]] = {}
-        overwritten = set(self.plan.over_inputs.values())
+        overwritten = {*self.plan.over_inputs.values(), *self.plan.over_others.values()}
         for name, position in self.plan.last_use.items():
             node = self.nodes[name]
             if name in self.outputs or self.in_arena(name) or isinstance(node, Constant):
                 continue
             if name in overwritten:
-                continue  # returned, as its own new value
+                continue  # returned, as the new value
             if isinstance(node.meta, tuple):
                 continue
             index = of_position[position]
@@ -279,17 +279,21 @@ class Host:
     def make_room(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
         """Allocate what kernels write outside of the arena."""
         fresh: list[str] = []
+        over: dict[str, str] = {}
         for number in groups:
             for name in self.plan.made_by(number):
-                old = self.plan.over_inputs.get(name)
+                old = self.plan.over_inputs.get(name) or self.plan.over_others.get(name)
                 if old is not None:
-                    self.variable[name], self.slots[name] = self.variable[old], self.slots[old]
-                    bound.add(name)
+                    over[name] = old
                 elif name in self.plan.stored and not self.in_arena(name) and name not in self.variable:
                     fresh.append(name)
                     self.variable[name] = f"o{next(self.fresh)}"
         for name in fresh:
             self.allocate(body, name)  # bound where a kernel takes it: none writes a tensor without elements
+        for name, old in over.items():
+            self.bind(body, old, bound)
+            self.variable[name], self.slots[name] = self.variable[old], self.slots[old]
+            bound.add(name)
 
     def launches(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
         """The launches of a run of kernels."""
@@ -326,6 +330,11 @@ class Host:
         function = self.define_extern(node, refs)
         if self.in_arena(node.name):
             body(f"{function}.into({self.argument(node.name)}, {arguments})")
+            return
+        if node.name in self.plan.over_others.values():
+            self.variable[node.name] = f"o{next(self.fresh)}"
+            self.allocate(body, node.name)
+            body(f"{function}.into({self.variable[node.name]}, {arguments})")
             return
         if isinstance(node.meta, tuple):
             names = []

@@ -117,7 +117,9 @@ class KernelRenderer(BodyRenderer):
         self.columns: dict[str, str] = {}
         self.row_depth = 0
         self.forms = False
-        self.once = any(n in plan.memory.in_place or n in plan.over_inputs for n in nest.members)
+        self.once = any(
+            n in plan.memory.in_place or n in plan.over_inputs or n in plan.over_others for n in nest.members
+        )
 
     def render(self) -> Kernel:
         self.arguments.written |= {n for n in self.nest.members if n in self.plan.stored}

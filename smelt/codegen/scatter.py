@@ -41,9 +41,15 @@ class _ScatterRenderer(BodyRenderer):
         self.arguments.written.add(node.name)
 
     def render(self) -> Kernel:
-        self.copy()
+        if not self.in_place():
+            self.copy()
         self.update()
         return finish(self)
+
+    def in_place(self) -> bool:
+        """Whether the base is there already: the values are scattered in its own memory."""
+        name = self.node.name
+        return self.node.inputs[0] in (self.plan.memory.in_place.get(name), self.plan.over_others.get(name))
 
     def loop(self, var: Var, name: str) -> None:
         self.scopes.open()

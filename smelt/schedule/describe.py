@@ -44,7 +44,8 @@ def _group(group: Group, plan: Schedule) -> list[str]:
         meta = metas_of(member.node)
         place = plan.memory.offsets.get(name)
         where = "" if name not in plan.stored else " -> output" if place is None else f" -> arena {place}"
-        where += f" (over {plan.over_inputs[name]})" if name in plan.over_inputs else ""
+        over = plan.over_inputs.get(name) or plan.over_others.get(name)
+        where += f" (over {over})" if over else ""
         reused = f" (over {plan.memory.in_place[name]})" if name in plan.memory.in_place else ""
         lines.append(f"    {name}: {meta} {member.place.value}{where}{reused}")
     read = [name for name in group.accesses if name not in group.members]

@@ -25,6 +25,8 @@ class Machine:
             take whole rows; used where `column_programs` is.
         column_epilogues: whether what is computed from the results of column reductions may follow in their kernel.
         bundles: whether kernels that need nothing of each other may share a launch.
+        takes_over: whether a large result may lie, from the start, where the intermediate does that it is written over,
+            and rows may be added to a value in its own memory.
         read_again: what a value may read, as a multiple of its size, to be computed in both of two loops that use it.
     """
 
@@ -41,6 +43,7 @@ class Machine:
     mixed_parts: int = 512
     column_epilogues: bool = False
     bundles: bool = False
+    takes_over: bool = True
     read_again: float = 1.3
 
 
@@ -57,6 +60,7 @@ GPU = Machine(
     column_programs=264,
     column_epilogues=True,
     bundles=True,
+    takes_over=False,
     read_again=1.9,
 )
 """A large GPU: two programs for each of 132 multiprocessors; column accumulators stay in registers. Little but bytes

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from smelt.base.options import Options
-from smelt.loops.ir import Constant, Extern, Input, Item, LoopProgram, Pointwise
+from smelt.loops.ir import Constant, Extern, Input, Item, LoopProgram, Pointwise, Scatter
 from smelt.schedule.bundle import MOVED, ROOM, TINY, Mobile, Profile, gather
 from smelt.schedule.dependencies import Names
 from smelt.schedule.fuse import Decision, Fused, fuse
@@ -26,6 +26,12 @@ from smelt.shapes.size import IntLike, hint, is_symbolic, same, same_all
 
 WRITE_INTO = frozenset({"mm", "bmm"})
 """Externs that write into a given tensor without a copy of their own."""
+
+LARGE = 1 << 20
+"""Bytes of an intermediate whose memory is worth to be planned together with that of a result."""
+
+SHARE = 16
+"""It is at least this part of the arena: few are, and the arena is planned anew for each."""
 
 
 @dataclass
@@ -43,6 +49,7 @@ class Schedule:
         memory: arena offsets; buffers in it are neither inputs nor outputs.
         last_use: step after which a buffer is not needed.
         over_inputs: outputs that are written over the input whose new value they are.
+        over_others: outputs that are written over an intermediate, which therefore is not in the arena.
         products: matrix products that one kernel may compute together with what is around them, by number of the
             unit. Their groups are among `groups`, for the other way to run the unit: around the library's call.
         bundles: groups that follow each other in `steps` and may run at the same time, each list in order.
@@ -59,6 +66,7 @@ class Schedule:
     last_use: dict[str, int]
     decisions: list[Decision]
     over_inputs: dict[str, str]
+    over_others: dict[str, str] = field(default_factory=dict)
     products: dict[int, Product] = field(default_factory=dict)
     bundles: list[list[int]] = field(default_factory=list)
 
@@ -97,7 +105,7 @@ def schedule(
     stored = real.stored - _private(program, real, fused)
     wanted = machine.templates and options.templates
     products = find_products(program, real, fused, stored, names, machine) if wanted else {}
-    return _Planner(program, real, fused, stored, updates or {}, products, releases).plan(machine.bundles)
+    return _Planner(program, real, fused, stored, updates or {}, products, releases, machine).plan()
 
 
 def _private(program: LoopProgram, real: Realized, fused: Fused) -> set[str]:
@@ -131,21 +139,25 @@ class _Planner:
         updates: Mapping[int, str],
         products: dict[int, Product],
         releases: bool,
+        machine: Machine,
     ) -> None:
         self.program, self.real, self.fused, self.stored = program, real, fused, stored
-        self.products, self.releases = products, releases
+        self.products, self.releases, self.machine = products, releases, machine
+        self.over_others: dict[str, str] = {}
         self.unit_of = {part: number for number, product in products.items() for part in product.parts}
         self.in_units = {product.name for product in products.values()}
         self.outputs = {o.name for o in program.outputs if o.name is not None}
         self.externs = {n: node for n, node in fused.others.items() if isinstance(node, Extern)}
         self.updates = self.possible_updates(updates)
 
-    def plan(self, bundles: bool) -> Schedule:
+    def plan(self) -> Schedule:
         """Order, bundles (where they are wanted), memory."""
         together = [[unit] for unit in self.ordered()]
         memory = self.placed(together)
-        if bundles:
+        if self.machine.bundles:
             together, memory = self.bundled(together, memory)
+        if self.machine.takes_over:
+            memory = self.taken_over(together, memory)
         units = [unit for step in together for unit in step]
         written_in = {name: step for step in together for unit in step for name in unit.writes}
         last = {name: step for step, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
@@ -159,7 +171,7 @@ class _Planner:
         }
         return Schedule(
             self.program, [u.number for u in units], self.fused.groups, self.externs, self.stored, self.real.strides,
-            self.real.views, memory, last, self.fused.decisions, over, self.products,
+            self.real.views, memory, last, self.fused.decisions, over, self.over_others, self.products,
             [[unit.number for unit in step] for step in together if len(step) > 1],
         )  # fmt: skip
 
@@ -201,6 +213,48 @@ class _Planner:
             if placed.size <= memory.size + sum(account.highest for account in accounts) // 64 + 2 * ROOM:
                 return together, placed
         return alone, memory
+
+    def taken_over(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
+        """Large outputs take over the memory of intermediates that they are written over, where that saves some.
+
+        The intermediate then lies outside of the arena, in what will be the output.
+        """
+        units = [unit for step in together for unit in step]
+        last = {name: at for at, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
+        for at, unit in enumerate(units):
+            for new in unit.writes:
+                for old in unit.reads:
+                    if old not in memory.offsets or last[old] != at or hint(self.nbytes(old)) * SHARE < memory.size:
+                        continue
+                    if self.may_take_over(unit, new, old):
+                        memory = self.cheaper(units, together, memory, new, old)
+        return memory
+
+    def may_take_over(self, unit: Unit, new: str, old: str) -> bool:
+        """Whether an output can have the memory of an intermediate from the start."""
+        if new not in self.outputs or new in self.updates or new in self.over_others:
+            return False
+        made, ended = metas_of(self.program.nodes[new]), metas_of(self.program.nodes[old])
+        alike = made.dtype == ended.dtype and same_all(made.shape, ended.shape)
+        alike = alike and same_all(self.real.strides[new], self.real.strides[old])
+        return alike and hint(made.nbytes) >= LARGE and self.may_overwrite(unit.number, new, old)
+
+    def cheaper(
+        self, units: Sequence[Unit], together: Sequence[list[Unit]], memory: MemoryPlan, new: str, old: str
+    ) -> MemoryPlan:
+        """The plan in which an output has an intermediate's memory, if arena and outputs together take less."""
+        before = memory.size + self.most_outside(units)
+        self.over_others[new] = old
+        placed = self.placed(together)
+        if placed.size + self.most_outside(units) < before:
+            return placed
+        del self.over_others[new]
+        return memory
+
+    def most_outside(self, units: Sequence[Unit]) -> int:
+        """Most bytes in use at a time in other memory than the arena."""
+        kept = self.outputs | set(self.updates.values()) | set(self.over_others.values())
+        return Profile(units, self.outside, kept, {}).highest
 
     def inside(self, name: str) -> int:
         """Bytes that a buffer takes in the arena."""
@@ -332,14 +386,19 @@ class _Planner:
 
     def occupied(self, name: str) -> int:
         node = self.program.nodes[name]
-        if name in self.updates:
+        if name in self.updates or name in self.over_others:
             return 0
         return 0 if isinstance(node, (Input, Constant)) or isinstance(node.meta, tuple) else hint(self.nbytes(name))
 
     def in_arena(self, name: str) -> bool:
         """Intermediates of kernels, and of externs that can write into them."""
         node = self.program.nodes[name]
-        if name in self.outputs or isinstance(node, (Input, Constant, Item)) or isinstance(node.meta, tuple):
+        if (
+            name in self.outputs
+            or name in self.over_others.values()
+            or isinstance(node, (Input, Constant, Item))
+            or isinstance(node.meta, tuple)
+        ):
             return False
         return not isinstance(node, Extern) or getattr(node.target, "name", "") in WRITE_INTO
 
@@ -349,10 +408,20 @@ class _Planner:
         before = (self.fused.groups[part] for part in product.prologues)
         return source in {o.view.base for o in product.operands} or any(source in g.accesses for g in before)
 
+    def adds_to(self, node: object, group: Group, source: str) -> bool:
+        """Whether a scatter starts from a copy of this buffer, of the same strides, and reads it for nothing else."""
+        assert isinstance(node, Scatter)
+        made, read = metas_of(node), metas_of(self.program.nodes[source])
+        if node.inputs[0] != source or len(group.accesses[source]) > 1 or made.dtype != read.dtype:
+            return False
+        return same_all(self.real.strides[node.name], self.real.strides[source])
+
     def may_overwrite(self, number: int, output: str, source: str) -> bool:
         group = self.fused.groups.get(number)
         if group is None or _may_run_again(group):
             return False
+        if group.scatter:
+            return self.machine.takes_over and self.adds_to(group.members[output].node, group, source)
         if not group.flat and group.members[output].place is not Place.AFTER:
             return False
         if number in self.products and (output not in group.members or self.reads_ahead(number, source)):

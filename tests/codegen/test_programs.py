@@ -235,3 +235,31 @@ def test_norms_of_rows_without_elements() -> None:
     for norm in (2, 1):
         fn = smelt.compile(functools.partial(torch.linalg.vector_norm, ord=norm), fullgraph=True)
         assert torch.equal(fn(x), torch.zeros(()))
+
+
+@pytest.mark.parametrize("rows", [64, 4096])
+def test_rows_are_added_to_a_product(rows):
+    """Small: in the arena; large: in what becomes the result, where nothing is copied."""
+    g = GraphBuilder()
+    grad, x = g.input(rows, 64), g.input(64, 256)
+    places, values = g.input(32, dtype=torch.int64), g.input(32, 256)
+    mm = g.mm(g.exp(grad), x)
+    total = g.index_put(mm, (places, None), values, True)
+    text = check(g.build(total), 1e-3)
+    assert text.count("for (int64_t i0") == (rows == 64)  # the copy of a small base
+
+
+def test_a_base_that_is_read_again_is_copied():
+    g = GraphBuilder()
+    grad, x = g.input(4096, 64), g.input(64, 256)
+    places, values = g.input(32, dtype=torch.int64), g.input(32, 256)
+    mm = g.mm(grad, x)
+    total = g.index_put(mm, (places, None), values, True)
+    check(g.build(total, g.sum(g.mul(mm, total), (1,))), 1e-2)
+
+
+def test_a_result_takes_over_a_product_and_is_read_by_kernels_and_products():
+    g = GraphBuilder()
+    a, b, c = g.input(1024, 64), g.input(64, 1024), g.input(1024, 1024)
+    product = g.mul(g.mm(a, b), c)
+    check(g.build(product, g.mm(product, a), g.sum(product, (0,))), 1e-2)

@@ -262,3 +262,46 @@ def test_a_value_that_the_new_one_needs_and_that_needs_the_old_one_is_no_cycle()
     x, w = g.input(16, 16), g.input(16, 16)
     new = g.add(x, 1.0)
     assert updates_of(g, new, g.add(g.mm(new, w), x), updates={0: "x0"}) == {}
+
+
+def sum_of_product_and_rows(rows: int) -> GraphBuilder:
+    """grad^T @ x plus rows of `values`: the two gradients of an embedding that is also the last product's weight."""
+    g = GraphBuilder()
+    grad, x = g.input(rows, 64), g.input(64, 256)
+    places, values = g.input(32, dtype=torch.int64), g.input(32, 256)
+    g.found = g.index_put(g.mm(g.exp(grad), x), (places, None), values, True)
+    return g
+
+
+def test_rows_are_added_to_a_large_product_in_the_memory_of_the_result():
+    g = sum_of_product_and_rows(4096)
+    plan = plan_of(g, g.found)
+    assert plan.over_others == {"index_put": "mm"} and "mm" not in plan.memory.offsets
+    assert "inner -> output (over mm)" in describe(plan)
+    assert plan.memory.size == 4096 * 64 * 4  # exp, which only the product reads
+    on_gpu = schedule(lower(g.build(g.found)), Options(), machine=GPU)
+    assert not on_gpu.over_others
+
+
+def test_memory_is_not_taken_over_from_small_values_or_such_that_are_read_again():
+    g = sum_of_product_and_rows(512)
+    assert not plan_of(g, g.found).over_others
+    g = sum_of_product_and_rows(4096)
+    (mm,) = (node for node in g.found.args if isinstance(node, torch.fx.Node) and node.name == "mm")
+    plan = plan_of(g, g.found, g.sum(g.mul(mm, g.exp(g.found)), (1,)))
+    assert not plan.over_others
+
+
+def test_an_output_takes_over_the_product_that_it_is_computed_from():
+    g = GraphBuilder()
+    a, b, c = g.input(1024, 64), g.input(64, 1024), g.input(1024, 1024)
+    plan = plan_of(g, g.mul(g.mm(a, b), c))
+    assert plan.over_others == {"mul": "mm"} and plan.memory.size == 0
+
+
+def test_memory_is_taken_over_only_where_the_whole_need_is_less():
+    """A larger intermediate sets the arena's size at another time: the product finds room in it for nothing."""
+    g = GraphBuilder()
+    a, b, c, x, w = g.input(1024, 64), g.input(64, 1024), g.input(1024, 1024), g.input(4096, 1024), g.input(1024, 8)
+    plan = plan_of(g, g.mul(g.mm(a, b), c), g.mm(g.exp(x), w))
+    assert not plan.over_others and plan.memory.size == 4096 * 1024 * 4
