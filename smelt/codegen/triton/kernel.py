@@ -15,8 +15,10 @@ from smelt.base.kernel_source import Config, KernelSource
 from smelt.codegen.parameters import FAULT
 from smelt.codegen.phases import Phases
 from smelt.codegen.scope import V
+from smelt.codegen.triton import tiles
 from smelt.codegen.triton.folds import LAST_PLACE, Fold
 from smelt.codegen.triton.library import module_head
+from smelt.codegen.triton.online import online_sums
 from smelt.codegen.triton.target import MEMORY_TYPES
 from smelt.codegen.triton.tiles import STAGES, Axis, Form, Tiling, is_fixed, make_tiling, padded
 from smelt.codegen.triton.word_rows import WordRows
@@ -26,6 +28,9 @@ from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import flat_index, variable
 from smelt.shapes.size import IntLike, Symbol, known_less
+
+LEAST = -3.4028234663852886e38
+"""The least finite float32."""
 
 Extent = tuple[IntLike, str | None]
 
@@ -158,6 +163,9 @@ class KernelRenderer(TileKernel):
         self.phases = Phases(tiling.nest, plan, keep=False)
         self.results: dict[str, V] = {}
         self.columns: dict[str, tuple[Fold, str]] = {}
+        self.online: dict[str, str] = {}
+        if tiles.ONLINE and tiling.form is Form.ROW and self.walked is not None:
+            self.online = online_sums(self.nest.members, self.phases, plan)
 
     def render(self) -> TritonKernel:
         self.arguments.written |= {n for n in self.nest.members if n in self.plan.stored}
@@ -253,6 +261,7 @@ class KernelRenderer(TileKernel):
         for phase in range(self.phases.count):
             self.outer_stores(phase)
             rows, columns, stores = self.phases.roots(phase)
+            rows = [member for member in rows if member.name not in self.results]
             if not rows and not columns and not stores:
                 continue
             folds = {m.name: self.start(m) for m in (*rows, *columns)}
@@ -263,7 +272,10 @@ class KernelRenderer(TileKernel):
                 self.store(member.name, member.index, self.load(member.name, member.index))
             self.close_loop(axis)
             for member in (*rows, *columns):
-                self.results[member.name] = self.end(*folds[member.name])
+                if member.name in self.online:
+                    self.end_online(member, *folds[member.name])
+                else:
+                    self.results[member.name] = self.end(*folds[member.name])
             for member in columns:
                 if member.name in self.plan.stored:
                     self.store(member.name, member.index, self.results[member.name])
@@ -364,6 +376,11 @@ class KernelRenderer(TileKernel):
     def start(self, member: Member) -> tuple[Fold, str]:
         """Accumulators over the tile."""
         fold, name = self.fold_of(member), self.scopes.name("s")
+        if member.name in self.online:
+            # the least number, not -inf: what is not there has a distance to it
+            self.scopes.line(f"{name} = tl.full({self.shape()}, {LEAST}, {fold.held})", 0)
+            self.scopes.line(f"{name}_sum = tl.full({self.shape()}, 0, {fold.held})", 0)
+            return fold, name
         self.scopes.line(f"{name} = tl.broadcast_to({fold.start}, {self.shape()})", 0)
         if fold.finds:
             self.scopes.line(f"{name}_at = tl.full({self.shape()}, {LAST_PLACE}, tl.int64)", 0)
@@ -378,6 +395,10 @@ class KernelRenderer(TileKernel):
             pair = f"best_{fold.combine}({name}, {name}_at, {value.text}, {places.text})"
             self.scopes.line(f"{name}, {name}_at = {pair}", everywhere)
             return
+        if member.name in self.online:
+            self.used.add("online_step")
+            self.scopes.line(f"{name}, {name}_sum = online_step({name}, {name}_sum, {value.text})", everywhere)
+            return
         self.scopes.line(f"{name} = {fold.step(name, value.text)}", everywhere)
 
     def end(self, fold: Fold, name: str) -> V:
@@ -385,6 +406,14 @@ class KernelRenderer(TileKernel):
         if fold.finds:
             return self.found(fold, name, f"{name}_at")
         return self.scopes.define("", fold.whole(name), fold.dtype, self.kept_axes(fold), "f")
+
+    def end_online(self, member: Member, fold: Fold, name: str) -> None:
+        """A maximum and the sum that was folded with it."""
+        self.used.add("online_end")
+        axes, top, total = self.kept_axes(fold), self.scopes.name("f"), self.scopes.name("f")
+        self.scopes.line(f"{top}, {total} = online_end({name}, {name}_sum, {fold.axis})", axes)
+        self.results[member.name] = V(top, torch.float32, axes)
+        self.results[self.online[member.name]] = V(total, torch.float32, axes)
 
     # values of members
 

@@ -44,6 +44,25 @@ def m_erf(x):
     return y""",
         (),
     ),
+    "online_step": (
+        """\
+def online_step(m, s, x):
+    # a smaller x adds exp(x - m) to the sum; a larger one scales it by exp(m - x), and adds 1
+    d = x - m
+    e = libdevice.exp2(tl.abs(d) * -1.4426950408889634)
+    larger = d > 0
+    return m_maximum(m, x), s * tl.where(larger, e, 1.0) + tl.where(larger, 1.0, e)""",
+        ("m_maximum",),
+    ),
+    "online_end": (
+        """\
+def online_end(m, s, axis: tl.constexpr):
+    top = tl.expand_dims(tl.reduce(m, axis, m_maximum), axis)
+    total = tl.expand_dims(tl.sum(s * libdevice.exp2((m - top) * 1.4426950408889634), axis), axis)
+    # nothing was added where all is -inf, of which the distance to the maximum is NaN
+    return tl.where(total == 0, float("-inf"), top), tl.where(total == 0, float("nan"), total)""",
+        ("m_maximum",),
+    ),
     "m_maximum": (
         "def m_maximum(a, b):\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)",
         (),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smelt.base.kernel_source import Config
 from smelt.codegen.coordinates import Coordinates
@@ -48,6 +48,15 @@ LOOP_BYTES = 32
 """The same for rows that are walked: what is folded is at hand sooner, accumulators need registers."""
 
 LOOP_THREADS = 512
+
+FEW_BLOCK = 4096
+"""Elements of a walked row that has a program almost to itself on the GPU: its turns follow each other."""
+
+ONLINE = False
+"""Whether sums of exp(x - max(x)) of walked rows are folded in the loop of the maximum."""
+
+WALKED_STAGES = 1
+"""Blocks of walked rows that are under way at once, in shared memory; 1: they are read into registers."""
 
 PIPELINED_BYTES = 48 << 10
 """Shared memory in which a program of the mixed form may have its next rows."""
@@ -245,6 +254,8 @@ class _Builder(Coordinates):
             if rows >= 2 * PROGRAMS:
                 each = self.elements_of_a_thread(r, LOOP_BYTES, 4, 16)
                 block = LOOP_THREADS * each
+            elif rows < PROGRAMS // 8:
+                each, block = FEW_BLOCK // LOOP_THREADS, FEW_BLOCK
             else:
                 inputs = sum(len(m.reads) for m in self.members.values())
                 each, block = 4, LOOP_BLOCK if inputs <= 8 else LOOP_BLOCK // 2
@@ -252,6 +263,8 @@ class _Builder(Coordinates):
             configs = [_row_config(1, block, max(1, min(16, block // (32 * each))))]
             if self.autotune:
                 configs += [_row_config(1, b, w) for b in (1024, 2048, 4096) for w in (4, 8, 16)]
+            if WALKED_STAGES > 1 and rows >= 2 * PROGRAMS:
+                configs = [replace(c, constants=(*c.constants, (STAGES, WALKED_STAGES))) for c in configs]
         return Tiling(nest, Form.ROW, [x, r], [], _distinct(configs), ((x.size, "XBLOCK"),), words=words)
 
     def longest(self) -> int:

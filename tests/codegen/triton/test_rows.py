@@ -48,6 +48,15 @@ def layer_norm_backward(rows: int, columns: int, dtype: torch.dtype) -> fx.Graph
     return g.build(g.convert(into, dtype), *sums)
 
 
+def products(size: int, factors: int) -> fx.GraphModule:
+    """A sum of products of several numbers each."""
+    g = GraphBuilder()
+    whole = g.input(size)
+    for _ in range(factors - 1):
+        whole = g.mul(whole, g.input(size))
+    return g.build(g.sum(whole, (0,)))
+
+
 @pytest.mark.parametrize(
     ("gm", "elements", "warps"),
     [
@@ -59,6 +68,7 @@ def layer_norm_backward(rows: int, columns: int, dtype: torch.dtype) -> fx.Graph
         (softmax(8192, 32000, NARROW), 8192, 16),  # walked: 16 bytes a load, two under way
         (softmax(8192, 32000, WIDE), 4096, 16),
         (softmax(300, 32000, NARROW), 2048, 16),
+        (products(16384, 5), 4096, 16),  # one program: few turns, which nothing else covers
     ],
 )
 def test_bytes_that_a_thread_asks_for(gm: fx.GraphModule, elements: int, warps: int) -> None:
