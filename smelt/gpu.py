@@ -19,16 +19,16 @@ from smelt.runtime.cuda_graphs import Recorder
 class Recordings:
     """The CUDA graphs of one compiled graph.
 
-    Sizes that change would need a recording each: in the default mode such graphs are launched kernel by kernel. Of a
-    program that also computes on the CPU each part on the GPU is recorded by itself.
+    Sizes that change would need a recording each: in the default mode such graphs are launched kernel by kernel. Not so
+    floating-point numbers, such as a learning rate: what a call computes of them comes in tensors. Of a program that
+    also computes on the CPU each part on the GPU is recorded by itself.
     """
 
     def __init__(self, joint: Joint, device: torch.device | None, report: Report, options: Options) -> None:
         self.joint = joint
         self.names = [node.name for node in joint.module.graph.nodes if node.op == "placeholder"]
-        changing = joint.sizes or joint.numbers or joint.reals
         self.on_gpu = device is not None and device.type == "cuda"
-        wanted = options.cuda_graphs and not joint.reads and not (changing and options.mode == "default")
+        wanted = options.cuda_graphs and not joint.reads and not (joint.sizes and options.mode == "default")
         self.recorder: Recorder | None = None
         if device is not None and self.on_gpu and wanted:
             self.recorder = recorder = _recorder(device, report)

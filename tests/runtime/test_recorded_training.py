@@ -98,6 +98,35 @@ def test_a_training_loop_as_people_write_it(recorders, zero):
     assert backward.made <= 2 and backward.replays >= 6, recorder.reasons()
 
 
+@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_whole_step_whose_rate_changes(recorders, make):
+    """Rates and corrections of the step count are tensors of each call, not what was recorded."""
+    eager, model, _ = pair()
+    steps, schedulers = [], []
+    for net, compile in ((eager, lambda step: step), (model, smelt.compile)):
+        optimizer = make(net.parameters(), lr=0.05, weight_decay=0.1)
+        schedulers.append(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7))
+
+        def step(x, net=net, optimizer=optimizer):
+            out, hidden = net(x)
+            loss = out.square().mean() + hidden.mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        steps.append(compile(step))
+    for _ in range(10):
+        x = torch.randn(5, 6, dtype=torch.float64)
+        losses = [step(x) for step in steps]
+        same(*losses)
+        equal_state(eager, model)
+        for scheduler in schedulers:
+            scheduler.step()
+    programs = [program for recorder in recorders for program in recorder.programs]
+    assert programs[-1].made <= 2 and programs[-1].replays >= 6, recorders[-1].reasons()
+
+
 def test_several_forwards_before_one_backward(recorders):
     eager, model, compiled = pair()
     for _ in range(10):
