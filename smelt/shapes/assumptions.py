@@ -172,9 +172,9 @@ class Assumptions:
             Unsettled: always.
         """
         numbers = [number for value in values for number in numbers_in(value)]
-        error = unsettled(asked, numbers, self.where(), hint)
-        self.unsettled = self.unsettled or error
-        raise error
+        if self.unsettled is None:  # of its own: whoever is asked would keep the frames of the one that is raised
+            self.unsettled = unsettled(asked, numbers, self.where(), hint)
+        raise unsettled(asked, numbers, self.where(), hint)
 
     def may_compute(self, compute: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Whether a graph may compute with floats that values tell: Python raises where tensors give inf or nan.
@@ -338,13 +338,8 @@ class Assumptions:
         difference = self.simplify(fact.right - fact.left)
         marked = [s for s in symbols(difference) if s in self.kept]
         if len(set(symbols(difference))) == 1 and marked and not any(type(f) is Modulo for f in _factors(difference)):
-            self.refused = SpecializationError(
-                f"a size is marked dynamic, but the program needs it to be {hint(of_factor(marked[0]))}",
-                at=fact.reason or None,
-                why=f"this line asked for {fact}, where {marked[0]} is the size",
-                hint="rewrite the line for any size, or take the mark off (smelt.mark_static)",
-            )
-            raise self.refused
+            self.refused = _pinned_although_marked(fact, marked[0])
+            raise _pinned_although_marked(fact, marked[0])  # this one holds the frames that it passes
 
     def _learn(self, difference: IntLike) -> None:
         """From `difference == 0`: a factor that stands alone with coefficient 1 equals the rest."""
@@ -380,6 +375,15 @@ class Assumptions:
             factor.low = max(factor.low, bound)
         elif isinstance(factor, Symbol):
             factor.high = bound if factor.high is None else min(factor.high, bound)
+
+
+def _pinned_although_marked(fact: Assumed, symbol: Symbol) -> SpecializationError:
+    return SpecializationError(
+        f"a size is marked dynamic, but the program needs it to be {hint(of_factor(symbol))}",
+        at=fact.reason or None,
+        why=f"this line asked for {fact}, where {symbol} is the size",
+        hint="rewrite the line for any size, or take the mark off (smelt.mark_static)",
+    )
 
 
 def _tells_least(term: tuple[Monomial, int]) -> bool:

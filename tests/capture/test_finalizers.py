@@ -378,6 +378,29 @@ def test_a_caught_exception_leaves_nothing_alive() -> None:
         assert seen() is None
 
 
+def test_an_unanswered_question_leaves_nothing_alive() -> None:
+    """A number that only values tell, which tracing for autograd asks for: the answer "nobody knows" holds no frame."""
+
+    class Held:
+        pass
+
+    def program(x: torch.Tensor, held: Any) -> None:
+        x[x > 1] = float(x.mean())
+
+    held = Held()
+    smelt.compile(program, backend="aot_eager")(torch.arange(4.0), held)  # torch imports much, and that holds frames
+    fast = smelt.compile(lambda *args: program(*args), backend="aot_eager")
+    held = Held()
+    seen = weakref.ref(held)
+    gc.disable()
+    try:
+        fast(torch.arange(4.0), held)
+    finally:
+        gc.enable()
+    del held
+    assert seen() is None
+
+
 def test_what_has_a_finalizer() -> None:
     x = 1
     suspended, ended = started(x, "of a list"), started(x, "closed")
