@@ -130,7 +130,7 @@ class Rebuild:
         if kind is torch.SymBool:
             return self._answer(held(value))
         if kind is torch.Size and has_symint(tuple(value)):
-            return f"{self.constant(torch.Size, 'Size')}([{', '.join(map(self, value))}])"
+            return self.assign(value, f"{self.constant(torch.Size, 'Size')}([{', '.join(map(self, value))}])")
         if kind in LEAVES:
             return self.constant(value, kind.__name__)
         return self._object(value, kind)

@@ -53,6 +53,17 @@ def test_dynamic_from_the_start(name):
     check(FUNCTIONS[name], sized((4, 6), (6, 8), (5, 10), (10, 4)), limit=1, fullgraph=True, dynamic=True)
 
 
+def test_a_shape_that_leaves_twice_is_one_object():
+    def program(x):
+        shape = x.shape
+        return {"first": shape, "second": [shape, x + 1]}
+
+    run = compiled(program)
+    for n in (1, 2, 3):
+        out = run(torch.ones(n, 3))
+        assert out["first"] is out["second"][0] and out["first"] == (n, 3) and type(out["first"]) is torch.Size
+
+
 def test_dynamic_false_is_static():
     run = check(FUNCTIONS["elementwise"], sized((4, 6), (6, 8), (2, 10)), limit=3, dynamic=False)
     assert versions(run) == 3
