@@ -11,6 +11,7 @@ from torch import fx
 
 from smelt.autograd.eager import eager_program
 from smelt.base.arena import place_buffers
+from smelt.base.malloc import release_freed
 from smelt.base.options import Options
 from smelt.codegen.host import Rendered
 from smelt.prims.table import PRIMS
@@ -76,6 +77,8 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
     if rendered.device is not None:
         scope |= _on_device(rendered, options)
     program = _executed(rendered, scope)
+    if not on_gpu:
+        _release_after_first_call(scope)
     return program if rendered.empty is None else _unless_empty(program, rendered.empty, rendered.counts)
 
 
@@ -109,6 +112,24 @@ def _on_device(rendered: Rendered, options: Options) -> dict[str, Any]:
 def _executed(rendered: Rendered, scope: dict[str, Any]) -> Program:
     exec(compile(rendered.host_source, "<smelt host program>", "exec"), scope)
     return scope["call"]
+
+
+def _release_after_first_call(scope: dict[str, Any]) -> None:
+    """What the first call of a host program took from the C library's heap goes back to the system when it ends.
+
+    External kernels are chosen and made then: candidates with results and scratch memory of their own, freed since.
+    Programs without a workspace, and those of symbolic sizes, which make theirs again and again, are left alone.
+    """
+    give = scope.get("give")
+    if give is None:
+        return
+
+    def give_first(workspace: Any) -> None:
+        scope["give"] = give  # the host text looks the name up at each call
+        give(workspace)
+        release_freed()
+
+    scope["give"] = give_first
 
 
 def _reference(name: str, params: dict[str, Any], outputs: list[Any]) -> ExternKernel:

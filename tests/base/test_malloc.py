@@ -63,3 +63,13 @@ def test_graphs_on_the_way_are_given_up():
     compiled(x).backward()
     gc.collect()
     assert [x for x in gc.get_objects() if type(x) is Schedule] == before and x.grad is not None
+
+
+def test_after_the_first_call_of_a_program_and_no_later_one(monkeypatch):
+    calls: list[int] = []
+    monkeypatch.setattr("smelt.program.release_freed", lambda: calls.append(1))
+    compiled = smelt.compile(lambda x, w: ((x @ w).sin() @ w).sum(), dynamic=False)
+    x, w = torch.randn(8, 8), torch.randn(8, 8)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x, w), ((x @ w).sin() @ w).sum())
+        assert calls == [1]
