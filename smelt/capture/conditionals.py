@@ -16,7 +16,7 @@ from smelt.capture import containers
 from smelt.capture._native import NULL
 from smelt.capture.ambient import present_modes
 from smelt.capture.before import Before, CannotUndo, put
-from smelt.capture.breaks import Break, Restart, UserError
+from smelt.capture.breaks import Break, Restart, UserError, bare
 from smelt.capture.frames import RETURN, Frame, Unread
 from smelt.capture.graph_module import CapturedGraph
 from smelt.capture.host_values import HostValue
@@ -86,7 +86,8 @@ def _jump_on_number(vm: Any, f: Frame, value: Any, when_true: int, when_false: i
         if vm.branches_on_numbers and vm.branches and vm.tensors.branches:
             try:
                 return take_both(vm, f, as_condition(vm, question), when_true, when_false)
-            except Break:
+            except Break as stop:
+                bare(stop)
                 vm.refused.add(place)
     f.pc = when_true if containers.truth(vm, value) else when_false
     return None
@@ -107,12 +108,17 @@ def take_both(vm: Any, f: Frame, condition: TraceTensor, when_true: int, when_fa
         return _Branch(vm, f, condition).run(when_true, when_false)
     except (Break, UserError, NotJoined, CannotUndo) as stop:
         vm.refused.add(place)
-        refused = containers.tensor_value("a branch on a tensor's value")
         said = "one of them raises" if isinstance(stop, UserError) else getattr(stop, "title", None) or str(stop)
-        refused.why += f", and its two ways cannot be one node: {said}"
-        raise refused from None
+        bare(stop)
     finally:
         vm.branching.discard(place)
+    raise _two_ways(said)
+
+
+def _two_ways(said: str) -> Break:
+    refused = containers.tensor_value("a branch on a tensor's value")
+    refused.why += f", and its two ways cannot be one node: {said}"
+    return refused
 
 
 class _Branch:

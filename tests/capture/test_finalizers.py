@@ -435,3 +435,29 @@ def test_a_function_gets_its_arguments_for_itself() -> None:
     with pytest.raises(TypeError):
         call_moving(take, [1, 2, 3], ())
     assert call_moving(lambda: 1, [], ()) == 1
+
+
+def test_a_branch_that_could_not_be_taken_leaves_nothing_alive() -> None:
+    """Both ways of a branch are tried, one of them cannot be undone: what was caught on the way holds no frame."""
+
+    class Held:
+        pass
+
+    seen_by = {"a": 1, "b": 2}
+
+    def program(x: torch.Tensor, held: Any) -> None:
+        for _ in range(7):
+            if int((x > 1).sum()):
+                seen_by.popitem()
+
+    fast = smelt.compile(program, backend="eager")
+    held = Held()
+    seen = weakref.ref(held)
+    gc.disable()
+    try:
+        with pytest.raises(KeyError):
+            fast(torch.arange(4.0), held)
+    finally:
+        gc.enable()
+    del held
+    assert seen() is None
