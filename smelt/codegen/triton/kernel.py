@@ -15,13 +15,13 @@ from smelt.base.kernel_source import Config, KernelSource
 from smelt.codegen.parameters import FAULT
 from smelt.codegen.phases import Phases
 from smelt.codegen.scope import V
-from smelt.codegen.triton import tiles
 from smelt.codegen.triton.folds import LAST_PLACE, Fold
 from smelt.codegen.triton.library import module_head
 from smelt.codegen.triton.online import online_sums
 from smelt.codegen.triton.target import MEMORY_TYPES
 from smelt.codegen.triton.tiles import STAGES, Axis, Form, Tiling, is_fixed, make_tiling, padded
 from smelt.codegen.triton.word_rows import WordRows
+from smelt.codegen.triton.words import WORD
 from smelt.loops.ir import Index, Reduction
 from smelt.schedule.group import Group, Member, Place
 from smelt.schedule.plan import Schedule
@@ -164,7 +164,7 @@ class KernelRenderer(TileKernel):
         self.results: dict[str, V] = {}
         self.columns: dict[str, tuple[Fold, str]] = {}
         self.online: dict[str, str] = {}
-        if tiles.ONLINE and tiling.form is Form.ROW and self.walked is not None:
+        if tiling.online:
             self.online = online_sums(self.nest.members, self.phases, plan)
 
     def render(self) -> TritonKernel:
@@ -340,6 +340,13 @@ class KernelRenderer(TileKernel):
         if value.depth != everywhere:
             text = f"tl.broadcast_to({text}, {self.shape()})"
         mask = self.axis_masks.get(1 << fold.axis)
+        ends = self.ends_of(self.axes[fold.axis])
+        if mask is not None and ends:
+            result = self.scopes.name("t")
+            self.scopes.line(f"{result} = {text}", everywhere)
+            self.scopes.line(f"if {ends}:", everywhere)
+            self.scopes.line(f"    {result} = tl.where({mask.text}, {result}, {fold.start})", everywhere)
+            return V(result, value.dtype, everywhere)
         if mask is not None:
             text = f"tl.where({mask.text}, {text}, {fold.start})"
         return self.scopes.define("", text, value.dtype, everywhere)
@@ -378,8 +385,9 @@ class KernelRenderer(TileKernel):
         fold, name = self.fold_of(member), self.scopes.name("s")
         if member.name in self.online:
             # the least number, not -inf: what is not there has a distance to it
-            self.scopes.line(f"{name} = tl.full({self.shape()}, {LEAST}, {fold.held})", 0)
-            self.scopes.line(f"{name}_sum = tl.full({self.shape()}, 0, {fold.held})", 0)
+            shape = f"[{self.axes[0].block}, {self.axes[1].block} // {self.word_of(member)}]"
+            self.scopes.line(f"{name} = tl.full({shape}, {LEAST}, {fold.held})", 0)
+            self.scopes.line(f"{name}_sum = tl.full({shape}, 0, {fold.held})", 0)
             return fold, name
         self.scopes.line(f"{name} = tl.broadcast_to({fold.start}, {self.shape()})", 0)
         if fold.finds:
@@ -406,6 +414,14 @@ class KernelRenderer(TileKernel):
         if fold.finds:
             return self.found(fold, name, f"{name}_at")
         return self.scopes.define("", fold.whole(name), fold.dtype, self.kept_axes(fold), "f")
+
+    def word_of(self, member: Member) -> int:
+        """Elements that a thread reads at once of what a member folds."""
+        if self.words is not None:
+            return self.words.size
+        nodes = self.plan.program.nodes
+        sizes = [metas_of(nodes[read.name]).dtype.itemsize for read in member.reads if read.name in self.plan.stored]
+        return WORD // max(sizes, default=4)
 
     def end_online(self, member: Member, fold: Fold, name: str) -> None:
         """A maximum and the sum that was folded with it."""

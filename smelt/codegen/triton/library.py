@@ -47,11 +47,11 @@ def m_erf(x):
     "online_step": (
         """\
 def online_step(m, s, x):
-    # a smaller x adds exp(x - m) to the sum; a larger one scales it by exp(m - x), and adds 1
-    d = x - m
-    e = libdevice.exp2(tl.abs(d) * -1.4426950408889634)
-    larger = d > 0
-    return m_maximum(m, x), s * tl.where(larger, e, 1.0) + tl.where(larger, 1.0, e)""",
+    # a word of x is a thread's: its maximum is one instruction an element, and sums are scaled once a word
+    words = tl.reshape(x, [m.shape[0], m.shape[1], x.shape[1] // m.shape[1]])
+    top = m_maximum(m, tl.reduce(words, 2, m_maximum))
+    powers = libdevice.exp2((words - tl.expand_dims(top, 2)) * 1.4426950408889634)
+    return top, s * libdevice.exp2((m - top) * 1.4426950408889634) + tl.sum(powers, 2)""",
         ("m_maximum",),
     ),
     "online_end": (

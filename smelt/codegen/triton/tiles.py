@@ -52,8 +52,14 @@ LOOP_THREADS = 512
 FEW_BLOCK = 4096
 """Elements of a walked row that has a program almost to itself on the GPU: its turns follow each other."""
 
+WORD_LOOP_THREADS = 256
+"""Threads of walked rows that begin between words: 8192 of 50,257, read ahead, took 365 us on an H200, 485 with 512."""
+
 ONLINE = False
-"""Whether sums of exp(x - max(x)) of walked rows are folded in the loop of the maximum."""
+"""Whether sums of exp(x - max(x)) of walked rows that begin at words are folded in the loop of the maximum."""
+
+ONLINE_WORDS = True
+"""The same for rows that begin between words, where a second loop selects elements again: 449 us, not 601."""
 
 WALKED_STAGES = 1
 """Blocks of walked rows that are under way at once, in shared memory; 1: they are read into registers."""
@@ -137,6 +143,12 @@ class Tiling:
     extents: tuple[tuple[IntLike, str | None], ...]
     rows_last: bool = False
     words: Words | None = None
+
+    @property
+    def online(self) -> bool:
+        """Whether sums of exp(x - max(x)) may be folded in the loop of the maximum."""
+        walked = any(axis.walked for axis in self.axes)
+        return self.form is Form.ROW and walked and (ONLINE if self.words is None else ONLINE_WORDS)
 
     @property
     def folded(self) -> Axis | None:
@@ -253,7 +265,7 @@ class _Builder(Coordinates):
         else:
             if rows >= 2 * PROGRAMS:
                 each = self.elements_of_a_thread(r, LOOP_BYTES, 4, 16)
-                block = LOOP_THREADS * each
+                block = (LOOP_THREADS if words is None else WORD_LOOP_THREADS) * each
             elif rows < PROGRAMS // 8:
                 each, block = FEW_BLOCK // LOOP_THREADS, FEW_BLOCK
             else:

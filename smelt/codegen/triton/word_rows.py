@@ -37,6 +37,13 @@ class WordRows(TileBody):
         self.names[words.var], self.depths[words.var] = place, depth
         self.scopes.line(f"{place} = {name} - {skip.text}", depth)
 
+    def ends_of(self, axis: Axis) -> str:
+        """A test of whether a walked block reaches beyond its row; nothing where it has to be seen for each element."""
+        if self.words is None or not axis.walked or axis is not self.axes[-1]:
+            return ""
+        start = self.starts[axis.name]
+        return f"({start} == 0) | ({start} + {axis.block} > {axis.size})"
+
     def row_start(self, words: Words) -> tuple[V, V]:
         """The place of the word in which a row begins, how many elements further the row begins."""
         depth = self.depth_of(words.start)

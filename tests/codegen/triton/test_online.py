@@ -24,6 +24,7 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "LOOP_BLOCK", 32)
     monkeypatch.setattr(tiles, "FEW_BLOCK", 32)
     monkeypatch.setattr(tiles, "LOOP_THREADS", 32)
+    monkeypatch.setattr(tiles, "WORD_LOOP_THREADS", 32)
     monkeypatch.setattr(tiles, "ONLINE", True)
 
 

@@ -144,3 +144,17 @@ def test_a_rows_values_are_read_once_where_rows_are_aligned(tmp_path: Path) -> N
     assert "tl.program_id(1)" in source.source and "//" not in source.source
     names = instructions(source, tmp_path)
     assert sum(name.startswith("LDG") for name in names) == 3
+
+
+def test_elements_are_selected_in_the_end_blocks_of_a_walked_row(walked: None, tmp_path: Path) -> None:
+    """One loop, in which only the first and the last block of a row enter the branch that selects elements."""
+    g = GraphBuilder()
+    x = g.convert(g.input(8192, 50257, dtype=NARROW), WIDE)
+    top = g.amax(x, (1,))
+    power = g.exp(g.sub(x, g.broadcast_in_dim(top, (8192, 50257), (0,))))
+    source = rendered(g.build(top, g.log(g.sum(power, (1,)))))
+    assert source.source.count("for rstart") == 1 and "if (rstart == 0) | (rstart + RBLOCK > 50257):" in source.source
+    (config,) = source.configs
+    assert config.num_warps * 32 == tiles.WORD_LOOP_THREADS
+    elements = dict(config.constants)["RBLOCK"] // tiles.WORD_LOOP_THREADS
+    assert len(instructions(source, tmp_path)) / elements < 26
