@@ -87,6 +87,31 @@ def test_gradients_of_pools(ceil: bool, last: bool) -> None:
         assert got.stride() == want.stride() == x.stride()
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("last", [False, True])
+def test_gradient_of_overlapping_windows_on_a_gpu(last: bool) -> None:
+    """PyTorch's own kernel for channels last is wrong there."""
+    sizes = {
+        "kernel": (3, 3),
+        "stride": (2, 2),
+        "padding": (1, 1),
+        "ceil": False,
+        "count_padding": True,
+        "divisor": None,
+    }
+    x = torch.randn(32, 512, 14, 14, dtype=torch.float64, requires_grad=True)
+    pooled = torch.nn.functional.avg_pool2d(x, 3, 2, 1)
+    grad = torch.randn_like(pooled)
+    (want,) = torch.autograd.grad(pooled, x, grad)
+    layout = torch.channels_last if last else torch.contiguous_format
+    want = want.float().cuda().contiguous(memory_format=layout)
+    given = grad.float().cuda()
+    got = extern("avg_pool2d_backward", {"shape": tuple(x.shape), **sizes}, [given], [want])(given)
+    torch.testing.assert_close(got, want)
+    assert got.stride() == want.stride()
+
+
 def test_several_results() -> None:
     x = torch.randn(5, 7)
     values, indices = torch.sort(x, dim=0, descending=True)
