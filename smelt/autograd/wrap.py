@@ -18,7 +18,7 @@ from torch.autograd.graph import increment_version
 from smelt.autograd.again import Again, Memory
 from smelt.autograd.draws import beginning, draws, from_beginning, generator_devices, seed, with_seeds
 from smelt.autograd.outputs import finisher
-from smelt.autograd.plan import Fresh, Joint, SparseGradient, unreached
+from smelt.autograd.plan import Fresh, Joint, Mutation, SparseGradient, unreached
 from smelt.autograd.sized import wrap_reading, wrap_sized
 from smelt.autograd.unused import Backward
 from smelt.base.errors import SmeltError
@@ -90,26 +90,28 @@ def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
             results = forward([*inputs])
         if joint.mutations:
             with torch.no_grad():
-                for mutation, value in zip(joint.mutations, results[count:], strict=False):
-                    _update(inputs[mutation.input], value, mutation.counted)
+                _update(joint.mutations, inputs, results[count:])
         _touch(joint, inputs)
         return finish(inputs, results)
 
     return call
 
 
-def _update(tensor: torch.Tensor, value: torch.Tensor, counted: bool) -> None:
-    """Give an input its new value. A program that has written over an input returns it as its own new value."""
-    if value is not tensor:
-        (tensor if counted or tensor.is_inference() else tensor.data).copy_(value)
-    elif counted and not tensor.is_inference():
-        increment_version(tensor)
+def _update(mutations: Sequence[Mutation], inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Give inputs their new values. A program that has written over an input returns it as its own new value."""
+    written = []
+    for mutation, value in zip(mutations, values, strict=False):
+        tensor = inputs[mutation.input]
+        if value is not tensor:
+            (tensor if mutation.counted or tensor.is_inference() else tensor.data).copy_(value)
+        elif mutation.counted:
+            written.append(tensor)
+    increment_version(written)  # one call: an optimizer writes hundreds; inference tensors have no version and are left
 
 
 def _touch(joint: Joint, inputs: Sequence[torch.Tensor]) -> None:
-    for i in joint.touched:
-        if not inputs[i].is_inference():
-            increment_version(inputs[i])
+    if joint.touched:
+        increment_version([inputs[i] for i in joint.touched])
 
 
 def _run_seeded(program: Program, devices: Sequence[torch.device]) -> Program:
@@ -236,8 +238,11 @@ class _Compiled(torch.autograd.Function):
             saved[k] = saved[k].clone()
         outputs = results[: plan.num_outputs]
         mutations = plan.joint.mutations
-        for k in plan.without_grad:
-            _update(inputs[mutations[k].input], results[plan.num_outputs + k], mutations[k].counted)
+        _update(
+            [mutations[k] for k in plan.without_grad],
+            inputs,
+            [results[plan.num_outputs + k] for k in plan.without_grad],
+        )
         _touch(plan.joint, inputs)
         saved += [inputs[i] for i in saving.watched_inputs]
         saved += [outputs[i] for i in saving.watched_outputs]
