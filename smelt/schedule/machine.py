@@ -51,7 +51,6 @@ CPU = Machine()
 
 GPU = Machine(
     parallel=264,
-    rows_per_part=1024,
     max_parts=1024,
     column_elements=8192,
     enough_parallel=100,

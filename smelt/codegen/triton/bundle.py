@@ -39,9 +39,6 @@ MOST_LINES = 240
 LARGE = 16 << 20
 """Bytes that a member may read and write to have members of other code beside it."""
 
-BLOCKS_EACH = 1
-"""Blocks of a large member that a program computes: the member is selected once for all of them."""
-
 VECTOR = 16
 """Elements are read in wide words where the size is a multiple of it."""
 
@@ -55,7 +52,6 @@ class _Body:
 
     vectors: the sizes of its members are multiples of VECTOR, which Triton finds out.
     large: each of the members takes longer than a launch.
-    blocks: that a program computes.
     """
 
     lines: tuple[str, ...]
@@ -64,7 +60,6 @@ class _Body:
     functions: frozenset[str]
     vectors: bool
     large: bool
-    blocks: int
 
 
 @dataclass(frozen=True)
@@ -192,9 +187,8 @@ class _MemberRenderer(KernelRenderer):
         nodes = self.plan.program.nodes
         large = sum(hint(metas_of(nodes[name]).nbytes) for name in buffers if name != FAULT) > LARGE
         lines = tuple(self.scopes.finish())
-        blocks = BLOCKS_EACH if large and self.plain else 1
-        body = _Body(lines, types, self.configs[0], frozenset(self.used), size % VECTOR == 0, large, blocks)
-        return body, _Member(self.label, buffers, size, -(-programs // blocks))
+        body = _Body(lines, types, self.configs[0], frozenset(self.used), size % VECTOR == 0, large)
+        return body, _Member(self.label, buffers, size, programs)
 
     def bound(self, axis: Axis) -> str:
         return "n" if self.plain else super().bound(axis)
@@ -275,9 +269,6 @@ class _Launch:
             self.halve(members, wanted, first, start, depth)
         constants = [str(value) for _, value in body.config.constants]
         place = f"pid - {start}"
-        if body.blocks > 1:
-            self.line(depth, f"for block{number} in range({body.blocks}):")
-            place, depth = f"({place}) * {body.blocks} + block{number}", depth + 1
         self.line(depth, f"body{number}({', '.join([place, given[-1], *given[:-1], *constants])})")
 
     def halve(

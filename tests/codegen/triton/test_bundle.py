@@ -181,12 +181,3 @@ def test_a_bundle_is_built_and_reads_wide_words(tmp_path: Path) -> None:
 
 def test_equal_bundles_are_equal_text() -> None:
     assert sources(6)[0].source == sources(6)[0].source
-
-
-def test_programs_of_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members of which the last program has few blocks, or one that is not full."""
-    monkeypatch.setattr(bundle, "LARGE", 2000)
-    monkeypatch.setattr(bundle, "BLOCKS_EACH", 4)
-    g = GraphBuilder()
-    (kernel,) = check(g.build(*(g.exp(g.input(n)) for n in (16 * 100, 3200, 5 * 1024, 9 * 1024 + 16))))
-    assert "for block0 in range(4):" in kernel

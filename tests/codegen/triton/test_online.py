@@ -25,7 +25,6 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "FEW_BLOCK", 32)
     monkeypatch.setattr(tiles, "LOOP_THREADS", 32)
     monkeypatch.setattr(tiles, "WORD_LOOP_THREADS", 32)
-    monkeypatch.setattr(tiles, "ONLINE", True)
 
 
 def normalizer(rows: int, columns: int, dtype: torch.dtype, twice: bool = False) -> fx.GraphModule:
@@ -45,11 +44,9 @@ def check(gm: fx.GraphModule, x: torch.Tensor) -> str:
     return report.artefacts["6_forward_kernels.py"]()
 
 
-@pytest.mark.parametrize("stages", [1, 3])
 @pytest.mark.parametrize("columns", [101, 128])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_rows_of_all_kinds(columns: int, dtype: torch.dtype, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "WALKED_STAGES", stages)
+def test_rows_of_all_kinds(columns: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "PROGRAMS", 2)
     x = torch.randn(12, columns) * 20
     x[1] = torch.linspace(-50, 50, columns)
@@ -64,7 +61,6 @@ def test_rows_of_all_kinds(columns: int, dtype: torch.dtype, stages: int, monkey
     x[10, :50] = -math.inf
     text = check(normalizer(12, columns, dtype), x.to(dtype))
     assert text.count("for rstart") == 1 and "online_step" in text
-    assert ("num_stages=STAGES" in text) == (stages > 1)
 
 
 def test_the_sum_of_another_value_has_a_loop_of_its_own() -> None:
