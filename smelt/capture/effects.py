@@ -23,6 +23,8 @@ from smelt.capture.unknown_text import refuse_unknown
 from smelt.capture.values import LEAVES
 from smelt.graph.trace import TraceTensor
 
+_maxlen = collections.deque.maxlen.__get__
+
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 DELETED = native.NULL
 _SEEN = LEAVES | {TraceTensor}
@@ -252,6 +254,7 @@ class Effects:
         if isinstance(value, collections.deque):
             inner = sources.called(source, list, "list")
             self.vm.guards.check(inner, native.LEN, len(value))
+            self.vm.guards.check(sources.called(source, _maxlen, "deque.maxlen"), native.EQ, value.maxlen)
             return collections.deque(
                 (self.vm.external(v, sources.sequence_item(inner, i, list)) for i, v in enumerate(value)), value.maxlen
             )

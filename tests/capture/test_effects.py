@@ -407,3 +407,24 @@ def test_a_name_that_became_a_member_of_the_module():
             run(module, X)
             tables.append((module._parameters, module._buffers, module._modules, "extra" in vars(module)))
     assert tables[: len(members)] == tables[len(members) :]
+
+
+def test_a_queues_limit_is_looked_at():
+    """It decides what `append` drops and whether `insert` raises."""
+
+    def program(x, queue):
+        for n in range(3):
+            queue.append(n)
+        queue.insert(1, 7)
+        return x + len(queue)
+
+    run = compiled(program)
+    for limit in (None, 5, 3, None):
+        mine, theirs = (collections.deque([], maxlen=limit) for _ in range(2))
+        if limit == 3:
+            for fn, queue in ((run, mine), (program, theirs)):
+                with pytest.raises(IndexError, match="maximum size"):
+                    fn(torch.ones(2), queue)
+        else:
+            assert torch.equal(run(torch.ones(2), mine), program(torch.ones(2), theirs))
+        assert mine == theirs and mine.maxlen == limit
