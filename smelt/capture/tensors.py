@@ -284,7 +284,10 @@ class Tensors:
     def _attempt(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
         try:
             return self.runner.attempt(target, args, kwargs)
-        except UserError:
+        except UserError as error:
+            if self.runner.drew:  # a program that catches the error goes on with what is left of the generator
+                why = f"random numbers are drawn before it raises {type(error.error).__name__}"
+                raise Break(f"{name_of(target)} fails", why, "mend the call, or its arguments") from None
             storages = dict.fromkeys(id(tensor.place.storage) for tensor in self.runner.refused)
             check_refused(self.vm, [self._owners[each] for each in storages if each in self._owners])
             raise

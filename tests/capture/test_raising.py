@@ -123,3 +123,19 @@ def test_functions_of_torch_that_raise_or_call_the_program() -> None:
         torch.testing.assert_close(got, want, equal_nan=True)
     with pytest.raises(ValueError, match="negative"):
         run(GOOD, -GOOD, distance)
+
+
+def test_random_numbers_that_a_failing_call_has_drawn_are_gone() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        try:
+            torch.nn.functional.dropout(x, 0.5)  # draws, and cannot divide whole numbers in place
+        except RuntimeError:
+            pass
+        return torch.rand(3)
+
+    for fn in (program, compiled(program)):
+        torch.manual_seed(0)
+        first, state = fn(torch.arange(3)), torch.get_rng_state()
+        if fn is program:
+            want = first, state
+    assert torch.equal(first, want[0]) and torch.equal(state, want[1])
