@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from torch.fx import Node
@@ -120,18 +120,6 @@ class Cut:
         ends = array("i", tails), array("i", heads)
         reaches = _native.minimum_cut(*ends, _capacities(costs), sink + 1, source, sink)
         return [n for i, n in enumerate(self.early) if reaches[2 * i + 1] and not reaches[2 * i]]
-
-
-def ancestors(roots: Iterable[Node]) -> set[Node]:
-    """roots and everything they are computed from."""
-    found: set[Node] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack.extend(node.all_input_nodes)
-    return found
 
 
 def _capacities(costs: Sequence[float]) -> array[int]:

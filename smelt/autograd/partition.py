@@ -12,10 +12,10 @@ from typing import Literal
 from torch import fx
 from torch.fx import Node
 
-from smelt.autograd.cut import Cut, ancestors
+from smelt.autograd.cut import Cut
 from smelt.autograd.joint import Joint
 from smelt.autograd.recompute import Costs
-from smelt.autograd.split import dependents
+from smelt.autograd.split import ancestors, dependents
 from smelt.autograd.step import with_recomputation
 from smelt.base.options import Options
 from smelt.graph.module import Graph, GraphModule

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from torch import fx
 
@@ -39,7 +39,7 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
     last = len(inputs) - len(joint.sizes)
     tangents, sizes = inputs[count:last], inputs[last:]
     late = dependents(nodes, tangents)
-    needed = _needed(gradients, late)
+    needed = ancestors(gradients, among=late)
     saved = sorted(
         {n for node in needed if node in late for n in node.all_input_nodes if n not in late}, key=_order(nodes)
     )
@@ -63,14 +63,15 @@ def dependents(nodes: Iterable[fx.Node], roots: Iterable[fx.Node]) -> set[fx.Nod
     return found
 
 
-def _needed(gradients: Sequence[fx.Node], late: set[fx.Node]) -> set[fx.Node]:
+def ancestors(roots: Iterable[fx.Node], among: Container[fx.Node] | None = None) -> set[fx.Node]:
+    """`roots` and every node that they are computed from; with `among`, only by way of those."""
     found: set[fx.Node] = set()
-    stack = list(gradients)
+    stack = list(roots)
     while stack:
         node = stack.pop()
         if node not in found:
             found.add(node)
-            stack.extend(n for n in node.all_input_nodes if n in late)
+            stack.extend(n for n in node.all_input_nodes if among is None or n in among)
     return found
 
 

@@ -14,9 +14,9 @@ from collections.abc import Container, Iterable
 from torch import fx
 from torch.fx import Node
 
-from smelt.autograd.cut import Cut, ancestors
+from smelt.autograd.cut import Cut
 from smelt.autograd.recompute import FREE, Costs, kind_of, nbytes
-from smelt.autograd.split import dependents
+from smelt.autograd.split import ancestors, dependents
 from smelt.graph.module import Graph, GraphModule, remove_dead
 
 SMALL = 1 << 16

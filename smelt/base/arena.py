@@ -8,7 +8,9 @@ symbolic sizes when they meet new ones.
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 
 ALIGN = 64
 
@@ -49,12 +51,7 @@ def place_largest_first(lives: Sequence[Life], sizes: Sequence[int]) -> tuple[li
 
     Leaves fewer gaps where few buffers are large, and takes time that grows with the square of their number.
     """
-    root = list(range(len(lives)))
-    last = [end for _, end, _ in lives]
-    for index, (_, end, donor) in enumerate(lives):
-        if donor >= 0:
-            root[index] = root[donor]
-            last[root[index]] = max(last[root[index]], end)
+    root, last = _places(lives)
     offsets = [0] * len(lives)
     placed: list[tuple[int, int, int, int]] = []  # by offset: (offset, end, first step, last step)
     for index in sorted({*root}, key=lambda i: -sizes[i]):
@@ -67,6 +64,27 @@ def place_largest_first(lives: Sequence[Life], sizes: Sequence[int]) -> tuple[li
         offsets[index] = at
         insort(placed, (at, at + size, first, last[index]))
     return [offsets[i] for i in root], max((end for _, end, _, _ in placed), default=0)
+
+
+def least_size(lives: Sequence[Life], sizes: Sequence[int]) -> int:
+    """Bytes in use at once: no placement makes a smaller block."""
+    root, last = _places(lives)
+    change: Counter[int] = Counter()
+    for index in {*root}:
+        change[lives[index][0]] += aligned(sizes[index])
+        change[last[index] + 1] -= aligned(sizes[index])
+    return max(accumulate(change[step] for step in sorted(change)), default=0)
+
+
+def _places(lives: Sequence[Life]) -> tuple[list[int], list[int]]:
+    """For each buffer the first one of its place; for those the last step that uses the place."""
+    root = list(range(len(lives)))
+    last = [end for _, end, _ in lives]
+    for index, (_, end, donor) in enumerate(lives):
+        if donor >= 0:
+            root[index] = root[donor]
+            last[root[index]] = max(last[root[index]], end)
+    return root, last
 
 
 class _Arena:

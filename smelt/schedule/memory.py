@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from smelt.base.arena import ALIGN, Life, aligned, place_buffers, place_largest_first
+from smelt.base.arena import ALIGN, Life, aligned, least_size, place_buffers, place_largest_first
 from smelt.schedule.order import Unit
 from smelt.shapes.size import IntLike, Size, hint, known_equal
 
@@ -61,7 +61,8 @@ def plan_memory(
             plan.sizes.append(sizes[name])
     numbers = [hint(size) for size in plan.sizes]
     offsets, plan.size = place_buffers(plan.lives, numbers)
-    if len(numbers) <= FEW and not any(isinstance(size, Size) for size in plan.sizes):
+    static = not any(isinstance(size, Size) for size in plan.sizes)
+    if static and len(numbers) <= FEW and plan.size > least_size(plan.lives, numbers):
         others, size = place_largest_first(plan.lives, numbers)
         if size < plan.size:
             offsets, plan.size = others, size

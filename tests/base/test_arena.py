@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smelt.base.arena import ALIGN, place_buffers, place_largest_first
+from smelt.base.arena import ALIGN, least_size, place_buffers, place_largest_first
 
 LIVES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5), st.integers(0, 400)), max_size=20)
 
@@ -16,6 +16,7 @@ def test_live_buffers_do_not_overlap(place, drawn):
     lives = [(first, first + length, -1) for first, length, _ in drawn]
     sizes = [size for *_, size in drawn]
     offsets, whole = place(lives, sizes)
+    assert whole >= least_size(lives, sizes)
     for i, (first, last, _) in enumerate(lives):
         assert offsets[i] % ALIGN == 0 and offsets[i] + sizes[i] <= whole
         for j in range(i):
@@ -27,7 +28,7 @@ def test_live_buffers_do_not_overlap(place, drawn):
 def test_a_place_is_taken_over_and_freed_by_the_last(place):
     lives = [(0, 1, -1), (1, 3, 0), (2, 3, -1), (4, 5, -1)]
     offsets, whole = place(lives, [100, 100, 100, 200])
-    assert offsets == [0, 0, 128, 0] and whole == 256
+    assert offsets == [0, 0, 128, 0] and whole == 256 == least_size(lives, [100, 100, 100, 200])
 
 
 def test_a_large_buffer_does_not_end_behind_a_small_one():
@@ -35,3 +36,4 @@ def test_a_large_buffer_does_not_end_behind_a_small_one():
     sizes = [6400, 64, 64, 6400]
     assert place_buffers(lives, sizes)[1] == 2 * 6400 + 64
     assert place_largest_first(lives, sizes) == ([0, 6400, 6464, 0], 6528)
+    assert least_size(lives, sizes) == 6528

@@ -268,8 +268,7 @@ class _Launch:
             start = f"f{number}"
             self.halve(members, wanted, first, start, depth)
         constants = [str(value) for _, value in body.config.constants]
-        place = f"pid - {start}"
-        self.line(depth, f"body{number}({', '.join([place, given[-1], *given[:-1], *constants])})")
+        self.line(depth, f"body{number}({', '.join([f'pid - {start}', given[-1], *given[:-1], *constants])})")
 
     def halve(
         self, members: list[_Member], chosen: list[list[tuple[str, str]]], first: int, start: str, depth: int
