@@ -32,6 +32,11 @@ class Input:
     history: Any
     counts: bool = True
 
+    @property
+    def wants_gradient(self) -> bool:
+        """Not where a tensor that requires none was written with values that do."""
+        return self.leaf.requires_grad and self.leaf.is_leaf
+
 
 def _storage_key(tensor: torch.Tensor) -> Any:
     if type(tensor) is TraceTensor:

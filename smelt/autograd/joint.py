@@ -7,6 +7,7 @@ data: which inputs are written, which outputs share memory with inputs or with e
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import itertools
@@ -166,6 +167,7 @@ class _Trace:
             written = self.versions()
             seed = self.rec.placeholder("seeds", TensorMeta((), torch.int64, (), torch.device("cpu")))
             differentiable, found = self.backward(mutations)
+            mutations = self.without_gradients(mutations)
             if self.versions() != written:
                 raise Unsupported("a backward that writes to an input of the graph")
             grads, positions = self.gradients(found)
@@ -273,10 +275,10 @@ class _Trace:
         """Positions that have tangents, and the gradient of each input that gets one."""
         heads = [*self.program, *(self.inputs[m.input].seen for m in mutations)]
         with_grad = [_has_history(t) for t in self.program] + [m.grad for m in mutations]
-        wanted = [i for i, one in enumerate(self.inputs) if one.leaf.requires_grad and self.first[id(one)] == i]
+        wanted = [i for i, one in enumerate(self.inputs) if one.wants_gradient and self.first[id(one)] == i]
         roots = [i for i, yes in enumerate(with_grad) if yes]
         if not roots or not wanted:
-            self.spoilt = {i: Spoilt(None, ()) for i in roots if i < len(self.program)}
+            self.spoilt = {i: Spoilt(None, ()) for i in roots}
             return (), {}
         tangents = []
         for i in roots:
@@ -331,11 +333,16 @@ class _Trace:
                 torch.autograd.grad(total, [*leaves.values()], retain_graph=True, allow_unused=True)
                 kept.append((i, tangent))
             except RuntimeError as error:
-                if _OVERWRITTEN not in str(error) or i >= len(self.program):
+                if _OVERWRITTEN not in str(error):
                     raise
                 origins = heads_of([heads[i]], leaves)
                 self.spoilt[i] = Spoilt(str(error), tuple(k for k, found in origins.items() if found))
         return [i for i, _ in kept], [tangent for _, tangent in kept]
+
+    def without_gradients(self, mutations: Sequence[Mutation]) -> tuple[Mutation, ...]:
+        """The same; a spoilt input gets its new value as one without history, and then the history that is spoilt."""
+        kept = [k not in self.spoilt for k in range(len(self.program), len(self.program) + len(mutations))]
+        return tuple(dataclasses.replace(m, grad=m.grad and keep) for m, keep in zip(mutations, kept, strict=True))
 
     def gradients(self, found: dict[int, TraceTensor]) -> tuple[list[fx.Node], dict[int, int | SparseGradient]]:
         """The gradients that the graph returns, and for each input how its own is made of them."""
@@ -353,7 +360,7 @@ class _Trace:
 
     def idle(self, positions: Collection[int]) -> tuple[int, ...]:
         """The inputs that would have a gradient, and have none. One that comes twice has it at the first place."""
-        inputs = [(i, self.first[id(one)]) for i, one in enumerate(self.inputs) if one.leaf.requires_grad]
+        inputs = [(i, self.first[id(one)]) for i, one in enumerate(self.inputs) if one.wants_gradient]
         return tuple(i for i, first in inputs if first not in positions)
 
     # -- the graph --------------------------------------------------------------------------------------------------

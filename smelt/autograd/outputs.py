@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, Spoilt, View
+from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, View
 from smelt.base.errors import SmeltError
 from smelt.graph.place import Step
 from smelt.graph.spoilt import spoilt
@@ -26,7 +26,7 @@ def finisher(joint: Joint) -> Finish:
 
     def finish(inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         if joint.spoilt:
-            results = [_spoilt(r, joint.spoilt.get(i), inputs) for i, r in enumerate(results)]
+            results = _spoil(joint, inputs, results)
         call = _Call(inputs, results)
         for plan in plans:
             call.outputs.append(call.output(plan))
@@ -35,8 +35,16 @@ def finisher(joint: Joint) -> Finish:
     return finish
 
 
-def _spoilt(result: torch.Tensor, why: Spoilt | None, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    return result if why is None else spoilt(result, why.text, [inputs[i] for i in why.origins])
+def _spoil(joint: Joint, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """The results, and inputs that were written, with histories that nobody can go back through."""
+    results = [*results]
+    for i, (text, origins) in joint.spoilt.items():
+        written = joint.mutations[i - joint.num_outputs].input if i >= joint.num_outputs else None
+        tensor = results[i] if written is None else inputs[written]
+        found = spoilt(tensor, text, [inputs[k] for k in origins if k != written])
+        if written is None:
+            results[i] = found
+    return results
 
 
 class _Call:

@@ -141,8 +141,9 @@ class Joint:
         reads: the symbols that only the forward program tells.
         num_found: the numbers that it returns last.
         metas: what `output_metas` is where the graph's own metadata is symbolic and this plan is for given numbers.
-        spoilt: outputs of the program that have a history and no gradients, with what eager says when somebody asks:
-            a value that their history needs was overwritten, or it begins inside of the program.
+        spoilt: program outputs and, counted on from them, mutations (their `grad` is false) that have a history and no
+            gradients, with what eager says when somebody asks: a value that their history needs was overwritten, or
+            it begins inside of the program.
         reached: for each primal whose gradient is a constant, the places in `differentiable` that lead to it.
         idle: primals that require grad and have no gradient, whatever result is used.
         cloned: primals that the program calls `clone()` on: the caller may write to them before the backward.

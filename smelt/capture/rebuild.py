@@ -36,6 +36,7 @@ BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 REBUILD = TypeTable()
 """(rebuild, value) -> expression, for objects made during the frame."""
 
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _LITERALS = (int, str, bool, type(None))
 
 
@@ -123,17 +124,20 @@ class Rebuild:
         source = self.vm.sources.get(id(value))
         if source is not None:
             return self.fetched(source)
-        if kind is torch.SymInt:
-            return self.vm.sizes.expression(from_torch(value), self.fetched, self._number)
-        if kind is torch.SymFloat:
-            return self.vm.sizes.real_expression(as_real(from_torch(value)), self.fetched, self._number)
-        if kind is torch.SymBool:
-            return self._answer(held(value))
+        if kind in _SYMBOLIC:  # read now: what the residual does next may reshape the tensor that tells it
+            return self.assign(value, self._symbolic(value, kind))
         if kind is torch.Size and has_symint(tuple(value)):
             return self.assign(value, f"{self.constant(torch.Size, 'Size')}([{', '.join(map(self, value))}])")
         if kind in LEAVES:
             return self.constant(value, kind.__name__)
         return self._object(value, kind)
+
+    def _symbolic(self, value: Any, kind: type) -> str:
+        if kind is torch.SymInt:
+            return self.vm.sizes.expression(from_torch(value), self.fetched, self._number)
+        if kind is torch.SymFloat:
+            return self.vm.sizes.real_expression(as_real(from_torch(value)), self.fetched, self._number)
+        return self._answer(held(value))
 
     def _tensor(self, tensor: TraceTensor) -> str:
         source = self.vm.sources.get(id(tensor))

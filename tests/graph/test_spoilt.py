@@ -115,3 +115,52 @@ def test_a_history_that_begins_inside(backend):
             sum(each.sum() for each in results).backward()
             assert given.grad is None or torch.equal(given.grad, torch.ones(3))
             given.grad = None
+
+
+def _square(t, w):
+    t.mul_(t)
+
+
+def _part(t, w):
+    part = t[:2]
+    part.mul_(part)
+    return t + 1
+
+
+def _joined(t, w):
+    t = t.detach()
+    t.mul_(w)
+    t.mul_(t)
+    return w * 2
+
+
+@pytest.mark.parametrize("fn", [_square, _part, _joined])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_argument_that_is_written(backend, fn):
+    found = []
+    for run in (fn, smelt.compile(fn, backend=backend, fullgraph=True)):
+        leaf, w = torch.arange(1.0, 4.0).requires_grad_(), torch.ones(3, requires_grad=True)
+        t = leaf * 2
+        out = run(t, w)
+        assert t.requires_grad and not t.is_leaf
+        if fn is _joined:
+            (2 * out).sum().backward()
+            assert torch.equal(w.grad, torch.full((3,), 4.0))
+        else:
+            for each in (t, out) if out is not None else (t,):
+                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                    each.sum().backward()
+        found.append(t.detach())
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_argument_gets_a_history_that_begins_inside(backend):
+    def fn(x):
+        x.mul_(torch.full((3,), 2.0, requires_grad=True))
+
+    for run in (fn, smelt.compile(fn, backend=backend, fullgraph=True)):
+        x = torch.ones(3)
+        run(x)
+        assert x.requires_grad and not x.is_leaf and torch.equal(x.detach(), torch.full((3,), 2.0))
+        x.sum().backward()
