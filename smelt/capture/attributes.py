@@ -60,13 +60,18 @@ def written_class_attr(vm: Any, cls: type, name: str) -> tuple[Any] | None:
     for base in cls.__mro__:
         store = vm.effects.stores.get(("attr", id(base), name))
         if store is not None and store.value is not DELETED:
-            if base is not cls:
-                _outside_in_class(vm, cls, name)  # no class before the base has the name: at the next call it may
+            if base is not cls and id(cls) not in vm.created:
+                vm.guards.flag(_gets_from, (cls, name, base), True)  # at the next call a class before the base may
             return (store.value,)
         deleted = deleted or store is not None
         if store is None and name in vars(base):
             return (vars(base)[name],) if deleted else None
     return (DELETED,) if deleted else None
+
+
+def _gets_from(cls: type, name: str, base: type) -> bool:
+    """`base` has the name if no class before it has: what it holds may be the same as theirs."""
+    return not any(name in vars(before) for before in cls.__mro__[: cls.__mro__.index(base)])
 
 
 _BUILT_IN = frozenset({list, tuple, dict, set, frozenset, slice, type, types.FunctionType, TraceTensor, HostValue})
