@@ -12,6 +12,7 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture import flags, policy, sources
 from smelt.capture.breaks import Break, UserError, user
+from smelt.capture.class_dicts import class_dict
 from smelt.capture.effects import DELETED
 from smelt.capture.host_values import HostValue
 from smelt.capture.registry import ATTR
@@ -27,6 +28,7 @@ SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _FIELD: type = type(vars(collections.namedtuple("_Point", "x"))["x"])
 """The descriptor of a named tuple's field."""
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+_PLAIN = (*FUNCTIONS, *SLOTS, type, property, staticmethod, classmethod)
 
 
 def find_in_class(vm: Any, cls: type, name: str) -> Any:
@@ -318,6 +320,8 @@ def load_class_attr(vm: Any, cls: type, name: str) -> Any:
     pending = written_class_attr(vm, cls, name)
     if pending is not None:
         return _written(cls, name, pending[0])
+    if name == "__dict__" and id(cls) not in vm.created and not policy.is_frozen(cls.__module__):
+        return class_dict(vm, cls, lambda name, raw: _held(vm, cls, name, raw))
     key = (id(cls), name)
     value = vm.reads.get(key, MISS)
     if value is not MISS:
@@ -348,6 +352,10 @@ def load_class_attr(vm: Any, cls: type, name: str) -> Any:
             raise Break(f"attribute {cls.__name__}.{name}", "a descriptor computes it")
     vm.keep(cls)
     return value
+
+
+def _held(vm: Any, cls: type, name: str, raw: Any) -> Any:
+    return raw if isinstance(raw, _PLAIN) else class_value(vm, raw, cls, name)
 
 
 def guard_order(vm: Any, cls: type) -> None:

@@ -97,6 +97,26 @@ class Mirror:
         return isinstance(self.copy, set) and self.copy != self.before
 
 
+class ClassDict:
+    """What a class holds by now; each of `views` is what its `__dict__` gave once."""
+
+    def __init__(self, items: dict[str, Any]) -> None:
+        self.items = items
+        self.views: list[types.MappingProxyType[str, Any]] = []
+
+    def view(self) -> types.MappingProxyType[str, Any]:
+        """One more."""
+        self.views.append(types.MappingProxyType(self.items))
+        return self.views[-1]
+
+    def write(self, name: str, value: Any, anew: bool) -> None:
+        """The program gave the class an attribute, or removed it; `anew`: it was removed before it was given."""
+        if value is DELETED or anew:
+            self.items.pop(name, None)
+        if value is not DELETED:
+            self.items[name] = value
+
+
 class Effects:
     """What the frame did to the outside so far."""
 
@@ -108,6 +128,7 @@ class Effects:
         self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
         self.cleared: list[TraceTensor] = []
         self.class_writes: set[str] = set()  # names that were written on any class
+        self.class_dicts: dict[type, ClassDict] = {}  # those that the program has looked at
         self.tables: set[int] = set()  # dictionaries of buffers, some of which were assigned as attributes
         self._keys: dict[tuple[int, Any], Any] = {}
         self.copies = Copies()
@@ -116,6 +137,7 @@ class Effects:
         """Let go of the program's objects."""
         for held in (self.stores, self.deferred, self.mirrors, self.appended, self.cleared, self._keys):
             held.clear()
+        self.class_dicts.clear()
         self.copies.clear()
 
     # -- single locations -------------------------------------------------------------------------------------------
@@ -134,6 +156,8 @@ class Effects:
         self.stores[place] = Store(kind, target, name, value, anew=anew, born=self.vm.step, behind=behind)
         if isinstance(target, type):
             self.class_writes.add(name)
+            if target in self.class_dicts:
+                self.class_dicts[target].write(name, value, anew)
         key = "cell_contents" if kind == "cell" else name
         self.vm.reads[id(target), key] = value
         mirror = self.mirrors.get(id(target))

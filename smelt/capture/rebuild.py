@@ -200,6 +200,15 @@ class Rebuild:
             self._running.discard(id(value))
 
 
+@REBUILD(types.MappingProxyType)
+def rebuild_class_dict(r: Rebuild, view: types.MappingProxyType[str, Any]) -> str:
+    """The class's own."""
+    for cls, known in r.vm.effects.class_dicts.items():
+        if any(each is view for each in known.views):
+            return f"{r.constant(cls, cls.__name__)}.__dict__"
+    raise CannotRebuild("a read-only view of a dictionary")
+
+
 @REBUILD(UnknownText)
 def rebuild_unknown_text(r: Rebuild, value: UnknownText) -> str:
     """Text that is not known yet cannot leave the frame: capture begins again."""

@@ -316,3 +316,40 @@ def test_issubclass_of_a_class_that_is_registered() -> None:
     assert torch.equal(run(X()), X())
     Shape.register(Square)
     assert torch.equal(run(X()), X() + 1)
+
+
+class _Held:
+    label, scale, items = "a", torch.ones(2), [1]
+
+
+def _names(x):
+    return x + 1, [name for name in vars(_Held) if not name.startswith("_")]
+
+
+def _item(x):
+    return x * vars(_Held)["scale"] + _Held.__dict__["items"][0], vars(_Held).get("label")
+
+
+def _written(x):
+    before = vars(_Held)
+    _Held.label, _Held.more = "b", x + 1
+    del _Held.items
+    return before["label"], "items" in before, vars(_Held)["more"], before is vars(_Held), before
+
+
+@pytest.mark.parametrize("fn", [_names, _item, _written])
+def test_what_a_class_holds(fn):
+    """Read by way of its `__dict__`: what was written before and since, by the program and by others."""
+    run, found = compiled(fn), []
+    for each in (fn, run):
+        results = []
+        for number in range(3):
+            _Held.label, _Held.scale, _Held.items = "a" * number, torch.full((2,), 1.0 + number), [number]
+            if number == 1:
+                _Held.other = 3
+            results.append(each(torch.ones(2)))
+            for name in ("other", "more"):
+                if hasattr(_Held, name):
+                    delattr(_Held, name)
+        found.append(results)
+    assert str(found[0]) == str(found[1])
