@@ -560,17 +560,37 @@ def _own_memory(
     taken: set[fx.Node] = set()
     out = []
     for node, alone in zip(values, own, strict=True):
-        memory = node
-        while is_view_node(memory) or _is_item_of_view(memory):
-            memory = memory.all_input_nodes[0]
-        if memory in taken or (memory.op != "call_function" if alone else memory in written):
-            copy = rec.graph.call_function(aten.clone.default, (node,))
-            copy.meta["val"] = node.meta["val"]
-            node = copy
+        memory, *views = _from_memory(node)
+        if memory in taken and memory.op == "call_function" and alone:
+            node = _seen_through(rec, views, memory, _clone(rec, memory))  # of all of it: storage offsets are eager's
+        elif memory in taken or (memory.op != "call_function" if alone else memory in written):
+            node = _clone(rec, node)
         elif alone:
             taken.add(memory)
         out.append(node)
     return out
+
+
+def _from_memory(node: fx.Node) -> list[fx.Node]:
+    """The value whose memory a node shows, and the views that lead from it to the node."""
+    path = [node]
+    while is_view_node(path[-1]) or _is_item_of_view(path[-1]):
+        path.append(path[-1].all_input_nodes[0])
+    return path[::-1]
+
+
+def _clone(rec: GraphRecorder, node: fx.Node) -> fx.Node:
+    copy = rec.graph.call_function(aten.clone.default, (node,))
+    copy.meta["val"] = node.meta["val"]
+    return copy
+
+
+def _seen_through(rec: GraphRecorder, views: Sequence[fx.Node], memory: fx.Node, other: fx.Node) -> fx.Node:
+    """What the views of `memory` show of `other`."""
+    made = {memory: other}
+    for view in views:
+        made[view] = other = rec.graph.node_copy(view, lambda n: made.get(n, n))
+    return other
 
 
 def _is_item_of_view(node: fx.Node) -> bool:
