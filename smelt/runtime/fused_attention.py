@@ -24,6 +24,11 @@ def _no_numbers(x: Tensor) -> tuple[Tensor, Tensor]:
     return nothing, nothing
 
 
+def _repeated(bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
+    """The bias of every batch, head and row, in the memory of those that differ."""
+    return None if bias is None else bias.expand(*q.shape[:3], k.shape[2])
+
+
 @register("attention_flash")
 def flash(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
     op, causal, scale = aten._scaled_dot_product_flash_attention.default, params["causal"], params["scale"]
@@ -46,7 +51,11 @@ def flash_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> list[C
 def efficient(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
     op, sums = aten._scaled_dot_product_efficient_attention.default, params["sums"]
     causal, scale = params["causal"], params["scale"]
-    return [Candidate("aten", lambda q, k, v, bias: op(q, k, v, bias, sums, 0.0, causal, scale=scale)[:2])]
+
+    def call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Any:
+        return op(q, k, v, _repeated(bias, q, k), sums, 0.0, causal, scale=scale)[:2]
+
+    return [Candidate("aten", call)]
 
 
 @register("attention_efficient_backward")
@@ -55,6 +64,7 @@ def efficient_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> li
     causal, scale = params["causal"], params["scale"]
 
     def call(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor, sums: Tensor) -> Any:
+        bias = _repeated(bias, q, k)
         found = op(grad, q, k, v, bias, out, sums, *_no_numbers(q), 0.0, list(mask), causal, scale=scale)
         return tuple(one if wanted else None for one, wanted in zip(found, mask, strict=True))
 
@@ -67,7 +77,7 @@ def cudnn(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]
     causal, scale = params["causal"], params["scale"]
 
     def call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Any:
-        out, found, *_ = op(q, k, v, bias, sums, 0.0, causal, scale=scale)
+        out, found, *_ = op(q, k, v, _repeated(bias, q, k), sums, 0.0, causal, scale=scale)
         return out, found if sums else torch.empty(0, dtype=torch.float32, device=q.device)
 
     return [Candidate("aten", call)]
@@ -78,9 +88,9 @@ def cudnn_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> list[C
     op, causal, scale = aten._scaled_dot_product_cudnn_attention_backward.default, params["causal"], params["scale"]
 
     def call(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, bias: Tensor | None) -> Any:
-        lengths = q.shape[2], k.shape[2]
+        lengths, whole = (q.shape[2], k.shape[2]), _repeated(bias, q, k)
         return op(
-            grad, q, k, v, out, sums, *_no_numbers(q), bias, None, None, *lengths, 0.0, causal, scale=scale
+            grad, q, k, v, out, sums, *_no_numbers(q), whole, None, None, *lengths, 0.0, causal, scale=scale
         )  # fmt: skip
 
     return [Candidate("aten", call)]

@@ -216,6 +216,18 @@ def test_attention_in_full_precision_is_the_librarys():
     assert not attention(joint) and {"aten._scaled_dot_product_efficient_attention.default"} < left(joint)
 
 
+@pytest.mark.parametrize("shape", [(2, 1, 128, 128), (1, 1, 1, 128), (128, 128)])
+def test_a_mask_of_all_heads_is_not_repeated(shape: tuple[int, ...]):
+    x = [tensor(2, 4, 128, 64) for _ in range(3)]
+    mask = torch.empty(shape, dtype=torch.bool, device="cuda")
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        joint = joint_of(lambda *x: (F.scaled_dot_product_attention(*x),), *x, mask)
+    found = attention(joint)
+    for node in (found["attention_efficient"], found["attention_efficient_backward"]):
+        bias = dict(zip(node.target.parameters, node.args, strict=True))["bias"]
+        assert bias.meta["val"].shape == (1,) * (4 - len(shape)) + shape
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_that_drops_weights_is_our_own(dtype: torch.dtype, tf32: None):
     found = attention(attend(True, 0.1, dtype))

@@ -137,6 +137,20 @@ def test_kernels_compute_what_the_prims_do(case: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(2, 1, 16, 24), (1, 3, 1, 24), (1, 1, 1, 24)])
+@pytest.mark.parametrize("kind", ["efficient", "cudnn"])
+def test_a_bias_of_many_heads(kind: str, shape: tuple[int, ...], device: str) -> None:
+    q, k, v, grad, _ = tensors(device, False)
+    name, bias = f"attention_{kind}", torch.randn(shape, device=device, dtype=q.dtype)
+    args = (q, k, v, bias, True, False, 0.3)
+    (out, sums), (want, _) = called(name, *args), PRIMS[name](*args)
+    same((out,), (want,), "forward")
+    back = (bias, out, sums, (True, True, True, False)) if kind == "efficient" else (out, sums, bias)
+    rest = (grad, q, k, v, *back, False, 0.3)
+    same(called(f"{name}_backward", *rest), PRIMS[f"{name}_backward"](*rest), "backward")
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", ["efficient", "cudnn"])
 def test_sums_that_nobody_needs(kind: str, device: str) -> None:
     q, k, v, _, _ = tensors(device, False)

@@ -292,7 +292,8 @@ class _Builder(Coordinates):
 
     def columns(self, nest: Nest) -> Tiling:
         if not is_symbolic([v.size for v in nest.folded]) and hint(nest.size(nest.folded)) <= FEW_ROWS:
-            if hint(nest.size([*nest.kept, *nest.inner])) >= PROGRAMS * FLAT_BLOCK // 2:
+            many = hint(nest.size([*nest.kept, *nest.inner])) >= PROGRAMS * FLAT_BLOCK // 2
+            if many and not self.contiguous_along(nest.folded):
                 return self.few_rows(nest)
         wide = hint(math.prod(v.size for v in nest.inner))
         # parts are programs of their own: a block that runs over the end of a row could not be read in wide words
@@ -321,6 +322,14 @@ class _Builder(Coordinates):
         sizes = (512, 256, 1024) if self.autotune else (512,)
         configs = [Config((("XBLOCK", size), ("RBLOCK", 1)), 4 if size >= 512 else 2) for size in sizes]
         return Tiling(nest, Form.COLUMN, [x, r], [], tuple(configs), ((x.size, "XBLOCK"),))
+
+    def contiguous_along(self, folded: Sequence[Var]) -> bool:
+        """Whether some tensor's neighbours are met by walking what is folded: threads by columns would be far apart."""
+        for expr, size in self.places():
+            strides = {atom: hint(c) for atom, c in expr.terms if isinstance(atom, Var)}
+            if size and any(strides.get(v) == 1 for v in folded) and any(v not in folded for v in strides):
+                return True
+        return False
 
     def column_tile(self, warps: int) -> int:
         """Elements of a tile of columns: what is read at once has to cover the time that memory takes to answer."""

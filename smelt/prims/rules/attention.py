@@ -93,7 +93,29 @@ def efficient(
         args = q, k, v, bias, seed, sums, causal, scale, dropout, stream, precision
         out, found, *_ = _forward(p, "attention_tiled", *args)
         return out, found, seed, p.full((), stream, torch.int64, p.out.device)
-    return NotImplemented if dropout else _forward(p, "attention_efficient", q, k, v, bias, sums, causal, scale)
+    if dropout:
+        return NotImplemented
+    return _forward(p, "attention_efficient", q, k, v, _unrepeated(p, bias), sums, causal, scale)
+
+
+WORD = 16
+"""Bytes at whose multiples rows of a bias have to begin."""
+
+
+def _unrepeated(p: Lowering, bias: Optional) -> Optional:
+    """A bias without the batches, heads and rows that are all alike: the kernel reads one of them again and again."""
+    if bias is None or bias.target is not PRIMS["broadcast_in_dim"]:
+        return bias
+    source, whole, dims = bias.args
+    assert isinstance(source, Node) and isinstance(whole, tuple) and isinstance(dims, tuple)
+    meta: TensorMeta = source.meta["val"]
+    shape: list[Any] = [1, 1, 1, 1]
+    for dim, size in zip(dims, meta.shape, strict=True):
+        shape[dim] = size
+    row = shape[3]
+    if not (isinstance(row, int) and row == whole[3]) or row * meta.dtype.itemsize % WORD:
+        return bias
+    return source if len(meta.shape) == 4 else p.reshape(source, tuple(shape))
 
 
 WIDEST = 128
@@ -160,6 +182,7 @@ def efficient_backward(
             return _tiled_backward(p, *args)
     if dropout:
         return NotImplemented
+    bias = bias if wanted[3] else _unrepeated(p, bias)
     return _backward(p, "attention_efficient_backward", g, q, k, v, bias, out, sums, wanted, causal, scale)
 
 
@@ -179,7 +202,7 @@ def cudnn(
 ) -> Any:
     if dropout or debug:
         return NotImplemented
-    return _forward(p, "attention_cudnn", q, k, v, bias, sums, causal, scale)
+    return _forward(p, "attention_cudnn", q, k, v, _unrepeated(p, bias), sums, causal, scale)
 
 
 @decomposition(aten._scaled_dot_product_cudnn_attention_backward.default)
@@ -187,4 +210,4 @@ def cudnn_backward(p: Lowering, g: Node, *args: Any, scale: float | None = None)
     q, k, v, out, sums, _, _, bias, first_q, first_k, _, _, dropout, causal = args
     if dropout or first_q is not None or first_k is not None:
         return NotImplemented
-    return _backward(p, "attention_cudnn_backward", g, q, k, v, out, sums, bias, causal, scale)
+    return _backward(p, "attention_cudnn_backward", g, q, k, v, out, sums, _unrepeated(p, bias), causal, scale)
