@@ -27,6 +27,8 @@ class Machine:
         bundles: whether kernels that need nothing of each other may share a launch.
         takes_over: whether a large result may lie, from the start, where the intermediate does that it is written over,
             and rows may be added to a value in its own memory.
+        overwrites_unused: whether a value may lie over one that its kernel reads for another value. On a GPU the store
+            would meet loads of the same line that are still under way, which takes three times as long.
         read_again: what a value may read, as a multiple of its size, to be computed in both of two loops that use it.
     """
 
@@ -44,6 +46,7 @@ class Machine:
     column_epilogues: bool = False
     bundles: bool = False
     takes_over: bool = True
+    overwrites_unused: bool = True
     read_again: float = 1.3
 
 
@@ -60,6 +63,7 @@ GPU = Machine(
     column_epilogues=True,
     bundles=True,
     takes_over=False,
+    overwrites_unused=False,
     read_again=1.9,
 )
 """A large GPU: two programs for each of 132 multiprocessors; column accumulators stay in registers. Little but bytes

@@ -430,8 +430,24 @@ class _Planner:
         made, read = metas_of(nodes[output]), metas_of(nodes[source])
         if made.dtype.itemsize != read.dtype.itemsize:
             return False
+        if not self.machine.overwrites_unused and not _reads(group, output, source):
+            return False
         place = flat_index(group.members[output].index, self.real.strides[output])
         return all(flat_index(i, self.real.strides[source]) == place for i in group.accesses.get(source, ()))
+
+
+def _reads(group: Group, output: str, source: str) -> bool:
+    """Whether a member is computed from `source`."""
+    seen, stack = {output}, [output]
+    while stack:
+        member = group.members.get(stack.pop())
+        for read in member.reads if member is not None else ():
+            if read.name == source:
+                return True
+            if read.name not in seen:
+                seen.add(read.name)
+                stack.append(read.name)
+    return False
 
 
 def _joined(step: list[Unit]) -> Unit:

@@ -305,3 +305,16 @@ def test_memory_is_taken_over_only_where_the_whole_need_is_less():
     a, b, c, x, w = g.input(1024, 64), g.input(64, 1024), g.input(1024, 1024), g.input(4096, 1024), g.input(1024, 8)
     plan = plan_of(g, g.mul(g.mm(a, b), c), g.mm(g.exp(x), w))
     assert not plan.over_others and plan.memory.size == 4096 * 1024 * 4
+
+
+def test_on_a_gpu_a_value_lies_over_one_that_it_is_computed_from():
+    g = GraphBuilder()
+    x, w = g.input(64, 64), g.input(64, 64)
+    grad = g.mm(w, g.input(64, 64))
+    first, second = g.exp(x), g.mul(grad, x)
+    gm = g.build(g.mm(second, g.mm(first, w)))
+    for machine in (GPU, replace(GPU, overwrites_unused=True)):
+        plan = schedule(lower(gm), Options(), None, machine)
+        assert len(plan.groups) == 1
+        wanted = first if machine.overwrites_unused else second
+        assert plan.memory.in_place == {wanted.name: grad.name}
