@@ -75,7 +75,8 @@ class Ambient:
         self._recorded = self._start
 
     def switch(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a function that switches a mode."""
+        """Run a function that switches a mode; one that a number decides is decided here."""
+        args = tuple(bool(each) if type(each) is torch.SymBool else each for each in args)
         out = fn(*args, **kwargs)
         self.log.append((fn, args, kwargs))
         self.dirty = True
