@@ -341,8 +341,8 @@ class _Trace:
 
     def without_gradients(self, mutations: Sequence[Mutation]) -> tuple[Mutation, ...]:
         """The same; a spoilt input gets its new value as one without history, and then the history that is spoilt."""
-        kept = [k not in self.spoilt for k in range(len(self.program), len(self.program) + len(mutations))]
-        return tuple(dataclasses.replace(m, grad=m.grad and keep) for m, keep in zip(mutations, kept, strict=True))
+        numbered = enumerate(mutations, len(self.program))
+        return tuple(dataclasses.replace(m, grad=m.grad and k not in self.spoilt) for k, m in numbered)
 
     def gradients(self, found: dict[int, TraceTensor]) -> tuple[list[fx.Node], dict[int, int | SparseGradient]]:
         """The gradients that the graph returns, and for each input how its own is made of them."""
@@ -561,9 +561,9 @@ def _own_memory(
     out = []
     for node, alone in zip(values, own, strict=True):
         memory, *views = _from_memory(node)
-        if memory in taken and memory.op == "call_function" and alone:
+        if alone and memory in taken:
             node = _seen_through(rec, views, memory, _clone(rec, memory))  # of all of it: storage offsets are eager's
-        elif memory in taken or (memory.op != "call_function" if alone else memory in written):
+        elif memory.op != "call_function" if alone else memory in taken or memory in written:
             node = _clone(rec, node)
         elif alone:
             taken.add(memory)

@@ -26,7 +26,7 @@ def finisher(joint: Joint) -> Finish:
 
     def finish(inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         if joint.spoilt:
-            results = _spoil(joint, inputs, results)
+            _spoil(joint, inputs, results)
         call = _Call(inputs, results)
         for plan in plans:
             call.outputs.append(call.output(plan))
@@ -35,16 +35,11 @@ def finisher(joint: Joint) -> Finish:
     return finish
 
 
-def _spoil(joint: Joint, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """The results, and inputs that were written, with histories that nobody can go back through."""
-    results = [*results]
+def _spoil(joint: Joint, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+    """Give results, and inputs that were written, histories that nobody can go back through."""
+    tensors = [*results[: joint.num_outputs], *(inputs[m.input] for m in joint.mutations)]
     for i, (text, origins) in joint.spoilt.items():
-        written = joint.mutations[i - joint.num_outputs].input if i >= joint.num_outputs else None
-        tensor = results[i] if written is None else inputs[written]
-        found = spoilt(tensor, text, [inputs[k] for k in origins if k != written])
-        if written is None:
-            results[i] = found
-    return results
+        spoilt(tensors[i], text, [inputs[k] for k in origins if inputs[k] is not tensors[i]])
 
 
 class _Call:

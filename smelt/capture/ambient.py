@@ -17,6 +17,7 @@ from smelt.base import torch_c
 from smelt.capture import _native as native
 from smelt.graph import modes
 from smelt.graph.casts import DEVICES, present_casts, set_casts
+from smelt.graph.symint import settled
 
 Modes = tuple[Any, ...]
 
@@ -76,7 +77,7 @@ class Ambient:
 
     def switch(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that switches a mode; one that a number decides is decided here."""
-        args = tuple(bool(each) if type(each) is torch.SymBool else each for each in args)
+        args = settled(args)
         out = fn(*args, **kwargs)
         self.log.append((fn, args, kwargs))
         self.dirty = True

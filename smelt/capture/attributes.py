@@ -321,7 +321,7 @@ def load_class_attr(vm: Any, cls: type, name: str) -> Any:
     if pending is not None:
         return _written(cls, name, pending[0])
     if name == "__dict__" and id(cls) not in vm.created and not policy.is_frozen(cls.__module__):
-        return class_dict(vm, cls, lambda name, raw: _held(vm, cls, name, raw))
+        return class_dict(vm, cls, functools.partial(_held, vm, cls))
     key = (id(cls), name)
     value = vm.reads.get(key, MISS)
     if value is not MISS:

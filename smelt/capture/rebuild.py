@@ -26,7 +26,7 @@ from smelt.capture.undecided import Undecided, is_plain
 from smelt.capture.unknown_text import UnknownText
 from smelt.capture.values import CONSTANT_TYPES, DICT_ITERATORS, LEAVES
 from smelt.graph.question import Question
-from smelt.graph.symint import as_real, from_torch, has_symint, held
+from smelt.graph.symint import SYMBOLIC, as_real, from_torch, has_symint, held
 from smelt.graph.trace import TraceTensor
 from smelt.shapes.unbacked import Unsettled
 
@@ -36,7 +36,6 @@ BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 REBUILD = TypeTable()
 """(rebuild, value) -> expression, for objects made during the frame."""
 
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _LITERALS = (int, str, bool, type(None))
 
 
@@ -124,7 +123,7 @@ class Rebuild:
         source = self.vm.sources.get(id(value))
         if source is not None:
             return self.fetched(source)
-        if kind in _SYMBOLIC:  # read now: what the residual does next may reshape the tensor that tells it
+        if kind in SYMBOLIC:  # read now: what the residual does next may reshape the tensor that tells it
             return self.assign(value, self._symbolic(value, kind))
         if kind is torch.Size and has_symint(tuple(value)):
             return self.assign(value, f"{self.constant(torch.Size, 'Size')}([{', '.join(map(self, value))}])")

@@ -35,7 +35,7 @@ from smelt.graph.module import Graph
 from smelt.graph.module_hooks import Around
 from smelt.graph.place import layout_of
 from smelt.graph.seams import Seam
-from smelt.graph.symint import SYMBOLIC, as_real, from_torch, to_torch
+from smelt.graph.symint import SYMBOLIC, as_real, from_torch, settled, to_torch
 from smelt.graph.thread_modes import Entered
 from smelt.graph.trace import OPAQUE_CALLS, TraceTensor, computed_before, trace_like
 from smelt.graph.unbacked import reading, require
@@ -257,7 +257,7 @@ class Tensors:
             UserError: what it raises.
         """
         OPAQUE_CALLS.begin()
-        args, kwargs = _settled(args), {name: _settled(value) for name, value in kwargs.items()}
+        args, kwargs = settled(args), {name: settled(value) for name, value in kwargs.items()}
         if self.vm.hosts.ops or self.vm.hosts.arrays:
             args = self.vm.hosts.inputs.lift(args, target in INDEXING)
             kwargs = self.vm.hosts.inputs.lift(kwargs)
@@ -586,10 +586,3 @@ _ATOMS = frozenset(
 def read_tensor(vm: Any, value: torch.Tensor, source: Source) -> TraceTensor:
     """A real tensor becomes a graph input."""
     return vm.tensors.read(value, source)
-
-
-def _settled(value: Any) -> Any:
-    """Comparisons of symbolic numbers, decided: operators know no symbolic flags."""
-    if type(value) is torch.SymBool:
-        return bool(value)
-    return tuple(map(_settled, value)) if type(value) is tuple else value

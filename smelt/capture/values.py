@@ -16,6 +16,7 @@ from smelt.capture import _native as native
 from smelt.capture import sources
 from smelt.capture.registry import READ
 from smelt.capture.sources import Source
+from smelt.graph.symint import SYMBOLIC
 
 NoneType = type(None)
 
@@ -28,7 +29,7 @@ PLAIN = (int, float, str, bytes, complex, range, torch.device, torch.Size, numpy
 NUMPY_SCALARS = frozenset(kind for kind in numpy.sctypeDict.values() if kind not in (numpy.object_, numpy.void))
 """Numbers and texts of numpy: immutable, unlike its arrays and records."""
 
-LEAVES: frozenset[type] = frozenset({*SINGLETONS, *PLAIN, *NUMPY_SCALARS, torch.SymInt, torch.SymFloat, torch.SymBool})
+LEAVES: frozenset[type] = frozenset({*SINGLETONS, *PLAIN, *NUMPY_SCALARS, *SYMBOLIC})
 """Exact types of immutable data without tensors."""
 
 _NOTHING: dict[Any, Any] = {}

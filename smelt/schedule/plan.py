@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from smelt.base.options import Options
 from smelt.loops.ir import Constant, Extern, Input, Item, LoopProgram, Pointwise, Scatter
 from smelt.schedule.bundle import MOVED, ROOM, TINY, Mobile, Profile, gather
-from smelt.schedule.dependencies import Names
+from smelt.schedule.dependencies import Names, operands_first
 from smelt.schedule.fuse import Decision, Fused, fuse
 from smelt.schedule.group import Group, Place, looks_up
 from smelt.schedule.machine import CPU, Machine
@@ -438,16 +438,11 @@ class _Planner:
 
 def _reads(group: Group, output: str, source: str) -> bool:
     """Whether a member is computed from `source`."""
-    seen, stack = {output}, [output]
-    while stack:
-        member = group.members.get(stack.pop())
-        for read in member.reads if member is not None else ():
-            if read.name == source:
-                return True
-            if read.name not in seen:
-                seen.add(read.name)
-                stack.append(read.name)
-    return False
+
+    def operands(name: str) -> Iterable[str]:
+        return (read.name for read in group.members[name].reads) if name in group.members else ()
+
+    return source in operands_first([output], operands)
 
 
 def _joined(step: list[Unit]) -> Unit:
