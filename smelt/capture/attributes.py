@@ -18,6 +18,7 @@ from smelt.capture.host_values import HostValue
 from smelt.capture.registry import ATTR
 from smelt.capture.sources import Source
 from smelt.capture.values import LEAVES, is_constant
+from smelt.graph.symint import pinned
 from smelt.graph.trace import TraceTensor
 
 MISS = object()
@@ -100,11 +101,18 @@ def load_object_attr(vm: Any, obj: Any, name: str) -> Any:
         if value is not MISS:
             return value
     elif cls in LEAVES:
-        return user(getattr, obj, name)
+        return _leaf_attr(vm, obj, name)
     custom = find_in_class(vm, cls, "__getattribute__")
     if isinstance(custom, types.FunctionType):
         return vm.call(custom, (obj, name), {})
     return load_generic(vm, obj, cls, name, source)
+
+
+def _leaf_attr(vm: Any, obj: Any, name: str) -> Any:
+    """An attribute of a plain value: of a symbolic number, as a number has it."""
+    if name == "__class__":
+        return vm.type_of(obj)
+    return user(getattr, pinned(obj) if name == "__hash__" else obj, name)
 
 
 def load_generic(vm: Any, obj: Any, cls: type, name: str, source: Source | None) -> Any:

@@ -136,13 +136,26 @@ def user(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     except SymbolicNumber:
         raise
     except Exception as error:
-        if has_symint(args):
+        if symbolic(args, error):
             return user(fn, *plain_numbers(args), **kwargs)
         raise UserError(error) from None
 
 
+def symbolic(args: tuple[Any, ...], error: Exception) -> bool:
+    """Whether a call may have failed only because symbolic numbers cannot do all that others can.
+
+    Raises:
+        SymbolicNumber: it did, and where the number is cannot be seen in the arguments: inside of a dict or set.
+    """
+    if has_symint(args):
+        return True
+    if isinstance(error, TypeError) and "SymInt" in str(error):
+        raise SymbolicNumber("a symbolic number met C code that cannot take it")
+    return False
+
+
 def plain_numbers(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arguments to try a failed call with again: it may only be that symbolic numbers cannot do all that others can.
+    """Arguments to try such a call with again.
 
     Raises:
         Unsettled: one of them only values tell.

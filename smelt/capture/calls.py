@@ -20,7 +20,7 @@ import torch.utils.checkpoint
 
 from smelt.capture import _native as native
 from smelt.capture import flags, marks, policy, sources, triton_kernels
-from smelt.capture.attributes import find_in_class, function_source
+from smelt.capture.attributes import find_in_class, function_source, python_method
 from smelt.capture.breaks import Break, user, user_raise
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.frames import Frame, bind
@@ -271,7 +271,23 @@ def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """functools.lru_cache: the function is called; logging through it stays once-only."""
     if args and isinstance(args[0], logging.Logger):
         return defer(vm, fn, args, kwargs)
+    for value in (*args, *kwargs.values()):
+        _find_hash(vm, value)
     return vm.call(fn.__wrapped__, args, kwargs)
+
+
+def _find_hash(vm: Any, value: Any) -> None:
+    """What a cache does with an argument: the program sees where there is no hash, and what its own `__hash__` does."""
+    if type(value) is tuple:
+        for item in value:
+            _find_hash(vm, item)
+        return
+    kind = vm.type_of(value)
+    method = python_method(vm, value, "__hash__")
+    if method is not None:
+        vm.call(hash, (value,), {})
+    elif kind.__hash__ is None:
+        user_raise(TypeError(f"unhashable type: {kind.__name__!r}"))
 
 
 @CALL(staticmethod)

@@ -26,6 +26,7 @@ from smelt.capture.breaks import (
     bare,
     let_go,
     plain_numbers,
+    symbolic,
     through_c,
     too_deep,
 )
@@ -45,7 +46,6 @@ from smelt.capture.step_counts import StepCounts
 from smelt.capture.tensors import Tensors
 from smelt.capture.undecided import refuse_undecided
 from smelt.capture.values import is_constant
-from smelt.graph.symint import has_symint
 from smelt.graph.trace import TraceTensor
 
 _MISS = object()
@@ -405,7 +405,7 @@ class Interpreter:
         except SymbolicNumber:
             raise
         except Exception as error:
-            if has_symint(args):
+            if symbolic(args, error):
                 return self.native(fn, *plain_numbers(args), **kwargs)
             raise UserError(error) from None
 

@@ -148,8 +148,9 @@ class Writer:
         result = self.value(value)
         self.effects()
         self.vm.finalizers.guard(self.frame)
-        kept = [] if len(self.vm.finalizers.held) < 2 else self._last_values()
-        doomed = [*self._stack(), *self.value.variables(), "_f"] if kept else self._errors()
+        in_order = len(self.vm.finalizers.held) > 1
+        kept = self._last_values() if in_order else []
+        doomed = [*self._stack(), *self.value.variables(), "_f"] if in_order else self._errors()
         doomed += self._dropped_errors()
         if doomed or kept:
             self.lines += [f"_result = [{result}]", *kept, *(f"{name} = None" for name in doomed)]

@@ -418,21 +418,22 @@ def settled(value: Any) -> Any:
 
 def has_symint(value: Any) -> bool:
     """True when a SymInt is among (nested) arguments."""
-    kind = type(value)
-    if kind is list or kind is tuple:
+    if type(value) in _SEQUENCES:
         return any(map(has_symint, value))
     return isinstance(value, SYMBOLIC)
 
 
 def pinned(value: Any) -> Any:
-    """Symbolic numbers as the plain ones they are in the example, also inside lists and tuples; this pins them."""
+    """Symbolic numbers as the plain ones of the example, also inside lists, tuples and shapes; this pins them."""
     kind = type(value)
     if kind in _PLAIN:
         return _PLAIN[kind](value)
-    if kind is list or kind is tuple:
+    if kind in _SEQUENCES:
         return kind(map(pinned, value))
     return value
 
+
+_SEQUENCES = frozenset({list, tuple, torch.Size})
 
 _PLAIN: dict[type, Any] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 

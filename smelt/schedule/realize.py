@@ -20,7 +20,7 @@ from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, Ref
 from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, trace, weight
 from smelt.schedule.machine import CPU, Machine
 from smelt.shapes.expr import Var, flat_index, variable
-from smelt.shapes.size import IntLike, hint, known_at_most, known_equal, same
+from smelt.shapes.size import IntLike, hint, known_at_most, same
 
 CHEAP = 4
 READ_AGAIN = 1.3
@@ -134,7 +134,7 @@ class _Choice:
         if base != name:
             was_stored = base in self.stored
             shape = metas_of(self.nodes[name]).shape
-            if was_stored or known_equal(metas_of(self.nodes[base]).numel, metas_of(self.nodes[name]).numel):
+            if was_stored or known_at_most(metas_of(self.nodes[base]).numel, metas_of(self.nodes[name]).numel):
                 strides = self.strides.get(base) or self.prospective(base)
                 view = strided(base, shape, index, index_vars, strides)
                 if view is not None and _acceptable(node, view, metas_of(self.nodes[name])):
@@ -300,8 +300,11 @@ def strided(
 
 def _acceptable(node: Extern, view: StridedView, meta: TensorMeta) -> bool:
     """Whether the extern takes the strides without copying; `meta` has those that eager gives it."""
-    if isinstance(node.target, OpOverload) and sees_strides(node.target):
-        return same_steps(meta.shape, meta.stride, view.stride) or not is_dense(meta.shape, meta.stride)
+    if isinstance(node.target, OpOverload):
+        if same_steps(meta.shape, meta.stride, view.stride):
+            return True
+        if sees_strides(node.target):
+            return not is_dense(meta.shape, meta.stride)
     named = getattr(node.target, "name", "")
     name = named if isinstance(named, str) else ""
     if name.startswith("attention_tiled"):  # rows are read as wide loads, a broadcast costs nothing

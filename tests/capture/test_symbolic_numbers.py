@@ -1,0 +1,296 @@
+"""A size that changes is to the program the int that it is, whatever Python does with it."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import pytest
+import torch
+
+import smelt
+
+EXPRESSIONS = r"""
+hash(s)
+hash(n)
+hash((n,1))
+{1:2}.get(s)
+s in {(2,3)}
+s in {(2,3):1}
+{s}
+{s:1}
+{n}
+{n:1}
+{(n,1):2}
+len({n:3})
+set(s)
+set([n])
+frozenset(s)
+dict.fromkeys(s)
+{k:1 for k in s}
+bin(n)
+hex(n)
+oct(n)
+chr(n)
+bytes(n)
+bytearray(n)
+math.comb(n,1)
+math.factorial(n)
+math.gcd(n,4)
+math.lcm(n,4)
+n.bit_length()
+format(n,'x')
+'%x' % n
+'%d' % n
+'%5.2f' % n
+[1]*n
+range(n)
+'a'*n
+(1,)*n
+list('abcdefg')[n]
+math.isqrt(n)
+n.to_bytes(2,'big')
+n.as_integer_ratio()
+divmod(n,2)
+round(n,1)
+round(n)
+complex(n)
+complex(n,n)
+n.real
+n.imag
+n.numerator
+slice(n).indices(4)
+int.__add__(n,3)
+b'abcdefg'[n]
+memoryview(b'abcdefg')[n]
+f'{n:3d}'
+'abcdefg'[n]
+'{:b}'.format(n)
+math.perm(n)
+math.prod([n,2])
+math.hypot(n,n)
+math.dist((n,),(2,))
+math.fsum([n,n])
+math.ldexp(1.0,n)
+pow(n,2,3)
+pow(2,n)
+n<<2
+1<<n
+n^1
+~n
+math.copysign(n,-1)
+math.fmod(n,3)
+math.frexp(n)
+math.nextafter(n,2.0)
+math.remainder(n,3)
+math.modf(n)
+math.isclose(n,2)
+math.log(n,2)
+math.log2(n)
+math.log1p(n)
+math.exp(n)
+math.gamma(n)
+math.floor(n/2)
+math.ceil(n/2)
+math.trunc(n/2)
+sum([n,n])
+max(n,2)
+sorted([n,1])
+next(enumerate([1],n))
+abs(n)
+isinstance(n,int)
+repr(n)
+str(n)
+ascii(n)
+all([n])
+any([n])
+min((n,1))
+tuple(zip(range(n),range(n)))
+list(reversed(range(n)))
+list(map(str,[n]))
+float(n)
+bool(n)
+int(n)
+n.bit_count()
+n.conjugate()
+n.denominator
+n.__hash__()
+n.__bool__()
+n.__index__()
+operator.index(n)
+n.__str__()
+n.__format__('')
+n.__int__()
+s.count(3)
+s.index(n)
+s.numel()
+[1,2,3,4,5].pop(n)
+[1,2,3,4,5].index(n)
+[1,2,3,4,5].count(n)
+[1,2,3].insert(n, 4)
+'abc'.center(n)
+'abc'.ljust(n)
+'abc'.zfill(n)
+'a,b,c,d,e'.split(',', n)
+'abcabc'.find('a', n)
+'a'.join(map(str, s))
+tuple(s)
+list(s)
+s + (1,)
+s == (2,3)
+s == [2,3]
+s < (3,3)
+max(s)
+sorted(s)
+s[-1:]
+sum(s)
+math.prod(s)
+isinstance(s, tuple)
+type(s)
+type(n)
+str(s)
+repr(s)
+f'{s}'
+'%s' % (s,)
+'{}'.format(s)
+torch.Size([n,2])
+torch.Size(s)
+hash(torch.Size([n,2]))
+s is s
+bool(s)
+len(s)
+range(n)[1:]
+range(n)[-1]
+list(range(n))
+len(range(n))
+n in range(10)
+n in [2,3]
+n in (2,3)
+n in {2:1}
+n in {2}
+{2:1,3:4}.get(n)
+{2:1,3:4,4:5,5:6}[n]
+{2:1}.setdefault(n, 3)
+{2:1}.pop(n, 3)
+{2:1} | {n:2}
+{1} | {n}
+{2} == {n}
+{2:1} == {n:1}
+[2] == [n]
+(2,) == (n,)
+{n} - {2}
+{2}.isdisjoint({n})
+{2}.issubset([n])
+(n/2).is_integer()
+(n/2).hex()
+hash(n/2)
+{n/2:1}
+{n/2}
+round(n/3, 2)
+int(n/2)
+'%.3f' % (n/3)
+f'{n/3:.2f}'
+str(n/3)
+(n/2).as_integer_ratio()
+divmod(n/3, 1)
+n//2
+n%2
+n**2
+n**0.5
+2**n
+n**-1
+-n
++n
+n & 1
+n | 1
+n >> 1
+n and 3
+n or 3
+not n
+n if n > 2 else 3
+n == 2
+n != 2
+hash(n > 2)
+{n > 2: 1}
+{True: 1, False: 0}[n > 2]
+[1,2][n > 2]
+(n > 2) + 1
+(n > 2) & True
+str(n > 2)
+int(n > 2)
+bin(n > 2)
+hash(frozenset([n]))
+hash((n, (n, 2)))
+hash(n.__class__)
+hash(str(n))
+getattr(n, 'real')
+hasattr(n, 'real')
+callable(n)
+issubclass(type(n), int)
+next(iter([n]))
+list(filter(None, [n, 0]))
+list(enumerate(s))
+dict(zip('ab', s))
+dict(a=n)
+list(zip(s, s))
+"abc"[:n]
+"abcdef"[n:]
+[1,2,3,4,5,6][:n]
+(1,2,3,4,5,6)[n:]
+[1,2,3,4,5,6][::n]
+bytes([n])
+bytes(s)
+bytearray(s)
+chr(ord('a') + n)
+"abc".replace("a", "b", n)
+"ab" * n
+n * "ab"
+n * [1]
+n * (1,)
+"x".rjust(n)
+"x".expandtabs(n)
+"1".zfill(n)
+int("11", n)
+int(str(n))
+float(str(n))
+n.__add__(1)
+n.__eq__(2)
+n.__lt__(3)
+n.__mul__(3)
+n.__rsub__(3)
+n.__floordiv__(2)
+n.__pow__(2)
+n.__float__()
+n.__neg__()
+n.__round__()
+n.__truediv__(2)
+n.__divmod__(2)
+n.__class__
+""".strip().splitlines()
+"""`s` is the shape of a tensor, `n` its first size."""
+
+PLAIN = "def program(x):\n    s = x.shape; n = s[0]; y = x * 2\n    r = {}\n    return y, r"
+CAUGHT = (
+    "def program(x):\n    s = x.shape; n = s[0]; y = x * 2\n"
+    "    try:\n        r = {}\n    except Exception as e:\n        r = type(e), str(e)\n    return y, r"
+)
+
+
+def outcome(run: Any, rows: int) -> tuple[str, type]:
+    try:
+        found = run(torch.ones(rows, 3))[1]
+    except Exception as error:
+        found = error
+    return repr(found), type(found)
+
+
+@pytest.mark.parametrize("form", [PLAIN, CAUGHT], ids=["plain", "in a try"])
+@pytest.mark.parametrize("first", range(0, len(EXPRESSIONS), 25))
+def test_what_python_does_with_sizes(form: str, first: int) -> None:
+    for expression in EXPRESSIONS[first : first + 25]:
+        names: dict[str, Any] = {"torch": torch, "math": math, "operator": operator}
+        exec(form.format(expression), names)
+        run = smelt.compile(names["program"], backend="eager", dynamic=True)
+        for rows in (2, 3, 5):
+            assert outcome(run, rows) == outcome(names["program"], rows), expression
