@@ -343,13 +343,21 @@ def container_text(vm: Any, value: Any) -> Any:
     if any(item is value for item in items):
         raise Break("the text of a container that holds itself")
     texts = [to_text(vm, repr, item) for item in items]
-    if any(type(text) is UnknownText for text in texts):
-        return UnknownText.of(vm)
+    half = len(value)
+    shown = [(text,) for text in texts]
     if type(value) is dict:
-        half = len(value)
-        texts = [f"{key}: {item}" for key, item in zip(texts[:half], texts[half:], strict=True)]
-    comma = "," if type(value) is tuple and len(texts) == 1 else ""
-    return f"{brackets[0]}{', '.join(texts)}{comma}{brackets[1]}"
+        shown = [(key, ": ", item) for key, item in zip(texts[:half], texts[half:], strict=True)]
+    comma = "," if type(value) is tuple and half == 1 else ""
+    spaced = [part for each in shown for part in (", ", *each)][1:]
+    return joined(vm, [brackets[0], *spaced, comma, brackets[1]])
+
+
+def joined(vm: Any, parts: list[Any]) -> Any:
+    """Text of parts, some of which may be unknown or made anew at each call."""
+    if any(type(part) is HostValue for part in parts):
+        return vm.hosts.run("".join, (parts,), {})
+    unknown = next((part for part in parts if type(part) is UnknownText), None)
+    return "".join(parts) if unknown is None else unknown
 
 
 @special(str)

@@ -11,6 +11,7 @@ import torch
 from smelt.capture.breaks import Break
 from smelt.capture.host_program import GENERATORS, OtherKindError
 from smelt.capture.host_values import IMMUTABLE, HostValue
+from smelt.capture.unknown_text import refuse_unknown
 from smelt.graph.meta import extent
 from smelt.graph.symint import SYMBOLIC, pinned
 from smelt.graph.trace import TraceTensor
@@ -82,6 +83,7 @@ def as_now(value: Any) -> Any:
     kind = type(value)
     if kind is TraceTensor:
         raise Break("numpy or random with a tensor", "it needs the tensor's values")
+    refuse_unknown((value,))
     if kind in SYMBOLIC:
         return pinned((value,))[0]
     if kind in (tuple, list):

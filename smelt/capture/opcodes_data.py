@@ -8,6 +8,7 @@ from typing import Any
 from smelt.capture import containers
 from smelt.capture.attributes import python_method
 from smelt.capture.breaks import user, user_raise
+from smelt.capture.builtins import joined
 from smelt.capture.frames import Frame
 from smelt.capture.host_values import HostValue
 from smelt.capture.opcodes import name, opcode, take
@@ -164,12 +165,7 @@ def build_slice(vm: Any, f: Frame, arg: int) -> None:
 
 @opcode("BUILD_STRING")
 def build_string(vm: Any, f: Frame, arg: int) -> None:
-    parts = take(f, arg)
-    if any(type(part) is HostValue for part in parts):
-        f.stack.append(vm.hosts.run("".join, (parts,), {}))
-        return
-    unknown = next((part for part in parts if type(part) is UnknownText), None)
-    f.stack.append("".join(parts) if unknown is None else unknown)
+    f.stack.append(joined(vm, take(f, arg)))
 
 
 @opcode("LIST_TO_TUPLE")
