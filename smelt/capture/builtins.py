@@ -344,7 +344,7 @@ def container_text(vm: Any, value: Any) -> Any:
         raise Break("the text of a container that holds itself")
     texts = [to_text(vm, repr, item) for item in items]
     half = len(value)
-    shown = [(text,) for text in texts]
+    shown: list[tuple[Any, ...]] = [(text,) for text in texts]
     if type(value) is dict:
         shown = [(key, ": ", item) for key, item in zip(texts[:half], texts[half:], strict=True)]
     comma = "," if type(value) is tuple and half == 1 else ""

@@ -1,6 +1,7 @@
+# A shape with a symbolic size has a hash.
 # backend: eager
-# different
-import numpy, torch
+import numpy
+import torch
 
 G_TENSOR = torch.ones(2, 3)
 

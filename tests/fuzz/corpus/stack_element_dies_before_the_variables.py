@@ -1,5 +1,5 @@
+# What stands on the stack dies before the variables, where both end a generator.
 # backend: eager
-# different
 def generate(t, n):
     try:
         got = yield 1

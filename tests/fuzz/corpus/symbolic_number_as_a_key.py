@@ -1,7 +1,9 @@
+# A number that a tensor tells is a key of a dict, inside a try.
 # backend: eager
-# different
-import numpy, torch
+import numpy
+import torch
 from torch import nn
+
 import smelt
 
 BOXES = []

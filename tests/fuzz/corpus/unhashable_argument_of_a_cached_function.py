@@ -1,5 +1,5 @@
+# A cached function refuses what has no hash.
 # backend: eager
-# different
 import functools
 
 import torch
