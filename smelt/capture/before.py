@@ -40,8 +40,8 @@ class Before:
         waiting = [*roots, *(m.copy for m in vm.effects.mirrors.values())]
         while waiting:
             value = waiting.pop()
-            if type(value) in LEAVES or isinstance(value, _OPAQUE) or id(value) in self.held:
-                continue
+            if type(value) in LEAVES or isinstance(value, _OPAQUE) or id(value) in self.held or value is vm:
+                continue  # generators of the capture lead to the capture itself
             if id(value) in vm.sources and id(value) not in vm.effects.mirrors:
                 continue  # its changes are put off
             parts = _parts(value)
