@@ -66,7 +66,7 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
         raise Break(f"{fn.__qualname__} is disabled for compilation", reason)
     match policy.policy_of(fn):
         case Policy.INLINE:
-            return inline(vm, fn, args, kwargs)
+            return False if marks.asks_of_no_tensor(fn, args) else inline(vm, fn, args, kwargs)
         case Policy.LEAF:
             return call_leaf(vm, fn, args, kwargs)
         case Policy.NATIVE:

@@ -59,6 +59,20 @@ def _quiet_wrapper(context: Any) -> None:
             native.quiet(code)
 
 
+def asks_of_no_tensor(fn: Any, args: tuple[Any, ...]) -> bool:
+    """Whether transformers asks if a tensor is traced, of a tensor that is not there.
+
+    It asks before it reads the values of a padding mask, which a graph does not know. Where there is no such mask, yes
+    would have models build masks (of nothing at all, or of what `is_causal` says) that they do without in eager.
+    """
+    return (
+        len(args) == 1
+        and args[0] is None
+        and fn.__name__ == "is_tracing"
+        and fn.__module__ == "transformers.utils.import_utils"
+    )
+
+
 @cache
 def no_effect(module: str, name: str) -> bool:
     """Functions of the other compiler that only tell it something."""

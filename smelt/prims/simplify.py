@@ -172,7 +172,35 @@ def _bitwise_or(p: Builder, x: Any, y: Any) -> Any:
     return _logical_or(p, x, y) if x.meta["val"].dtype is torch.bool else _same(p, x, y)
 
 
+_VIEWS = frozenset(PRIMS[name] for name in ("reshape", "permute", "broadcast_in_dim"))
+
+
+def _reaches(p: Builder, x: Any, y: Any, answer: bool) -> Any:
+    """A comparison with a number that the first of numbers counted upwards has reached (`positions >= 0`)."""
+    if not isinstance(x, Node) or type(y) not in (int, float):
+        return None
+    counted = x
+    while counted.target in _VIEWS:
+        counted = operands(counted)[0]
+    if counted.target is not PRIMS["iota"]:
+        return None
+    _, start, step, *_ = operands(counted)
+    if type(start) is not int or type(step) is not int or step <= 0 or start < y:
+        return None
+    return p.full(x.meta["val"].shape, answer, torch.bool, x.meta["val"].device)
+
+
+def _ge(p: Builder, x: Any, y: Any) -> Any:
+    return _reaches(p, x, y, True)
+
+
+def _lt(p: Builder, x: Any, y: Any) -> Any:
+    return _reaches(p, x, y, False)
+
+
 IDENTITIES: dict[str, Identity] = {
+    "ge": _ge,
+    "lt": _lt,
     "add": _add,
     "sub": _sub,
     "mul": _mul,

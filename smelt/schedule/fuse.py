@@ -16,7 +16,7 @@ from smelt.schedule.group import Group, Role, group_of
 from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.merge import merge, merge_beside, only_columns
 from smelt.schedule.precedence import Precedence
-from smelt.schedule.realize import Realized, metas_of
+from smelt.schedule.realize import MAX_WAITING, Realized, adds_up, metas_of
 from smelt.schedule.split import PART
 from smelt.shapes.size import hint
 
@@ -62,6 +62,7 @@ class _Fusion:
     def __init__(self, program: LoopProgram, real: Realized, names: Names, machine: Machine) -> None:
         self.program, self.real, self.names, self.machine = program, real, names, machine
         self.outputs = {o.name for o in program.outputs}
+        self.users = program.users()
         self.result = Fused({}, {}, {})
         self.groups = self.result.groups
         self.touching: dict[str, set[int]] = {}
@@ -208,12 +209,20 @@ class _Fusion:
             merged = merge_beside(a, b, self.names, self.machine) if beside else self._through_shared(a, b)
             if isinstance(merged, str):
                 refusal = merged
+            elif self._waiting(merged) > MAX_WAITING:
+                refusal = f"more than {MAX_WAITING} large results would wait to be added up"
         self.result.decisions.append(Decision(a.label(), b.label(), saved, refusal))
         if refusal is not None:
             return False
         assert isinstance(merged, Group)
         self._replace(number_a, number_b, merged)
         return True
+
+    def _waiting(self, group: Group) -> int:
+        """How many large results the group would add up."""
+        if len(group.accesses) <= MAX_WAITING:
+            return 0
+        return sum(name not in self.outputs and adds_up(self.program, self.users, name) for name in group.accesses)
 
     def _replace(self, a: int, b: int, merged: Group) -> None:
         merged.number = a

@@ -8,7 +8,7 @@ is dropped again. So does one that would nest too many bodies: a body runs those
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,11 @@ MAX_LEVELS = 60
 MAX_EVALUATIONS = 200
 """Elements that one element of a value may take to compute: values read at several places multiply."""
 
+
+MAX_WAITING = 4
+LARGE = 1 << 20
+"""Results of at least so many bytes that one kernel may wait for only to add them up: they all lie in memory until the
+last one is there. (A weight that twelve layers share has twelve gradients.)"""
 
 MOVES = frozenset("reshape permute slice flip pad cat slice_scatter broadcast_in_dim gather index_select index".split())
 """Ops that read their operands at another place than their own."""
@@ -166,6 +171,7 @@ class _Choice:
                 self.cost[name], self.leaves[name], self.levels[name] = 0, frozenset((name,)), 0
                 self.moving[name] = 0
                 continue
+            self.split_sum(node)
             cost = 0 if node.view else RANDOM_WEIGHT if node.op == "random" else weight(node.op)
             leaves: frozenset[str] = frozenset()
             for source in node.inputs:
@@ -180,6 +186,17 @@ class _Choice:
                 cost, leaves = 0, frozenset((name,))
             self.cost[name], self.leaves[name] = cost, leaves
             self.expanded(node)
+
+    def split_sum(self, node: Pointwise) -> None:
+        """Store what is added up so far, where a sum would wait for many large results of externs."""
+        if node.op != "add" or len(node.inputs) != 2:
+            return
+        a, b = (sum(adds_up(self.program, self.users, leaf) for leaf in self.leaves[source]) for source in node.inputs)
+        if a + b > MAX_WAITING:
+            so_far = node.inputs[a < b]
+            self.store(so_far)
+            self.leaves[so_far] = frozenset((so_far,))
+            self.cost[so_far] = self.levels[so_far] = self.moving[so_far] = 0
 
     def spreads(self, node: Pointwise) -> bool:
         """Whether a value reads computed values at so many places that they must not all be computed for it.
@@ -262,6 +279,15 @@ class _Choice:
             return cost <= 2 * RANDOM_WEIGHT
         again = self.machine.read_again if loops == 2 else READ_AGAIN
         return cost <= CHEAP and read <= size * again
+
+
+def adds_up(program: LoopProgram, users: Mapping[str, Sequence[str]], name: str) -> bool:
+    """Whether a value is a large result of an extern that is only needed for a sum as large."""
+    node = program.nodes[name]
+    if not isinstance(node, Extern) or _bytes(node) < LARGE or len(users[name]) != 1:
+        return False
+    user = program.nodes[users[name][0]]
+    return isinstance(user, Pointwise) and user.op == "add" and same(user.meta.numel, metas_of(node).numel)
 
 
 def _bytes(node: Node) -> int:

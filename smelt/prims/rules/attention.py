@@ -18,6 +18,7 @@ from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.ops import PRIMS
 from smelt.prims.registry import LIBRARY, Lowering, any_dtype, aten, decomposition
 from smelt.prims.rules.kernels import as_eager_lays_out
+from smelt.prims.simplify import constant_of
 from smelt.shapes.size import same_all
 
 Optional = Node | None
@@ -85,6 +86,7 @@ def efficient(
     *,
     scale: float | None = None,
 ) -> Any:
+    given, bias = bias, _without_zeros(bias)
     precision, seed = _own(p, q, k, v, bias, dropout), p.seeds.get(p.out.device) if dropout else None
     if precision and not dropout:
         return _forward(p, "attention_tiled", q, k, v, bias, None, sums, causal, scale, 0.0, 0, precision)
@@ -93,13 +95,21 @@ def efficient(
         args = q, k, v, bias, seed, sums, causal, scale, dropout, stream, precision
         out, found, *_ = _forward(p, "attention_tiled", *args)
         return out, found, seed, p.full((), stream, torch.int64, p.out.device)
-    if dropout:
+    if dropout and given is bias:
         return NotImplemented
+    if dropout:
+        target = aten._scaled_dot_product_efficient_attention.default
+        return p.call(target, (q, k, v, None, sums, dropout, causal), {"scale": scale}, p.result)
     return _forward(p, "attention_efficient", q, k, v, _unrepeated(p, bias), sums, causal, scale)
 
 
 WORD = 16
 """Bytes at whose multiples rows of a bias have to begin."""
+
+
+def _without_zeros(bias: Optional) -> Optional:
+    """No bias in the place of zeros: a mask that models build for no other reason than that they are compiled."""
+    return None if bias is not None and constant_of(bias) == 0 else bias
 
 
 def _unrepeated(p: Lowering, bias: Optional) -> Optional:
@@ -174,14 +184,20 @@ def efficient_backward(
     scale: float | None = None,
 ) -> Any:
     wanted = tuple(bool(one) and meta is not None for one, meta in zip(mask, p.result, strict=True))
+    given = bias
+    if not wanted[3]:
+        bias = _without_zeros(bias)
     if precision := _own(p, q, k, v, bias, dropout):
         if not dropout:
             return _tiled_backward(p, g, q, k, v, bias, out, sums, None, wanted, causal, scale, 0.0, 0, precision)
         if seed in p.seeds.values():  # the forward is ours, too: it has told which stream it drew from
             args = g, q, k, v, bias, out, sums, seed, wanted, causal, scale, dropout, _stream(offset), precision
             return _tiled_backward(p, *args)
-    if dropout:
+    if dropout and given is bias:
         return NotImplemented
+    if dropout:
+        rest = g, q, k, v, None, out, sums, seed, offset, dropout, list(mask), causal
+        return p.call(aten._scaled_dot_product_efficient_attention_backward.default, rest, {"scale": scale}, p.result)
     bias = bias if wanted[3] else _unrepeated(p, bias)
     return _backward(p, "attention_efficient_backward", g, q, k, v, bias, out, sums, wanted, causal, scale)
 
@@ -202,7 +218,7 @@ def cudnn(
 ) -> Any:
     if dropout or debug:
         return NotImplemented
-    return _forward(p, "attention_cudnn", q, k, v, _unrepeated(p, bias), sums, causal, scale)
+    return _forward(p, "attention_cudnn", q, k, v, _unrepeated(p, _without_zeros(bias)), sums, causal, scale)
 
 
 @decomposition(aten._scaled_dot_product_cudnn_attention_backward.default)
@@ -210,4 +226,6 @@ def cudnn_backward(p: Lowering, g: Node, *args: Any, scale: float | None = None)
     q, k, v, out, sums, _, _, bias, first_q, first_k, _, _, dropout, causal = args
     if dropout or first_q is not None or first_k is not None:
         return NotImplemented
-    return _backward(p, "attention_cudnn_backward", g, q, k, v, out, sums, _unrepeated(p, bias), causal, scale)
+    return _backward(
+        p, "attention_cudnn_backward", g, q, k, v, out, sums, _unrepeated(p, _without_zeros(bias)), causal, scale
+    )
