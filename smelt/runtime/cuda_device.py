@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,6 +33,8 @@ class Device:
         dlpack: the device in DLPack's numbers.
         outputs: addresses of the outputs of all recordings that exist, with how many.
         fixed: addresses of inputs that recordings expect where they are, with how many do.
+        programs: those that may have recordings on the device.
+        extent: bytes by which memory in use has varied while plain calls came and went.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -39,6 +42,8 @@ class Device:
         self.dlpack = _DLPACK_TYPES[device.type], self.index
         self.outputs: Counter[int] = Counter()
         self.fixed: Counter[int] = Counter()
+        self.programs: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._range: tuple[int, int] | None = None
         self._lock = threading.Lock()
         self._stream = 0  # of the last replay, as the driver's handle; says nothing before the first one
         self._last: Any = None
@@ -69,6 +74,21 @@ class Device:
                 return "called while another stream records a CUDA graph"
             self._stream, self._last = stream, self.current()
         return None
+
+    def allocated(self) -> int:
+        """Bytes of the device's memory that are in use."""
+        return torch.cuda.memory_allocated(self.index)
+
+    def note(self, before: int, after: int) -> None:
+        """Bytes in use before and after a plain call."""
+        low, high = self._range or (before, after)
+        self._range = min(low, before), max(high, after)
+
+    @property
+    def extent(self) -> int:
+        """See the class."""
+        low, high = self._range or (0, 0)
+        return high - low
 
     def stream(self) -> int:
         """Handle of the current stream."""

@@ -46,6 +46,13 @@ LITTLE = 1 << 20
 """Bytes of inputs that lie elsewhere than where they were seen before, with which a call is still of a known kind."""
 
 
+SPARE = 128 << 20
+"""Bytes by which recordings may raise the memory in use above what plain calls need."""
+
+SMALL = 16 << 20
+"""Bytes that a recording may keep whatever others do."""
+
+
 @dataclass
 class _Kind:
     """Calls with the same sizes and parameters: what was observed of them, and their recordings.
@@ -65,6 +72,7 @@ class RecordedProgram:
         limit: recordings that are made.
         name: in reasons and warnings.
         others: programs whose results may be inputs of this one; the rest as for `Recorder.wrap`.
+        sparing: there are no recordings that raise the memory in use.
 
     Attributes:
         recordings: the newest first.
@@ -72,6 +80,7 @@ class RecordedProgram:
         copied: positions of results that callers keep.
         waits: calls that ran plain because tensors of earlier ones were in use, since the last recording.
         plain: addresses of the results of calls that ran plain since the last replay.
+        need: bytes that a plain call took and did not give back: what it saves, and its results.
         refused: why there are no recordings (any more).
     """
 
@@ -87,9 +96,12 @@ class RecordedProgram:
         inputs: tuple[str, ...],
         check: Callable[[], None] | None,
         others: Collection[RecordedProgram],
+        sparing: bool = False,
     ) -> None:
         self.program, self.device, self.limit, self.name = program, device, limit, name
         self.written, self.visible, self.inputs, self.check = written, visible, inputs, check
+        self.sparing, self.need = sparing, 0
+        device.programs.add(self)
         self._others: list[weakref.ref[RecordedProgram]] = []
         for other in others:
             self._others.append(weakref.ref(other))
@@ -138,7 +150,13 @@ class RecordedProgram:
         count("cuda_graph_plain")
         count_named("cuda_graph_reasons", {f"{self.name}: a call without CUDA graph: {why}": 1})
         numbers = any(not isinstance(value, torch.Tensor) for value in inputs)
+        measured = self.sparing and not self.made and self.refused is None
+        before = self.device.allocated() if measured else 0
         results = self.program(inputs)
+        if measured:
+            after = self.device.allocated()
+            self.device.note(before, after)
+            self.need = max(self.need, after - before)
         if not self.made and self.refused is None:
             self._look_at(results, numbers)
         if self.refused is None:
@@ -277,6 +295,9 @@ class RecordedProgram:
             return f"{_plural(len(self.moving), 'input')} of {size >> 20} MiB would be copied at each call"
         if self.made >= self.limit:
             return self._give_up(cause)
+        if self.sparing and not self.made and (why := self._adds_up()) is not None:
+            self.refused = why
+            return why
         self.made += 1
         try:
             recording = Recording(self.device, self.program, inputs, self.moving | empty, self.written, self.copied)
@@ -289,6 +310,28 @@ class RecordedProgram:
         self.recordings.insert(0, recording)
         kind.recordings.append(recording)
         return self._replay(recording, inputs)
+
+    @property
+    def kept(self) -> int:
+        """Bytes that its recordings keep."""
+        return sum(recording.kept for recording in self.recordings)
+
+    def _adds_up(self) -> str | None:
+        """Why recordings would raise the memory in use: what one graph's keep lies beside what others need.
+
+        Plain calls of several graphs use the same memory one after the other. Recordings of one graph keep little more
+        than what is in use at the same time anyway: forward's results until backward.
+        """
+        own = {id(each) for each in (self, *self.others())}
+        foreign = [each for each in list(self.device.programs) if id(each) not in own]
+        if self.need <= SMALL or not any(each.recordings for each in foreign):
+            return None
+        waiting = max((each.need for each in foreign if not each.recordings), default=0)
+        size = sum(each.kept for each in list(self.device.programs)) + self.need + waiting
+        if size <= self.device.extent + SPARE:
+            return None
+        more = size - self.device.extent >> 20
+        return f"with the recordings of other graphs it would keep {more} MiB more than calls without need"
 
     # -- what users are told
 

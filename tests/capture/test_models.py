@@ -7,6 +7,7 @@ import contextlib
 import pytest
 import torch
 
+import smelt
 from smelt.capture.explain import describe
 from tests.capture.harness import compiled, same
 
@@ -170,3 +171,14 @@ def test_training_steps_like_eager():
         call(**given).loss.backward()
         grads.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     assert same(*grads)
+
+
+def test_transformers_asks_whether_no_tensor_is_traced():
+    """Then it need not build a mask: no values are read."""
+    from transformers.utils.import_utils import is_tracing
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, list[bool]]:
+        return x + 1, [is_tracing(None), is_tracing(x), is_tracing()]
+
+    answers = smelt.compile(fn, fullgraph=True, backend="eager")(torch.ones(2))[1]
+    assert answers == [False, True, True]

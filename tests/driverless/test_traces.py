@@ -20,9 +20,11 @@ from smelt.autograd.wrap import wrap
 from smelt.base import kernels
 from smelt.base.options import Options
 from smelt.graph.verify import verify
+from smelt.loops.lower import lower
 from smelt.prims.decompose import decompose, fallbacks
 from smelt.prims.ops import PRIMS
 from smelt.prims.table import Prim
+from smelt.schedule.realize import realize
 from tests.autograd.joint_examples import graph_of_call
 
 aten = torch.ops.aten
@@ -339,3 +341,30 @@ def test_recurrent_layers_of_the_library(kind: str, dropout: float):
     assert bool(joint.seeds) == bool(dropout)
     assert [m.shape for m in joint.output_metas[: joint.num_outputs]] == [(4, 2, 16)] + [(2, 2, 16)] * len(state)
     assert not fallbacks(decompose(joint.module, Options()))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_a_mask_of_nothing_is_left_out_of_attention(dropout: float):
+    def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(64, device="cuda")
+        mask = (places[:, None] >= 0) & (places >= 0)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.expand(2, 1, 64, 64), dropout_p=dropout)
+
+    prims = decompose(joint_of(fn, *(tensor(2, 4, 64, 32) for _ in range(3))).module, Options())
+    calls = [n for n in prims.graph.nodes if "attention" in str(n.target)]
+    assert len(calls) == 2
+    for call in calls:
+        biases = [a for a in call.args if isinstance(a, fx.Node) and tuple(a.meta["val"].shape)[-2:] == (64, 64)]
+        assert not biases and None in call.args
+
+
+def test_a_mask_that_heads_share_is_a_view_for_pytorchs_own_attention():
+    """As in eager: it would be written out for each head."""
+
+    def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        mask = torch.where(m[:, None, None, :] > 0, 0.0, -1e9)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.expand(2, 1, 64, 64), dropout_p=0.1)
+
+    joint = joint_of(fn, *(tensor(2, 4, 64, 32) for _ in range(3)), tensor(2, 64, grad=False))
+    real = realize(lower(decompose(joint.module, Options())))
+    assert {(64, 0, 0, 1)} == {view.stride for view in real.views.values() if view.shape == (2, 4, 64, 64)}

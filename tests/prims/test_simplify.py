@@ -41,6 +41,11 @@ def full(p: Builder, value: Any, dtype: torch.dtype = torch.float32, shape: tupl
     return p.full(shape, value, dtype, CPU)
 
 
+def places(p: Any) -> Any:
+    """Numbers counted from 0, as many as in B."""
+    return p.reshape(p.iota(2, 0, 1, torch.int64, CPU), (2,))
+
+
 POINTWISE = {
     "i + 0": (lambda p, x: p.add(x, 0), N, []),
     "0 + i": (lambda p, x: p.add(full(p, 0, torch.int64, (4,)), x), N, []),
@@ -79,6 +84,9 @@ POINTWISE = {
     "there and back": (lambda p, x: p.convert(p.convert(x, torch.float64), torch.float32), X, []),
     "rounding stays": (lambda p, x: p.convert(p.convert(x, torch.bfloat16), torch.float32), X, ["convert"] * 2),
     "through a wider": (lambda p, x: p.convert(p.convert(x, torch.int64), torch.float32), B, ["convert"]),
+    "positions >= 0": (lambda p, x: p.logical_and(x, p.ge(places(p), 0)), B, []),
+    "positions < 0": (lambda p, x: p.logical_and(x, p.lt(places(p), 0)), B, ["full"]),
+    "positions < 1": (lambda p, x: p.logical_and(x, p.lt(places(p), 1)), B, ["iota", "lt", "logical_and"]),
     "clone clone": (lambda p, x: p.clone(p.clone(x)), X, ["clone"]),
     "mask times number": (lambda p, x: p.mul(p.convert(x, torch.float32), 0.5), B, ["where", "full"]),
     "mask times negative": (lambda p, x: p.mul(p.convert(x, torch.float32), -0.5), B, ["where", "full"]),

@@ -318,3 +318,26 @@ def test_on_a_gpu_a_value_lies_over_one_that_it_is_computed_from():
         assert len(plan.groups) == 1
         wanted = first if machine.overwrites_unused else second
         assert plan.memory.in_place == {wanted.name: grad.name}
+
+
+def test_large_gradients_of_one_weight_are_added_up_as_they_come():
+    """They do not all lie in memory until the last one is there."""
+    size = 512 * 1024 * 4
+    for machine in (CPU, GPU):
+        for count, most in ((3, 4), (12, 6)):
+            g = GraphBuilder()
+            total = None
+            for _ in range(count):
+                product = g.mm(g.input(512, 64), g.input(64, 1024))
+                total = product if total is None else g.add(total, product)
+            plan = schedule(lower(g.build(total)), Options(), None, machine)
+            assert plan.memory.size <= most * size, (machine, count)
+
+
+def test_small_sums_stay_one_kernel():
+    g = GraphBuilder()
+    products = [g.mm(g.input(16, 64), g.input(64, 32)) for _ in range(12)]
+    total = products[0]
+    for product in products[1:]:
+        total = g.add(total, product)
+    assert len(plan_of(g, total).groups) == 1
