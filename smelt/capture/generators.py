@@ -82,6 +82,7 @@ class TracedGenerator:
         """Resume by raising an exception at the yield."""
         error = kind if isinstance(kind, BaseException) else kind() if value is None else value
         before, self.done = self.done, True  # unless the body goes on
+        self.vm.work += 1
         try:
             if before or not self.started:
                 raise error
@@ -114,6 +115,7 @@ class TracedGenerator:
         self.frame.release()
 
     def _resume(self) -> Any:
+        self.vm.work += 1  # where the body breaks, the generator does not stand where it did before
         self.started = True
         self.done = True  # unless it yields
         try:
