@@ -79,8 +79,14 @@ class Device:
         """Bytes of the device's memory that are in use."""
         return torch.cuda.memory_allocated(self.index)
 
+    @property
+    def kept(self) -> int:
+        """Bytes that recordings keep."""
+        return sum(program.kept for program in list(self.programs))
+
     def note(self, before: int, after: int) -> None:
         """Bytes in use before and after a plain call."""
+        before, after = before - self.kept, after - self.kept
         low, high = self._range or (before, after)
         self._range = min(low, before), max(high, after)
 

@@ -47,7 +47,7 @@ LITTLE = 1 << 20
 
 
 SPARE = 128 << 20
-"""Bytes by which recordings may raise the memory in use above what plain calls need."""
+"""Bytes by which recordings may raise the memory in use above what plain calls need, or an eighth of that."""
 
 SMALL = 16 << 20
 """Bytes that a recording may keep whatever others do."""
@@ -80,7 +80,8 @@ class RecordedProgram:
         copied: positions of results that callers keep.
         waits: calls that ran plain because tensors of earlier ones were in use, since the last recording.
         plain: addresses of the results of calls that ran plain since the last replay.
-        need: bytes that a plain call took and did not give back: what it saves, and its results.
+        need: bytes of the results of a plain call.
+        spared: why there are no more recordings, of those that would raise the memory in use.
         refused: why there are no recordings (any more).
     """
 
@@ -101,6 +102,7 @@ class RecordedProgram:
         self.program, self.device, self.limit, self.name = program, device, limit, name
         self.written, self.visible, self.inputs, self.check = written, visible, inputs, check
         self.sparing, self.need = sparing, 0
+        self.spared: str | None = None
         device.programs.add(self)
         self._others: list[weakref.ref[RecordedProgram]] = []
         for other in others:
@@ -150,13 +152,15 @@ class RecordedProgram:
         count("cuda_graph_plain")
         count_named("cuda_graph_reasons", {f"{self.name}: a call without CUDA graph: {why}": 1})
         numbers = any(not isinstance(value, torch.Tensor) for value in inputs)
-        measured = self.sparing and not self.made and self.refused is None
-        before = self.device.allocated() if measured else 0
+        measured = self.sparing and self.spared is None
+        before, given = 0, set()
+        if measured:
+            before, given = self.device.allocated(), {data_ptr(t) for t in inputs if isinstance(t, torch.Tensor)}
         results = self.program(inputs)
         if measured:
-            after = self.device.allocated()
-            self.device.note(before, after)
-            self.need = max(self.need, after - before)
+            made = {p: t for t in results if isinstance(t, torch.Tensor) and (p := data_ptr(t)) not in given}
+            self.need = max(self.need, sum(t.numel() * t.element_size() for t in made.values()))
+            self.device.note(before, self.device.allocated())
         if not self.made and self.refused is None:
             self._look_at(results, numbers)
         if self.refused is None:
@@ -295,9 +299,11 @@ class RecordedProgram:
             return f"{_plural(len(self.moving), 'input')} of {size >> 20} MiB would be copied at each call"
         if self.made >= self.limit:
             return self._give_up(cause)
-        if self.sparing and not self.made and (why := self._adds_up()) is not None:
-            self.refused = why
-            return why
+        if self.sparing:
+            self.spared = self.spared or self._adds_up()
+        if self.spared is not None:
+            self.refused = None if self.made else self.spared
+            return self.spared
         self.made += 1
         try:
             recording = Recording(self.device, self.program, inputs, self.moving | empty, self.written, self.copied)
@@ -317,21 +323,20 @@ class RecordedProgram:
         return sum(recording.kept for recording in self.recordings)
 
     def _adds_up(self) -> str | None:
-        """Why recordings would raise the memory in use: what one graph's keep lies beside what others need.
+        """Why another recording would raise the memory in use: what the others keep lies beside it.
 
-        Plain calls of several graphs use the same memory one after the other. Recordings of one graph keep little more
-        than what is in use at the same time anyway: forward's results until backward.
+        Plain calls use the same memory one after the other. Forward and backward of one graph, recorded once, keep
+        little more than what is in use at the same time anyway: forward's results until backward.
         """
-        own = {id(each) for each in (self, *self.others())}
+        own = {id(each) for each in self.others()}
         foreign = [each for each in list(self.device.programs) if id(each) not in own]
         if self.need <= SMALL or not any(each.recordings for each in foreign):
             return None
-        waiting = max((each.need for each in foreign if not each.recordings), default=0)
-        size = sum(each.kept for each in list(self.device.programs)) + self.need + waiting
-        if size <= self.device.extent + SPARE:
+        waiting = max((each.need for each in foreign if not each.recordings and each is not self), default=0)
+        more = self.device.kept + self.need + waiting - self.device.extent
+        if more <= max(SPARE, self.device.extent // 8):
             return None
-        more = size - self.device.extent >> 20
-        return f"with the recordings of other graphs it would keep {more} MiB more than calls without need"
+        return f"with those of other calls it would keep {more >> 20} MiB more than calls without need"
 
     # -- what users are told
 

@@ -616,43 +616,46 @@ def test_recorded_tensors_die_with_the_last_one_that_was_handed_out(device):
         torch.UntypedStorage._free_weak_ref(each)
 
 
-def test_recordings_of_several_graphs_do_not_add_up(device):
+def in_use(device):
+    """A program that takes memory as it goes, and what a plain call has taken, to be given back."""
+    taken = []
+
+    def program(inputs):
+        result = inputs[0] * 2
+        taken.append(result.nbytes)
+        device.bytes += result.nbytes
+        return [result]
+
+    return program, taken
+
+
+def test_recordings_of_several_graphs_do_not_add_up(device, monkeypatch):
     """Layers that run one after the other use the same memory, and their recordings would not."""
-    size = 200 << 20
+    monkeypatch.setattr(recorded_program, "SPARE", 1000)
+    monkeypatch.setattr(recorded_program, "SMALL", 100)
     sparing = [Recorder(CPU, name=f"layer {i}", backend=device, sparing=True) for i in range(4)]
-    eager_like = Recorder(CPU, name="all", backend=device)
-    own = []
-
-    def layer(inputs):
-        device.bytes += size
-        own.append(size)
-        return [inputs[0] * 2]
-
-    calls = [recorder.wrap(layer, "forward") for recorder in (*sparing, eager_like)]
-    x = torch.ones(4)
+    program, taken = in_use(device)
+    calls = [r.wrap(program, "forward") for r in (*sparing, Recorder(CPU, name="all", backend=device))]
+    x = torch.ones(400)
     for _ in range(4):
         for call in calls:
             records = device.records
             assert torch.equal(call([x])[0], x * 2)
-            if device.records == records and own:  # a plain call's results die
-                device.bytes -= sum(own)
-            own.clear()
-    made = [len(call.recordings) for call in calls]
-    assert made == [1, 0, 0, 0, 1]
+            if device.records == records:  # a plain call's results die
+                device.bytes -= sum(taken)
+            taken.clear()
+    assert [len(call.recordings) for call in calls] == [1, 0, 0, 0, 1]
     (reason,) = sparing[1].reasons()
-    assert "with the recordings of other graphs it would keep" in reason and "MiB more" in reason
+    assert "with those of other calls it would keep" in reason
 
 
-def test_recordings_of_one_graph_keep_what_is_alive_at_the_same_time(device):
+def test_recordings_of_one_graph_keep_what_is_alive_at_the_same_time(device, monkeypatch):
+    monkeypatch.setattr(recorded_program, "SPARE", 1000)
+    monkeypatch.setattr(recorded_program, "SMALL", 100)
     recorder = Recorder(CPU, name="f", backend=device, sparing=True)
-    size = 200 << 20
-
-    def program(inputs):
-        device.bytes += size
-        return [inputs[0] * 2]
-
+    program, _ = in_use(device)
     calls = [recorder.wrap(program, name) for name in ("forward", "backward")]
-    x = torch.ones(4)
+    x = torch.ones(400)
     for _ in range(3):
         for call in calls:
             call([x])

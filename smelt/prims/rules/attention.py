@@ -7,19 +7,20 @@ of our own for float32 where products may be rounded to TF32, and wherever weigh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.fx import Node
 
 from smelt.base.precision import products_round_to_tf32
-from smelt.graph.meta import TensorMeta
+from smelt.graph.meta import TensorMeta, contiguous_stride
 from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.ops import PRIMS
 from smelt.prims.registry import LIBRARY, Lowering, any_dtype, aten, decomposition
 from smelt.prims.rules.kernels import as_eager_lays_out
 from smelt.prims.simplify import constant_of
-from smelt.shapes.size import same_all
+from smelt.shapes.size import same, same_all
 
 Optional = Node | None
 
@@ -86,7 +87,7 @@ def efficient(
     *,
     scale: float | None = None,
 ) -> Any:
-    given, bias = bias, _without_zeros(bias)
+    given, bias = bias, _in_rows(p, _without_zeros(bias))
     precision, seed = _own(p, q, k, v, bias, dropout), p.seeds.get(p.out.device) if dropout else None
     if precision and not dropout:
         return _forward(p, "attention_tiled", q, k, v, bias, None, sums, causal, scale, 0.0, 0, precision)
@@ -99,7 +100,7 @@ def efficient(
         return NotImplemented
     if dropout:
         target = aten._scaled_dot_product_efficient_attention.default
-        return p.call(target, (q, k, v, None, sums, dropout, causal), {"scale": scale}, p.result)
+        return p.call(target, (q, k, v, bias, sums, dropout, causal), {"scale": scale}, p.result)
     return _forward(p, "attention_efficient", q, k, v, _unrepeated(p, bias), sums, causal, scale)
 
 
@@ -110,6 +111,26 @@ WORD = 16
 def _without_zeros(bias: Optional) -> Optional:
     """No bias in the place of zeros: a mask that models build for no other reason than that they are compiled."""
     return None if bias is not None and constant_of(bias) == 0 else bias
+
+
+def _in_rows(p: Lowering, bias: Optional) -> Optional:
+    """A bias whose last dimension lies in one piece, as the kernels want it and eager has computed it.
+
+    Once a mask of nothing is no longer added to it, it may be a view of a table of positions.
+    """
+    if bias is None:
+        return None
+    if bias.target is PRIMS["broadcast_in_dim"]:
+        source, shape, dims = bias.args
+        last = isinstance(dims, tuple) and dims[-1:] == (3,)
+        rows = _in_rows(p, source) if isinstance(source, Node) and last else source
+        return bias if rows is source else p.broadcast_in_dim(rows, shape, dims)
+    meta: TensorMeta = bias.meta["val"]
+    if same(meta.stride[-1], 1) or same(meta.shape[-1], 1):
+        return bias
+    copy: Node = p.unique(PRIMS["clone"], (bias,))
+    copy.meta["val"] = replace(meta, stride=contiguous_stride(meta.shape))
+    return copy
 
 
 def _unrepeated(p: Lowering, bias: Optional) -> Optional:
@@ -185,8 +206,7 @@ def efficient_backward(
 ) -> Any:
     wanted = tuple(bool(one) and meta is not None for one, meta in zip(mask, p.result, strict=True))
     given = bias
-    if not wanted[3]:
-        bias = _without_zeros(bias)
+    bias = _in_rows(p, bias if wanted[3] else _without_zeros(bias))
     if precision := _own(p, q, k, v, bias, dropout):
         if not dropout:
             return _tiled_backward(p, g, q, k, v, bias, out, sums, None, wanted, causal, scale, 0.0, 0, precision)
@@ -196,7 +216,7 @@ def efficient_backward(
     if dropout and given is bias:
         return NotImplemented
     if dropout:
-        rest = g, q, k, v, None, out, sums, seed, offset, dropout, list(mask), causal
+        rest = g, q, k, v, bias, out, sums, seed, offset, dropout, list(mask), causal
         return p.call(aten._scaled_dot_product_efficient_attention_backward.default, rest, {"scale": scale}, p.result)
     bias = bias if wanted[3] else _unrepeated(p, bias)
     return _backward(p, "attention_efficient_backward", g, q, k, v, bias, out, sums, wanted, causal, scale)
@@ -218,7 +238,7 @@ def cudnn(
 ) -> Any:
     if dropout or debug:
         return NotImplemented
-    return _forward(p, "attention_cudnn", q, k, v, _unrepeated(p, _without_zeros(bias)), sums, causal, scale)
+    return _forward(p, "attention_cudnn", q, k, v, bias, sums, causal, scale)
 
 
 @decomposition(aten._scaled_dot_product_cudnn_attention_backward.default)
@@ -227,5 +247,15 @@ def cudnn_backward(p: Lowering, g: Node, *args: Any, scale: float | None = None)
     if dropout or first_q is not None or first_k is not None:
         return NotImplemented
     return _backward(
-        p, "attention_cudnn_backward", g, q, k, v, out, sums, _unrepeated(p, _without_zeros(bias)), causal, scale
+        p,
+        "attention_cudnn_backward",
+        g,
+        q,
+        k,
+        v,
+        out,
+        sums,
+        bias,
+        causal,
+        scale,
     )
