@@ -57,7 +57,17 @@ from smelt.capture import (
     transforms,
 )
 from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
-from smelt.capture.breaks import At, Break, BreakReason, CannotRebuild, Restart, UserError, bare, too_deep
+from smelt.capture.breaks import (
+    At,
+    Break,
+    BreakReason,
+    CannotRebuild,
+    Restart,
+    SymbolicNumber,
+    UserError,
+    bare,
+    too_deep,
+)
 from smelt.capture.frames import Frame, Unread, slot_names
 from smelt.capture.interpreter import Interpreter
 from smelt.capture.opcodes import store_unread
@@ -272,6 +282,8 @@ class Session(Told):
                 elif self._without_symbols(place, vm, error):
                     stop_at, cause = -1, None
                 else:
+                    if isinstance(error, SymbolicNumber):
+                        self._without_reads(vm, error)
                     raise
             finally:
                 self._met_tensors = bool(vm.tensors.inputs)
@@ -388,7 +400,7 @@ class Session(Told):
         numbers = [s.origin for s in vm.sizes.owner.symbols if s.origin is not None]
         numbers += vm.hosts.inputs.origins()
         numbers += [n.origin for n in vm.tensors.reads.known.values() if isinstance(n, Real) and n.origin is not None]
-        if not numbers or (environment().strict and not isinstance(error, Unsupported)):
+        if not numbers or (environment().strict and not isinstance(error, (Unsupported, SymbolicNumber))):
             return
         log("sizes", lambda: f"a number is read outside of the graph: {error}")
         if isinstance(error, Unsettled):

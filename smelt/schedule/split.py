@@ -231,7 +231,7 @@ def _ragged_halves(node: Reduction, sizes: list[IntLike], wanted: int) -> tuple[
         straight |= dict(zip(dims, reshape_index([row], [total], old), strict=True))
         return ops.convert(node.body(ops, tuple(straight[d] for d in range(len(straight)))), dtype, wide)
 
-    exact = same(count * part, total) and len(dims) == 1
+    exact = part == 1 or (same(count * part, total) and len(dims) == 1)
     return _two(node, shape, made, 1, body, None if exact else (0, made, total))
 
 

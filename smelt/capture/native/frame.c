@@ -360,6 +360,17 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
 
 /* -- resume ------------------------------------------------------------------------------------ */
 
+/* Whether an inlined comprehension has the variable: beside another for which it is a cell, it stores plain values. */
+static int of_a_comprehension(PyCodeObject *code, Py_ssize_t slot) {
+#ifdef LOAD_FAST_AND_CLEAR
+    for (Py_ssize_t i = 0; i < Py_SIZE(code); i++) {
+        _Py_CODEUNIT unit = _PyCode_CODE(code)[i];
+        if (unit.op.code == LOAD_FAST_AND_CLEAR && unit.op.arg == (slot & 255)) return 1;
+    }
+#endif
+    return 0;
+}
+
 /* Slots of cell and free variables must hold cells: CPython dereferences them unchecked. */
 int slots_are_cells(PyCodeObject *code, PyObject *slots) {
     const char *kinds = PyBytes_AS_STRING(code->co_localspluskinds);
@@ -367,6 +378,7 @@ int slots_are_cells(PyCodeObject *code, PyObject *slots) {
         PyObject *value = PyList_GET_ITEM(slots, i);
         if (!(kinds[i] & (CO_FAST_CELL | CO_FAST_FREE)) || PyCell_Check(value)) continue;
         if (value == smelt_null && !(kinds[i] & CO_FAST_FREE)) continue; /* the cell was not made yet */
+        if (!(kinds[i] & CO_FAST_FREE) && of_a_comprehension(code, i)) continue;
         PyErr_Format(PyExc_ValueError, "slot %zd (%R) must be a cell, got %s", i,
                      PyTuple_GET_ITEM(code->co_localsplusnames, i), Py_TYPE(value)->tp_name);
         return 0;
