@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,8 +32,6 @@ class Device:
         dlpack: the device in DLPack's numbers.
         outputs: addresses of the outputs of all recordings that exist, with how many.
         fixed: addresses of inputs that recordings expect where they are, with how many do.
-        programs: those that may have recordings on the device.
-        extent: bytes by which memory in use has varied while plain calls came and went.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -42,8 +39,6 @@ class Device:
         self.dlpack = _DLPACK_TYPES[device.type], self.index
         self.outputs: Counter[int] = Counter()
         self.fixed: Counter[int] = Counter()
-        self.programs: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._range: tuple[int, int] | None = None
         self._lock = threading.Lock()
         self._stream = 0  # of the last replay, as the driver's handle; says nothing before the first one
         self._last: Any = None
@@ -74,27 +69,6 @@ class Device:
                 return "called while another stream records a CUDA graph"
             self._stream, self._last = stream, self.current()
         return None
-
-    def allocated(self) -> int:
-        """Bytes of the device's memory that are in use."""
-        return torch.cuda.memory_allocated(self.index)
-
-    @property
-    def kept(self) -> int:
-        """Bytes that recordings keep."""
-        return sum(program.kept for program in list(self.programs))
-
-    def note(self, before: int, after: int) -> None:
-        """Bytes in use before and after a plain call."""
-        before, after = before - self.kept, after - self.kept
-        low, high = self._range or (before, after)
-        self._range = min(low, before), max(high, after)
-
-    @property
-    def extent(self) -> int:
-        """See the class."""
-        low, high = self._range or (0, 0)
-        return high - low
 
     def stream(self) -> int:
         """Handle of the current stream."""

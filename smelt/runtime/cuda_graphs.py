@@ -27,7 +27,6 @@ class Recorder:
         name: of the graph, in reasons and warnings.
         backend: what records; the GPU itself without one.
         check: is called before each replay, for instance to raise errors that kernels of earlier ones have found.
-        sparing: what would raise the memory in use is not recorded.
     """
 
     def __init__(
@@ -37,9 +36,8 @@ class Recorder:
         name: str = "graph",
         backend: Device | None = None,
         check: Callable[[], None] | None = None,
-        sparing: bool = False,
     ) -> None:
-        self.limit, self.name, self.check, self.sparing = limit, name, check, sparing
+        self.limit, self.name, self.check = limit, name, check
         self._programs: list[weakref.ref[RecordedProgram]] = []
         self.refused: str | None = None
         self.device: Device | None = backend
@@ -78,7 +76,6 @@ class Recorder:
             visible=visible,
             inputs=tuple(inputs),
             check=self.check,
-            sparing=self.sparing,
             others=[known for each in self._programs if (known := each()) is not None],
         )
         self._programs.append(weakref.ref(wrapped))

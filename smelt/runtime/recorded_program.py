@@ -46,13 +46,6 @@ LITTLE = 1 << 20
 """Bytes of inputs that lie elsewhere than where they were seen before, with which a call is still of a known kind."""
 
 
-SPARE = 128 << 20
-"""Bytes by which recordings may raise the memory in use above what plain calls need, or an eighth of that."""
-
-SMALL = 16 << 20
-"""Bytes that a recording may keep whatever others do."""
-
-
 @dataclass
 class _Kind:
     """Calls with the same sizes and parameters: what was observed of them, and their recordings.
@@ -72,7 +65,6 @@ class RecordedProgram:
         limit: recordings that are made.
         name: in reasons and warnings.
         others: programs whose results may be inputs of this one; the rest as for `Recorder.wrap`.
-        sparing: there are no recordings that raise the memory in use.
 
     Attributes:
         recordings: the newest first.
@@ -80,8 +72,6 @@ class RecordedProgram:
         copied: positions of results that callers keep.
         waits: calls that ran plain because tensors of earlier ones were in use, since the last recording.
         plain: addresses of the results of calls that ran plain since the last replay.
-        need: bytes of the results of a plain call.
-        spared: why there are no more recordings, of those that would raise the memory in use.
         refused: why there are no recordings (any more).
     """
 
@@ -97,13 +87,9 @@ class RecordedProgram:
         inputs: tuple[str, ...],
         check: Callable[[], None] | None,
         others: Collection[RecordedProgram],
-        sparing: bool = False,
     ) -> None:
         self.program, self.device, self.limit, self.name = program, device, limit, name
         self.written, self.visible, self.inputs, self.check = written, visible, inputs, check
-        self.sparing, self.need = sparing, 0
-        self.spared: str | None = None
-        device.programs.add(self)
         self._others: list[weakref.ref[RecordedProgram]] = []
         for other in others:
             self._others.append(weakref.ref(other))
@@ -152,15 +138,7 @@ class RecordedProgram:
         count("cuda_graph_plain")
         count_named("cuda_graph_reasons", {f"{self.name}: a call without CUDA graph: {why}": 1})
         numbers = any(not isinstance(value, torch.Tensor) for value in inputs)
-        measured = self.sparing and self.spared is None
-        before, given = 0, set()
-        if measured:
-            before, given = self.device.allocated(), {data_ptr(t) for t in inputs if isinstance(t, torch.Tensor)}
         results = self.program(inputs)
-        if measured:
-            made = {p: t for t in results if isinstance(t, torch.Tensor) and (p := data_ptr(t)) not in given}
-            self.need = max(self.need, sum(t.numel() * t.element_size() for t in made.values()))
-            self.device.note(before, self.device.allocated())
         if not self.made and self.refused is None:
             self._look_at(results, numbers)
         if self.refused is None:
@@ -299,11 +277,6 @@ class RecordedProgram:
             return f"{_plural(len(self.moving), 'input')} of {size >> 20} MiB would be copied at each call"
         if self.made >= self.limit:
             return self._give_up(cause)
-        if self.sparing:
-            self.spared = self.spared or self._adds_up()
-        if self.spared is not None:
-            self.refused = None if self.made else self.spared
-            return self.spared
         self.made += 1
         try:
             recording = Recording(self.device, self.program, inputs, self.moving | empty, self.written, self.copied)
@@ -316,27 +289,6 @@ class RecordedProgram:
         self.recordings.insert(0, recording)
         kind.recordings.append(recording)
         return self._replay(recording, inputs)
-
-    @property
-    def kept(self) -> int:
-        """Bytes that its recordings keep."""
-        return sum(recording.kept for recording in self.recordings)
-
-    def _adds_up(self) -> str | None:
-        """Why another recording would raise the memory in use: what the others keep lies beside it.
-
-        Plain calls use the same memory one after the other. Forward and backward of one graph, recorded once, keep
-        little more than what is in use at the same time anyway: forward's results until backward.
-        """
-        own = {id(each) for each in self.others()}
-        foreign = [each for each in list(self.device.programs) if id(each) not in own]
-        if self.need <= SMALL or not any(each.recordings for each in foreign):
-            return None
-        waiting = max((each.need for each in foreign if not each.recordings and each is not self), default=0)
-        more = self.device.kept + self.need + waiting - self.device.extent
-        if more <= max(SPARE, self.device.extent // 8):
-            return None
-        return f"with those of other calls it would keep {more >> 20} MiB more than calls without need"
 
     # -- what users are told
 

@@ -38,7 +38,6 @@ class Recording:
 
     Attributes:
         sources: addresses of the tensors that it expects where they are, by position.
-        kept: bytes of memory that it keeps.
 
     Raises:
         Unrecordable: a result is no tensor of the device.
@@ -65,9 +64,7 @@ class Recording:
                     given[i] = _like(inputs[i])
             return list(given)
 
-        before = device.allocated()
         self.graph, results = device.record(prepare, program)
-        self.kept = device.allocated() - before
         self.moving = tuple(full)
         self.buffers = [given[i] for i in full]
         self.flat = tuple(k for k, i in enumerate(full) if _overlaps(given[i]))

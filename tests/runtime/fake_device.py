@@ -18,10 +18,7 @@ class FakeDevice(Device):
         super().__init__(torch.device("cpu"))
         self.handle, self.user_records, self.other_records = 1, False, False
         self.records, self.replays, self.waits = 0, 0, []
-        self.error, self.bytes = None, 0
-
-    def allocated(self):
-        return self.bytes
+        self.error = None
 
     def stream(self):
         return self.handle
