@@ -7,6 +7,7 @@ Values stay the same bit for bit.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -190,17 +191,9 @@ def _reaches(p: Builder, x: Any, y: Any, answer: bool) -> Any:
     return p.full(x.meta["val"].shape, answer, torch.bool, x.meta["val"].device)
 
 
-def _ge(p: Builder, x: Any, y: Any) -> Any:
-    return _reaches(p, x, y, True)
-
-
-def _lt(p: Builder, x: Any, y: Any) -> Any:
-    return _reaches(p, x, y, False)
-
-
 IDENTITIES: dict[str, Identity] = {
-    "ge": _ge,
-    "lt": _lt,
+    "ge": functools.partial(_reaches, answer=True),
+    "lt": functools.partial(_reaches, answer=False),
     "add": _add,
     "sub": _sub,
     "mul": _mul,
