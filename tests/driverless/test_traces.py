@@ -179,6 +179,21 @@ def test_fused_attention(kind: str, dtype: torch.dtype | None, causal: bool):
     assert joint.output_metas[0].shape == (2, 4, 128, 64)
 
 
+@pytest.mark.parametrize(("kind", "dtype"), [("cudnn", torch.bfloat16), ("efficient", torch.float32)])
+def test_a_mask_that_heads_share_is_not_repeated_for_the_kernels_of_libraries(kind: str, dtype: torch.dtype):
+    def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=m.exp()[:, None, None].expand(2, 4, 128, 128))
+
+    x = [tensor(2, 4, 128, 64, dtype=dtype) for _ in range(3)]
+    with sdpa_kernel({"cudnn": SDPBackend.CUDNN_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}[kind]):
+        joint = joint_of(fn, *x, tensor(2, 128, dtype=dtype, grad=False))
+    found = attention(joint)
+    assert set(found) == {f"attention_{kind}", f"attention_{kind}_backward"}
+    for node in found.values():
+        shapes = [tuple(n.meta["val"].shape) for n in node.all_input_nodes]
+        assert (2, 1, 1, 128) in shapes and (2, 4, 128, 128) not in shapes
+
+
 def test_dropout_inside_of_attention_draws_from_the_generator():
     x = [tensor(2, 4, 128, 64, dtype=torch.bfloat16) for _ in range(3)]
     joint = joint_of(lambda q, k, v: (F.scaled_dot_product_attention(q, k, v, dropout_p=0.1),), *x)

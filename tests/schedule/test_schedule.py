@@ -341,3 +341,11 @@ def test_small_sums_stay_one_kernel():
     for product in products[1:]:
         total = g.add(total, product)
     assert len(plan_of(g, total).groups) == 1
+
+
+def test_sums_are_split_into_parts_of_one_row():
+    """As channels of images in rows of channels: a row of 149 pixels is all that one part may have."""
+    g = GraphBuilder()
+    x = g.input(128, 32, 149, 149, stride=(149 * 149 * 32, 1, 149 * 32, 32))
+    plan = schedule(lower(g.build(g.sum(g.mul(x, x), (0, 2, 3)))), Options(), None, GPU)
+    assert len(plan.groups) >= 2

@@ -96,9 +96,9 @@ def efficient(
         args = q, k, v, bias, seed, sums, causal, scale, dropout, stream, precision
         out, found, *_ = _forward(p, "attention_tiled", *args)
         return out, found, seed, p.full((), stream, torch.int64, p.out.device)
-    if dropout and given is bias:
-        return NotImplemented
     if dropout:
+        if given is bias:
+            return NotImplemented
         target = aten._scaled_dot_product_efficient_attention.default
         return p.call(target, (q, k, v, bias, sums, dropout, causal), {"scale": scale}, p.result)
     return _forward(p, "attention_efficient", q, k, v, _unrepeated(p, bias), sums, causal, scale)
@@ -151,6 +151,11 @@ def _unrepeated(p: Lowering, bias: Optional) -> Optional:
 
 WIDEST = 128
 """Elements of a row of a head for which our own kernel has blocks."""
+
+
+def _least(p: Lowering, bias: Optional) -> Optional:
+    """What the kernel of a library needs of a bias."""
+    return _unrepeated(p, _in_rows(p, _without_zeros(bias)))
 
 
 def _own(p: Lowering, q: Node, k: Node, v: Node, bias: Optional, dropout: float) -> str | None:
@@ -213,9 +218,9 @@ def efficient_backward(
         if seed in p.seeds.values():  # the forward is ours, too: it has told which stream it drew from
             args = g, q, k, v, bias, out, sums, seed, wanted, causal, scale, dropout, _stream(offset), precision
             return _tiled_backward(p, *args)
-    if dropout and given is bias:
-        return NotImplemented
     if dropout:
+        if given is bias:
+            return NotImplemented
         rest = g, q, k, v, bias, out, sums, seed, offset, dropout, list(mask), causal
         return p.call(aten._scaled_dot_product_efficient_attention_backward.default, rest, {"scale": scale}, p.result)
     bias = bias if wanted[3] else _unrepeated(p, bias)
@@ -238,7 +243,7 @@ def cudnn(
 ) -> Any:
     if dropout or debug:
         return NotImplemented
-    return _forward(p, "attention_cudnn", q, k, v, bias, sums, causal, scale)
+    return _forward(p, "attention_cudnn", q, k, v, _least(p, bias), sums, causal, scale)
 
 
 @decomposition(aten._scaled_dot_product_cudnn_attention_backward.default)
@@ -246,16 +251,4 @@ def cudnn_backward(p: Lowering, g: Node, *args: Any, scale: float | None = None)
     q, k, v, out, sums, _, _, bias, first_q, first_k, _, _, dropout, causal = args
     if dropout or first_q is not None or first_k is not None:
         return NotImplemented
-    return _backward(
-        p,
-        "attention_cudnn_backward",
-        g,
-        q,
-        k,
-        v,
-        out,
-        sums,
-        bias,
-        causal,
-        scale,
-    )
+    return _backward(p, "attention_cudnn_backward", g, q, k, v, out, sums, _least(p, bias), causal, scale)
