@@ -210,7 +210,7 @@ class _Branch:
             return
         if any(map(tensors.asked_gradient, nodes)):
             raise NotJoined("a tensor asks for gradients in one of them")
-        older = {id(t.place.storage) for node, t in tensors.made.items() if node not in nodes}
+        older = {id(t.place.storage) for node, t in tensors.made_tensors() if node not in nodes}
         given = {id(t.place.storage) for t in tensors.traced.values() if not t.requires_grad}
         for storage, writers in tensors.writers.items():
             if storage in older and storage not in given and not nodes.isdisjoint(writers):

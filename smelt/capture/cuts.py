@@ -13,7 +13,6 @@ from smelt.capture.tensors import Tensors
 from smelt.capture.torch_calls import RESHAPING
 from smelt.graph.meta import may_overlap
 from smelt.graph.seams import Edge, Seam, cuts, seams, why_cut
-from smelt.graph.trace import TraceTensor
 
 
 def refuse_inside(vm: Any, what: str) -> None:
@@ -82,9 +81,7 @@ def _tears(tensors: Tensors, places: dict[fx.Node, int], cut: int) -> bool:
         for storage, writers in tensors.writers.items()
         if any(places.get(writer, 0) > cut for writer in writers)
     }
-    for node, tensor in tensors.made.items():
-        if type(tensor) is not TraceTensor:
-            continue
+    for node, tensor in tensors.made_tensors():
         held = tensor.place
         if id(held.storage) in written and places.get(node, cut) < cut and any(places[u] > cut for u in node.users):
             val = held.layout.val

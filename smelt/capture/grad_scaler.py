@@ -105,7 +105,7 @@ class _Undone:
             nodes.add(node)
             node = node.next
         written = [key for key, writers in tensors.writers.items() if not nodes.isdisjoint(writers)]
-        older = [t for node, t in tensors.made.items() if node not in nodes or node.op == "placeholder"]
+        older = [t for node, t in tensors.made_tensors() if node not in nodes or node.op == "placeholder"]
         whole = {id(t.place.storage): t for t in reversed(older) if t.place.parent is None}
         if any(id(t.place.storage) in written and id(t.place.storage) not in whole for t in older):
             raise CannotUndo("it writes to part of a tensor")

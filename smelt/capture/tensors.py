@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,7 @@ class Tensors:
     Attributes:
         graph: the graph so far.
         inputs: in the order of the placeholders.
-        made: the tensor that each node made; writers: the nodes that wrote to a storage, by its identity.
+        made: the traced value that each node made; writers: the nodes that wrote to a storage, by its identity.
         writes: True once a node wrote to a tensor in place.
         ops: nodes that compute.
         region: number of the `checkpoint` call that the program is in; becomes `node.meta["checkpoint"]`.
@@ -91,7 +91,7 @@ class Tensors:
         self.watch = Watch(self)
         self.traced: dict[int, TraceTensor] = {}
         self.nodes: dict[int, fx.Node] = {}
-        self.made: dict[fx.Node, TraceTensor] = {}
+        self.made: dict[fx.Node, Any] = {}
         self.real: dict[int, torch.Tensor] = {}
         self.region: int | None = None
         self._alive: list[Any] = []
@@ -220,6 +220,10 @@ class Tensors:
         self.nodes[id(tensor)] = node
         self.made[node] = tensor
         self._alive.append(tensor)
+
+    def made_tensors(self) -> Iterator[tuple[fx.Node, TraceTensor]]:
+        """Each node that makes a tensor, with the tensor; nodes may make other things too, such as an entered mode."""
+        return ((node, value) for node, value in self.made.items() if type(value) is TraceTensor)
 
     def knows(self, value: Any) -> bool:
         """Whether a node makes this value, here or in the graph around."""
@@ -355,7 +359,7 @@ class Tensors:
     def writers_of(self, node: fx.Node) -> list[fx.Node]:
         """The nodes that wrote to the memory of the node's tensor so far."""
         tensor = self.made.get(node)
-        return [] if tensor is None else self.writers.get(id(tensor.place.storage), [])
+        return self.writers.get(id(tensor.place.storage), []) if type(tensor) is TraceTensor else []
 
     def ask_gradient(self, tensor: TraceTensor) -> TraceTensor:
         """`tensor.requires_grad_()` on a tensor that the graph makes and keeps to itself."""
