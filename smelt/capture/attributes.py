@@ -17,7 +17,7 @@ from smelt.capture.effects import DELETED
 from smelt.capture.host_values import HostValue
 from smelt.capture.registry import ATTR
 from smelt.capture.sources import Source
-from smelt.capture.values import LEAVES, is_constant
+from smelt.capture.values import C_METHODS, LEAVES, is_constant
 from smelt.graph.symint import pinned
 from smelt.graph.trace import TraceTensor
 
@@ -177,8 +177,8 @@ def _bind(vm: Any, raw: Any, obj: Any, cls: type, name: str, source: Source | No
         return _slot(vm, raw, obj, name, source)
     if kind is types.BuiltinFunctionType:
         return raw
-    if kind is types.MethodDescriptorType or kind is types.WrapperDescriptorType:
-        return types.MethodType(raw, obj)  # unlike C's bound method, this one still knows its descriptor
+    if kind in C_METHODS:
+        return types.MethodType(raw, obj)
     if isinstance(raw, functools._lru_cache_wrapper):
         return types.MethodType(raw, obj)
     getter = find_in_class(vm, kind, "__get__")

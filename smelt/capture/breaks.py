@@ -6,6 +6,7 @@ Neither derives from Exception, so that interpreted `except Exception` clauses a
 from __future__ import annotations
 
 import collections
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import CodeType
@@ -173,6 +174,15 @@ _CHANGING = (list, dict, set, collections.deque)
 def too_deep() -> Break:
     """The stack ends: capture needs some ten frames for one of the program, so this says nothing about the program."""
     return Break("recursion that is too deep to inline", "capture came near to Python's recursion limit")
+
+
+def is_deep() -> bool:
+    """Whether the program has used up much of the stack: what fails for lack of it here may work another time."""
+    frame: Any = sys._getframe(1)
+    depth = 0
+    while frame is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth > sys.getrecursionlimit() // 2
 
 
 def through_c(run: Callable[[], Any]) -> Any:

@@ -23,13 +23,13 @@ from smelt.capture.breaks import Break, UserError, user
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.entry_numbers import number_at_entry
 from smelt.capture.generators import TracedGenerator
-from smelt.capture.host_values import HostValue
+from smelt.capture.host_values import HostMethod, HostValue
 from smelt.capture.opcodes import read_variable
 from smelt.capture.policy import is_frozen
 from smelt.capture.registry import ATTR, special
 from smelt.capture.stores import delete_attr, is_external, store_attr, store_generic
 from smelt.capture.unknown_text import UnknownText
-from smelt.capture.values import LEAVES
+from smelt.capture.values import C_METHODS, LEAVES
 from smelt.graph.known import known_value
 from smelt.graph.symint import SYMBOLIC
 from smelt.graph.trace import TraceTensor
@@ -53,6 +53,10 @@ def visible(vm: Any, value: Any) -> Any:
         return _STAND_INS[type(value)]
     if type(value) is HostValue:
         return value.example
+    if type(value) is HostMethod:
+        return getattr(value.owner.example, value.name)
+    if type(value) is types.MethodType and type(value.__func__) in C_METHODS:
+        return value.__func__.__get__(value.__self__)
     return _GENERATOR if type(value) is TracedGenerator else value
 
 
@@ -64,10 +68,8 @@ def is_instance(vm: Any, args: Args, kwargs: Kwargs) -> bool:
     """isinstance(object, class or tuple)"""
     value, cls = args
     kind = type(value)
-    if kind in (TraceTensor, TracedGenerator, HostValue) or kind in SYMBOLIC:
-        value = visible(vm, value)
     cls = vm.effects.plain(cls)
-    answer = user(isinstance, value, cls)
+    answer = user(isinstance, visible(vm, value), cls)
     if not answer:
         _guard_unregistered(vm, kind, cls)
     return answer
@@ -306,8 +308,12 @@ def outside(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
     """str(value), repr(value) or format(value, spec)"""
+    if visible(vm, value) is not value and type(value) in (HostMethod, types.MethodType):
+        raise Break("the text of a method written in C", "it shows an address")
     if type(value) is HostValue:
         return vm.hosts.run(fn, (value, *rest), {})
+    if type(value) is HostMethod:
+        raise Break("the text of a method of a value that is computed at each call")
     if type(value) is TraceTensor:
         known = known_value(value)
         return UnknownText.of(vm) if known is None else fn(known, *rest)
@@ -340,9 +346,8 @@ def container_text(vm: Any, value: Any) -> Any:
     items = [*value, *value.values()] if type(value) is dict else list(value)
     if all(type(item) in LEAVES for item in items):
         return None
-    if any(item is value for item in items):
-        raise Break("the text of a container that holds itself")
-    texts = [to_text(vm, repr, item) for item in items]
+    with vm.effects.opened(value):
+        texts = [to_text(vm, repr, item) for item in items]
     half = len(value)
     shown: list[tuple[Any, ...]] = [(text,) for text in texts]
     if type(value) is dict:

@@ -32,7 +32,7 @@ from smelt.capture.registry import CALL, CONSTANTS, SPECIAL, TRANSFORMED
 from smelt.capture.stores import is_external
 from smelt.capture.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
 from smelt.capture.unknown_text import refuse_unknown
-from smelt.capture.values import CONSTANT_TYPES, LEAVES, NUMPY_FUNCTIONS, is_bound, is_constant
+from smelt.capture.values import C_METHODS, CONSTANT_TYPES, LEAVES, NUMPY_FUNCTIONS, is_bound, is_constant
 from smelt.graph.symint import has_symint
 from smelt.graph.trace import TraceTensor
 
@@ -364,7 +364,7 @@ def call_builtin(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         return meaning(vm, args, kwargs)
     owner = getattr(fn, "__self__", None)
     kind = type(fn)
-    if kind is types.MethodDescriptorType or kind is types.WrapperDescriptorType:
+    if kind in C_METHODS:
         return _call_descriptor(vm, fn, args, kwargs)
     if owner is not None and (isinstance(owner, type) or is_bound(fn)):
         return _call_bound(vm, fn, owner, args, kwargs)
@@ -430,27 +430,38 @@ def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         owner = getattr(fn, "__self__", None)
         if isinstance(owner, (types.ModuleType, type(None))) and fn.__name__ not in _TEXT_FUNCTIONS:
             raise Break(f"a call of {module}.{fn.__name__}", "C code that capture does not know")
-    plain = vm.effects.mirror if passes_on(fn, kwargs) else vm.effects.plain
-    if type(fn) in _METHODS and args and isinstance(args[0], CONTAINERS) and not isinstance(args[0], tuple):
-        rest = args[1:] if fn.__name__ in _KEEPING else map(plain, args[1:])
-        args = (vm.effects.mirror(args[0]), *rest)
-    else:
-        args = tuple(map(plain, args))
-    kwargs = {k: plain(v) for k, v in kwargs.items()} if kwargs else kwargs
+    args, kwargs = _seen_by_c(vm, fn, args, kwargs)
     if _consumes(fn):
         vm.effects.refuse_iterators(args)
     if not _holds(fn):
         vm.effects.refuse_opaque(fn, args)
         vm.effects.refuse_opaque(fn, kwargs.values())
     if fn in CALLERS:
-        args = tuple(callback(vm, a) for a in args)
-        kwargs = {k: callback(vm, v) for k, v in kwargs.items()}
+        called = CALLERS[fn] if fn is not iter or len(args) == 2 else -1
+        args = tuple(callback(vm, a) if at == called else a for at, a in enumerate(args))
+        kwargs = {k: callback(vm, v) if k in _CALLED else v for k, v in kwargs.items()}
     out = vm.native(fn, *args, **kwargs)
     if isinstance(out, numpy.ndarray):  # of sizes: they are numbers to it
         return vm.hosts.run(fn, args, kwargs)
     for changed in args[:1]:
         vm.effects.copies.give_back(changed)
     return vm.effects.original(vm.effects.copies.give_back(out))
+
+
+def _seen_by_c(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """Arguments with mirrors in place of containers from outside, as deep as the function looks."""
+    effects = vm.effects
+    if passes_on(fn, kwargs):
+        return tuple(map(effects.mirror, args)), {key: effects.mirror(value) for key, value in kwargs.items()}
+    if type(fn) in C_METHODS and args and isinstance(args[0], CONTAINERS) and not isinstance(args[0], tuple):
+        held, name = effects.mirror(args[0]), fn.__name__
+        if name in _COMPARING and effects.plain(held) is not held:
+            raise Break(
+                f"{name}() of a container that holds containers from outside", "it compares them, and changes it"
+            )
+        if name not in _LOOKING:
+            return (held, *(args[1:] if name in _KEEPING else effects.plain_all(args[1:]))), effects.plain(kwargs)
+    return effects.plain_all(args), effects.plain(kwargs) if kwargs else kwargs
 
 
 def passes_on(fn: Any, kwargs: Kwargs) -> bool:
@@ -464,11 +475,12 @@ _PASSING_ON = frozenset({list, tuple, set, frozenset, collections.deque, enumera
 _BY_KEY = (sorted, min, max)
 _TEXT_FUNCTIONS = frozenset({"_path_normpath", "_path_splitroot", "_path_splitroot_ex"})
 """Functions of the posix module that only work on text."""
-_METHODS = frozenset({types.MethodDescriptorType, types.WrapperDescriptorType})
-_KEEPING = frozenset(
-    {"append", "appendleft", "insert", "add", "setdefault", "__setitem__", "remove", "index", "count", "pop", "discard"}
-)
-"""Methods of containers that keep or compare the very objects they are given."""
+_KEEPING = frozenset({"append", "appendleft", "insert", "add", "setdefault", "__setitem__", "remove", "pop", "discard"})
+"""Methods of containers that keep the very objects they are given."""
+_LOOKING = frozenset({"index", "count", *map("__{}__".format, "eq ne lt le gt ge contains repr str format".split())})
+"""Methods of containers that look into their items, and leave all as it is."""
+_COMPARING = frozenset({"remove", "sort"})
+"""Methods that look into items and change the container."""
 _SAFE_ROOTS = frozenset(name.split(".")[0] for name in SAFE_MODULES) | {"torch"}
 
 
@@ -491,16 +503,18 @@ def _consumes(fn: Any) -> bool:
 
 
 def callback(vm: Any, value: Any) -> Any:
-    """Functions handed to C code come back to the interpreter when they are called."""
-    return Trampoline(vm, value) if isinstance(value, _PYTHON_CALLABLES) else value
+    """What is handed to C code to be called: calls come back to the interpreter (but for those on many numbers)."""
+    return Trampoline(vm, value) if callable(value) and value is not int and value is not float else value
 
 
-_PYTHON_CALLABLES = (types.FunctionType, types.MethodType, functools.partial, functools._lru_cache_wrapper)
-CALLERS = frozenset(
-    {map, filter, sorted, min, max, functools.reduce, list.sort, itertools.starmap, itertools.takewhile, re.sub}
-    | {itertools.dropwhile, itertools.filterfalse, itertools.accumulate, itertools.groupby, itertools.starmap, iter}
-)
-"""C code that calls the functions it is given."""
+CALLERS: dict[Any, int] = {
+    **dict.fromkeys((map, filter, functools.reduce, itertools.starmap, itertools.takewhile, iter), 0),
+    **dict.fromkeys((itertools.dropwhile, itertools.filterfalse), 0),
+    **dict.fromkeys((re.sub, itertools.accumulate, itertools.groupby), 1),
+    **dict.fromkeys((sorted, min, max, list.sort), -1),
+}
+"""C code that calls a function: the argument with this number (-1: none), and those of these names."""
+_CALLED = ("key", "func")
 
 
 class Trampoline:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -102,6 +103,8 @@ def total(vm: Any, args: Args, kwargs: Kwargs) -> Any:
         for item in items:
             start = binary(vm, operator.add, start, item)
         return start
+    if any(isinstance(item, CONTAINERS) for item in items):
+        return functools.reduce(functools.partial(binary, vm, operator.add), items, start)
     return vm.native(sum, items, start)
 
 
@@ -222,4 +225,4 @@ def format_string(vm: Any, args: Args, kwargs: Kwargs) -> str:
     """str.format(...)"""
     if any(type(a) is TraceTensor for a in (*args, *kwargs.values())):
         raise containers.tensor_value("a tensor is turned into text")
-    return vm.native(str.format, *vm.effects.plain(args), **kwargs)
+    return vm.native(str.format, *vm.effects.plain(args), **vm.effects.plain(kwargs))

@@ -257,7 +257,7 @@ def contains(vm: Any, container: Any, item: Any) -> bool:
         return vm.hosts.known(vm.hosts.run(operator.contains, (container, item), {}))
     if python_method(vm, container, "__iter__") is not None:
         return any(truth(vm, compare(vm, operator.eq, item, other)) for other in each(vm, container))
-    return vm.native(operator.contains, vm.effects.plain(container), item)
+    return vm.native(operator.contains, *vm.effects.plain_all((container, item)))
 
 
 def iterate(vm: Any, value: Any) -> Any:

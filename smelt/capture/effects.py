@@ -7,6 +7,7 @@ mirror: a copy with guarded items that takes its place for the rest of the captu
 from __future__ import annotations
 
 import collections
+import operator
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture import sources
-from smelt.capture.breaks import Break
+from smelt.capture.breaks import Break, user
 from smelt.capture.copies import Copies
 from smelt.capture.sources import Source
 from smelt.capture.unknown_text import refuse_unknown
@@ -117,6 +118,44 @@ class ClassDict:
             self.items[name] = value
 
 
+_VIEWS: dict[type, Callable[[Any], Any]] = {type({}.values()): dict.values, type({}.items()): dict.items}
+_ANEW: dict[type, Callable[[Any, Any], Any]] = {
+    list: lambda _, items: items,
+    dict: lambda _, pairs: pairs,
+    collections.deque: lambda old, items: collections.deque(items, old.maxlen),
+    collections.OrderedDict: lambda _, pairs: collections.OrderedDict(pairs),
+    collections.defaultdict: lambda old, pairs: collections.defaultdict(old.default_factory, pairs),
+}
+"""A container like the first, with other items."""
+_OPEN = object()
+
+
+def holds_itself() -> Break:
+    """What follows the items of containers meets one again inside of it."""
+    return Break("a container that holds itself", "its items would be followed for ever")
+
+
+class Opened:
+    """Entered with a container, left when its items are done.
+
+    Raises:
+        Break: it is entered already: the container holds itself.
+    """
+
+    __slots__ = ("containers", "key")
+
+    def __init__(self, containers: set[int], key: int) -> None:
+        self.containers, self.key = containers, key
+
+    def __enter__(self) -> None:
+        if self.key in self.containers:
+            raise holds_itself()
+        self.containers.add(self.key)
+
+    def __exit__(self, *_: object) -> None:
+        self.containers.remove(self.key)
+
+
 class Effects:
     """What the frame did to the outside so far."""
 
@@ -132,6 +171,7 @@ class Effects:
         self.tables: set[int] = set()  # dictionaries of buffers, some of which were assigned as attributes
         self._keys: dict[tuple[int, Any], Any] = {}
         self.copies = Copies()
+        self._open: set[int] = set()
 
     def release(self) -> None:
         """Let go of the program's objects."""
@@ -330,6 +370,8 @@ class Effects:
 
     def has_key(self, value: dict[Any, Any], source: Source, key: Any) -> bool:
         """Whether an external dict has the key, with the guard."""
+        if type(key) not in _SEEN:
+            user(hash, key)
         written = self._written_global(value, key)
         if written is not None:
             return written.value is not DELETED
@@ -365,27 +407,59 @@ class Effects:
                 raise Break("an iterator from outside", "its position cannot be guarded", silent=True)
 
     def plain(self, value: Any) -> Any:
-        """The same value with mirrors in place of external containers, at any depth of lists, tuples and dicts.
+        """The same value with mirrors in place of external containers, at any depth of builtin containers.
 
         What stands for an external container whose items had to be replaced is known as that container's stand-in, and
         what stands for a container of the program as its copy: C code may hand it on.
+
+        Raises:
+            Break: a container holds itself.
         """
+        return value if type(value) in _SEEN else self._plain(value, {})
+
+    def plain_all(self, values: Iterable[Any]) -> tuple[Any, ...]:
+        """Each value as `plain` gives it; what is the same object in two of them still is."""
+        done: dict[int, Any] = {}
+        return tuple([value if type(value) in _SEEN else self._plain(value, done) for value in values])
+
+    def _plain(self, value: Any, done: dict[int, Any]) -> Any:
         value = self.copies.own(value)
         kind = type(value)
-        if kind is TraceTensor or kind in LEAVES:
-            return value
-        if not isinstance(value, CONTAINERS):
+        if kind in _SEEN or not isinstance(value, (*CONTAINERS, *_VIEWS)):
             return value
         if id(value) in self.vm.sources:
             value = self.mirror(value)
-        if kind is list or kind is tuple:
-            items = [self.plain(item) for item in value]
-            same = all(a is b for a, b in zip(items, value, strict=True))
-            return value if same else self._also(value, kind(items))
-        if kind is dict:
-            pairs = {k: self.plain(v) for k, v in value.items()}
-            return value if all(pairs[k] is value[k] for k in pairs) else self._also(value, pairs)
-        return value
+        known = done.get(id(value), DELETED)
+        if known is _OPEN:
+            raise holds_itself()
+        if known is DELETED:
+            done[id(value)] = _OPEN
+            known = done[id(value)] = self._plain_items(value, done)
+        return known
+
+    def _plain_items(self, value: Any, done: dict[int, Any]) -> Any:
+        kind = type(value)
+        if kind in _VIEWS:
+            held = dict(value.mapping)
+            deeper = self._plain_items(held, done)
+            return value if deeper is held else _VIEWS[kind](deeper)
+        if issubclass(kind, tuple):
+            items = [item if type(item) in _SEEN else self._plain(item, done) for item in tuple.__iter__(value)]
+            same = all(map(operator.is_, items, tuple.__iter__(value)))
+            return value if same else self._also(value, tuple.__new__(kind, items))
+        make = _ANEW.get(kind)
+        if make is None:
+            return value
+        if issubclass(kind, dict):
+            pairs = {k: v if type(v) in _SEEN else self._plain(v, done) for k, v in value.items()}
+            return value if all(pairs[k] is value[k] for k in pairs) else self._also(value, make(value, pairs))
+        items = [item if type(item) in _SEEN else self._plain(item, done) for item in value]
+        same = all(map(operator.is_, items, value))
+        return value if same else self._also(value, make(value, items))
+
+    def opened(self, container: Any) -> Opened:
+        """While the items of a container are looked at, one after the other: nothing may look at them meanwhile."""
+        return Opened(self._open, id(container))
 
     def _also(self, copy: Any, deeper: Any) -> Any:
         """`deeper`, which stands for the same container as `copy` does."""

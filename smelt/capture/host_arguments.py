@@ -10,7 +10,7 @@ import torch
 
 from smelt.capture.breaks import Break
 from smelt.capture.host_program import GENERATORS, OtherKindError
-from smelt.capture.host_values import IMMUTABLE, HostValue
+from smelt.capture.host_values import IMMUTABLE, HostMethod, HostValue
 from smelt.capture.unknown_text import refuse_unknown
 from smelt.graph.meta import extent
 from smelt.graph.symint import SYMBOLIC, pinned
@@ -83,6 +83,8 @@ def as_now(value: Any) -> Any:
     kind = type(value)
     if kind is TraceTensor:
         raise Break("numpy or random with a tensor", "it needs the tensor's values")
+    if kind is HostMethod:
+        raise Break("a method of a value that is computed at each call, handed to numpy, random or C code")
     refuse_unknown((value,))
     if kind in SYMBOLIC:
         return pinned((value,))[0]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 
 from smelt.capture.breaks import Break
+from smelt.graph.trace import text
 
 
 class HostValue:
@@ -104,6 +105,21 @@ class HostMethod:
 
     def __init__(self, owner: HostValue, name: str) -> None:
         self.owner, self.name = owner, name
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is HostMethod and self.owner is other.owner and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash((id(self.owner), self.name))
+
+    def __repr__(self) -> str:
+        if text.refuse is not None:
+            text.refuse()
+        return f"HostMethod({self.name})"
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """So that it is callable; the interpreter calls it otherwise."""
+        raise Break("a method of a value that is computed at each call, called by C code")
 
 
 def values_in(value: Any) -> Iterator[HostValue]:

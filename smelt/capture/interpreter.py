@@ -227,6 +227,10 @@ class Interpreter:
                         raised.setdefault(id(error.error), steps - 1)
                         self.keep(error.error)
                         self.unwind(frame, error)
+                    except RecursionError:
+                        if breaks.is_deep():
+                            raise
+                        raise too_deep() from None
                     if self.finalizers.held:
                         self.finalizers.check()
                 except Break as stop:

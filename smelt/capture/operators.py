@@ -85,8 +85,8 @@ def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
             return out
     vm.effects.refuse_iterators((left, right))  # `items += iterator`
     left, right = _without_methods(left, right, own)
-    seen = vm.effects.mirror if fn in _JOINING else vm.effects.plain
-    return vm.effects.original(vm.native(fn, seen(left), seen(right)))
+    both = map(vm.effects.mirror, (left, right)) if fn in _JOINING else vm.effects.plain_all((left, right))
+    return vm.effects.original(vm.native(fn, *both))
 
 
 def _methods(vm: Any, left: Any, right: Any, forward: tuple[str, ...], reflected: str) -> list[tuple[Any, Any, Any]]:
@@ -150,7 +150,7 @@ def compare(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
                 return out is False if isinstance(out, bool) else vm.native(operator.not_, out)
             return out
     left, right = _without_methods(left, right, own)
-    return vm.native(fn, vm.effects.plain(left), vm.effects.plain(right))
+    return vm.native(fn, *vm.effects.plain_all((left, right)))
 
 
 def _comparing(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> list[tuple[Any, Any, Any]]:

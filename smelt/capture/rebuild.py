@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import sys
 import types
 import warnings
@@ -18,13 +19,13 @@ from smelt.capture.calls import Trampoline
 from smelt.capture.effects import items_of
 from smelt.capture.frames import OUTER, Unread
 from smelt.capture.generators import GENERATOR_METHODS, TracedGenerator
-from smelt.capture.host_values import HostValue
+from smelt.capture.host_values import HostMethod, HostValue
 from smelt.capture.modules import ModuleSlice
 from smelt.capture.reads import ended
 from smelt.capture.registry import TypeTable
 from smelt.capture.undecided import Undecided, is_plain
 from smelt.capture.unknown_text import UnknownText
-from smelt.capture.values import CONSTANT_TYPES, DICT_ITERATORS, LEAVES
+from smelt.capture.values import C_METHODS, CONSTANT_TYPES, DICT_ITERATORS, LEAVES
 from smelt.graph.question import Question
 from smelt.graph.symint import SYMBOLIC, as_real, from_torch, has_symint, held
 from smelt.graph.trace import TraceTensor
@@ -335,8 +336,16 @@ def rebuild_slice(r: Rebuild, value: slice) -> str:
 
 @REBUILD(types.MethodType)
 def rebuild_method(r: Rebuild, value: types.MethodType) -> str:
-    """Bound methods."""
+    """Bound methods, also those that stand for a bound method written in C, which no longer knows its descriptor."""
+    if type(value.__func__) in C_METHODS:
+        return f"{r(value.__func__)}.__get__({r(value.__self__)})"
     return f"{r.constant(types.MethodType, 'MethodType')}({r(value.__func__)}, {r(value.__self__)})"
+
+
+@REBUILD(HostMethod)
+def rebuild_host_method(r: Rebuild, value: HostMethod) -> str:
+    """Bound methods of what the program computes outside of the graph, such as arrays."""
+    return f"{r(value.owner)}.{value.name}"
 
 
 @REBUILD(*BOUND)
@@ -478,13 +487,14 @@ def used_up(view: Callable[[dict[Any, Any]], Any]) -> Iterator[Any]:
     return out
 
 
-@REBUILD(type({}.keys()), type({}.values()), type({}.items()))
+_AN_ORDERED_DICT: dict[Any, Any] = collections.OrderedDict()
+
+
+@REBUILD(*(type(view) for held in ({}, _AN_ORDERED_DICT) for view in (held.keys(), held.values(), held.items())))
 def rebuild_view(r: Rebuild, value: Any) -> str:
-    """Views of a dict."""
-    name = {"dict_keys": "keys", "dict_values": "values", "dict_items": "items"}[
-        type(value).__name__.split("odict_")[-1]
-    ]
-    return f"{r(dict(value.mapping))}.{name}()"
+    """Views of a dict, of which they show what becomes of it later, too."""
+    name = type(value).__name__.rpartition("_")[2]  # dict_keys, odict_values, ...
+    return f"{r(gc.get_referents(value)[0])}.{name}()"  # its `mapping` is a proxy
 
 
 @REBUILD(BaseException)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import sys
 import threading
 import time
 import weakref
@@ -66,6 +65,7 @@ from smelt.capture.breaks import (
     SymbolicNumber,
     UserError,
     bare,
+    is_deep,
     too_deep,
 )
 from smelt.capture.frames import Frame, Unread, slot_names
@@ -227,7 +227,7 @@ class Session(Told):
         except (SmeltError, MemoryError):
             raise
         except RecursionError as error:
-            if not _deep():
+            if not is_deep():
                 self._broken(place, error)
             else:
                 self.tell(BreakReason.of(too_deep()))
@@ -374,7 +374,7 @@ class Session(Told):
         except MemoryError:  # no time to make a report
             raise
         except Exception as error:
-            if isinstance(error, RecursionError) and _deep():
+            if isinstance(error, RecursionError) and is_deep():
                 self.tell(BreakReason.of(too_deep()))
                 return None
             self._without_reads(vm, error)
@@ -486,15 +486,6 @@ class Session(Told):
 
 class _Again(Exception):
     """The graph could not be compiled for symbolic sizes: capture with plain ones."""
-
-
-def _deep() -> bool:
-    """Whether the program has used up much of the stack: what fails for lack of it here may work another time."""
-    frame: Any = sys._getframe(1)
-    depth = 0
-    while frame is not None:
-        frame, depth = frame.f_back, depth + 1
-    return depth > sys.getrecursionlimit() // 2
 
 
 _NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

@@ -39,6 +39,9 @@ DICT_ITERATORS: dict[type, Any] = {type(iter(view(_NOTHING))): view for view in 
 NUMPY_FUNCTIONS: tuple[type, ...] = (numpy.ufunc, type(numpy.prod))
 """Types of numpy's functions: universal ones (`numpy.lcm`), and the wrapper of those that other arrays may override."""
 
+C_METHODS: frozenset[type] = frozenset({types.MethodDescriptorType, types.WrapperDescriptorType})
+"""Types of methods written in C, as their class holds them; bound by `types.MethodType` here."""
+
 CONSTANT_TYPES: tuple[type, ...] = (
     type,
     types.ModuleType,

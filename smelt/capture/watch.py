@@ -8,6 +8,17 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 
 from smelt.capture.breaks import through_c
+from smelt.capture.unknown_text import text_break
+from smelt.graph.trace import text
+
+
+def refuse_text() -> None:
+    """C code asks for the text of a tensor.
+
+    Raises:
+        Break: always.
+    """
+    raise text_break()
 
 
 class Watch(TorchFunctionMode):
@@ -22,30 +33,33 @@ class Watch(TorchFunctionMode):
         """Call C code."""
         if self._on:
             return fn(*args, **kwargs)
-        self._on = True
-        try:
-            with self:
-                return fn(*args, **kwargs)
-        finally:
-            self._on = False
+        with self:
+            return fn(*args, **kwargs)
+
+    def __enter__(self) -> Watch:
+        super().__enter__()
+        self._on, text.refuse = True, refuse_text
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._on, text.refuse = False, None
+        super().__exit__(*error)
 
     def pause(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Call back into the interpreter from C code."""
         if not self._on:
             return fn(*args)
         self.__exit__(None, None, None)
-        self._on = False
         try:
             return fn(*args)
         finally:
             self.__enter__()
-            self._on = True
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        self._on = False  # torch took the mode off while this runs
+        self._on, text.refuse = False, None  # torch took the mode off while this runs
         try:
             return through_c(lambda: self.tensors.run(func, tuple(map(self.tensors.handle, args)), kwargs or {}))
         finally:
-            self._on = True
+            self._on, text.refuse = True, refuse_text

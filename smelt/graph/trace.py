@@ -62,6 +62,15 @@ _data: Any = torch.Tensor.data
 """The descriptor of `tensor.data`: a read makes a detached tensor, an assignment swaps the metadata."""
 
 
+class _Text(threading.local):
+    """`refuse` raises in place of the text of a tensor, while code of the program runs that may ask for it."""
+
+    refuse: Callable[[], None] | None = None
+
+
+text = _Text()
+
+
 class TraceTensor(Turned):
     """A tensor with metadata, autograd history and a place, but no data."""
 
@@ -95,6 +104,8 @@ class TraceTensor(Turned):
         return to_torch(propagate(func, args, kwargs or {}, None))
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        if text.refuse is not None:
+            text.refuse()
         return f"TraceTensor({self.place.layout.val}{', requires_grad' if self.requires_grad else ''})"
 
     @property
