@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from smelt.capture import sources
+from smelt.capture.writes import written_beside
 from smelt.graph.trace import TraceTensor
 
 
@@ -20,6 +21,8 @@ def number_at_entry(vm: Any, tensor: TraceTensor) -> Any:
     if real is None or real.numel() != 1 or real.dtype == torch.bool or real.dtype.is_complex:
         return None
     if not vm.speculates or vm.tensors.writers_of(vm.tensors.nodes[id(tensor)]) or real.device.type == "meta":
+        return None
+    if written_beside(vm, real, vm.sources[id(tensor)]):
         return None
     key = (id(tensor), "item()")
     if key not in vm.reads:

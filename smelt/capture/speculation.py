@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from smelt.capture import _native as native
 from smelt.capture.graph_module import CapturedGraph
 from smelt.capture.host_inputs import HOST
+from smelt.capture.writes import written_beside
 from smelt.graph.conditional import Conditional
 from smelt.graph.known import known_value
 from smelt.graph.meta import TensorMeta
@@ -200,8 +201,11 @@ class Speculation:
         return self._input(node).source.kind != native.MODULE_MEMBER and _is_floating(node)
 
     def _check_input(self, node: fx.Node) -> None:
-        tensor = self._input(node).tensor
+        given = self._input(node)
+        tensor = given.tensor
         if self._is_data(node) and tensor.numel() > LABELS:
+            raise Refused
+        if written_beside(self.tensors.vm, tensor, given.source):
             raise Refused
         if type(tensor) is not torch.Tensor and not isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer)):
             raise Refused

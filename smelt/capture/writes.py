@@ -64,6 +64,21 @@ def check_refused(vm: Any, owners: Iterable[tuple[torch.Tensor, Source]]) -> Non
     vm.guards.python(share_no_memory, [source for _, source in given], native.SHORT_APART)
 
 
+def written_beside(vm: Any, tensor: torch.Tensor, source: Source) -> bool:
+    """Whether the program wrote, so far, to another argument that shares memory with this one.
+
+    A guard keeps the answer, but for two tensors of modules: those that share memory are views of one another for good.
+    """
+    for other in vm.tensors.inputs:
+        if other.tensor is tensor or other.source.kind == HOST or not vm.tensors.is_written(other):
+            continue
+        if not share_no_memory(tensor, other.tensor):
+            return True
+        if native.MODULE_MEMBER not in (source.kind, other.source.kind):
+            vm.guards.python(share_no_memory, [source, other.source], native.SHORT_APART)
+    return False
+
+
 def share_no_memory(*tensors: torch.Tensor) -> bool:
     """No two of the tensors may have elements at one address."""
     spans: dict[int, list[tuple[int, int]]] = {}
