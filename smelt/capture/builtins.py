@@ -308,12 +308,10 @@ def outside(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
     """str(value), repr(value) or format(value, spec)"""
-    if visible(vm, value) is not value and type(value) in (HostMethod, types.MethodType):
+    if type(value) in (HostMethod, types.MethodType) and visible(vm, value) is not value:
         raise Break("the text of a method written in C", "it shows an address")
     if type(value) is HostValue:
         return vm.hosts.run(fn, (value, *rest), {})
-    if type(value) is HostMethod:
-        raise Break("the text of a method of a value that is computed at each call")
     if type(value) is TraceTensor:
         known = known_value(value)
         return UnknownText.of(vm) if known is None else fn(known, *rest)

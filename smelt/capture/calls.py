@@ -461,7 +461,7 @@ def _seen_by_c(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwar
             )
         if name not in _LOOKING:
             return (held, *(args[1:] if name in _KEEPING else effects.plain_all(args[1:]))), effects.plain(kwargs)
-    return effects.plain_all(args), effects.plain(kwargs) if kwargs else kwargs
+    return effects.plain_all(args), effects.plain(kwargs)
 
 
 def passes_on(fn: Any, kwargs: Kwargs) -> bool:

@@ -119,6 +119,7 @@ class ClassDict:
 
 
 _VIEWS: dict[type, Callable[[Any], Any]] = {type({}.values()): dict.values, type({}.items()): dict.items}
+_LOOKED_INTO = (*CONTAINERS, *_VIEWS)
 _ANEW: dict[type, Callable[[Any, Any], Any]] = {
     list: lambda _, items: items,
     dict: lambda _, pairs: pairs,
@@ -415,17 +416,18 @@ class Effects:
         Raises:
             Break: a container holds itself.
         """
-        return value if type(value) in _SEEN else self._plain(value, {})
+        return self._plain(value, {})
 
     def plain_all(self, values: Iterable[Any]) -> tuple[Any, ...]:
         """Each value as `plain` gives it; what is the same object in two of them still is."""
         done: dict[int, Any] = {}
-        return tuple([value if type(value) in _SEEN else self._plain(value, done) for value in values])
+        return tuple([self._plain(value, done) for value in values])
 
     def _plain(self, value: Any, done: dict[int, Any]) -> Any:
+        if type(value) in _SEEN:
+            return value
         value = self.copies.own(value)
-        kind = type(value)
-        if kind in _SEEN or not isinstance(value, (*CONTAINERS, *_VIEWS)):
+        if not isinstance(value, _LOOKED_INTO):
             return value
         if id(value) in self.vm.sources:
             value = self.mirror(value)
@@ -444,16 +446,16 @@ class Effects:
             deeper = self._plain_items(held, done)
             return value if deeper is held else _VIEWS[kind](deeper)
         if issubclass(kind, tuple):
-            items = [item if type(item) in _SEEN else self._plain(item, done) for item in tuple.__iter__(value)]
+            items = [self._plain(item, done) for item in tuple.__iter__(value)]
             same = all(map(operator.is_, items, tuple.__iter__(value)))
             return value if same else self._also(value, tuple.__new__(kind, items))
         make = _ANEW.get(kind)
         if make is None:
             return value
         if issubclass(kind, dict):
-            pairs = {k: v if type(v) in _SEEN else self._plain(v, done) for k, v in value.items()}
+            pairs = {k: self._plain(v, done) for k, v in value.items()}
             return value if all(pairs[k] is value[k] for k in pairs) else self._also(value, make(value, pairs))
-        items = [item if type(item) in _SEEN else self._plain(item, done) for item in value]
+        items = [self._plain(item, done) for item in value]
         same = all(map(operator.is_, items, value))
         return value if same else self._also(value, make(value, items))
 

@@ -205,9 +205,9 @@ class Speculation:
         tensor = given.tensor
         if self._is_data(node) and tensor.numel() > LABELS:
             raise Refused
-        if written_beside(self.tensors.vm, tensor, given.source):
-            raise Refused
         if type(tensor) is not torch.Tensor and not isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer)):
+            raise Refused
+        if written_beside(self.tensors.vm, tensor, given.source):
             raise Refused
 
     def _input(self, node: fx.Node) -> Any:

@@ -40,7 +40,8 @@ NUMPY_FUNCTIONS: tuple[type, ...] = (numpy.ufunc, type(numpy.prod))
 """Types of numpy's functions: universal ones (`numpy.lcm`), and the wrapper of those that other arrays may override."""
 
 C_METHODS: frozenset[type] = frozenset({types.MethodDescriptorType, types.WrapperDescriptorType})
-"""Types of methods written in C, as their class holds them; bound by `types.MethodType` here."""
+"""Types of methods written in C, as their class holds them. `types.MethodType` binds them here: unlike C's own bound
+methods, it still knows their descriptor."""
 
 CONSTANT_TYPES: tuple[type, ...] = (
     type,
