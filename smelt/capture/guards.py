@@ -66,7 +66,8 @@ class GuardList:
         self._add(self.fetch(source), kind, operand)
 
     def _add(self, index: int, kind: int, operand: Any) -> None:
-        key = (index, kind, type(operand), operand if type(operand) in (int, str, bool) else id(operand))
+        by_value = kind == native.PYTHON or type(operand) in (int, str, bool)
+        key = (index, kind, type(operand), operand if by_value else id(operand))
         if key not in self._known:
             self._known.add(key)
             self.checks.append((index, kind, operand))
