@@ -56,6 +56,19 @@ class Quiet:
 def quiet_call(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """`Quiet(fn)(*args, **kwargs)`."""
 
+def lend(
+    callback: Callable[[FunctionType, tuple[Any, ...]], object] | None,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    /,
+) -> Any:
+    """`fn(*args, **kwargs)`, where `callback(function, slots)` gives the result of each Python function that C code
+    calls meanwhile in this thread, or raises what it raises. NULL: the function runs as it is, now and always (it
+    belongs to its code). `slots` holds the argument slots. While the callback runs, and in `lend(None, ...)`, functions
+    run as they are, as they do for debuggers.
+    """
+
 def is_active() -> bool:
     """Whether the hook acts on frames that this thread starts now."""
 

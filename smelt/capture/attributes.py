@@ -204,7 +204,7 @@ def _slot(vm: Any, raw: Any, obj: Any, name: str, source: Source | None) -> Any:
     if raw is vars(object)["__class__"]:
         return type(obj)  # reading the object guarded it
     if native.is_slot(raw):
-        base = sources.slot(source, raw)
+        base = sources.instance_dict(source) if name == "__dict__" else sources.slot(source, raw)
         try:
             value = raw.__get__(obj, type(obj))
         except AttributeError as error:

@@ -20,17 +20,14 @@ import torch
 from smelt.capture import calls, containers, sources
 from smelt.capture.attributes import load_class_attr, load_generic, python_method
 from smelt.capture.breaks import Break, UserError, user
-from smelt.capture.effects import CONTAINERS
 from smelt.capture.entry_numbers import number_at_entry
 from smelt.capture.generators import TracedGenerator
 from smelt.capture.host_values import HostMethod, HostValue
 from smelt.capture.opcodes import read_variable
 from smelt.capture.policy import is_frozen
 from smelt.capture.registry import ATTR, special
-from smelt.capture.stores import delete_attr, is_external, store_attr, store_generic
-from smelt.capture.unknown_text import UnknownText
-from smelt.capture.values import C_METHODS, LEAVES
-from smelt.graph.known import known_value
+from smelt.capture.stores import delete_attr, store_attr, store_generic
+from smelt.capture.values import C_METHODS
 from smelt.graph.symint import SYMBOLIC
 from smelt.graph.trace import TraceTensor
 
@@ -242,24 +239,6 @@ def local_variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     return out
 
 
-@special(print)
-def print_call(vm: Any, args: Args, kwargs: Kwargs) -> None:
-    """print(...): now into an object of the frame, else after the graph; the texts are those of now"""
-    target = kwargs.get("file")
-    if target is None and vm.effects.stores.get(("attr", id(sys), "stdout")) is not None:
-        target = vm.load_attr(sys, "stdout")
-        if target is not sys.stdout:
-            kwargs = {**kwargs, "file": target}
-    args = tuple(value if type(value) in _PRINTED_AS_IS else to_text(vm, str, value) for value in args)
-    if target is not None and not is_external(vm, target):
-        calls.call_native(vm, print, args, kwargs)
-        return
-    calls.defer(vm, print, args, kwargs)
-
-
-_PRINTED_AS_IS = {*LEAVES, TraceTensor}
-
-
 @special(os.fspath)
 def file_path(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """os.fspath(path)"""
@@ -306,81 +285,6 @@ def outside(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     raise Break("input, open, exec, eval, compile or breakpoint is called", "it acts outside of the program")
 
 
-def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
-    """str(value), repr(value) or format(value, spec)"""
-    if type(value) in (HostMethod, types.MethodType) and visible(vm, value) is not value:
-        raise Break("the text of a method written in C", "it shows an address")
-    if type(value) is HostValue:
-        return vm.hosts.run(fn, (value, *rest), {})
-    if type(value) is TraceTensor:
-        known = known_value(value)
-        return UnknownText.of(vm) if known is None else fn(known, *rest)
-    if type(value) is UnknownText:
-        return value
-    text = container_text(vm, value) if not rest or rest == ("",) else None
-    if text is not None:
-        return text
-    names = {str: ("__str__", "__repr__"), repr: ("__repr__",), format: ("__format__",)}[fn]
-    for name in names:
-        method = python_method(vm, value, name)
-        if method is not None:
-            return vm.call(method, (value, *rest), {})
-    if id(value) in vm.sources and not isinstance(value, (*CONTAINERS, types.FunctionType)):
-        if type(value).__repr__ is not object.__repr__ and not rest:
-            inner = sources.called(vm.sources[id(value)], fn, fn.__name__)
-            return vm.external(user(fn, value), inner)
-    return vm.native(fn, vm.effects.plain(value), *rest)
-
-
-_BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}", dict: "{}"}
-
-
-def container_text(vm: Any, value: Any) -> Any:
-    """The text of a builtin container whose items are not all plain data: their own methods are interpreted."""
-    brackets = _BRACKETS.get(type(value))
-    if brackets is None:
-        return None
-    value = vm.effects.mirror(value)
-    items = [*value, *value.values()] if type(value) is dict else list(value)
-    if all(type(item) in LEAVES for item in items):
-        return None
-    with vm.effects.opened(value):
-        texts = [to_text(vm, repr, item) for item in items]
-    half = len(value)
-    shown: list[tuple[Any, ...]] = [(text,) for text in texts]
-    if type(value) is dict:
-        shown = [(key, ": ", item) for key, item in zip(texts[:half], texts[half:], strict=True)]
-    comma = "," if type(value) is tuple and half == 1 else ""
-    spaced = [part for each in shown for part in (", ", *each)][1:]
-    return joined(vm, [brackets[0], *spaced, comma, brackets[1]])
-
-
-def joined(vm: Any, parts: list[Any]) -> Any:
-    """Text of parts, some of which may be unknown or made anew at each call."""
-    if any(type(part) is HostValue for part in parts):
-        return vm.hosts.run("".join, (parts,), {})
-    unknown = next((part for part in parts if type(part) is UnknownText), None)
-    return "".join(parts) if unknown is None else unknown
-
-
-@special(str)
-def to_str(vm: Any, args: Args, kwargs: Kwargs) -> Any:
-    """str(object)"""
-    return to_text(vm, str, args[0]) if len(args) == 1 and not kwargs else vm.native(str, *args, **kwargs)
-
-
-@special(repr)
-def to_repr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
-    """repr(object)"""
-    return to_text(vm, repr, *args)
-
-
-@special(format)
-def to_format(vm: Any, args: Args, kwargs: Kwargs) -> Any:
-    """format(object[, spec])"""
-    return to_text(vm, format, *args)
-
-
 def _kind_of_number(dtype: torch.dtype) -> type:
     """What Python makes of a tensor's value, truth as a number."""
     return complex if dtype.is_complex else float if dtype.is_floating_point else int
@@ -420,8 +324,9 @@ def identity(vm: Any, args: Args, kwargs: Kwargs) -> int:
         if real is None:
             raise Break("id() of a tensor that the graph makes", "the object does not exist yet")
         return _guarded_id(vm, real, vm.sources[id(args[0])])
-    source = vm.sources.get(id(args[0]))
-    return id(args[0]) if source is None else _guarded_id(vm, args[0], source)
+    value = vm.effects.original(args[0])
+    source = vm.sources.get(id(value))
+    return id(value) if source is None else _guarded_id(vm, value, source)
 
 
 def _guarded_id(vm: Any, value: Any, source: sources.Source) -> int:

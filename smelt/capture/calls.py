@@ -438,7 +438,7 @@ def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         vm.effects.refuse_opaque(fn, kwargs.values())
     if fn in CALLERS:
         called = CALLERS[fn] if fn is not iter or len(args) == 2 else -1
-        args = tuple(callback(vm, a) if at == called else a for at, a in enumerate(args))
+        args = tuple(callback(vm, a, fn is re.sub) if at == called else a for at, a in enumerate(args))
         kwargs = {k: callback(vm, v) if k in _CALLED else v for k, v in kwargs.items()}
     out = vm.native(fn, *args, **kwargs)
     if isinstance(out, numpy.ndarray):  # of sizes: they are numbers to it
@@ -502,9 +502,13 @@ def _consumes(fn: Any) -> bool:
     return owner in _HOLDING_OWNERS[3:] and fn.__name__ not in _KEEPING
 
 
-def callback(vm: Any, value: Any) -> Any:
-    """What is handed to C code to be called: calls come back to the interpreter (but for those on many numbers)."""
-    return Trampoline(vm, value) if callable(value) and value is not int and value is not float else value
+def callback(vm: Any, value: Any, reads: bool = False) -> Any:
+    """What is handed to C code to be called: calls come back to the interpreter (but for those on many numbers).
+
+    Args:
+        reads: the C code reads the text that it gets.
+    """
+    return Trampoline(vm, value, reads) if callable(value) and value is not int and value is not float else value
 
 
 CALLERS: dict[Any, int] = {
@@ -518,10 +522,16 @@ _CALLED = ("key", "func")
 
 
 class Trampoline:
-    """A Python function as C code sees it: calling it interprets it."""
+    """A function as C code sees it: calling it interprets it, and C code may look into what it gives."""
 
-    def __init__(self, vm: Any, fn: Any) -> None:
-        self.vm, self.fn = vm, fn
+    def __init__(self, vm: Any, fn: Any, reads: bool = False) -> None:
+        self.vm, self.fn, self.reads = vm, fn, reads
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.vm.reenter(lambda: self.vm.call(self.fn, args, kwargs))
+        return self.vm.reenter(lambda: self._run(args, kwargs))
+
+    def _run(self, args: Args, kwargs: Kwargs) -> Any:
+        out = self.vm.effects.plain(self.vm.call(self.fn, args, kwargs))
+        if self.reads:
+            refuse_unknown((out,))
+        return out

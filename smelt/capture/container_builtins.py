@@ -11,7 +11,7 @@ from typing import Any
 from smelt.capture import calls, containers, sources
 from smelt.capture.attributes import python_method
 from smelt.capture.breaks import user
-from smelt.capture.effects import CONTAINERS
+from smelt.capture.effects import CONTAINERS, hashes
 from smelt.capture.host_values import HostValue
 from smelt.capture.operators import BINARY, COMPARISONS, UNARY, binary, compare, unary
 from smelt.capture.registry import special
@@ -40,6 +40,7 @@ def _iterable(vm: Any, value: Any, plain: Any = None) -> Any:
         python_method(vm, value, "__getitem__") and hasattr(type(value), "__len__")
     ):
         vm.effects.refuse_iterators((value,))
+        vm.effects.refuse_unguarded(value)
         return plain(value)
     return containers.iterate(vm, value)
 
@@ -141,7 +142,7 @@ def dict_get(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """dict.get(key[, default])"""
     held, key, *default = args
     source = vm.sources.get(id(held))
-    if source is None or id(held) in vm.effects.mirrors:
+    if source is None or id(held) in vm.effects.mirrors or hashes(key):
         return vm.native(dict.get, vm.effects.mirror(held), key, *default)
     if vm.effects.has_key(held, source, key):
         return vm.effects.read_key(held, source, key)
@@ -165,7 +166,7 @@ def dict_contains(vm: Any, args: Args, kwargs: Kwargs) -> bool:
     """dict.__contains__(key)"""
     held, key = args
     source = vm.sources.get(id(held))
-    if source is None or id(held) in vm.effects.mirrors:
+    if source is None or id(held) in vm.effects.mirrors or hashes(key):
         return vm.native(dict.__contains__, vm.effects.mirror(held), key)
     return vm.effects.has_key(held, source, key)
 
@@ -218,11 +219,3 @@ def join(vm: Any, args: Args, kwargs: Kwargs) -> str:
     parts = parts if isinstance(parts, (list, tuple)) else vm.native(list, parts)
     refuse_unknown((args[0], parts))
     return vm.native(str.join, args[0], parts)
-
-
-@special(str.format)
-def format_string(vm: Any, args: Args, kwargs: Kwargs) -> str:
-    """str.format(...)"""
-    if any(type(a) is TraceTensor for a in (*args, *kwargs.values())):
-        raise containers.tensor_value("a tensor is turned into text")
-    return vm.native(str.format, *vm.effects.plain(args), **vm.effects.plain(kwargs))

@@ -13,7 +13,7 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture.attributes import MISS, find_in_class, python_method
 from smelt.capture.breaks import Break, UserError, user, user_raise
-from smelt.capture.effects import CONTAINERS
+from smelt.capture.effects import CONTAINERS, hashes
 from smelt.capture.generators import TracedGenerator
 from smelt.capture.host_values import HostValue, values_in
 from smelt.capture.operators import compare
@@ -78,6 +78,7 @@ def length(vm: Any, value: Any) -> int:
         count = dict.__len__(value) if isinstance(value, dict) else len(value)
         vm.guards.check(source, native.LEN, count)
         return count
+    vm.effects.refuse_unguarded(value)
     return user(len, vm.effects.mirror(value))
 
 
@@ -121,7 +122,7 @@ def subscript(vm: Any, obj: Any, key: Any) -> Any:
     if kind is HostValue:
         return vm.hosts.run(operator.getitem, (obj, key), {})
     source = vm.sources.get(id(obj))
-    if source is None and kind in _DIRECT:
+    if source is None and kind in _DIRECT and (type(key) in LEAVES or kind is not dict):
         return user(operator.getitem, obj, key)
     if isinstance(obj, type):
         return _class_item(vm, obj, key)
@@ -156,7 +157,7 @@ def external_item(vm: Any, obj: Any, source: Any, key: Any) -> Any:
 def dict_item(vm: Any, held: dict[Any, Any], key: Any) -> Any:
     """`held[key]` of a dictionary, as C code has it: when the key is missing, its class may know better."""
     source = vm.sources.get(id(held))
-    if source is not None and vm.effects.untouched(held):
+    if source is not None and vm.effects.untouched(held) and not hashes(key):
         if vm.effects.has_key(held, source, key):
             return vm.effects.read_key(held, source, key)
     else:
@@ -247,7 +248,7 @@ def contains(vm: Any, container: Any, item: Any) -> bool:
     if method is not None:
         return truth(vm, vm.call(method, (container, item), {}))
     source = vm.sources.get(id(container))
-    if source is not None and isinstance(container, dict) and vm.effects.untouched(container):
+    if source is not None and isinstance(container, dict) and vm.effects.untouched(container) and not hashes(item):
         return vm.effects.has_key(container, source, item)
     if source is not None and not isinstance(container, CONTAINERS) and type(container) is not TraceTensor:
         return any(compare(vm, operator.eq, item, other) is True for other in each(vm, container))

@@ -6,6 +6,7 @@ mirror: a copy with guarded items that takes its place for the rest of the captu
 
 from __future__ import annotations
 
+import array
 import collections
 import operator
 import types
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from smelt.capture import _native as native
-from smelt.capture import sources
+from smelt.capture import policy, sources
 from smelt.capture.breaks import Break, user
 from smelt.capture.copies import Copies
 from smelt.capture.sources import Source
@@ -26,6 +27,7 @@ from smelt.graph.trace import TraceTensor
 
 _maxlen = collections.deque.maxlen.__get__
 
+UNGUARDED = (bytearray, memoryview, array.array, types.SimpleNamespace)
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 DELETED = native.NULL
 _SEEN = LEAVES | {TraceTensor}
@@ -300,6 +302,10 @@ class Effects:
         plain = [target for target in targets if not isinstance(target, (type, torch.nn.Module))]
         return any(getattr(target, "__dict__", None) is held for target in plain)
 
+    def pending(self) -> bool:
+        """Something outside is not yet as the program left it."""
+        return bool(self.stores or self.appended) or any(mirror.changed for mirror in self.mirrors.values())
+
     def original(self, value: Any) -> Any:
         """The container that a mirror or a copy stands for; anything else unchanged."""
         value = self.copies.own(value)
@@ -397,6 +403,17 @@ class Effects:
                     name = getattr(fn, "__name__", repr(fn))
                     raise Break(f"{name}() of a {type(value).__name__}", "C code looks into an object from outside")
 
+    def refuse_unguarded(self, value: Any) -> None:
+        """C code is about to read an object that may be one of those that hold values which no guard can read.
+
+        Raises:
+            Break: it is, and came from outside.
+        """
+        if isinstance(value, UNGUARDED) and id(value) in self.vm.sources:
+            raise Break(
+                f"C code reads a {type(value).__name__}", "it came from outside, and what it holds has no guards"
+            )
+
     def refuse_iterators(self, values: Iterable[Any]) -> None:
         """An iterator from outside is used up by whoever iterates it: that is done once, when the program runs.
 
@@ -428,6 +445,8 @@ class Effects:
             return value
         value = self.copies.own(value)
         if not isinstance(value, _LOOKED_INTO):
+            if done and isinstance(value, UNGUARDED):
+                self.refuse_unguarded(value)
             return value
         if id(value) in self.vm.sources:
             value = self.mirror(value)
@@ -472,6 +491,12 @@ class Effects:
             self.mirrors[id(deeper)] = mirror
             self.vm.register(deeper, self.vm.sources[id(copy)])
         return deeper
+
+
+def hashes(key: Any) -> bool:
+    """The program's own code hashes this key."""
+    found = type(key).__hash__ if type(key) not in _SEEN else None
+    return isinstance(found, types.FunctionType) and not policy.is_frozen(found.__module__)
 
 
 def _held(kind: str, target: Any, name: str) -> Any:

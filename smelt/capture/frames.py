@@ -131,6 +131,23 @@ def bind(
 _STAR = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
+def arguments_in(function: FunctionType, slots: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the call that filled these argument slots, without defaults: their sources are to be read."""
+    code = function.__code__
+    count, total = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    more = slots[total] if code.co_flags & inspect.CO_VARARGS else ()
+    named = dict(zip(code.co_varnames[count:total], slots[count:total], strict=True))
+    for name, default in (function.__kwdefaults__ or {}).items():
+        if named.get(name) is default:
+            del named[name]
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        named |= slots[-1]
+    first, defaults = count - len(function.__defaults__ or ()), function.__defaults__ or ()
+    while not more and count > first and slots[count - 1] is defaults[count - 1 - first]:
+        count -= 1
+    return (*slots[:count], *more), named
+
+
 def _bind_keywords(function: FunctionType, slots: list[Any], kwargs: dict[str, Any], total: int) -> dict[str, Any]:
     code, rest = function.__code__, {}
     names = code.co_varnames[code.co_posonlyargcount : total]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copyreg
 import enum
 import types
 from typing import Any
@@ -11,8 +12,9 @@ import torch
 
 from smelt.base.torch_c import DISPATCH_GUARDS
 from smelt.capture import calls
-from smelt.capture.attributes import find_in_class
+from smelt.capture.attributes import find_in_class, python_method
 from smelt.capture.breaks import Break, user
+from smelt.capture.effects import CONTAINERS
 from smelt.capture.registry import CALL, SPECIAL, special
 from smelt.capture.values import LEAVES
 from smelt.graph.trace import TraceTensor
@@ -81,3 +83,51 @@ def _python(vm: Any, cls: type, name: str) -> Any:
     raw = find_in_class(vm, cls, name)
     raw = raw.__func__ if isinstance(raw, staticmethod) else raw
     return raw if isinstance(raw, types.FunctionType) else None
+
+
+@special(object.__reduce_ex__)
+def reduce_object(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`object.__reduce_ex__(protocol)`, by which `copy` takes objects apart: their state is read with guards."""
+    if not args or id(args[0]) not in vm.sources or isinstance(args[0], CONTAINERS):
+        return calls.call_native(vm, object.__reduce_ex__, args, kwargs)
+    obj, cls = args[0], type(args[0])
+    own = python_method(vm, obj, "__reduce__")
+    if own is not None:
+        return vm.call(own, (obj,), {})
+    special_state = any(_python(vm, cls, name) for name in ("__getnewargs__", "__getnewargs_ex__"))
+    if args[1:] < (2,) or special_state or not _is_plain(cls):
+        raise Break(f"a {cls.__name__} is taken apart to be copied", "the object came from outside, and C code does it")
+    return vars(copyreg)["__newobj__"], (cls,), _state(vm, obj), None, None
+
+
+@special(object.__getstate__)
+def object_state(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`object.__getstate__()`"""
+    if len(args) != 1 or id(args[0]) not in vm.sources or isinstance(args[0], CONTAINERS):
+        return calls.call_native(vm, object.__getstate__, args, kwargs)
+    if not _is_plain(type(args[0])):
+        raise Break(f"the state of a {type(args[0]).__name__}", "the object came from outside, and C code reads it")
+    return _attributes(vm, args[0])
+
+
+def _is_plain(cls: type) -> bool:
+    """All that its instances hold is a dictionary of attributes."""
+    if cls.__reduce__ is not object.__reduce__ or cls.__reduce_ex__ is not object.__reduce_ex__:
+        return False
+    written = all(base is object or base.__flags__ & _HEAP for base in cls.__mro__)
+    return written and cls.__dictoffset__ != 0 and not copyreg._slotnames(cls)  # type: ignore[attr-defined]
+
+
+_HEAP = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE: a class statement made it."""
+
+
+def _state(vm: Any, obj: Any) -> Any:
+    """What `copy` gives to a new object."""
+    own = python_method(vm, obj, "__getstate__")
+    return _attributes(vm, obj) if own is None else vm.call(own, (obj,), {})
+
+
+def _attributes(vm: Any, obj: Any) -> Any:
+    """An object's attributes, None without any; in a dictionary of its own, whose address `deepcopy` may ask for."""
+    return dict(vm.effects.mirror(vm.load_attr(obj, "__dict__"))) or None

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from smelt.capture import containers
 from smelt.capture.attributes import python_method
 from smelt.capture.breaks import user, user_raise
-from smelt.capture.builtins import joined
 from smelt.capture.frames import Frame
 from smelt.capture.host_values import HostValue
 from smelt.capture.opcodes import name, opcode, take
 from smelt.capture.operators import binary, compare
 from smelt.capture.operators import unary as apply_unary
 from smelt.capture.stores import delete_attr, store_attr
+from smelt.capture.texts import joined
 from smelt.capture.undecided import Undecided
 from smelt.capture.unknown_text import UnknownText
+from smelt.capture.values import LEAVES
 from smelt.graph.known import known_value
 from smelt.graph.trace import TraceTensor
 
@@ -143,13 +145,19 @@ def build_list(vm: Any, f: Frame, arg: int) -> None:
 
 @opcode("BUILD_SET")
 def build_set(vm: Any, f: Frame, arg: int) -> None:
-    f.stack.append(user(set, tuple(take(f, arg))))
+    items = tuple(take(f, arg))
+    f.stack.append(_hashing(vm, items)(set, items))
+
+
+def _hashing(vm: Any, keys: Sequence[Any]) -> Callable[..., Any]:
+    """What runs C code that hashes and compares these keys: some may have methods of their own for it."""
+    return user if all(type(key) in LEAVES for key in keys) else vm.native
 
 
 @opcode("BUILD_MAP")
 def build_map(vm: Any, f: Frame, arg: int) -> None:
     items = take(f, 2 * arg)
-    f.stack.append(user(dict, zip(items[::2], items[1::2], strict=True)))
+    f.stack.append(_hashing(vm, items[::2])(dict, zip(items[::2], items[1::2], strict=True)))
 
 
 @opcode("BUILD_CONST_KEY_MAP")
@@ -184,14 +192,14 @@ def list_append(vm: Any, f: Frame, arg: int) -> None:
 def set_add(vm: Any, f: Frame, arg: int) -> None:
     value = f.stack.pop()
     vm.work += 1
-    user(containers.writable(vm, f.stack[-arg]).add, value)
+    _hashing(vm, (value,))(containers.writable(vm, f.stack[-arg]).add, value)
 
 
 @opcode("MAP_ADD")
 def map_add(vm: Any, f: Frame, arg: int) -> None:
     value, key = f.stack.pop(), f.stack.pop()
     vm.work += 1
-    user(containers.writable(vm, f.stack[-arg]).__setitem__, key, value)
+    _hashing(vm, (key,))(containers.writable(vm, f.stack[-arg]).__setitem__, key, value)
 
 
 @opcode("LIST_EXTEND")
@@ -203,7 +211,8 @@ def list_extend(vm: Any, f: Frame, arg: int) -> None:
 @opcode("SET_UPDATE")
 def set_update(vm: Any, f: Frame, arg: int) -> None:
     more = f.stack.pop()
-    user(containers.writable(vm, f.stack[-arg]).update, drain(vm, more))
+    items = drain(vm, more)
+    _hashing(vm, items)(containers.writable(vm, f.stack[-arg]).update, items)
 
 
 def drain(vm: Any, value: Any) -> list[Any]:
@@ -221,7 +230,8 @@ def drain(vm: Any, value: Any) -> list[Any]:
 def dict_update(vm: Any, f: Frame, arg: int) -> None:
     more = f.stack.pop()
     vm.work += 1
-    user(containers.writable(vm, f.stack[-arg]).update, mapping(vm, more))
+    items = mapping(vm, more)
+    _hashing(vm, list(items))(containers.writable(vm, f.stack[-arg]).update, items)
 
 
 def mapping(vm: Any, value: Any) -> dict[Any, Any]:

@@ -174,17 +174,30 @@ def is_frozen(module: str | None) -> bool:
     return module is not None and module.split(".")[0] in _FROZEN and module != "__main__"
 
 
+def is_programs(function: types.FunctionType) -> bool:
+    """Whether C code that calls it calls the program: neither the compiler, nor torch, nor what runs as it is.
+
+    Finalizers run when Python lets go of an object, in whatever runs then.
+    """
+    module = function.__globals__.get("__name__") or function.__module__ or ""
+    if function.__name__ == "__del__" or _inside(module, ("torch", "smelt")) and not _inside(module, _USING_SMELT):
+        return False
+    return policy_of(function) is not Policy.NATIVE
+
+
+_USERS = ("bench", "cli", "demo", "integrations")
+"""The parts of smelt that only use the compiler: they hold functions to be compiled, as anybody's code does."""
+_USING_SMELT = tuple(f"smelt.{name}" for name in _USERS)
+
+
 @cache
 def skipped_prefixes() -> tuple[str, ...]:
-    """Files whose frames are never captured by themselves: the standard library, torch but its layers, the compiler.
-
-    The parts of smelt that only use the compiler hold functions to be compiled, as anybody's code does.
-    """
+    """Files whose frames are never captured by themselves: the standard library, torch but its layers, the compiler."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     paths = sysconfig.get_paths()
     folder = os.path.dirname(torch.__file__)
     layers = os.path.join(folder, "nn", "modules")
-    found = ["<frozen", "<smelt host", *_entries(here, ("bench", "cli", "demo", "integrations"))]
+    found = ["<frozen", "<smelt host", *_entries(here, _USERS)]
     for standard in dict.fromkeys((paths["stdlib"], paths["platstdlib"])):
         found += _entries(standard, ("site-packages", "dist-packages"))
     found += _entries(folder, ("nn",)) + _entries(os.path.dirname(layers), ("modules",))

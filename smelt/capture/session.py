@@ -52,6 +52,7 @@ from smelt.capture import (
     substitutes,
     tensor_hooks,
     tensor_of,
+    texts,
     thread_modes,
     transforms,
 )
@@ -106,6 +107,7 @@ _REGISTERED = (
     substitutes,
     tensor_hooks,
     tensor_of,
+    texts,
     thread_modes,
     transforms,
 )  # they fill the tables of the registry

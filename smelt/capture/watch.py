@@ -1,13 +1,18 @@
-"""Sees the torch functions that C code of the program calls by itself."""
+"""Sees the torch functions and the program's Python functions that C code of the program calls by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
+from smelt.capture import _native as native
+from smelt.capture import policy
+from smelt.capture.attributes import python_method
 from smelt.capture.breaks import through_c
+from smelt.capture.frames import arguments_in
 from smelt.capture.unknown_text import text_break
 from smelt.graph.trace import text
 
@@ -22,19 +27,29 @@ def refuse_text() -> None:
 
 
 class Watch(TorchFunctionMode):
-    """On while C code of the program runs: records the torch functions that it calls by itself."""
+    """On while C code of the program runs: records the torch functions that it calls by itself.
+
+    Python functions that it calls (`__lt__` in `sorted`, `__eq__` in `in`) come back to the interpreter.
+    """
 
     def __init__(self, tensors: Any) -> None:
         super().__init__()
         self.tensors = tensors
         self._on = False
 
-    def run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call C code."""
         if self._on:
             return fn(*args, **kwargs)
+        lender = self.called if type(fn) is not FunctionType else None  # a function that runs as it is does so whole
         with self:
-            return fn(*args, **kwargs)
+            return native.lend(lender, fn, args, kwargs)
+
+    def called(self, fn: FunctionType, slots: tuple[Any, ...]) -> Any:
+        """What a Python function returns that C code calls: the interpreter runs it if it is the program's."""
+        if not policy.is_programs(fn):
+            return native.NULL
+        return self.tensors.vm.reenter(lambda: call_found(self.tensors.vm, fn, *arguments_in(fn, slots)))
 
     def __enter__(self) -> Watch:
         super().__enter__()
@@ -51,7 +66,7 @@ class Watch(TorchFunctionMode):
             return fn(*args)
         self.__exit__(None, None, None)
         try:
-            return fn(*args)
+            return native.lend(None, fn, args, {})
         finally:
             self.__enter__()
 
@@ -59,7 +74,17 @@ class Watch(TorchFunctionMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         self._on, text.refuse = False, None  # torch took the mode off while this runs
+        handles = tuple(map(self.tensors.handle, args))
         try:
-            return through_c(lambda: self.tensors.run(func, tuple(map(self.tensors.handle, args)), kwargs or {}))
+            return native.lend(None, through_c, (lambda: self.tensors.run(func, handles, kwargs or {}),), {})
         finally:
             self._on, text.refuse = True, refuse_text
+
+
+def call_found(vm: Any, fn: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function that C code found by itself: as a method, it is looked up once more, with guards.
+
+    C code may look into what it returns.
+    """
+    method = python_method(vm, args[0], fn.__name__) if args else None
+    return vm.effects.plain(vm.call(fn if method is None else method, args, kwargs))

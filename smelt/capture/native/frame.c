@@ -312,9 +312,33 @@ static int call_quietly(PyObject *callback) {
     return result ? 0 : -1;
 }
 
+/* -- frames that C code starts while capture lends itself --------------------------------------- */
+
+/* Asks the lender what the frame returns, unless its code runs as it is. */
+static PyObject *evaluate_lent(PyThreadState *state, Frame *frame) {
+    PyCodeObject *code = FRAME_CODE(frame);
+    Place *place = place_make(code);
+    if (!place) return leave_frame(state, frame, NULL);
+    if (place->unlent || !(code->co_flags & CO_OPTIMIZED) || FRAME_NEXT(frame) != _PyCode_CODE(code) ||
+        lines_are_watched(state))
+        return run_frame(state, frame, 0);
+    PyObject *slots = PyTuple_New(place->arity), *lender = thread.lender;
+    if (!slots) return leave_frame(state, frame, NULL);
+    for (Py_ssize_t i = 0; i < place->arity; i++) PyTuple_SET_ITEM(slots, i, Py_NewRef(frame->localsplus[i]));
+    thread.lender = NULL;
+    PyObject *args[] = {FRAME_FUNC(frame), slots}, *result = PyObject_Vectorcall(lender, args, 2, NULL);
+    thread.lender = lender;
+    Py_DECREF(slots);
+    if (result != smelt_null) return leave_frame(state, frame, result);
+    Py_DECREF(result);
+    place->unlent = 1;
+    return run_frame(state, frame, 0);
+}
+
 /* -- the evaluator ----------------------------------------------------------------------------- */
 static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing) {
     Thread *self = &thread;
+    if (self->lender && !throwing && frame->owner == FRAME_OWNED_BY_THREAD) return evaluate_lent(state, frame);
     if ((!self->active && !self->injection) || throwing || frame->owner != FRAME_OWNED_BY_THREAD)
         return run_frame(state, frame, throwing);
     PyCodeObject *code = FRAME_CODE(frame);

@@ -90,6 +90,7 @@ struct Place {
     unsigned long generation; /* changes with the list: entries may come and go while guards run Python */
     Py_ssize_t arity;         /* slots that a replacement takes before _c and _f */
     int skipped;
+    int unlent;         /* runs as it is when C code calls it while capture lends itself */
     PyCodeObject *code; /* borrowed; NULL for resume points */
     Place *previous, *next;
 };
@@ -123,6 +124,7 @@ typedef struct {
     int eager;            /* `call` does not make it act */
     PyObject *owner;      /* of the innermost `call`; borrowed from it */
     Injection *injection; /* the frame that a continuation is about to start */
+    PyObject *lender;     /* `lend`: asked what frames return that start now; borrowed from its caller */
     PyObject *continues;  /* the frame object, if any, whose frame ended with the continuation that runs; borrowed */
 } Thread;
 

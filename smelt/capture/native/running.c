@@ -54,6 +54,18 @@ static PyObject *quiet_call(PyObject *module, PyObject *const *args, Py_ssize_t 
     return result;
 }
 
+static PyObject *lend(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    if (count != 4 || !PyTuple_Check(args[2]) || !PyDict_Check(args[3]))
+        return PyErr_Format(PyExc_TypeError, "lend(callback or None, fn, args, kwargs)");
+    PyObject *outer = thread.lender, *lender = args[0] == Py_None ? NULL : args[0];
+    thread.lender = lender; /* alive: the caller holds the arguments */
+    if (lender) evaluator_acquire();
+    PyObject *result = PyObject_Call(args[1], args[2], args[3]);
+    if (lender) evaluator_release();
+    thread.lender = outer;
+    return result;
+}
+
 static PyObject *is_active(PyObject *module, PyObject *unused) { return PyBool_FromLong(thread.active); }
 
 static PyObject *owner(PyObject *module, PyObject *unused) { return Py_NewRef(thread.owner ? thread.owner : Py_None); }
@@ -71,6 +83,8 @@ PyMethodDef running_methods[] = {
      "call(fn, args=(), kwargs=None, owner=None): run fn with the hook active"},
     {"quiet_call", METHOD(quiet_call), METH_FASTCALL | METH_KEYWORDS,
      "quiet_call(fn, *args, **kwargs): run fn with the hook inactive for this thread"},
+    {"lend", METHOD(lend), METH_FASTCALL,
+     "lend(callback or None, fn, args, kwargs): fn(*args, **kwargs); callback says what Python functions return in it"},
     {"is_active", is_active, METH_NOARGS, "whether the hook acts on frames that this thread starts now"},
     {"owner", owner, METH_NOARGS, "the owner of the innermost call, None without one"},
     {"set_eager", set_eager, METH_O, "set_eager(on): `call` in this thread runs functions as they are"},
