@@ -26,7 +26,7 @@ class Snapshot:
 
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
-        self._storages: dict[int, int] = {}
+        self._storages: dict[int, tuple[int, int]] = {}
         self._alive: list[Any] = []
 
     def __call__(self, value: Any) -> Any:
@@ -132,8 +132,10 @@ class Snapshot:
     def _tensor(self, value: torch.Tensor) -> Iterator[Any]:
         yield from (tuple(value.shape), str(value.dtype), value.requires_grad, value.is_leaf)
         storage = value.untyped_storage()
-        place = self._storages.setdefault(storage.data_ptr(), len(self._storages)) if storage.nbytes() else -1
-        yield from (place, value.storage_offset())
+        place, first = -1, value.storage_offset()
+        if storage.nbytes():
+            place, first = self._storages.setdefault(storage.data_ptr(), (len(self._storages), first))
+        yield from (place, value.storage_offset() - first)  # where alone in its memory, its place there is free
         yield tuple(step for step, size in zip(value.stride(), value.shape, strict=True) if size > 1)
         yield bits(value)
         if value.is_leaf and value.grad is not None:
