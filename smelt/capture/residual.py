@@ -47,6 +47,7 @@ from smelt.capture.resumption import RESUMPTIONS, Resumption
 from smelt.capture.sources import Source, frame_function
 from smelt.capture.tensors import Input
 from smelt.capture.thread_modes import refuse_open
+from smelt.capture.undecided import ASKING
 from smelt.graph.trace import TraceTensor
 
 
@@ -177,7 +178,8 @@ class Writer:
             handle = self.value.constant(native.handle, "handle")
             self.lines.append(f"{handle}({self.value(self.vm.outer_exception())})")
         row = frame.decoded.handler_at(frame.pc)
-        if row is None and self._would_forget(frame, slots):
+        jumps = frame.decoded.names[frame.pc] in ASKING and sys.version_info >= (3, 13)  # only by a real True or False
+        if row is None and not jumps and self._would_forget(frame, slots):
             self.lines.append(f"return {self.resume(frame, frame.decoded.begin_of(frame.pc), stack, slots)}")
         else:
             Resumption(self, frame, stack, slots).run(how, row)
