@@ -271,7 +271,7 @@ class GraphRecorder:
     ) -> None:
         """A writing operator: compute the new values functionally, then assign them."""
         rule = WRITES.get(op)
-        if rule is not None:
+        if rule is not None and kwargs.get("generator") is None:
             self.assign(args[0].place, self.like(rule(self, args, kwargs), args[0].place))
             return
         if _in_turn(info, op, args, kwargs):

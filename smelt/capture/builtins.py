@@ -329,6 +329,25 @@ def identity(vm: Any, args: Args, kwargs: Kwargs) -> int:
     return id(value) if source is None else _guarded_id(vm, value, source)
 
 
+@special(hash)
+def hash_of(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """hash(object): a tensor's is its address, and that of a tuple follows from what is in it."""
+    value = args[0] if len(args) == 1 else None
+    if type(value) is TraceTensor:
+        return identity(vm, args, kwargs)
+    if _has_tensors(value):
+        raise Break("hash() of a tuple with tensors in it", "it follows from their addresses")
+    if python_method(vm, value, "__hash__") is not None:
+        return vm.native(hash, value)
+    return calls.call_native(vm, hash, args, kwargs)
+
+
+def _has_tensors(value: Any) -> bool:
+    if isinstance(value, (tuple, frozenset)):
+        return any(type(item) is TraceTensor or _has_tensors(item) for item in value)
+    return False
+
+
 def _guarded_id(vm: Any, value: Any, source: sources.Source) -> int:
     vm.guards.check(sources.called(source, id, "id"), sources.native.EQ, id(value))
     return id(value)
