@@ -70,6 +70,8 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
         case Policy.LEAF:
             return call_leaf(vm, fn, args, kwargs)
         case Policy.NATIVE:
+            if fn.__module__ == "inspect":
+                _guard_defaults(vm, args)
             out = call_native(vm, fn, args, kwargs)
             if type(out) is types.FunctionType and id(out) not in vm.created:
                 refuse_made(vm, fn, (*args, *kwargs.values()))
@@ -85,6 +87,14 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
     if fn.__name__ == "graph_break" and fn.__module__.startswith("torch._dynamo"):
         raise Break("graph_break() is called")
     raise Break(f"a call of {fn.__module__}.{fn.__qualname__}", "it reads or changes state outside of the program")
+
+
+def _guard_defaults(vm: Any, args: Args) -> None:
+    """What `inspect` shows of functions."""
+    for value in args:
+        found = value.__func__ if type(value) is types.MethodType else value
+        if type(found) is types.FunctionType:
+            defaults_of(vm, found)
 
 
 def refuse_made(vm: Any, fn: types.FunctionType, args: Args) -> None:

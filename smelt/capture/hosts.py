@@ -121,14 +121,18 @@ class Hosts:
             place = next(op.place for op in self.ops if op.value is value)
             self._add(expect, (value, kind_of(value.example), place), {}, None, pure=False, certain=False)
 
-    def length(self, value: HostValue) -> int:
-        """`len(value)`"""
+    def length(self, value: HostValue) -> Any:
+        """`len(value)`; that of a text is a value of its own."""
+        if isinstance(value.example, (str, bytes)):
+            return self.run(len, (value,), {})
         self.shape(value)
         return user(len, value.example)
 
     def items(self, value: HostValue) -> list[Any]:
         """`list(value)`"""
-        return [self.run(operator.getitem, (value, index), {}) for index in range(self.length(value))]
+        count = self.length(value)
+        count = self.known(count) if type(count) is HostValue else count
+        return [self.run(operator.getitem, (value, index), {}) for index in range(count)]
 
     def shares(self, array: HostValue) -> None:
         """A tensor shares memory with the array from now on: neither may be written."""

@@ -55,7 +55,6 @@ NATIVE_MODULES = (
     "enum",
     "ast",
     "importlib",
-    "string",
     "textwrap",
     "packaging",
     "fractions",
