@@ -18,13 +18,13 @@ from torch import fx
 
 from smelt.autograd.again import Again
 from smelt.autograd.eager import compile_aot_eager
-from smelt.autograd.joint import trace_joint
+from smelt.autograd.joint import Joint, trace_joint
 from smelt.autograd.partition import partition
 from smelt.autograd.pieces import Pieces
 from smelt.autograd.unused import Backward
 from smelt.autograd.wrap import wrap
 from smelt.backends import user_backend
-from smelt.base.collection import no_collection
+from smelt.base.collection import collect_given_up, no_collection
 from smelt.base.errors import CompileError, SmeltWarning
 from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
@@ -54,6 +54,9 @@ from smelt.schedule.machine import CPU, GPU
 from smelt.schedule.plan import schedule
 from smelt.shapes.size import Size, symbols
 from smelt.shapes.unbacked import at_least, may_be_empty
+
+GRAPHS_OF_HALVES = ("3_", "4_", "5_")
+"""How the names of those artefacts begin that are printed from graphs, loops and schedules of forward and backward."""
 
 
 def compile_graph(
@@ -118,13 +121,10 @@ def compile_smelt(
     with _stage("joint"):
         joint = trace_joint(gm, example_inputs, options)
         report.add("2_joint.py", lambda: print_graph(joint.module))
-    with _stage("prims"):
-        prims = with_channels_last(add_rows_into_sums(decompose(joint.module, options)))
-        report.add("3_prims.py", lambda: print_graph(prims))
-    with _stage("partition"):
-        forward, backward = partition(prims, joint, options)
-    parts = {"forward": forward} if backward is None else {"forward": forward, "backward": backward}
-    rendered = render_and_build(parts, options, report, joint.updates())
+    rendered, backward = _render_halves(joint, options, report)
+    # What is left needs texts alone. Loops and schedules are as large as the graphs they were made from.
+    report.forget(GRAPHS_OF_HALVES)
+    collect_given_up()
     device = triton_device(joint.module, options)
     recordings = Recordings(joint, device, report, options)
     programs: list[Program] = [load(program, options, recordings.of_part) for program in rendered]
@@ -133,6 +133,26 @@ def compile_smelt(
         programs[1] = Backward(programs[1], backward, lambda graph: compile_unused(graph, device, report, options))
     again = Again(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))
     return wrap(joint, programs[0], programs[1] if backward is not None else None, again)
+
+
+def _render_halves(joint: Joint, options: Options, report: Report) -> tuple[list[Rendered], fx.GraphModule | None]:
+    """The programs of a joint graph as text, and its backward as a graph. All other graphs on the way end here."""
+    prims = _to_prims(joint, options, report)
+    with _stage("partition"):
+        forward, backward = partition(prims, joint, options)
+    parts = {"forward": forward} if backward is None else {"forward": forward, "backward": backward}
+    # The halves are copies of the whole: it would stay beside them while kernels are made.
+    report.instead("3_prims.py", lambda: "\n".join(map(print_graph, parts.values())))
+    del prims
+    collect_given_up()
+    return render_and_build(parts, options, report, joint.updates()), backward
+
+
+def _to_prims(joint: Joint, options: Options, report: Report) -> fx.GraphModule:
+    with _stage("prims"):
+        prims = with_channels_last(add_rows_into_sums(decompose(joint.module, options)))
+        report.add("3_prims.py", lambda: print_graph(prims))
+    return prims
 
 
 def compile_unused(graph: fx.GraphModule, device: torch.device | None, report: Report, options: Options) -> Program:

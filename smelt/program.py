@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -110,8 +110,29 @@ def _on_device(rendered: Rendered, options: Options) -> dict[str, Any]:
 
 
 def _executed(rendered: Rendered, scope: dict[str, Any]) -> Program:
-    exec(compile(rendered.host_source, "<smelt host program>", "exec"), scope)
+    for piece in pieces(rendered.host_source):
+        exec(compile(piece, "<smelt host program>", "exec"), scope)
     return scope["call"]
+
+
+PIECE = 4096
+"""Characters of source from which on a piece ends with the statement."""
+
+
+def pieces(source: str) -> Iterator[str]:
+    """Python source in pieces of whole statements, each on its lines of the whole.
+
+    The syntax tree of a text takes 140 times its size: of the calls that bind the external kernels of a large model,
+    more than all of the compiler's graphs. A piece needs a tree of its own alone.
+    """
+    lines = source.splitlines(keepends=True)
+    begun = size = 0
+    for number, line in enumerate(lines):
+        if size >= PIECE and line[0].isidentifier():
+            yield "\n" * begun + "".join(lines[begun:number])
+            begun, size = number, 0
+        size += len(line)
+    yield "\n" * begun + "".join(lines[begun:])
 
 
 def _release_after_first_call(scope: dict[str, Any]) -> None:

@@ -8,6 +8,9 @@ from contextlib import contextmanager
 
 from smelt.base.malloc import release_freed
 
+_held = 0
+"""How many times collection is held back that was on."""
+
 
 @contextmanager
 def no_collection() -> Iterator[None]:
@@ -16,12 +19,24 @@ def no_collection() -> Iterator[None]:
     Afterwards one look at what was made meanwhile, which Python would take at its next object anyway, finds the graphs
     that were given up: what they took goes back to the system, not only what is freed at once.
     """
+    global _held
     enabled = gc.isenabled()
     gc.disable()
+    _held += enabled
     try:
         yield
     finally:
         if enabled:
+            _held -= 1
             gc.enable()
-            gc.collect(0)
+            gc.collect(1)  # what looks on the way have left is one generation older
             release_freed()
+
+
+def collect_given_up() -> None:
+    """One look at what was made since the last one, when a stage has ended: the graphs that it needed are cycles.
+
+    The next stages use their memory again instead of more. Not for a program that has switched collection off itself.
+    """
+    if _held:
+        gc.collect(0)  # the next generation would be moved out of the reach of the last look

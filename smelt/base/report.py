@@ -41,9 +41,14 @@ class Report:
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / file).write_text(text())
 
-    def forget(self) -> None:
-        """The graph is compiled: nobody asks any more, and what the artefacts are printed from need not live on."""
-        self.artefacts.clear()
+    def instead(self, file: str, text: Callable[[], str]) -> None:
+        """Print the same from something else, so that what it was printed from can go. What was written stays."""
+        self.artefacts[file] = text
+
+    def forget(self, beginnings: str | tuple[str, ...] = "") -> None:
+        """Nobody asks for artefacts of these names any more, and what they are printed from need not live on."""
+        for file in [name for name in self.artefacts if name.startswith(beginnings)]:
+            del self.artefacts[file]
 
     def save(self, folder: Path) -> Path | None:
         """Write every artefact into `folder` (used when a later stage failed); None when that cannot be done."""

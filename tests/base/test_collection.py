@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from smelt.base import collection
-from smelt.base.collection import no_collection
+from smelt.base.collection import collect_given_up, no_collection
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -44,3 +44,29 @@ def test_what_was_made_inside_and_given_up_is_freed(monkeypatch: pytest.MonkeyPa
             pass
         assert alive[0]() is not None and not when_released
     assert when_released == [False]
+
+
+def test_a_stage_gives_up_its_graphs_before_the_next_one() -> None:
+    alive: list[weakref.ref[Graph]] = []
+    with no_collection():
+        kept = Graph()
+        alive += [weakref.ref(Graph()), weakref.ref(kept)]
+        assert alive[0]() is not None
+        collect_given_up()
+        assert alive[0]() is None and alive[1]() is kept
+        del kept
+    assert alive[1]() is None  # although an earlier look had left it
+
+
+def test_a_program_that_switched_the_collector_off_keeps_it_off() -> None:
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        with no_collection():
+            alive = weakref.ref(Graph())
+            collect_given_up()
+            assert alive() is not None
+        assert alive() is not None
+    finally:
+        if before:
+            gc.enable()

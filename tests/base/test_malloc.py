@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 import torch
+from torch import fx
 
 import smelt
+from smelt import pipeline
 from smelt.base import malloc
 from smelt.base.malloc import resident
 from smelt.schedule.plan import Schedule
@@ -73,3 +76,44 @@ def test_after_the_first_call_of_a_program_and_no_later_one(monkeypatch):
     for _ in range(3):
         torch.testing.assert_close(compiled(x, w), ((x @ w).sin() @ w).sum())
         assert calls == [1]
+
+
+def test_graphs_end_with_the_stages_that_need_them(monkeypatch):
+    """The whole graph is gone when kernels are made of its halves, loops and schedules when programs are loaded."""
+    smelt.reset()
+    wholes: list[weakref.ref[fx.GraphModule]] = []
+    seen: list[tuple[str, int]] = []
+    gc.collect()
+    before = len([x for x in gc.get_objects() if type(x) is Schedule])
+
+    def partition(module, joint, options, original=pipeline.partition):
+        wholes.append(weakref.ref(module))
+        return original(module, joint, options)
+
+    def render_and_build(*args, original=pipeline.render_and_build):
+        seen.append(("wholes", sum(whole() is not None for whole in wholes)))
+        return original(*args)
+
+    def load(*args, original=pipeline.load):
+        seen.append(("schedules", len([x for x in gc.get_objects() if type(x) is Schedule]) - before))
+        return original(*args)
+
+    for replaced in (partition, render_and_build, load):
+        monkeypatch.setattr(pipeline, replaced.__name__, replaced)
+    x = torch.randn(4, 3, requires_grad=True)
+    smelt.compile(lambda x: (x.sin() * x).sum())(x).backward()
+    assert seen == [("wholes", 0), ("schedules", 0), ("schedules", 0)] and len(wholes) == 1
+
+
+def test_the_report_of_a_late_failure_still_has_the_primitives(monkeypatch, tmp_path):
+    def render_and_build(parts, options, report, updates=None):
+        report.save(tmp_path)
+        return original(parts, options, report, updates)
+
+    original = pipeline.render_and_build
+    monkeypatch.setattr(pipeline, "render_and_build", render_and_build)
+    smelt.reset()
+    x = torch.randn(4, 3, requires_grad=True)
+    smelt.compile(lambda x: x.sin().sum())(x).backward()
+    text = (tmp_path / "3_prims.py").read_text()
+    assert "sin" in text and "cos" in text  # of both halves

@@ -47,3 +47,17 @@ def test_what_is_forgotten_does_not_live_on():
     assert alive() is not None
     report.forget()
     assert alive() is None
+
+
+def test_some_are_forgotten_and_some_printed_from_something_else(tmp_path: Path) -> None:
+    report, graph = Report("f", tmp_path), {"a graph"}
+    alive = weakref.ref(graph)
+    report.add("3_prims.py", lambda graph=graph: str(graph))
+    report.instead("3_prims.py", lambda: "its halves")
+    del graph
+    assert alive() is None
+    assert (tmp_path / "3_prims.py").read_text() == "{'a graph'}" and report.artefacts["3_prims.py"]() == "its halves"
+    for name in ("1_torch.py", "4_forward_loops.txt", "6_forward_kernels.cpp"):
+        report.add(name, lambda: "")
+    report.forget(("3_", "4_"))
+    assert [*report.artefacts] == ["1_torch.py", "6_forward_kernels.cpp"]
