@@ -3,8 +3,22 @@
 # call 0, globals:
 #   eager    ....__dict__', (8, 'dict', (('str', 'label'), ('str', 'child')), (('str', 'total'), ('int', '2')))), ('Counting', ('class', 'Counting')), ('Counting.__dict__', (9, 'dict')), ('Made', ('class', 'Made')), ('Made.__dict__', (10, 'dict', (('str', 'count'), ('int', '1')))), ('G_LIST', (11, 'list', ('int', '
 #   compiled ....__dict__', (8, 'dict', (('str', 'label'), ('str', 'child')))), ('Counting', ('class', 'Counting')), ('Counting.__dict__', (9, 'dict')), ('Made', ('class', 'Made')), ('Made.__dict__', (10, 'dict', (('str', 'count'), ('int', '1')))), ('G_LIST', (11, 'list', ('int', '1'), ('int', '2'), ('int', '3'))),
-import bisect, collections, contextlib, dataclasses, enum, functools, io, itertools, logging, math, operator, random
-import numpy, torch
+import bisect
+import collections
+import contextlib
+import dataclasses
+import enum
+import functools
+import io
+import itertools
+import logging
+import math
+import operator
+import random
+
+import numpy
+import torch
+
 
 class Box:
     shared = 1.5
@@ -13,8 +27,10 @@ class Box:
     def __init__(self, n, t=None):
         type(self).total += 1
 
+
 class Child(Box):
     pass
+
 
 def program(t5, vec6):
     gen7 = (t for t in [])
@@ -28,7 +44,10 @@ def program(t5, vec6):
         Child(1)
     with 1:
         pass
+
+
 entry = program
+
 
 def calls():
     yield (torch.linspace(1, 3.0, 6).reshape(2, 3).clone(), torch.arange(4.0))
