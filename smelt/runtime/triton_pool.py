@@ -7,6 +7,7 @@ this one starts a server of its own; where no process can be started, kernels ar
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import queue
 import socket
@@ -71,7 +72,9 @@ class Pool:
         self.most = workers
         self.lock, self.here = threading.Lock(), threading.Lock()
         self.hopeless = False
-        self.jobs: queue.SimpleQueue[tuple[dict[str, Any], Future[Reply]] | None] = queue.SimpleQueue()
+        # those that take longest first, so that nobody waits for one alone in the end; equal ones in order
+        self.jobs: queue.PriorityQueue[tuple[int, int, tuple[dict[str, Any], Future[Reply]] | None]]
+        self.jobs, self.numbers = queue.PriorityQueue(), itertools.count()
         self.pending = self.threads = 0
         self.server: _Server | None = None
 
@@ -86,7 +89,7 @@ class Pool:
         with self.lock:
             server, self.server = self.server, None
             for _ in range(self.threads):
-                self.jobs.put(None)
+                self.jobs.put((0, next(self.numbers), None))
         if server is not None:
             server.close()
 
@@ -96,7 +99,7 @@ class Pool:
         future: Future[Reply] = Future()
         with self.lock:
             self.pending += 1
-            self.jobs.put((request, future))
+            self.jobs.put((-len(request["source"]), next(self.numbers), (request, future)))
             if self.threads < min(self.most, self.pending):
                 self.threads += 1
                 threading.Thread(target=self._feed, name="smelt-triton", daemon=True).start()
@@ -107,7 +110,7 @@ class Pool:
         worker: _Worker | None = None
         while True:
             try:
-                job = self.jobs.get(timeout=IDLE_S)
+                _, _, job = self.jobs.get(timeout=IDLE_S)
             except queue.Empty:
                 with self.lock:
                     if not self.jobs.empty():

@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,6 +130,28 @@ def test_kernels_are_compiled_side_by_side(empty: Path, pool: triton_pool.Pool) 
         time.sleep(0.01)
     assert seen == 2
     assert len({one.result().key for one in builds}) == 6
+
+
+def test_what_takes_longest_begins_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last kernels to be done are short ones; equal ones keep their order."""
+    made, order, go = triton_pool.Pool(1), [], threading.Event()
+
+    def answer(worker: None, request: dict[str, Any]) -> tuple[None, Any]:
+        order.append(request["source"])
+        go.wait(10)
+        return None, ({}, b"")
+
+    monkeypatch.setattr(made, "start", lambda: None)
+    monkeypatch.setattr(made, "_answer", answer)
+    first = made.submit({"source": "0"})
+    wait_for(lambda: order == ["0"])
+    others = [made.submit({"source": text}) for text in ("1", "22", "333", "44", "4")]
+    made.close()
+    go.set()
+    for future in (first, *others):
+        future.result(10)
+    assert order == ["0", "333", "22", "44", "1", "4"]
+    wait_for(lambda: not made.jobs.qsize())
 
 
 def workers(pool: triton_pool.Pool) -> list[int]:
