@@ -217,3 +217,10 @@ def channels_last_stride(shape: Sequence[int]) -> tuple[int, ...]:
     order = (0, *range(2, len(shape)), 1)
     inner = contiguous_stride([shape[d] for d in order])
     return tuple(inner[order.index(d)] for d in range(len(shape)))
+
+
+def by_element_stride(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of dense weights (N, C, spatial ...) that lie by element of the window, those of all N side by side."""
+    order = (*range(2, len(shape)), 1, 0)
+    inner = contiguous_stride([shape[d] for d in order])
+    return tuple(inner[order.index(d)] for d in range(len(shape)))

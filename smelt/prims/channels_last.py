@@ -3,6 +3,9 @@
 Values do not change, only the order in which they lie in memory: convolutions read and write channels last, and so do
 the pointwise values, pools and joins between them, whose loops follow their metas. Inputs are copied where a
 convolution reads them, results where the caller expects other strides; a graph keeps its promises.
+
+Weights of depthwise convolutions have no channels to lie last: they lie by element of the window, as smelt's kernels
+read them.
 """
 
 from __future__ import annotations
@@ -19,12 +22,19 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from smelt.base.precision import convolutions_round_to_tf32
-from smelt.graph.meta import TensorMeta, channels_last_stride, is_channels_last, is_dense, same_steps
+from smelt.graph.meta import (
+    TensorMeta,
+    by_element_stride,
+    channels_last_stride,
+    is_channels_last,
+    is_dense,
+    same_steps,
+)
 from smelt.graph.module import Graph, GraphModule
 from smelt.graph.schema import sees_strides
 from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.table import PRIMS, Kind, Prim
-from smelt.shapes.size import hint
+from smelt.shapes.size import hint, same
 
 LEAST_CHANNELS = 8
 """Tensor cores take channels in eights: with fewer, cuDNN pads them, and what it gains it loses to copies."""
@@ -58,8 +68,7 @@ def pays_on_cuda(node: Node) -> bool:
     half precision cuDNN still prefers channels last, in float32 torch's own kernel reads rows.
     """
     x, w = _images(node)[-2:]
-    groups = node.args[-1] if _name(node) == "convolution" else node.args[-2]
-    assert isinstance(groups, int)
+    groups = _groups(node)
     if x.device.type != "cuda" or min(hint(x.shape[1]), hint(w.shape[0])) < LEAST_CHANNELS:
         return False
     if x.dtype in LOW_PRECISION:
@@ -81,6 +90,18 @@ def _images(node: Node) -> list[TensorMeta]:
     return [arg.meta["val"] for arg in arguments if isinstance(arg, Node)]
 
 
+def _groups(node: Node) -> int:
+    groups = node.args[-1] if _name(node) == "convolution" else node.args[-2]
+    assert isinstance(groups, int)
+    return groups
+
+
+def _is_depthwise(node: Node) -> bool:
+    """Whether each channel has weights of its own and is not mixed with others."""
+    transposed = node.args[-3 if _name(node) == "convolution" else -4]
+    return not transposed and same(_groups(node), _images(node)[-2].shape[1])
+
+
 def _work(node: Node) -> float:
     """Multiplications of a convolution, or of half its gradients."""
     x, w = _images(node)[-2:]
@@ -95,7 +116,7 @@ class _Rewrite:
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm, self.graph = gm, Graph()
         self.copies: dict[Node, Node] = {}
-        self.last: dict[Node, Node] = {}
+        self.last: dict[tuple[Node, bool], Node] = {}
         self.changed: set[Node] = set()
 
     def run(self) -> fx.GraphModule:
@@ -113,7 +134,8 @@ class _Rewrite:
         if _is_image_convolution(node):
             with self.graph.inserting_before(copy):
                 places = TENSORS[_name(node)]
-                copy.args = tuple(self.in_last(a) if i in places else a for i, a in enumerate(copy.args))
+                weight = places[-1] if _is_depthwise(node) else None
+                copy.args = tuple(self.in_last(a, i == weight) if i in places else a for i, a in enumerate(copy.args))
         elif isinstance(node.target, OpOverload) and sees_strides(node.target):
             with self.graph.inserting_before(copy):
                 for old in node.all_input_nodes:
@@ -150,14 +172,15 @@ class _Rewrite:
             return own
         return replace(own, stride=channels_last_stride(own.shape))
 
-    def in_last(self, arg: Any) -> Any:
-        """An argument of a convolution in channels last."""
+    def in_last(self, arg: Any, by_element: bool = False) -> Any:
+        """An argument of a convolution in channels last, or by element of the window."""
         if not isinstance(arg, Node):
             return arg
-        known = self.last.get(arg)
+        known = self.last.get((arg, by_element))
         if known is None:
             val = arg.meta["val"]
-            known = self.last[arg] = self.laid_out(arg, replace(val, stride=channels_last_stride(val.shape)))
+            stride = (by_element_stride if by_element else channels_last_stride)(val.shape)
+            known = self.last[arg, by_element] = self.laid_out(arg, replace(val, stride=stride))
         return known
 
     def laid_out(self, node: Node, wanted: Any) -> Node:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from smelt.graph.meta import TensorMeta, is_channels_last, is_dense, same_steps
+from smelt.graph.meta import TensorMeta, by_element_stride, is_channels_last, is_dense, same_steps
 from smelt.graph.schema import sees_strides
 from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, Ref
 from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, trace, weight
@@ -337,9 +337,13 @@ def _acceptable(node: Extern, view: StridedView, meta: TensorMeta) -> bool:
         return same(view.shape[-1], 1) or same(view.stride[-1], 0) or same(view.stride[-1], 1)
     if any(same(s, 0) and not same(n, 1) and not same(n, 0) for n, s in zip(view.shape, view.stride, strict=True)):
         return False
-    if name.startswith("convolution") and is_channels_last(meta.shape, meta.stride):
+    if name.startswith("convolution") and (is_channels_last(meta.shape, meta.stride) or _by_element(meta)):
         return same_steps(meta.shape, meta.stride, view.stride)  # its kernels are chosen by them
     if name not in ("mm", "bmm"):
         return True
     (rows, columns), (a, b) = view.shape[-2:], view.stride[-2:]
     return (same(b, 1) and known_at_most(columns, a)) or (same(a, 1) and known_at_most(rows, b))
+
+
+def _by_element(meta: TensorMeta) -> bool:
+    return meta.ndim == 4 and same_steps(meta.shape, meta.stride, by_element_stride(meta.shape))

@@ -20,6 +20,7 @@ from smelt.pipeline import compile_program
 from smelt.prims.channels_last import pays_on_cuda, with_channels_last
 from smelt.prims.decompose import decompose
 from smelt.prims.table import PRIMS
+from smelt.runtime import depthwise
 from tests.autograd.joint_examples import lifted
 
 
@@ -116,6 +117,48 @@ def test_convolutions_are_called_with_these_strides(monkeypatch: pytest.MonkeyPa
     for x, w, image, weight in seen:
         assert last(TensorMeta(image, torch.float32, x, torch.device("cpu")))
         assert last(TensorMeta(weight, torch.float32, w, torch.device("cpu")))
+
+
+class Depthwise(nn.Module):
+    """Two layers of MobileNet's kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(8, 8, 5, 2, 2, groups=8, bias=False), nn.Conv2d(8, 16, 3, groups=8)
+        self.between, self.norm = nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(F.hardswish(self.norm(self.between(F.relu(self.one(x * 2))))))
+
+
+def test_weights_of_depthwise_convolutions_lie_by_element(monkeypatch: pytest.MonkeyPatch):
+    """They are laid out once, for both directions; smelt's kernels compute eager's values and gradients."""
+    pytest.importorskip("triton")
+    gm, inputs = lifted(Depthwise(), (torch.randn(2, 8, 9, 10, requires_grad=True),))
+    options = Options(target="triton")
+    joint = trace_joint(gm, inputs, options)
+    prims = decompose(joint.module, options)
+    made = with_channels_last(prims, lambda node: True)
+    verify(made, stage="prims")
+    weights = [n.args[1] for n in made.graph.nodes if n.target is PRIMS["convolution"] and n.args[-1] == 8]
+    assert [w.meta["val"].stride for w in weights] == [(1, 8, 40, 8), (1, 16, 48, 16)]
+    again = {n.args[2] for n in made.graph.nodes if n.target is PRIMS["convolution_backward"] and n.args[-2] == 8}
+    assert again == set(weights)
+    seen = []
+    plain = depthwise.Bound.__call__
+    monkeypatch.setattr(depthwise.Bound, "__call__", lambda self, given: seen.append(self.names) or plain(self, given))
+    forward, backward = partition(made, joint, options)
+    assert backward is not None
+    metas = [n.meta["val"] for n in prims.graph.nodes if n.op == "placeholder"]
+    given = [*inputs, *(torch.randn(m.shape) for m in metas[len(inputs) :])]
+    with torch.no_grad():
+        results = compile_program(forward, options, Report("", None))([*inputs])
+        saved = results[joint.num_forward :]
+        gradients = compile_program(backward, options, Report("", None))([*saved, *given[len(inputs) :]])
+    assert len(seen) == 4
+    want = prims(*given)
+    for got, expected in zip([*results[: joint.num_forward], *gradients], want, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_it_is_done_only_where_it_pays():

@@ -1,0 +1,265 @@
+"""The text of the depthwise convolution kernels of our own: images in channels-last memory, each channel by itself.
+
+A thread has `V` neighbouring channels of `along` places in a row of the image that it makes. It reads each place of a
+row of the other image once, for all windows that hold it; windows are unrolled along the row, so that which element of
+a window meets which place is known here. For the gradient by the weight it keeps a sum for each element of the window
+and walks down the rows; a last kernel adds up what the programs found, in order. Sums are float32.
+
+Sizes and strides are arguments, so one kernel serves all images of a window. Channels, and strides of places, rows and
+images, come in vectors: the compiler then knows that wide loads are aligned. Weights lie by element of the window, with
+the channels innermost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from smelt.base.text import Writer
+
+NUMBERS = ("items", "groups", "rows", "columns", "height", "width", "units", "rn", "rh", "rw", "mn", "mh", "mw")
+"""Sizes that kernels take: `items` to share out, of which each row of the image `made` has `groups`, times `units` of
+channels; its `rows` and `columns`, height and width of the image `read`, and the strides of both images."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What kernels are written for: pairs are (rows, columns).
+
+    Attributes:
+        multiplier: channels made of each.
+        along: places in a row that a thread makes; a multiple of the stride for the gradient by the input.
+    """
+
+    size: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    multiplier: int = 1
+    along: int = 4
+
+    def by_place(self) -> dict[int, list[tuple[int, int]]]:
+        """Each place of a row that windows are laid on, counted from the first: which windows' elements lie there.
+
+        Pairs are (window of `along` neighbours, element of its row).
+        """
+        stride, dilation = self.stride[1], self.dilation[1]
+        return _sorted((t * stride + s * dilation, (t, s)) for t in range(self.along) for s in range(self.size[1]))
+
+    def by_place_of_gradient(self) -> dict[int, list[tuple[int, int]]]:
+        """The same for the gradient by the input: each window, counted from the first of the group, and the pairs.
+
+        Pairs are (place of `along` neighbours, element that lies there).
+        """
+        stride, dilation, padding = self.stride[1], self.dilation[1], self.padding[1]
+        met = ((t + padding - s * dilation, (t, s)) for t in range(self.along) for s in range(self.size[1]))
+        return _sorted((place // stride, pair) for place, pair in met if place % stride == 0)
+
+    @property
+    def row_step(self) -> int:
+        """Rows of a window from one that is laid on a given row of the image to the next."""
+        down = self.stride[0]
+        return down if self.dilation[0] % down == 1 % down else 1
+
+    def walk(self) -> tuple[int, list[tuple[int, list[tuple[int, int]]]]]:
+        """How to meet each row of x once on a way down the rows of the result: (rows of a step, meetings).
+
+        A meeting is a row of x, counted from the first that the window of the current row holds, and the rows of
+        windows that lie on it: pairs of (row of the window, steps since the row of the result was current).
+        """
+        high, stride, dilation = self.size[0], self.stride[0], self.dilation[0]
+        if dilation == 1:
+            return 1, [(q, [(r, r // stride) for r in range(q, high, stride)]) for q in range(min(stride, high))]
+        if stride == 1:
+            return dilation, [(0, [(r, r) for r in range(high)])]
+        return 1, [(r * dilation, [(r, 0)]) for r in range(high)]
+
+    def held(self) -> int:
+        """Numbers that a thread of the gradient by the weight has at hand, for each channel."""
+        return self.size[0] * self.size[1] + (self.oldest + 1) * self.along + len(self.by_place())
+
+    @property
+    def oldest(self) -> int:
+        """Steps of that way for which a row of the result is still met."""
+        return max(m for _, pairs in self.walk()[1] for _, m in pairs)
+
+
+def _sorted(pairs: Iterable[tuple[int, tuple[int, int]]]) -> dict[int, list[tuple[int, int]]]:
+    found: dict[int, list[tuple[int, int]]] = {}
+    for place, pair in sorted(pairs):
+        found.setdefault(place, []).append(pair)
+    return found
+
+
+@contextmanager
+def _kernel(w: Writer, parameters: Sequence[str], constants: Sequence[str]) -> Iterator[None]:
+    w("import triton", "import triton.language as tl", "", "", "@triton.jit")
+    with w.block(f"def kernel({', '.join(parameters)}, {', '.join(f'{name}: tl.constexpr' for name in constants)}):"):
+        yield
+
+
+def _place(w: Writer) -> None:
+    """Of group number p of the places made: image, row i, and which of the row's groups it is, j."""
+    w("j = p % groups", "p = p // groups", "i = p % rows", "image = (p // rows).to(tl.int64)[:, None]")
+
+
+def _open_item(w: Writer, along: int) -> None:
+    """The places and channels that a thread makes, with sums of 0."""
+    w("e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)", "inside = e < items", "u = e % units", "p = e // units")
+    _place(w)
+    w("c = (u * V)[:, None] + tl.arange(0, V)[None, :]")
+    w(*(f"s{t} = tl.zeros([BLOCK, V], tl.float32)" for t in range(along)))
+
+
+def _close_item(w: Writer, along: int) -> None:
+    w(f"at = made + image * (mn * V) + (i * mh + j * {along} * mw)[:, None] * V + c")
+    for t in range(along):
+        w(f"tl.store(at + {t} * mw * V, s{t}.to(made.dtype.element_ty), (inside & {_exists(along, t)})[:, None])")
+
+
+def _exists(along: int, t: int) -> str:
+    """Whether place t of a group lies in the row."""
+    return f"(j * {along} < columns - {t})"
+
+
+def _within(place: int) -> str:
+    """Whether a place lies in the row that is read, counted from `left`."""
+    return f"(left >= {-place}) & (left < width - {place})"
+
+
+def _load(w: Writer, place: int, mask: str) -> None:
+    w(f"x = tl.load(row + {place} * rw * V, {mask}, 0).to(tl.float32)")
+
+
+def _weights(w: Writer, wide: int, channels: int, which: int, guard: str = "") -> None:
+    """Row r of the window, of channel number `which` of those made of each."""
+    own = "c" if channels == 1 else f"c * {channels} + {which}"
+    w(f"taps = w + (r * {wide * channels} * units)[:, None] * V + {own}")
+    for s in range(wide):
+        w(f"w{s} = tl.load(taps + {s * channels} * units * V{guard}).to(tl.float32)")
+
+
+def _of(channel: str, multiplier: int) -> str:
+    """The channel that one is made of. (A division by 1 would hide that loads are wide.)"""
+    return channel if multiplier == 1 else f"{channel} // {multiplier}"
+
+
+def forward_source(window: Window, bias: bool) -> str:
+    """x is read, with w and bias, the convolution made."""
+    (high, wide), (down, right), (top, left) = window.size, window.stride, window.padding
+    w = Writer()
+    with _kernel(w, ("read", "w", "bias", "made", *NUMBERS), ("V", "BLOCK")):
+        _open_item(w, window.along)
+        w(f"left = j * {window.along * right} - {left}")
+        w(f"first = read + image * (rn * V) + {_of('c', window.multiplier)}")
+        with w.block(f"for k in range({high}):"):
+            # `_weights` takes a row for each thread: for the gradient by the input they differ
+            w("r = k + u * 0", f"y = i * {down} + (k * {window.dilation[0]} - {top})")
+            w("there = inside & (y >= 0) & (y < height)")
+            w("row = first + (y * rh + left * rw)[:, None] * V")
+            _weights(w, wide, 1, 0)
+            for place, pairs in window.by_place().items():
+                _load(w, place, f"(there & {_within(place)})[:, None]")
+                w(*(f"s{t} += x * w{s}" for t, s in pairs))
+        if bias:
+            w("b = tl.load(bias + c).to(tl.float32)", *(f"s{t} += b" for t in range(window.along)))
+        _close_item(w, window.along)
+    return w.text()
+
+
+def input_source(window: Window) -> str:
+    """The gradient by the result is read, with w, that by x made."""
+    w = Writer()
+    with _kernel(w, ("read", "w", "made", *NUMBERS), ("V", "BLOCK")):
+        _open_item(w, window.along)
+        w(f"left = j * {window.along // window.stride[1]}", f"low = i + {window.padding[0]}")
+        for which in range(window.multiplier):
+            own = "c" if window.multiplier == 1 else f"c * {window.multiplier} + {which}"
+            w(f"first = read + image * (rn * V) + {own}")
+            with w.block(f"for k in range({-(-window.size[0] // window.row_step)}):"):
+                _input_row(w, window, which)
+        _close_item(w, window.along)
+    return w.text()
+
+
+def _input_row(w: Writer, window: Window, which: int) -> None:
+    """Where row r of the window lies on the row that is made: of the rows that do, number k."""
+    (high, wide), down, step = window.size, window.stride[0], window.row_step
+    rest = high % step > 0
+    w(f"r = low % {step} + k * {step}", f"y = low - r * {window.dilation[0]}")
+    conditions = ["inside", "(y >= 0)", f"(y < height * {down})"]
+    conditions += [f"(r < {high})"] if rest else []
+    conditions += [f"(y % {down} == 0)"] if step != down else []
+    w(f"there = {' & '.join(conditions)}", f"row = first + (y // {down} * rh + left * rw)[:, None] * V")
+    _weights(w, wide, window.multiplier, which, f", (r < {high})[:, None], 0" if rest else "")
+    for place, pairs in window.by_place_of_gradient().items():
+        _load(w, place, f"(there & {_within(place)})[:, None]")
+        w(*(f"s{t} += x * w{s}" for t, s in pairs))
+
+
+def weight_source(window: Window) -> str:
+    """x is read, and the gradient by what was made: parts[program, element of the window, channel] of that by w.
+
+    A thread walks down the rows. What it has read of the gradient stays at hand for all rows of x that meet it.
+    """
+    high, wide, along = *window.size, window.along
+    walk, meetings = window.walk()
+    sums = [(r, s) for r in range(high) for s in range(wide)]
+    w = Writer()
+    names = ("made", "read", "parts", "turns", "segments", "length", "begin", *NUMBERS)
+    with _kernel(w, names, ("V", "PLACES", "CHANNELS")):
+        w("c = (tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS))[None, :]", "known = c < units * V")
+        w(*(f"s{r}_{s} = tl.zeros([PLACES, CHANNELS], tl.float32)" for r, s in sums))
+        with w.block("for turn in range(turns):"):
+            w("p = (tl.program_id(1) * turns + turn) * PLACES + tl.arange(0, PLACES)", "inside = p < items")
+            w("j = p % groups", "p = p // groups", "segment = p % segments", "p = p // segments")
+            w(f"i = begin + p % {walk} + segment * length * {walk}", f"image = (p // {walk}).to(tl.int64)[:, None]")
+            w(f"line = made + image * (mn * V) + (j * {along} * mw)[:, None] * V + c")
+            w(f"left = j * {along * window.stride[1]} - {window.padding[1]}")
+            w(f"first = read + image * (rn * V) + (left * rw)[:, None] * V + {_of('c', window.multiplier)}")
+            for m in range(1, window.oldest + 1):
+                _gradients(w, window, m, f"(i - {m * walk})")
+            with w.block("for step in range(length):"):
+                _gradients(w, window, 0, "i")
+                for offset, pairs in meetings:
+                    _meet(w, window, offset, pairs)
+                for m in range(window.oldest, 0, -1):
+                    w(*(f"g{m}_{t} = g{m - 1}_{t}" for t in range(along)))
+                w(f"i += {walk}")
+        w(f"at = parts + tl.program_id(1) * {high * wide} * units * V + c")
+        w(*(f"tl.store(at + {n} * units * V, tl.sum(s{r}_{s}, 0)[None, :], known)" for n, (r, s) in enumerate(sums)))
+    return w.text()
+
+
+def _gradients(w: Writer, window: Window, m: int, row: str) -> None:
+    """A row of the gradient, the one of m steps ago."""
+    w(f"there = inside & ({row} >= 0) & ({row} < rows)", f"row = line + ({row} * mh)[:, None] * V")
+    for t in range(window.along):
+        mask = f"(there & {_exists(window.along, t)})[:, None] & known"
+        w(f"g{m}_{t} = tl.load(row + {t} * mw * V, {mask}, 0).to(tl.float32)")
+
+
+def _meet(w: Writer, window: Window, offset: int, pairs: Sequence[tuple[int, int]]) -> None:
+    """A row of x, and the gradients at hand that it meets: places that lie in no window are not read."""
+    oldest = max(m for _, m in pairs) * window.walk()[0]
+    w(f"y = i * {window.stride[0]} + {offset - window.padding[0]}")
+    w(f"there = inside & (y >= 0) & (y < height) & (i < rows + {oldest})")
+    w("row = first + (y * rh)[:, None] * V")
+    for place, met in window.by_place().items():
+        _load(w, place, f"(there & {_within(place)} & {_exists(window.along, min(met)[0])})[:, None] & known")
+        w(*(f"s{r}_{s} += g{m}_{t} * x" for r, m in pairs for t, s in met))
+
+
+def sum_source(wide: int) -> str:
+    """parts -> the gradient by the weight, of windows as wide."""
+    w = Writer()
+    with _kernel(w, ("parts", "out", "count", "cells", "channels", "step", "down", "right"), ("PARTS", "CELLS")):
+        w("k = tl.program_id(0) * CELLS + tl.arange(0, CELLS)", "total = tl.zeros([PARTS, CELLS], tl.float32)")
+        with w.block("for start in range(0, count, PARTS):"):
+            w("part = (start + tl.arange(0, PARTS))[:, None]")
+            w("total += tl.load(parts + part * cells + k[None, :], (part < count) & (k < cells)[None, :], 0)")
+        w("c = k % channels", "element = k // channels")
+        w(f"at = out + c * step + (element // {wide}) * down + (element % {wide}) * right")
+        w("tl.store(at, tl.sum(total, 0).to(out.dtype.element_ty), k < cells)")
+    return w.text()
