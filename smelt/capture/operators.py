@@ -6,10 +6,13 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from smelt.capture.attributes import python_method
 from smelt.capture.breaks import user
 from smelt.capture.host_values import HostValue
 from smelt.capture.values import LEAVES
+from smelt.graph.symint import floor_divided
 from smelt.graph.trace import TraceTensor
 
 _COMPARE = {
@@ -62,6 +65,9 @@ _OUT_OF_PLACE = {
 _JOINING = frozenset({operator.add, operator.iadd, operator.mul, operator.imul, operator.or_, operator.ior})
 """What they do to containers hands the items on, the same objects, without a look at them."""
 
+_FLOORING = (operator.floordiv, operator.ifloordiv)
+_NUMBERS = {int, float, bool, torch.SymInt, torch.SymFloat}
+
 BINARY: tuple[Callable[..., Any], ...] = (*_OUT_OF_PLACE, *_OUT_OF_PLACE.values())
 COMPARISONS: tuple[Callable[..., Any], ...] = tuple(_COMPARE)
 UNARY: tuple[Callable[..., Any], ...] = (operator.neg, operator.pos, operator.invert)
@@ -71,7 +77,8 @@ def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
     """`left <op> right`"""
     first, second = type(left), type(right)
     if first in LEAVES and second in LEAVES:
-        return user(fn, left, right)
+        floors = (first is torch.SymFloat or second is torch.SymFloat) and fn in _FLOORING
+        return user(floor_divided if floors and {first, second} <= _NUMBERS else fn, left, right)
     forward, reflected = _names(fn)
     own = _methods(vm, left, right, forward, reflected)
     if not own and (first is TraceTensor or second is TraceTensor):

@@ -388,6 +388,12 @@ def to_torch(value: Any) -> Any:
     return value
 
 
+def floor_divided(left: Any, right: Any) -> Any:
+    """`left // right` of floats, as Python divides: torch's own takes the way over an integer, which has no -0.0."""
+    a, b = (from_torch(value) if isinstance(value, SYMBOLIC) else value for value in (left, right))
+    return to_torch(_on_floats(operator.floordiv, float(a) if isinstance(a, int) else a, b))
+
+
 def held(value: Any) -> Any:
     """What a SymInt, SymFloat or SymBool of ours stands for, as it is."""
     return value.node.value if isinstance(value.node, SizeNode) else value

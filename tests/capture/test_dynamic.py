@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -237,6 +239,17 @@ def test_floats_that_change():
 
     x, g = torch.randn(4), torch.randn(4)
     check(step, [(x, g, lr, 0.25) for lr in (0.1, 0.2, 1e-3, 0.7, 0.05)], limit=2, fullgraph=True)
+
+
+def test_floats_are_floor_divided_as_python_does():
+    def fn(x, p, n):
+        return x * (p // 2), p // n, n // p, p // 0.5, x.shape[0] // p
+
+    x = torch.randn(4)
+    check(fn, [(x, p, n) for p, n in ((0.75, 3), (-7.25, 4), (1e300, -2), (-0.0625, 5))], limit=3, fullgraph=True)
+    run = smelt.compile(lambda x, p: (x, p // 2), backend="eager")
+    signs = [math.copysign(1, run(x, p)[1]) for p in (0.5, 0.25, -0.0, 0.0)]
+    assert signs == [1, 1, -1, 1]
 
 
 def test_a_branch_on_a_float_is_guarded():
