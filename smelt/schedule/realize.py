@@ -103,6 +103,7 @@ class _Choice:
         self.leaves: dict[str, frozenset[str]] = {}
         self.levels: dict[str, int] = {}
         self.moving: dict[str, int] = {}
+        self.asked: dict[str, IntLike] = {}
 
     def store(self, name: str) -> None:
         """Give a value a buffer. Outputs have the strides the caller expects, others their own dense order."""
@@ -126,10 +127,20 @@ class _Choice:
                 self.store(name)
         for name in self.outputs:
             self.store(name)
+        self._ask()
         for node in self.nodes.values():
             if isinstance(node, Extern):
                 for name in references((node.args, node.kwargs)):
                     self.argument(node, name)
+
+    def _ask(self) -> None:
+        """Add up, for each value, the elements of all that externs take of it through views."""
+        externs = (node for node in self.nodes.values() if isinstance(node, Extern))
+        arguments = dict.fromkeys(name for node in externs for name in references((node.args, node.kwargs)))
+        for name in arguments:
+            if name not in self.stored and not isinstance(self.nodes[name], Extern):
+                base, _, _ = self.behind_views(name)
+                self.asked[base] = self.asked.get(base, 0) + metas_of(self.nodes[name]).numel
 
     def argument(self, node: Extern, name: str) -> None:
         """Make `name` available to an extern: a buffer, or a strided view of one."""
@@ -139,7 +150,7 @@ class _Choice:
         if base != name:
             was_stored = base in self.stored
             shape = metas_of(self.nodes[name]).shape
-            if was_stored or known_at_most(metas_of(self.nodes[base]).numel, metas_of(self.nodes[name]).numel):
+            if was_stored or known_at_most(metas_of(self.nodes[base]).numel, self.asked.get(base, 0)):
                 strides = self.strides.get(base) or self.prospective(base)
                 view = strided(base, shape, index, index_vars, strides)
                 if view is not None and _acceptable(node, view, metas_of(self.nodes[name])):

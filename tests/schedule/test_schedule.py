@@ -51,6 +51,20 @@ def test_externs_read_strided_views():
     assert (view.base, view.shape, view.stride) == ("x1", (16, 32), (1, 16))
 
 
+def test_externs_share_the_buffer_that_their_views_make_up():
+    """Queries, keys and values of one product are read where it lies; a lone part of it is copied."""
+    for parts in (1, 3):
+        g = GraphBuilder()
+        x, w = g.input(8, 16), g.input(16, 16)
+        whole = g.exp(x)
+        slices = [g.slice(whole, (0, 4 * i), (8, 4 * i + 4), (1, 1)) for i in range(parts)]
+        rows = g.slice(w, (0, 0), (4, 16), (1, 1))
+        extra = [g.slice(whole, (0, 12), (8, 16), (1, 1))] if parts == 3 else []
+        real = realize(lower(g.build(*[g.mm(part, rows) for part in (*slices, *extra)])))
+        assert ("exp" in real.stored) == (parts == 3)
+        assert sum(view.base == "exp" for view in real.views.values()) == (4 if parts == 3 else 0)
+
+
 def test_what_waits_for_a_value_is_in_no_kernel_before_it():
     for machine in (CPU, GPU):
         for after in (None, "mm", "neg"):
