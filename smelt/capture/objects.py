@@ -16,7 +16,7 @@ from smelt.capture.attributes import find_in_class, python_method
 from smelt.capture.breaks import Break, user
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.registry import CALL, SPECIAL, special
-from smelt.capture.values import LEAVES
+from smelt.capture.values import LEAVES, is_written
 from smelt.graph.trace import TraceTensor
 
 Args = tuple[Any, ...]
@@ -114,12 +114,7 @@ def _is_plain(cls: type) -> bool:
     """All that its instances hold is a dictionary of attributes."""
     if cls.__reduce__ is not object.__reduce__ or cls.__reduce_ex__ is not object.__reduce_ex__:
         return False
-    written = all(base is object or base.__flags__ & _HEAP for base in cls.__mro__)
-    return written and cls.__dictoffset__ != 0 and not copyreg._slotnames(cls)  # type: ignore[attr-defined]
-
-
-_HEAP = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: a class statement made it."""
+    return is_written(cls) and cls.__dictoffset__ != 0 and not copyreg._slotnames(cls)  # type: ignore[attr-defined]
 
 
 def _state(vm: Any, obj: Any) -> Any:

@@ -7,7 +7,7 @@ import gc
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from smelt.capture._native import NULL, dict_iterator_place, generator_at, put_d
 from smelt.capture.backward import is_spent, leaves_below, spent
 from smelt.capture.breaks import Break, CannotRebuild, Restart
 from smelt.capture.calls import Trampoline
-from smelt.capture.effects import items_of
+from smelt.capture.effects import hashes, items_of
 from smelt.capture.frames import OUTER, Unread
 from smelt.capture.generators import GENERATOR_METHODS, TracedGenerator
 from smelt.capture.host_values import HostMethod, HostValue
@@ -25,7 +25,7 @@ from smelt.capture.reads import ended
 from smelt.capture.registry import TypeTable
 from smelt.capture.undecided import Undecided, is_plain
 from smelt.capture.unknown_text import UnknownText
-from smelt.capture.values import C_METHODS, CONSTANT_TYPES, DICT_ITERATORS, LEAVES
+from smelt.capture.values import C_METHODS, CONSTANT_TYPES, DICT_ITERATORS, HEAP, LEAVES, is_written
 from smelt.graph.question import Question
 from smelt.graph.symint import SYMBOLIC, as_real, from_torch, has_symint, held
 from smelt.graph.trace import TraceTensor
@@ -267,6 +267,7 @@ def rebuild_list(r: Rebuild, value: Any) -> str:
 def rebuild_set(r: Rebuild, value: Any) -> str:
     """Sets."""
     kind = type(value)
+    _refuse_hashed(r, value)
     return f"{r.constant(kind, kind.__name__)}([{', '.join(map(r, value))}])"
 
 
@@ -280,6 +281,7 @@ def rebuild_deque(r: Rebuild, value: Any) -> str:
 def rebuild_dict(r: Rebuild, value: Any) -> str:
     """Dicts, OrderedDict, defaultdict, and subclasses such as the outputs of transformers."""
     kind = type(value)
+    _refuse_hashed(r, dict.keys(value))
     pairs = "{" + ", ".join(f"{r(k)}: {r(v)}" for k, v in items_of(value)) + "}"
     if any(type(item) is Undecided and item.optional for item in dict.values(value)):
         raise CannotRebuild("a dictionary with an item that is there after one way of a branch only")
@@ -294,6 +296,12 @@ def rebuild_dict(r: Rebuild, value: Any) -> str:
         new = collections.defaultdict.__new__ if issubclass(kind, collections.defaultdict) else dict.__new__
         return _subclass(r, value, kind, new, dict.update, pairs)
     return _subclass(r, value, kind, base.__new__, _ordered_fill, pairs)
+
+
+def _refuse_hashed(r: Rebuild, keys: Iterable[Any]) -> None:
+    """Values are made before the writes are done: code of the program would hash keys as they were."""
+    if any(map(hashes, keys)) and r.vm.effects.pending():
+        raise CannotRebuild("a container of objects that the program hashes, beside writes,")
 
 
 def _ordered_fill(target: Any, pairs: dict[Any, Any]) -> None:
@@ -514,7 +522,7 @@ def rebuild_exception(r: Rebuild, value: BaseException) -> str:
 def rebuild_object(r: Rebuild, value: Any) -> str:
     """Instances of Python classes: made without `__init__`, then filled."""
     kind = type(value)
-    if not kind.__flags__ & _HEAP or kind.__new__ is not object.__new__ and not _plain_new(kind):
+    if not kind.__flags__ & HEAP or kind.__new__ is not object.__new__ and not _plain_new(kind):
         if isinstance(value, torch.Generator) or not _copyable(value):
             raise CannotRebuild(f"a {kind.__module__}.{kind.__qualname__}")
         return rebuild_reduced(r, value)
@@ -524,14 +532,9 @@ def rebuild_object(r: Rebuild, value: Any) -> str:
     return name
 
 
-_HEAP = 1 << 9
-
-
 def _plain_new(kind: type) -> bool:
     """The class writes `__new__` in Python over object's."""
-    return isinstance(kind.__new__, types.FunctionType) and not any(
-        base.__flags__ & _HEAP == 0 and base is not object for base in kind.__mro__
-    )
+    return isinstance(kind.__new__, types.FunctionType) and is_written(kind)
 
 
 _COPYABLE = {"datetime", "decimal", "fractions", "functools", "itertools", "operator", "collections", "types"}

@@ -43,6 +43,15 @@ C_METHODS: frozenset[type] = frozenset({types.MethodDescriptorType, types.Wrappe
 """Types of methods written in C, as their class holds them. `types.MethodType` binds them here: unlike C's own bound
 methods, it still knows their descriptor."""
 
+HEAP = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE: a class statement made the class."""
+
+
+def is_written(cls: type) -> bool:
+    """Class statements made the class and all its bases but `object`."""
+    return all(base is object or base.__flags__ & HEAP for base in cls.__mro__)
+
+
 CONSTANT_TYPES: tuple[type, ...] = (
     type,
     types.ModuleType,
