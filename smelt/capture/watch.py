@@ -74,9 +74,9 @@ class Watch(TorchFunctionMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         self._on, text.refuse = False, None  # torch took the mode off while this runs
-        handles = tuple(map(self.tensors.handle, args))
+        run, handle = self.tensors.run, self.tensors.handle
         try:
-            return native.lend(None, through_c, (lambda: self.tensors.run(func, handles, kwargs or {}),), {})
+            return native.lend(None, through_c, (lambda: run(func, tuple(map(handle, args)), kwargs or {}),), {})
         finally:
             self._on, text.refuse = True, refuse_text
 
