@@ -15,7 +15,6 @@ import functools
 import io
 import itertools
 import random
-import re
 import struct
 import textwrap
 import typing
@@ -28,8 +27,24 @@ import pytest
 import torch
 
 import smelt
+from tests.fuzz.snapshot import Snapshot
 
-USED = (abc, copy, dataclasses, datetime, decimal, fractions, functools, itertools, struct, typing, weakref)
+USED = (
+    abc,
+    collections,
+    copy,
+    dataclasses,
+    datetime,
+    decimal,
+    enum,
+    fractions,
+    functools,
+    itertools,
+    numpy,
+    struct,
+    typing,
+    weakref,
+)
 """What the programs use."""
 CLASSES = r"""
 G_n = 0
@@ -620,22 +635,6 @@ return y, v
 """.strip().split("\n---\n")
 
 
-def shown(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.tolist()
-    if isinstance(value, numpy.ndarray):
-        return str(value.dtype), value.tolist()
-    if isinstance(value, (set, frozenset)):
-        return type(value).__name__, sorted(map(str, value))
-    if isinstance(value, (list, tuple, collections.deque)):
-        return type(value).__name__, ["..." if item is value else shown(item) for item in value]
-    if isinstance(value, dict):
-        return type(value).__name__, [(shown(key), shown(item)) for key, item in value.items()]
-    if hasattr(value, "__dict__") and not isinstance(value, (type, enum.Enum, numpy.generic)) and not callable(value):
-        return type(value).__name__, shown(vars(value))
-    return type(value).__name__, re.sub("0x[0-9a-f]+", "", str(value))
-
-
 def outcome(lines: list[str], compiled: bool) -> Any:
     """What two calls give and leave, between which the arguments are changed."""
     names = dict(globals())
@@ -647,6 +646,7 @@ def outcome(lines: list[str], compiled: bool) -> Any:
     random.seed(0)
     out = []
     for call in range(2):
+        shown = Snapshot()
         if call:
             o.a = 5
             inner.append(9)

@@ -10,7 +10,6 @@ import functools
 import heapq
 import json
 import operator
-import re
 import types
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 import torch
 
 import smelt
+from tests.fuzz.snapshot import ADDRESS, Snapshot
 
 
 class Pair:
@@ -160,18 +160,6 @@ max([Pair(4), o])
 """.strip().splitlines()
 
 
-def shown(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.tolist()
-    if isinstance(value, (list, tuple)):
-        return type(value).__name__, [*map(shown, value)]
-    if isinstance(value, dict):
-        return type(value).__name__, [(shown(k), shown(v)) for k, v in value.items()]
-    if isinstance(value, (int, float, str, bool, type(None))):
-        return re.sub("0x[0-9a-f]+", "", repr(value))
-    return type(value).__name__, shown(getattr(value, "__dict__", {}))
-
-
 def outcome(setup: str, expression: str, compiled: bool) -> Any:
     """What two calls give, between which the objects are changed outside."""
     given: dict[str, Any] = {"o": Pair(1), "s": Slots(2), "d": Data(), "l": [Pair(3), Pair(1)]}
@@ -183,10 +171,11 @@ def outcome(setup: str, expression: str, compiled: bool) -> Any:
     function = smelt.compile(names["fn"], backend="eager") if compiled else names["fn"]
     out = []
     for _ in range(2):
+        shown = Snapshot()
         try:
             result = shown(function(torch.ones(3), **given))
         except Exception as error:
-            result = type(error).__name__, re.sub("0x[0-9a-f]+", "", str(error))
+            result = type(error).__name__, ADDRESS.sub("0x", str(error))
         out.append((result, shown(given), shown(held)))
         for changed in (given["o"], given["s"], given["d"], given["l"][0], given["n"], held["o"]):
             changed.a = 9
