@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,8 @@ from smelt.runtime.externs import Spec, extern
 from smelt.runtime.triton_build import build
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.usefixtures("triton_device")
 DEVICE = "cpu"
-
-
-@pytest.fixture(autouse=True, params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "cpu" and torch.cuda.is_available():
-        pytest.skip("Triton interprets or compiles, by process")
-    monkeypatch.setattr(sys.modules[__name__], "DEVICE", request.param)
 
 
 @dataclass(frozen=True)
