@@ -27,8 +27,9 @@ from smelt.graph.trace import TraceTensor
 
 _maxlen = collections.deque.maxlen.__get__
 
-UNGUARDED = (bytearray, memoryview, array.array, types.SimpleNamespace)
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+UNGUARDED = (bytearray, memoryview, array.array, types.SimpleNamespace)
+"""What C code may read and change, and has no mirror."""
 DELETED = native.NULL
 _SEEN = LEAVES | {TraceTensor}
 _HELD = (types.FunctionType, types.MethodType, type, types.CellType, types.BuiltinFunctionType)
@@ -304,7 +305,11 @@ class Effects:
 
     def pending(self) -> bool:
         """Something outside is not yet as the program left it."""
-        return bool(self.stores or self.appended) or any(mirror.changed for mirror in self.mirrors.values())
+        return bool(self.stores) or self.containers_changed()
+
+    def containers_changed(self) -> bool:
+        """The program wrote to a container from outside."""
+        return bool(self.appended) or any(mirror.changed for mirror in self.mirrors.values())
 
     def original(self, value: Any) -> Any:
         """The container that a mirror or a copy stands for; anything else unchanged."""

@@ -204,7 +204,7 @@ class _Scan:
         effects = self.vm.effects
         if any(store.name in self.names or store.kind == "cell" for store in effects.stores.values()):
             raise _NotWhole
-        if self.objects and (effects.appended or any(m.changed for m in effects.mirrors.values())):
+        if self.objects and effects.containers_changed():
             raise _NotWhole
 
     def guard(self) -> None:

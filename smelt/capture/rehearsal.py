@@ -115,7 +115,7 @@ def _backward(twin: Any, cls: Any, ctx: Context, outputs: tuple[Any, ...]) -> No
 
 def _refuse_effects(vm: Any, twin: Any, cls: Any) -> None:
     effects = twin.effects
-    if effects.stores or effects.deferred or effects.appended or any(m.changed for m in effects.mirrors.values()):
+    if effects.deferred or effects.pending():
         raise Break(f"{cls.__name__}.apply", "its forward or backward changes something besides tensors")
     written = {(id(store.target), store.name) for store in vm.effects.stores.values()}
     if written & twin.reads.keys() or any(m.changed and id(m.original) in effects.mirrors for m in _mirrors(vm)):

@@ -171,12 +171,18 @@ static enum Outcome look_up(Place *place, const Scope *scope, Entry **entry, PyO
     return outcome;
 }
 
+/* The slots as callbacks get them. */
+static PyObject *tuple_of(PyObject *const *slots, Py_ssize_t count) {
+    PyObject *tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple && i < count; i++)
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(slots[i] ? slots[i] : smelt_null));
+    return tuple;
+}
+
 /* Calls callback(place, func, slots, globals, builtins) with the hook inactive; NULL when it raised. */
 static PyObject *call_back(PyObject *callback, PyObject *place, const Scope *scope) {
-    PyObject *slots = PyTuple_New(scope->count);
+    PyObject *slots = tuple_of(scope->slots, scope->count);
     if (!slots) return NULL;
-    for (Py_ssize_t i = 0; i < scope->count; i++)
-        PyTuple_SET_ITEM(slots, i, Py_NewRef(scope->slots[i] ? scope->slots[i] : smelt_null));
     PyObject *func = scope->func ? scope->func : Py_None;
     PyObject *args[] = {place, func, slots, scope->globals, scope->builtins};
     Py_INCREF(callback); /* it may unset itself */
@@ -322,9 +328,8 @@ static PyObject *evaluate_lent(PyThreadState *state, Frame *frame) {
     if (place->unlent || !(code->co_flags & CO_OPTIMIZED) || FRAME_NEXT(frame) != _PyCode_CODE(code) ||
         lines_are_watched(state))
         return run_frame(state, frame, 0);
-    PyObject *slots = PyTuple_New(place->arity), *lender = thread.lender;
+    PyObject *slots = tuple_of(frame->localsplus, place->arity), *lender = thread.lender;
     if (!slots) return leave_frame(state, frame, NULL);
-    for (Py_ssize_t i = 0; i < place->arity; i++) PyTuple_SET_ITEM(slots, i, Py_NewRef(frame->localsplus[i]));
     thread.lender = NULL;
     PyObject *args[] = {FRAME_FUNC(frame), slots}, *result = PyObject_Vectorcall(lender, args, 2, NULL);
     thread.lender = lender;
