@@ -5,6 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def ceil_power(n: int) -> int:
+    """The least power of two that holds n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def floor_power(n: int) -> int:
+    """The largest power of two up to n, at least 1."""
+    return 1 << max(n, 1).bit_length() - 1
+
+
 @dataclass(frozen=True)
 class Config:
     """One way to build a kernel.

@@ -214,13 +214,15 @@ def is_channels_last(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 def channels_last_stride(shape: Sequence[int]) -> tuple[int, ...]:
     """Strides of a dense image batch (N, C, spatial ...) whose channels are innermost."""
-    order = (0, *range(2, len(shape)), 1)
-    inner = contiguous_stride([shape[d] for d in order])
-    return tuple(inner[order.index(d)] for d in range(len(shape)))
+    return _dense_stride(shape, (0, *range(2, len(shape)), 1))
 
 
 def by_element_stride(shape: Sequence[int]) -> tuple[int, ...]:
     """Strides of dense weights (N, C, spatial ...) that lie by element of the window, those of all N side by side."""
-    order = (*range(2, len(shape)), 1, 0)
+    return _dense_stride(shape, (*range(2, len(shape)), 1, 0))
+
+
+def _dense_stride(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a dense tensor whose dimensions lie in this order, the last innermost."""
     inner = contiguous_stride([shape[d] for d in order])
     return tuple(inner[order.index(d)] for d in range(len(shape)))

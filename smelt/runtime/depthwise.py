@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smelt.base.kernel_source import Config, KernelSource
+from smelt.base.kernel_source import Config, KernelSource, ceil_power, floor_power
 from smelt.runtime import depthwise_source as source
 from smelt.runtime.depthwise_source import Window
-from smelt.runtime.externs import Candidate, Spec
+from smelt.runtime.externs import Candidate, Spec, empty_as
 from smelt.runtime.launch import Table, data_ptr
-from smelt.runtime.memory import empty_strided
 from smelt.runtime.triton_kernels import Kernels, Segment
 from smelt.runtime.triton_plan import Argument, Launch
 
@@ -178,8 +177,8 @@ def _by_items(
 def weight_kernels(shape: Shape, gradient: Spec) -> tuple[DepthwiseKernel, DepthwiseKernel, Spec]:
     """Of the gradient by the result and x: the one that makes parts, the one that adds them up, and the parts."""
     (high, wide), (batch, channels, _, columns) = shape.size, shape.out.shape
-    window = shape.window(min(4 if high * wide <= SMALL else 2, 1 << (columns - 1).bit_length()))
-    vector = min(shape.vector, _power(HELD // window.held()))
+    window = shape.window(min(4 if high * wide <= SMALL else 2, ceil_power(columns)))
+    vector = min(shape.vector, floor_power(HELD // window.held()))
     block = _channel_block(channels, vector)
     places, blocks = THREADS * vector // block, -(-channels // block)
     walk, (begin, steps) = window.walk()[0], _steps(window, shape.x.shape[2], shape.out.shape[2])
@@ -225,11 +224,6 @@ def _sum_kernel(shape: Shape, gradient: Spec, count: int) -> DepthwiseKernel:
     return DepthwiseKernel("sum", source.sum_source(shape.size[1]), operands, numbers, config, [(cells, "CELLS")])
 
 
-def _power(size: int) -> int:
-    """The largest power of two up to a size."""
-    return 1 << max(size, 1).bit_length() - 1
-
-
 class Bound:
     """Kernels that run one after another: `bound(device, tensors)`.
 
@@ -267,10 +261,6 @@ class Bound:
             self.segment(device, True)
 
 
-def _made(spec: Spec, device: torch.device) -> Tensor:
-    return empty_strided(spec.shape, spec.stride, spec.dtype, None if device.type == "cpu" else device)
-
-
 def _by_element(w: Tensor) -> Tensor:
     """The weight with its channels innermost, as `prims/channels_last.py` lays it out."""
     return w.permute(2, 3, 1, 0).contiguous()
@@ -287,7 +277,7 @@ def forward(params: Params, x: Spec, w: Spec, out: Spec, bias: bool) -> Candidat
         return result
 
     def call(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-        return into(_made(out, x.device), x, w, bias)
+        return into(empty_as(out, x.device), x, w, bias)
 
     return Candidate("depthwise", call, into)
 
@@ -307,7 +297,7 @@ def backward(params: Params, grad: Spec, x: Spec, w: Spec, outputs: Sequence[Spe
     bound.begin(params.get("device"))
 
     def call(grad: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor | None, ...]:
-        dx, dw, parts = (None if spec is None else _made(spec, x.device) for spec in (by_x, by_w, scratch))
+        dx, dw, parts = (None if spec is None else empty_as(spec, x.device) for spec in (by_x, by_w, scratch))
         if kernels:
             w = w if by_x is None else _by_element(w)
             bound((grad, x, w, *(grad if made is None else made for made in (dx, dw, parts))))

@@ -225,6 +225,11 @@ def _conformed(result: Any, outputs: list[Spec]) -> Any:
     return tuple(_laid_out(x, next(wanted)) if isinstance(x, torch.Tensor) else x for x in result)
 
 
+def empty_as(spec: Spec, device: torch.device) -> torch.Tensor:
+    """A tensor as the spec says, without values."""
+    return empty_strided(spec.shape, spec.stride, spec.dtype, None if device.type == "cpu" else device)
+
+
 def _laid_out(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
     """The tensor itself, or named otherwise where only dimensions of size 1 differ, or a copy.
 

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smelt.base.kernel_source import Config, KernelSource
+from smelt.base.kernel_source import Config, KernelSource, ceil_power
 from smelt.base.random_source import key_step
 from smelt.runtime.attention_source import attention_source
-from smelt.runtime.externs import Candidate, Spec, register
+from smelt.runtime.externs import Candidate, Spec, empty_as, register
 from smelt.runtime.launch import Table, data_ptr
-from smelt.runtime.memory import empty_strided
 from smelt.runtime.triton_kernels import Kernels, Segment
 from smelt.runtime.triton_plan import Argument, Launch
 
@@ -111,7 +110,7 @@ class Sizes:
 
 def _power(size: int, least: int = SHORTEST) -> int:
     """The power of two that holds so many."""
-    return max(least, 1 << (size - 1).bit_length()) if size else least
+    return max(least, ceil_power(size))
 
 
 class AttentionKernel:
@@ -203,10 +202,6 @@ def _still(spec: Spec) -> tuple[int, ...]:
     return tuple(0 if size == 1 and d < 3 else step for d, (size, step) in pairs)
 
 
-def _made(spec: Spec, device: torch.device) -> Tensor:
-    return empty_strided(spec.shape, spec.stride, spec.dtype, None if device.type == "cpu" else device)
-
-
 def forward_kernel(params: Params, inputs: Specs, outputs: Specs, blocks: Blocks | None = None) -> AttentionKernel:
     """(q, k, v, bias, seed, out, sums)."""
     q, k, v, bias, seed = inputs
@@ -223,7 +218,7 @@ def tiled(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]
     _begin(params, [kernel])
 
     def call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-        out, sums = (_made(spec, q.device) for spec in outputs)
+        out, sums = (empty_as(spec, q.device) for spec in outputs)
         kernel((q, k, v, bias, seed, out, sums))
         return out, sums
 
@@ -291,8 +286,8 @@ def tiled_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> list[C
         sums: Tensor,
         seed: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
-        deltas = _made(deltas_like, q.device)
-        dq, dk, dv, dbias = (None if spec is None else _made(spec, q.device) for spec in results)
+        deltas = empty_as(deltas_like, q.device)
+        dq, dk, dv, dbias = (None if spec is None else empty_as(spec, q.device) for spec in results)
         by_rows((grad, q, k, v, bias, seed, out, sums, deltas, dq, dbias))
         by_columns((grad, q, k, v, bias, seed, sums, deltas, dk, dv))
         return tuple(one if wanted else None for one, wanted in zip((dq, dk, dv, dbias), mask, strict=True))

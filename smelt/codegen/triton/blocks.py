@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from smelt.base.kernel_source import Config
+from smelt.base.kernel_source import Config, ceil_power
 from smelt.shapes.size import IntLike, hint
 
 SHARED_BYTES = 227 << 10
@@ -90,7 +90,7 @@ def product_configs(
 def fitted(blocks: Blocks, sizes: tuple[int, int, int]) -> Blocks:
     """Blocks no larger than what they are for."""
     y, x, k = (
-        max(LEAST, min(block, 1 << max(n - 1, 0).bit_length()))
+        max(LEAST, min(block, ceil_power(n)))
         for block, n in zip(blocks[:3], sizes, strict=True)
     )  # fmt: skip
     warps = blocks[3] if y * x >= 4096 else min(blocks[3], 4)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from smelt.base.kernel_source import Config
+from smelt.base.kernel_source import Config, ceil_power, floor_power
 from smelt.codegen.coordinates import Coordinates
 from smelt.codegen.nest import Nest
 from smelt.codegen.triton.words import Words, accesses, row_words
@@ -241,12 +241,12 @@ class _Builder(Coordinates):
         if (
             words is not None
             and r.whole
-            and (self.stores_along(r) or _ceil_power(padded(width, words)) > _ceil_power(width))
+            and (self.stores_along(r) or ceil_power(padded(width, words)) > ceil_power(width))
         ):
             words = None  # both ends of each row would be written one by one; a larger tile costs more than words save
         if r.whole:
-            block = _ceil_power(width)
-            several = max(1, min(ROW_TILE // block, _power(max(rows // PROGRAMS, 1))))
+            block = ceil_power(width)
+            several = max(1, min(ROW_TILE // block, floor_power(max(rows // PROGRAMS, 1))))
             each = self.elements_of_a_thread(r, ROW_BYTES, 8, 32) if rows // several >= 2 * PROGRAMS else 8
             configs = [_row_config(several, block, max(1, min(16, several * block // (32 * each))))]
             if self.autotune:
@@ -262,7 +262,7 @@ class _Builder(Coordinates):
             else:
                 inputs = sum(len(m.reads) for m in self.members.values())
                 each, block = 4, LOOP_BLOCK if inputs <= 8 else LOOP_BLOCK // 2
-            block = min(block, max(64, _ceil_power(width)))
+            block = min(block, max(64, ceil_power(width)))
             configs = [_row_config(1, block, max(1, min(16, block // (32 * each))))]
             if self.autotune:
                 configs += [_row_config(1, b, w) for b in (1024, 2048, 4096) for w in (4, 8, 16)]
@@ -275,7 +275,7 @@ class _Builder(Coordinates):
 
     def elements_of_a_thread(self, folded: Axis, wanted: int, least: int, most: int) -> int:
         """How many elements of a row make `wanted` bytes, over all tensors that differ along the rows."""
-        return max(least, min(most, _power(wanted // max(self.row_bytes(folded), 1))))
+        return max(least, min(most, floor_power(wanted // max(self.row_bytes(folded), 1))))
 
     def row_bytes(self, folded: Axis) -> int:
         """Bytes that are read of each element of a row, of every tensor that has it. Weights stay in a cache."""
@@ -305,7 +305,7 @@ class _Builder(Coordinates):
         while block > 16 and hint(x.size) * hint(count) // block < PROGRAMS // 4:
             block //= 2
         warps = column_warps(hint(count) * -(-hint(x.size) // block), hint(r.size))
-        rows = min(self.column_tile(warps) // block, max(4, _ceil_power(hint(r.size))))
+        rows = min(self.column_tile(warps) // block, max(4, ceil_power(hint(r.size))))
         configs = [Config((("XBLOCK", block), ("RBLOCK", rows)), warps)]
         if self.autotune:
             configs += [
@@ -339,7 +339,7 @@ class _Builder(Coordinates):
 
     def mixed(self, nest: Nest) -> Tiling:
         r, i = Axis("r", list(nest.folded), walked=True), Axis("i", list(nest.inner), whole=True)
-        block = _ceil_power(hint(i.size))
+        block = ceil_power(hint(i.size))
         rows = max(1, min(4, MIXED_TILE // block))
         each = block * self.row_bytes(i)
 
@@ -362,7 +362,7 @@ def padded(size: IntLike, words: Words | None) -> int:
 def flat_configs(size: IntLike, autotune: bool = False) -> tuple[Config, ...]:
     """Sixteen elements a thread where there is enough for every multiprocessor."""
     count = hint(size)
-    block = min(FLAT_BLOCK, max(128, _power(count // PROGRAMS)))
+    block = min(FLAT_BLOCK, max(128, floor_power(count // PROGRAMS)))
     chosen = Config((("XBLOCK", block),), max(1, block // 512))
     if not autotune:
         return (chosen,)
@@ -383,7 +383,7 @@ def column_warps(programs: int, rows: int) -> int:
     Each has sixteen rows at least.
     """
     wanted = math.log2(max(COLUMN_WARPS / max(programs, 1), 1))
-    return max(2, min(8, 1 << round(wanted), _power(rows // 16)))
+    return max(2, min(8, 1 << round(wanted), floor_power(rows // 16)))
 
 
 def _row_config(rows: int, block: int, warps: int | None = None) -> Config:
@@ -393,15 +393,6 @@ def _row_config(rows: int, block: int, warps: int | None = None) -> Config:
 
 def _distinct(configs: Sequence[Config]) -> tuple[Config, ...]:
     return tuple(dict.fromkeys(configs))
-
-
-def _ceil_power(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
-
-
-def _power(n: int) -> int:
-    """The largest power of two up to n, at least 1."""
-    return 1 << max(n, 1).bit_length() - 1
 
 
 def is_fixed(size: IntLike) -> bool:
