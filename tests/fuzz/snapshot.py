@@ -133,7 +133,7 @@ class Snapshot:
         yield from (tuple(value.shape), str(value.dtype), value.requires_grad, value.is_leaf)
         storage = value.untyped_storage()
         place, first = -1, value.storage_offset()
-        if storage.nbytes():
+        if storage.nbytes() and value.numel():  # no elements, no place that an operation could tell
             place, first = self._storages.setdefault(storage.data_ptr(), (len(self._storages), first))
         yield from (place, value.storage_offset() - first)  # where alone in its memory, its place there is free
         yield tuple(step for step, size in zip(value.stride(), value.shape, strict=True) if size > 1)
