@@ -70,6 +70,8 @@ class Merging:
         """What an object holds that one of them changed."""
         value, before = self.before.held[key]
         a, b = true.changes.get(key, before), false.changes.get(key, before)
+        if [part for part in a if part in b] != [part for part in b if part in a]:
+            raise NotJoined(f"what a {type(value).__name__} holds is in another order after them")
         merged = {part: self(a.get(part, NULL), b.get(part, NULL)) for part in a | b}
         for (place, _), part in merged.items():
             if type(part) is Undecided and place and not isinstance(value, dict):

@@ -47,7 +47,7 @@ from smelt.capture.resumption import RESUMPTIONS, Resumption
 from smelt.capture.sources import Source, frame_function
 from smelt.capture.tensors import Input
 from smelt.capture.thread_modes import refuse_open
-from smelt.capture.undecided import ASKING
+from smelt.capture.undecided import ASKING, Undecided
 from smelt.graph.trace import TraceTensor
 
 
@@ -325,6 +325,8 @@ class Writer:
             if key not in copy:
                 self.lines.append(f"del {place}[{value(key)}]")
         for key, item in items_of(copy):
+            if type(item) is Undecided and item.optional:
+                item.read()  # nothing is there after one way of a branch: the graph ends before it
             if key not in before or before[key] is not item:
                 target = f"{place}[{value(key)}] = {value(item)}"
                 self.lines.append(target if direct else f"{base}.__setitem__({place}, {value(key)}, {value(item)})")

@@ -17,6 +17,13 @@ from tests.capture.harness import check, compiled, same
 X = torch.arange(6.0).reshape(2, 3)
 
 
+class Holder:
+    """Holds what a branch sets."""
+
+    a: Any
+    b: Any
+
+
 def unbounded(x: Any) -> Any:
     y = x * 2
     if x.sum() > 0:
@@ -241,6 +248,31 @@ def test_effects_outside_end_the_graph() -> None:
 
     check(fn, X, [], breaks=1)
     check(fn, -X, [], breaks=1)
+
+
+@pytest.mark.parametrize("way", [1.0, -1.0])
+def test_the_order_of_items_and_attributes(way: float) -> None:
+    def items(x: Any) -> dict[str, Any]:
+        made, y = {}, x * 2
+        if x.sum() > 0:
+            made["a"], made["b"] = 1, y + 1
+        else:
+            made["b"], made["a"] = y + 2, 1
+        return made
+
+    def attributes(x: Any) -> dict[str, Any]:
+        made, y = Holder(), x * 2
+        if x.sum() > 0:
+            made.a, made.b = 1, y + 1
+        else:
+            made.b, made.a = y + 2, 1
+        return vars(made)
+
+    for fn in (items, attributes):
+        run = compiled(fn)
+        for _ in range(2):
+            made, expected = run(X * way), fn(X * way)
+            assert list(made) == list(expected) and same(made, expected)
 
 
 def test_sizes_that_change() -> None:
