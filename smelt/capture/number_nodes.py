@@ -89,7 +89,8 @@ class NumberNodes:
         return node
 
 
-_ON_SYMBOLS: dict[Any, Callable[..., Any]] = {float: torch.sym_float, math.sqrt: torch.sym_sqrt}
+_ON_SYMBOLS: dict[Any, Callable[..., Any]] = {float: torch.sym_float, math.sqrt: torch.sym_sqrt, operator.pow: pow}
+"""What a graph calls; `pow` since a graph would write `-2 ** n`, which is -(2 ** n)."""
 
 
 def _key(number: Size | Real) -> str:

@@ -77,8 +77,9 @@ def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
     """`left <op> right`"""
     first, second = type(left), type(right)
     if first in LEAVES and second in LEAVES:
-        floors = (first is torch.SymFloat or second is torch.SymFloat) and fn in _FLOORING
-        return user(floor_divided if floors and {first, second} <= _NUMBERS else fn, left, right)
+        kinds = {first, second}
+        floors = fn in _FLOORING and (torch.SymFloat in kinds or kinds == {float, torch.SymInt})
+        return user(floor_divided if floors and kinds <= _NUMBERS else fn, left, right)
     forward, reflected = _names(fn)
     own = _methods(vm, left, right, forward, reflected)
     if not own and (first is TraceTensor or second is TraceTensor):

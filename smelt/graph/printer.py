@@ -97,7 +97,7 @@ class _Printer:
                 self.provide(f"functions[{node.target!r}]: a module")
                 return f"{node.name} = functions[{node.target!r}]({', '.join(args + keywords)})"
         if node.target in _OPERATORS and not keywords:
-            return f"{node.name} = {_OPERATORS[node.target].format(*args)}"
+            return f"{node.name} = {_OPERATORS[node.target].format(*map(_operand, args))}"
         return f"{node.name} = {self.function(node.target)}({', '.join(args + keywords)})"
 
     def function(self, target: Any) -> str:
@@ -140,6 +140,10 @@ class _Printer:
             case torch.device():
                 return f"torch.device({str(value)!r})"
         return repr(value)
+
+
+def _operand(text: str) -> str:
+    return f"({text})" if text.startswith("-") else text  # -2 ** n is -(2 ** n)
 
 
 def _with_comment(line: str, note: str) -> str:

@@ -261,9 +261,11 @@ def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
         return compute(a, b)
     if isinstance(a, Real) or isinstance(b, Real):
         return make(operator.truediv if compute is _divided else compute, as_real(a), as_real(b))
-    if compute is operator.mul and any(isinstance(n, float) and n == 0 for n in (a, b)):
-        return make(compute, as_real(a), as_real(b))  # a float zero has a sign, which no integer has
-    a, b = (int(n) if isinstance(n, float) and n.is_integer() else n for n in (a, b))
+    if compute is not operator.add and any(isinstance(n, float) and n == 0 for n in (a, b)):
+        # a float zero has a sign, which no integer has
+        return make(operator.truediv if compute is _divided else compute, as_real(a), as_real(b))
+    floats = a, b
+    a, b = (int(n) if isinstance(n, float) and n.is_integer() else n for n in floats)
     if compute is _divided:
         return _divided(a, b)
     if compute is operator.mul and Size in (type(a), type(b)) and float in (type(a), type(b)):
@@ -277,7 +279,7 @@ def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
         return Ratio(b.number * a, b.size)
     if compute in (operator.add, operator.sub, operator.mul) and all(isinstance(n, (int, Size)) for n in (a, b)):
         return compute(a, b)
-    return make(compute, as_real(a), as_real(b)) if compute in _ARITHMETIC else compute(float(a), float(b))
+    return make(compute, *map(as_real, floats)) if compute in _ARITHMETIC else compute(*map(float, floats))
 
 
 _ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.mod, operator.floordiv, operator.pow)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 import smelt
+from tests.capture.harness import compiled
 
 EXPRESSIONS = r"""
 hash(s)
@@ -294,3 +297,24 @@ def test_what_python_does_with_sizes(form: str, first: int) -> None:
         run = smelt.compile(names["program"], backend="eager", dynamic=True)
         for rows in (2, 3, 5):
             assert outcome(run, rows) == outcome(names["program"], rows), expression
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow],
+    ids=lambda fn: fn.__name__,
+)
+def test_floats_beside_symbolic_integers(compute: Callable[..., Any]) -> None:
+    """What comes out is a float, with the sign of its zero, in the program and in what the graph makes of it."""
+    for f, swapped in itertools.product((0.0, -0.0, 2.0, -2.0, 0.5), (False, True)):
+
+        def fn(x: Any, n: int, f: float = f, swapped: bool = swapped) -> tuple[Any, Any, Any]:
+            number = compute(n, f) if swapped else compute(f, n)
+            return (x * 0 + 1) * number, x.new_full((2,), number), number
+
+        run = compiled(fn)
+        for n in (3, 4, 7) if compute is operator.pow else (3, 4, -3, 7):
+            if swapped and not f and compute in (operator.truediv, operator.floordiv, operator.mod):
+                continue
+            (a, b, number), expected = run(torch.ones(2), n), fn(torch.ones(2), n)
+            assert repr((a, b, number)) == repr(expected), (f, swapped, n)
