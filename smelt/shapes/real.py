@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from smelt.shapes.assumptions import Assumptions
     from smelt.shapes.unbacked import Origin
 
-_SIGNS = {
+
+def sign_of(value: float) -> float:
+    """-1.0 or 1.0, also of a zero."""
+    return math.copysign(1.0, value)
+
+
+_SIGNS: dict[Callable[..., Any], str] = {
     operator.add: "({} + {})",
     operator.sub: "({} - {})",
     operator.mul: "({} * {})",
@@ -29,6 +35,7 @@ _SIGNS = {
     operator.abs: "abs({})",
     math.sqrt: "({} ** 0.5)",
     float: "float({})",
+    sign_of: "(-1.0 if float({}).hex()[0] == '-' else 1.0)",
 }
 
 

@@ -318,3 +318,25 @@ def test_floats_beside_symbolic_integers(compute: Callable[..., Any]) -> None:
                 continue
             (a, b, number), expected = run(torch.ones(2), n), fn(torch.ones(2), n)
             assert repr((a, b, number)) == repr(expected), (f, swapped, n)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda f: round(f * 2, 1),
+        lambda f: math.copysign(1, f * 2),
+        lambda f: str(f * 2),
+        lambda f: repr(f),
+        lambda f: divmod(f * 3, 2),
+        lambda f: math.atan2(f * 2, -1),
+        lambda f: max(0.0, -f),
+        lambda f: f * 2 or "nothing",
+    ],
+)
+def test_zeros_of_both_signs(asked: Callable[[float], Any]) -> None:
+    def fn(x: Any, f: float) -> tuple[Any, Any]:
+        return x + 1, asked(f)
+
+    run = compiled(fn)
+    for f in (1.5, 2.5, 0.0, -0.0, 3.5, -0.0, 0.0):
+        assert repr(run(torch.ones(2), f)) == repr(fn(torch.ones(2), f))
