@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from smelt.base.errors import SmeltError, SpecializationError
-from smelt.shapes.real import Real, evaluate_real, make, real_text, sign_of
+from smelt.shapes.real import Real, evaluate_real, real_text, sign_of
 from smelt.shapes.size import (
     Bound,
     Division,
@@ -206,7 +206,7 @@ class Assumptions:
         number = float(value.hint)
         self.decide_real("==", value, value if number != number else number)  # nan is what does not equal itself
         if number == 0:
-            self.decide_real("==", make(sign_of, value), sign_of(number))
+            self.decide_real("==", Real(sign_of, (value,), self), sign_of(number))
         return number
 
     def decide(self, sign: str, a: IntLike, b: IntLike) -> bool:
