@@ -214,21 +214,21 @@ def generator_at(
         ValueError: lengths that do not fit the code.
     """
 
-def dict_iterator_place(iterator: Iterator[Any], /) -> tuple[dict[Any, Any], int, int, int] | None:
-    """Where an iterator over a dict stands; None when it is exhausted.
+def iterator_place(iterator: Iterator[Any], /) -> tuple[Any, int, int, int] | None:
+    """Where an iterator over a dict or set stands; None when it is exhausted.
 
-    The dict, how many of its items lie behind, how many it had when the iterator began (-1: the iterator has raised
+    What it iterates, how many of the items lie behind, how many there were when the iterator began (-1: it has raised
     because that changed), and how many were to come.
 
     Raises:
-        TypeError: not an iterator over the keys, values or items of a dict.
+        TypeError: not an iterator over a set, or over the keys, values or items of a dict.
     """
 
-def put_dict_iterator(iterator: Iterator[Any], passed: int, used: int, left: int, /) -> None:
-    """Let an iterator over a dict stand where `dict_iterator_place` said of another.
+def put_iterator(iterator: Iterator[Any], passed: int, used: int, left: int, /) -> None:
+    """Let an iterator over a dict or set stand where `iterator_place` said of another.
 
     Raises:
-        TypeError: not an iterator over the keys, values or items of a dict.
+        TypeError: not an iterator over a set, or over the keys, values or items of a dict.
         ValueError: it is exhausted.
     """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from smelt.capture._native import NULL, dict_iterator_place, generator_at, put_dict_iterator
+from smelt.capture._native import NULL, generator_at, iterator_place, put_iterator
 from smelt.capture.backward import is_spent, leaves_below, spent
 from smelt.capture.breaks import Break, CannotRebuild, Restart
 from smelt.capture.calls import Trampoline
@@ -25,7 +25,7 @@ from smelt.capture.reads import ended
 from smelt.capture.registry import TypeTable
 from smelt.capture.undecided import Undecided, is_plain
 from smelt.capture.unknown_text import UnknownText
-from smelt.capture.values import C_METHODS, CONSTANT_TYPES, DICT_ITERATORS, HEAP, LEAVES, is_written
+from smelt.capture.values import C_METHODS, CONSTANT_TYPES, DICT_ITERATORS, HEAP, LEAVES, SET_ITERATOR, is_written
 from smelt.graph.question import Question
 from smelt.graph.symint import SYMBOLIC, as_real, from_torch, has_symint, held
 from smelt.graph.trace import TraceTensor
@@ -471,26 +471,26 @@ def _set_state(value: Any, state: Any) -> None:
 
 
 _reducible(
-    type(iter([])), type(iter(())), type(iter(range(1))), type(iter(set())), type(iter("")),
+    type(iter([])), type(iter(())), type(iter(range(1))), type(iter("")),
     enumerate, zip, map, filter, reversed, type(reversed([])), type(reversed({})), type(iter(b"")),
 )  # fmt: skip
 
 
-@REBUILD(*DICT_ITERATORS)
-def rebuild_dict_iterator(r: Rebuild, value: Any) -> str:
-    """Iterators over a dict, which raise when its size changes: over that dict, put in place once it is filled."""
-    view = r.constant(DICT_ITERATORS[type(value)], "view")
-    place = dict_iterator_place(value)
+@REBUILD(*DICT_ITERATORS, SET_ITERATOR)
+def rebuild_sized_iterator(r: Rebuild, value: Any) -> str:
+    """Iterators over a dict or set, which raise when its size changes: over that, put in place once it is filled."""
+    view, place = DICT_ITERATORS.get(type(value)), iterator_place(value)
     if place is None:
-        return f"{r.constant(used_up, 'used_up')}({view})"
-    name = r.assign(value, f"{r.constant(iter, 'iter')}({view}({r(place[0])}))")
-    r.late.append(f"{r.constant(put_dict_iterator, 'put_dict_iterator')}({name}, {place[1]}, {place[2]}, {place[3]})")
+        return f"{r.constant(used_up, 'used_up')}({r.constant(view, 'view')})"
+    iterated = r(place[0]) if view is None else f"{r.constant(view, 'view')}({r(place[0])})"
+    name = r.assign(value, f"{r.constant(iter, 'iter')}({iterated})")
+    r.late.append(f"{r.constant(put_iterator, 'put_iterator')}({name}, {place[1]}, {place[2]}, {place[3]})")
     return name
 
 
-def used_up(view: Callable[[dict[Any, Any]], Any]) -> Iterator[Any]:
-    """An iterator over this view of some dict that has nothing left."""
-    out = iter(view({}))
+def used_up(view: Callable[[dict[Any, Any]], Any] | None) -> Iterator[Any]:
+    """An iterator over this view of some dict, or over a set, that has nothing left."""
+    out = iter(set() if view is None else view({}))
     next(out, None)
     return out
 

@@ -307,10 +307,12 @@ class Writer:
             self._write_back_dict(place, mirror)
         elif isinstance(copy, list):
             self.lines.append(f"{place}[:] = [{', '.join(map(self.value, copy))}]")
+        elif isinstance(copy, set):  # what stays is not touched: the order is that of eager
+            for change, items in (("difference_update", mirror.before - copy), ("update", copy - mirror.before)):
+                if items:
+                    self.lines.append(f"{place}.{change}([{', '.join(map(self.value, items))}])")
         else:
-            add = "update" if isinstance(copy, set) else "extend"
-            items = f"[{', '.join(map(self.value, copy))}]"
-            self.lines += [f"{place}.clear()", f"{place}.{add}({items})"]
+            self.lines += [f"{place}.clear()", f"{place}.extend([{', '.join(map(self.value, copy))}])"]
 
     def _write_back_dict(self, place: str, mirror: Mirror) -> None:
         copy, before, value = mirror.copy, mirror.before, self.value

@@ -36,6 +36,8 @@ _NOTHING: dict[Any, Any] = {}
 DICT_ITERATORS: dict[type, Any] = {type(iter(view(_NOTHING))): view for view in (dict.keys, dict.values, dict.items)}
 """Types of the iterators over a dict, and what makes the view that each iterates."""
 
+SET_ITERATOR: type = type(iter(set[Any]()))
+
 NUMPY_FUNCTIONS: tuple[type, ...] = (numpy.ufunc, type(numpy.prod))
 """Types of numpy's functions: universal ones (`numpy.lcm`), and the wrapper of those that other arrays may override."""
 

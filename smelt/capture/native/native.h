@@ -151,6 +151,7 @@ void evaluator_uninstall(void);
 PyCodeObject *code_without_arguments(PyCodeObject *code);
 extern PyMethodDef generators_methods[];
 extern PyMethodDef iterators_methods[];
+int iterators_ready(void);
 int frame_ready(void);
 void frame_reserve(PyCodeObject *original, PyCodeObject *replacement);
 int slots_are_cells(PyCodeObject *code, PyObject *slots);
