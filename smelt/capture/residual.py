@@ -178,9 +178,12 @@ class Writer:
             handle = self.value.constant(native.handle, "handle")
             self.lines.append(f"{handle}({self.value(self.vm.outer_exception())})")
         row = frame.decoded.handler_at(frame.pc)
-        jumps = frame.decoded.names[frame.pc] in ASKING and sys.version_info >= (3, 13)  # only by a real True or False
-        if row is None and not jumps and self._would_forget(frame, slots):
-            self.lines.append(f"return {self.resume(frame, frame.decoded.begin_of(frame.pc), stack, slots)}")
+        names, at = frame.decoded.names, frame.pc
+        wants_bool = sys.version_info >= (3, 13) and names[at] in ASKING and names[at] != "TO_BOOL"
+        if wants_bool and names[at - 1] == "TO_BOOL":
+            at, wants_bool = at - 1, False  # the truth of a tensor was left to the jump
+        if row is None and not wants_bool and self._would_forget(frame, slots):
+            self.lines.append(f"return {self.resume(frame, frame.decoded.begin_of(at), stack, slots)}")
         else:
             Resumption(self, frame, stack, slots).run(how, row)
         return self.finish()
