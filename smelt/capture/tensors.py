@@ -261,6 +261,7 @@ class Tensors:
             UserError: what it raises.
         """
         OPAQUE_CALLS.begin()
+        granted = self.vm.sizes.owner.granted
         args, kwargs = settled(args), {name: settled(value) for name, value in kwargs.items()}
         if self.vm.hosts.ops or self.vm.hosts.arrays:
             args = self.vm.hosts.inputs.lift(args, target in INDEXING)
@@ -283,7 +284,8 @@ class Tensors:
                 if out is NotImplemented:
                     raise needed.stop() from None
                 return out
-        return self.note(out, written, self.runner.drew, target, args, kwargs, method)
+        raises = self.vm.sizes.owner.granted != granted
+        return self.note(out, written, self.runner.drew, target, args, kwargs, method, raises)
 
     def _attempt(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
         try:
@@ -305,11 +307,13 @@ class Tensors:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         method: str | None = None,
+        raises: bool = False,
     ) -> Any:
         """Record a call that has run, unless nobody can tell that it has; returns its result.
 
         Args:
             out: the result; written: the tensors that it wrote to; drew: it draws random numbers.
+            raises: it raises for sizes that only values tell, and its result was made for others.
         """
         new = self.reads.take()
         if not written and not drew and not new and not self._fresh(out):
@@ -323,6 +327,8 @@ class Tensors:
         node = self._record(target, args, kwargs, method)
         if drew:
             self.drawing.add(node)
+        if raises:
+            self.checks.add(node)
         if written:
             self.mutated.add(node)
             for tensor in written:

@@ -108,6 +108,7 @@ class Assumptions:
         tightened: counts what became known about ranges.
         refused: that error, once it was raised; whoever caught it on the way must not hide it.
         expects: told of each fact that compiled code is to check, with the text and class of the error.
+        granted: counts those facts.
         small_is_usual: sizes of 0 and 1 that only values tell are no special case: PyTorch's derivative formulas run.
         unsettled: the same for a question about a number that only values tell.
     """
@@ -124,6 +125,7 @@ class Assumptions:
         self.expects: Callable[[Assumed, str, str], None] | None = None
         self.serial = next(_serials)
         self.tightened = 0
+        self.granted = 0
         self._answers: dict[tuple[str, str], bool] = {}
         self._asked: set[str] = set()
         self._values: dict[Factor, IntLike] = {}
@@ -314,6 +316,7 @@ class Assumptions:
 
     def expect(self, fact: Assumed, text: str, error: str) -> None:
         """Take a fact about values for granted, because compiled code raises an error where it is wrong."""
+        self.granted += 1
         if self.expects is not None:
             self.expects(fact, text, error)
         self.learn(fact)

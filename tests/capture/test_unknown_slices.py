@@ -113,3 +113,24 @@ def test_a_range(backend: str) -> None:
         torch.testing.assert_close(compiled(torch.tensor(number)), fn(torch.tensor(number)))
     with pytest.raises(RuntimeError, match="upper bound and lower bound inconsistent|upper bound and larger bound"):
         compiled(torch.tensor(-2))
+
+
+@pytest.mark.parametrize("backend", ["eager", "smelt"])
+@pytest.mark.parametrize(
+    ("use", "error"),
+    [
+        (lambda w: w[2], IndexError),
+        (lambda w: w.narrow(0, 1, 2), RuntimeError),
+        (lambda w: w.kthvalue(3, 0), RuntimeError),
+        (lambda w: w + torch.ones(3, 2), RuntimeError),
+    ],
+)
+def test_what_nobody_uses_raises_all_the_same(use: Callable[..., Any], error: type[Exception], backend: str) -> None:
+    def fn(x: torch.Tensor, n: torch.Tensor) -> Any:
+        use(x[: n.item()].clone())
+        return x + 1
+
+    compiled = smelt.compile(fn, backend=backend)
+    torch.testing.assert_close(compiled(ROWS, torch.tensor(3)), ROWS + 1)
+    with pytest.raises(error):
+        compiled(ROWS, torch.tensor(2))
