@@ -12,7 +12,7 @@ from smelt.capture._native import iterator_place
 from smelt.capture.effects import items_of
 from smelt.capture.frames import Unread
 from smelt.capture.generators import TracedGenerator
-from smelt.capture.values import DICT_ITERATORS, LEAVES, SET_ITERATOR
+from smelt.capture.values import LEAVES, SIZED_ITERATORS
 from smelt.graph.trace import TraceTensor
 
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.CodeType, TraceTensor, Unread)
@@ -146,10 +146,7 @@ def _cell(cell: types.CellType) -> list[tuple[int, Any]]:
 
 def _progress(iterator: Any) -> list[Any]:
     """Builtin iterators say where they stand when they are asked how to make them again."""
-    if type(iterator) in (
-        *DICT_ITERATORS,
-        SET_ITERATOR,
-    ):  # one that raises after a change could not be asked
+    if type(iterator) in SIZED_ITERATORS:  # it would raise when the size of what it iterates has changed
         return [*(iterator_place(iterator) or ())]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -73,13 +73,16 @@ COMPARISONS: tuple[Callable[..., Any], ...] = tuple(_COMPARE)
 UNARY: tuple[Callable[..., Any], ...] = (operator.neg, operator.pos, operator.invert)
 
 
+def _floors_floats(kinds: set[type]) -> bool:
+    """Whether `//` on numbers of these types is one of floats, of which some are symbolic."""
+    return kinds <= _NUMBERS and (torch.SymFloat in kinds or kinds == {float, torch.SymInt})
+
+
 def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
     """`left <op> right`"""
     first, second = type(left), type(right)
     if first in LEAVES and second in LEAVES:
-        kinds = {first, second}
-        floors = fn in _FLOORING and (torch.SymFloat in kinds or kinds == {float, torch.SymInt})
-        return user(floor_divided if floors and kinds <= _NUMBERS else fn, left, right)
+        return user(floor_divided if fn in _FLOORING and _floors_floats({first, second}) else fn, left, right)
     forward, reflected = _names(fn)
     own = _methods(vm, left, right, forward, reflected)
     if not own and (first is TraceTensor or second is TraceTensor):

@@ -25,7 +25,7 @@ from smelt.capture.reads import ended
 from smelt.capture.registry import TypeTable
 from smelt.capture.undecided import Undecided, is_plain
 from smelt.capture.unknown_text import UnknownText
-from smelt.capture.values import C_METHODS, CONSTANT_TYPES, DICT_ITERATORS, HEAP, LEAVES, SET_ITERATOR, is_written
+from smelt.capture.values import C_METHODS, CONSTANT_TYPES, HEAP, LEAVES, SIZED_ITERATORS, is_written
 from smelt.graph.question import Question
 from smelt.graph.symint import SYMBOLIC, as_real, from_torch, has_symint, held
 from smelt.graph.trace import TraceTensor
@@ -476,10 +476,10 @@ _reducible(
 )  # fmt: skip
 
 
-@REBUILD(*DICT_ITERATORS, SET_ITERATOR)
+@REBUILD(*SIZED_ITERATORS)
 def rebuild_sized_iterator(r: Rebuild, value: Any) -> str:
     """Iterators over a dict or set, which raise when its size changes: over that, put in place once it is filled."""
-    view, place = DICT_ITERATORS.get(type(value)), iterator_place(value)
+    view, place = SIZED_ITERATORS[type(value)], iterator_place(value)
     if place is None:
         return f"{r.constant(used_up, 'used_up')}({r.constant(view, 'view')})"
     iterated = r(place[0]) if view is None else f"{r.constant(view, 'view')}({r(place[0])})"

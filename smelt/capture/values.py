@@ -33,10 +33,12 @@ LEAVES: frozenset[type] = frozenset({*SINGLETONS, *PLAIN, *NUMPY_SCALARS, *SYMBO
 """Exact types of immutable data without tensors."""
 
 _NOTHING: dict[Any, Any] = {}
-DICT_ITERATORS: dict[type, Any] = {type(iter(view(_NOTHING))): view for view in (dict.keys, dict.values, dict.items)}
-"""Types of the iterators over a dict, and what makes the view that each iterates."""
-
-SET_ITERATOR: type = type(iter(set[Any]()))
+SIZED_ITERATORS: dict[type, Any] = {
+    **{type(iter(view(_NOTHING))): view for view in (dict.keys, dict.values, dict.items)},
+    type(iter(set[Any]())): None,
+}
+"""Types of the iterators that raise when the size of what they iterate changes: a view of a dict, which the function
+makes, or a set."""
 
 NUMPY_FUNCTIONS: tuple[type, ...] = (numpy.ufunc, type(numpy.prod))
 """Types of numpy's functions: universal ones (`numpy.lcm`), and the wrapper of those that other arrays may override."""

@@ -259,10 +259,8 @@ def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     """Whole floats beside sizes are taken for integers, so that `size - 1.0` stays a size."""
     if not isinstance(a, _OPEN) and not isinstance(b, _OPEN):
         return compute(a, b)
-    if isinstance(a, Real) or isinstance(b, Real):
-        return make(operator.truediv if compute is _divided else compute, as_real(a), as_real(b))
-    if compute is not operator.add and any(isinstance(n, float) and n == 0 for n in (a, b)):
-        # a float zero has a sign, which no integer has
+    signed = compute is not operator.add and any(isinstance(n, float) and n == 0 for n in (a, b))
+    if signed or isinstance(a, Real) or isinstance(b, Real):  # a float zero has a sign, which no integer has
         return make(operator.truediv if compute is _divided else compute, as_real(a), as_real(b))
     floats = a, b
     a, b = (int(n) if isinstance(n, float) and n.is_integer() else n for n in floats)

@@ -170,7 +170,7 @@ def real_text(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')"
     if not isinstance(value, Real):
-        return repr(value) if math.copysign(1, value) > 0 else f"({value!r})"  # -2 ** n is -(2 ** n)
+        return repr(value) if sign_of(value) > 0 else f"({value!r})"  # -2 ** n is -(2 ** n)
     if value.compute is None:
         return value.name
     return _SIGNS[value.compute].format(*map(real_text, value.args))
