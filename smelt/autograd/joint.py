@@ -78,7 +78,7 @@ class _Total(torch.autograd.Function):
 
 
 class _Spoilt(Exception):
-    """A result depends on values that were overwritten since: trace again, to see which."""
+    """A result cannot be differentiated: trace again, to see which."""
 
 
 class _SharedWrite(Exception):
@@ -300,7 +300,7 @@ class _Trace:
             try:
                 grads = torch.autograd.grad(total, leaves, allow_unused=True)
             except RuntimeError as error:
-                if self.careful or _OVERWRITTEN not in str(error):
+                if self.careful or not _is_of_backward(error):
                     raise
                 raise _Spoilt from None
             finally:
@@ -333,10 +333,10 @@ class _Trace:
                 torch.autograd.grad(total, [*leaves.values()], retain_graph=True, allow_unused=True)
                 kept.append((i, tangent))
             except RuntimeError as error:
-                if _OVERWRITTEN not in str(error):
+                if not _is_of_backward(error):
                     raise
                 origins = heads_of([heads[i]], leaves)
-                self.spoilt[i] = Spoilt(str(error), tuple(k for k, found in origins.items() if found))
+                self.spoilt[i] = Spoilt(str(error), tuple(k for k, found in origins.items() if found), type(error))
         return [i for i, _ in kept], [tangent for _, tangent in kept]
 
     def without_gradients(self, mutations: Sequence[Mutation]) -> tuple[Mutation, ...]:
@@ -431,7 +431,14 @@ class _Trace:
 
 
 _OVERWRITTEN = "has been modified by an inplace operation"
-"""What autograd says when a value that it saved was overwritten."""
+_UNKNOWN = "the derivative for"
+
+
+def _is_of_backward(error: RuntimeError) -> bool:
+    """Whether eager raises it as well, once a backward comes there: a saved value was overwritten, or an operator has
+    no derivative."""
+    text = str(error)
+    return _OVERWRITTEN in text or (isinstance(error, NotImplementedError) and text.startswith(_UNKNOWN))
 
 
 def _size_inputs(given: Sequence[Any]) -> tuple[SizeInput, ...]:

@@ -111,6 +111,7 @@ class Spoilt(NamedTuple):
 
     text: str | None
     origins: tuple[int, ...]
+    kind: type[RuntimeError] = RuntimeError
 
 
 @dataclass

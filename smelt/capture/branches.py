@@ -20,7 +20,7 @@ from smelt.capture.conditionals import jump
 from smelt.capture.frames import Frame
 from smelt.capture.host_values import HostValue
 from smelt.capture.liveness import live_slots
-from smelt.capture.opcodes import backward, forward, opcode, read_variable
+from smelt.capture.opcodes import backward, forward, opcode, read_variable, turning
 from smelt.capture.torch_calls import is_torch_builtin
 from smelt.capture.undecided import ASKING, Undecided
 from smelt.graph.meta import meta_of
@@ -61,7 +61,7 @@ def _pop_jump(on: bool) -> Callable[[Any, Frame, int], object | None]:
 
 for _on, _name in ((False, "IF_FALSE"), (True, "IF_TRUE")):
     opcode(f"POP_JUMP_{_name}", f"POP_JUMP_FORWARD_{_name}", decode=forward)(_pop_jump(_on))
-    opcode(f"POP_JUMP_BACKWARD_{_name}", decode=backward)(_pop_jump(_on))
+    opcode(f"POP_JUMP_BACKWARD_{_name}", decode=backward)(turning(_pop_jump(_on)))
 
 
 def to_bool(vm: Any, f: Frame, arg: Any) -> None:

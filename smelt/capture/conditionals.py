@@ -174,6 +174,8 @@ class _Branch:
         speculates, tensors.speculation.allowed = tensors.speculation.allowed, False
         acts = vm.hosts.acts
         vm.decided[id(self.condition)] = truth
+        if len(vm.branching) == 1:
+            vm.turns = 0
         result, instructions = None, f.decoded.instructions
         try:
             while f.pc != self.join and result is None:

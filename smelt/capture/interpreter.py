@@ -73,7 +73,8 @@ class Interpreter:
         created: identities of functions and cells made during the capture.
         outer_error: what the caller of the captured frame is handling.
         branches: branches on tensors' values may become nodes, see `conditionals`; `decided` holds the conditions of
-            those that the program is in, `branching` their places, `refused` those that do not work.
+            those that the program is in, `branching` their places, `refused` those that do not work; so many `turns`
+            of loops were taken in the present way of the outermost.
         branches_on_numbers: so may branches on numbers that the graph reads: it is not compiled in parts, each for
             numbers that are known.
         hooks: those that the program registers, by identity of the tensor; see `tensor_hooks`.
@@ -111,6 +112,7 @@ class Interpreter:
         self.slices: dict[tuple[Any, ...], slice] = {}
         self.decided: dict[int, bool] = {}
         self.branching: set[tuple[int, int]] = set()
+        self.turns = 0
         self.refused = changes.refused
         self.branches = True
         self.branches_on_numbers = False

@@ -60,6 +60,26 @@ def opcode(*names: str, decode: Callable[[Site], Any] = raw) -> Callable[[Any], 
     return register
 
 
+LONGEST_WAY = 10_000
+"""Turns of the loops in one way of a branch on a tensor's value."""
+
+
+def turning(handler: Any) -> Any:
+    """Decorator: the same for an instruction that jumps backward.
+
+    Both ways of a branch are captured, and one that the program never takes may have no end.
+    """
+
+    def turn(vm: Any, f: Frame, arg: Any) -> Any:
+        if vm.branching:
+            vm.turns += 1
+            if vm.turns > LONGEST_WAY:
+                raise Break("a long loop in one way of a branch", f"it has more than {LONGEST_WAY} turns, or no end")
+        return handler(vm, f, arg)
+
+    return turn
+
+
 def take(f: Frame, count: int) -> list[Any]:
     """Pop the topmost `count` elements, in their order."""
     if not count:
@@ -278,23 +298,25 @@ def load_build_class(vm: Any, f: Frame, arg: Any) -> None:
 
 
 @opcode("JUMP_FORWARD", decode=forward)
-@opcode("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", decode=backward)
 def jump(vm: Any, f: Frame, arg: int) -> None:
     f.pc = arg
 
 
 @opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", decode=forward)
-@opcode("POP_JUMP_BACKWARD_IF_NONE", decode=backward)
 def pop_jump_if_none(vm: Any, f: Frame, arg: int) -> None:
     if f.stack.pop() is None:
         f.pc = arg
 
 
 @opcode("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", decode=forward)
-@opcode("POP_JUMP_BACKWARD_IF_NOT_NONE", decode=backward)
 def pop_jump_if_not_none(vm: Any, f: Frame, arg: int) -> None:
     if f.stack.pop() is not None:
         f.pc = arg
+
+
+opcode("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", decode=backward)(turning(jump))
+opcode("POP_JUMP_BACKWARD_IF_NONE", decode=backward)(turning(pop_jump_if_none))
+opcode("POP_JUMP_BACKWARD_IF_NOT_NONE", decode=backward)(turning(pop_jump_if_not_none))
 
 
 @opcode("JUMP_IF_FALSE_OR_POP", decode=forward)

@@ -192,6 +192,8 @@ RESHAPING = frozenset(
 
 def _wanted(requires_grad: Any = True, *others: Any, **named: Any) -> bool | None:
     """What `requires_grad_` is asked for; None where it refuses its arguments."""
+    if type(requires_grad) is torch.SymBool:
+        requires_grad = user(bool, requires_grad)
     return requires_grad if type(requires_grad) is bool and not others and not named else None
 
 

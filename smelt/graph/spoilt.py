@@ -1,4 +1,5 @@
-"""Tensors that have a history which nobody can go back through: what it needs was overwritten, or used up.
+"""Tensors that have a history which nobody can go back through: what it needs was overwritten, or used up, or there is
+no derivative.
 
 Eager has them all the same, and raises when a backward comes to them. Others have a history that leads to no tensor
 outside of the graph: a backward comes to them, and that is all.
@@ -17,11 +18,16 @@ from smelt.graph.absent import quiet_below
 class _Spoilt(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, text: str | None, anchor: torch.Tensor, *origins: torch.Tensor
+        ctx: Any,
+        tensor: torch.Tensor,
+        text: str | None,
+        kind: type[RuntimeError],
+        anchor: torch.Tensor,
+        *origins: torch.Tensor,
     ) -> torch.Tensor:
         ctx.mark_dirty(tensor)  # the tensor itself, not a view of it
         ctx.set_materialize_grads(False)
-        ctx.text = text
+        ctx.text, ctx.kind = text, kind
         return tensor
 
     @staticmethod
@@ -30,13 +36,18 @@ class _Spoilt(torch.autograd.Function):
             for node, _ in ctx.next_functions:
                 quiet_below(node)
             return (None,) * len(ctx.needs_input_grad)
-        raise RuntimeError(ctx.text)
+        raise ctx.kind(ctx.text)
 
 
 _ANCHOR = torch.zeros((), requires_grad=True)
 
 
-def spoilt(tensor: torch.Tensor, text: str | None, origins: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+def spoilt(
+    tensor: torch.Tensor,
+    text: str | None,
+    origins: Sequence[torch.Tensor] = (),
+    kind: type[RuntimeError] = RuntimeError,
+) -> torch.Tensor:
     """The tensor, which requires gradients now; a backward that comes to it raises an error with this text.
 
     Args:
@@ -44,5 +55,5 @@ def spoilt(tensor: torch.Tensor, text: str | None, origins: Sequence[torch.Tenso
         origins: what its history leads to: a derivative by one of them has to come through it.
     """
     with torch.enable_grad():
-        out: torch.Tensor = _Spoilt.apply(tensor, text, _ANCHOR, *origins)
+        out: torch.Tensor = _Spoilt.apply(tensor, text, kind, _ANCHOR, *origins)
     return out

@@ -85,6 +85,20 @@ def test_derivatives_by_what_it_comes_from(backend):
         assert torch.equal(found, torch.full((6,), 3.0))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_operators_without_a_derivative_raise_in_the_backward(backend):
+    def fn(x):
+        return x.unique(), x * 2
+
+    for run in (fn, smelt.compile(fn, backend=backend)):
+        x = torch.linspace(-1, 1, 6).requires_grad_()
+        values, doubled = run(x)
+        with pytest.raises(NotImplementedError, match="the derivative for '_unique2' is not implemented"):
+            values.sum().backward()
+        doubled.sum().backward()
+        assert torch.equal(x.grad, torch.full((6,), 2.0))
+
+
 def test_derivatives_of_what_a_backward_has_used_up():
     def fn(x):
         y = (x * x).sum()
