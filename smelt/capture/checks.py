@@ -9,6 +9,7 @@ import torch
 from torch.distributions import Distribution, distribution
 
 from smelt.capture.breaks import Break, UserError, user
+from smelt.capture.caught import note_caught
 from smelt.capture.registry import special
 from smelt.capture.torch_calls import call_torch
 from smelt.graph.known import known_value
@@ -97,6 +98,7 @@ def _check(vm: Any, error_type: type[Exception], cond: Any, message: Any = None)
         if isinstance(question, Question) and question.fact is not None:
             name = error_type.__name__ if getattr(builtins, error_type.__name__, None) is error_type else "RuntimeError"
             if question.expect("", name):
+                note_caught(vm, "torch._check()", name)
                 vm.tensors.check(question.fact, _text(vm, message), name)
                 return
         cond = user(bool, cond)

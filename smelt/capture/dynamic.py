@@ -43,6 +43,7 @@ class Changes:
         unsteady: (code, instruction) of arrays whose size differs from call to call.
         plain: (code, instruction) that needs to know a number of the host program.
         asserts: a branch that only raises may become a check of the graph.
+        repeats: where a graph fails, its frame can run once more, in eager.
     """
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -53,6 +54,7 @@ class Changes:
     unsteady: set[tuple[int, int]] = field(default_factory=set)
     plain: set[tuple[int, int]] = field(default_factory=set)
     asserts: bool = True
+    repeats: bool = True
     values: dict[Any, Any] = field(default_factory=dict)
 
     def look(self, source: Source, shape: tuple[int, ...]) -> None:

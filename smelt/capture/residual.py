@@ -357,6 +357,9 @@ class Writer:
         if tensors.asserts and not repeats:  # where a check fails nobody could find the program's own error
             self.vm.changes.asserts = False
             raise Restart(-1, None)
+        if tensors.caught and not repeats:
+            self.vm.changes.repeats = False
+            raise Restart(-1, None)
         again = self._again() if repeats else None
         if gm is not None:
             indices = [self.vm.guards.fetch(i.source) for i in inputs if i.source.kind != HOST]

@@ -16,6 +16,7 @@ from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
 from smelt.capture.ambient import DEVICES, present_modes
 from smelt.capture.breaks import Break, Restart, UserError
+from smelt.capture.caught import may_raise, note_caught
 from smelt.capture.inference_tensors import InferenceTensors
 from smelt.capture.number_nodes import NumberNodes
 from smelt.capture.reads import Reads
@@ -73,7 +74,7 @@ class Tensors:
         ops: nodes that compute.
         region: number of the `checkpoint` call that the program is in; becomes `node.meta["checkpoint"]`.
         drawing: nodes that draw random numbers; checks: nodes that only raise.
-        asserts: some of the checks stand for errors of the program's own.
+        asserts: some of the checks stand for errors of the program's own; caught: so does what else the graph raises.
         branches: branches on tensors' values may become nodes here, see `conditionals`.
         inner: tensors of functions that transforms have run (`bodies`), with the step that ran them.
         spent: the autograd nodes that a backward in the function has used up, by identity.
@@ -105,7 +106,7 @@ class Tensors:
         self._shared: set[int] = set()
         self._owners: dict[int, tuple[torch.Tensor, Source]] = {}
         self.checks: set[fx.Node] = set()
-        self.asserts = False
+        self.asserts = self.caught = False
         self.reads = Reads(self)
         self.spent: dict[int, Any] = {}
         self.computed: dict[int, TraceTensor] = {}
@@ -285,6 +286,8 @@ class Tensors:
                     raise needed.stop() from None
                 return out
         raises = self.vm.sizes.owner.granted != granted
+        if raises or may_raise(target, args, kwargs):
+            note_caught(self.vm, target)
         return self.note(out, written, self.runner.drew, target, args, kwargs, method, raises)
 
     def _attempt(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:

@@ -192,6 +192,8 @@ class SizeNode:
         return SizeNode(opposite(self.value), bool)
 
     def neg(self) -> SizeNode:
+        if self.kind is float and isinstance(self.value, Size) and _may_be_zero(self.value):
+            return SizeNode(make(operator.neg, self.value), float)
         return SizeNode(-self.value, self.kind)
 
     def abs(self) -> SizeNode:
@@ -260,8 +262,12 @@ def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     if not isinstance(a, _OPEN) and not isinstance(b, _OPEN):
         return compute(a, b)
     signed = compute is not operator.add and any(isinstance(n, float) and n == 0 for n in (a, b))
+    signed = signed or _may_be_minus_zero(compute, a, b)
     if signed or isinstance(a, Real) or isinstance(b, Real):  # a float zero has a sign, which no integer has
-        return make(operator.truediv if compute is _divided else compute, as_real(a), as_real(b))
+        x, y = as_real(a), as_real(b)
+        if isinstance(x, (int, Size)) and isinstance(y, (int, Size)):
+            x = make(float, x) if isinstance(x, Size) else float(x)
+        return make(operator.truediv if compute is _divided else compute, x, y)
     floats = a, b
     a, b = (int(n) if isinstance(n, float) and n.is_integer() else n for n in floats)
     if compute is _divided:
@@ -278,6 +284,25 @@ def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     if compute in (operator.add, operator.sub, operator.mul) and all(isinstance(n, (int, Size)) for n in (a, b)):
         return compute(a, b)
     return make(compute, *map(as_real, floats)) if compute in _ARITHMETIC else compute(*map(float, floats))
+
+
+def _may_be_minus_zero(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> bool:
+    """Whether floats with these values may give -0.0, where integers give 0."""
+    if compute is operator.mul:
+        return (_may_be_negative(a) and _may_be_zero(b)) or (_may_be_zero(a) and _may_be_negative(b))
+    return compute in (operator.mod, operator.floordiv) and _may_be_negative(b)
+
+
+def _may_be_negative(value: Any) -> bool:
+    low = lowest(value) if isinstance(value, Size) else value
+    return not isinstance(low, (int, float)) or low < 0
+
+
+def _may_be_zero(value: Any) -> bool:
+    if not isinstance(value, Size):
+        return isinstance(value, _OPEN) or value == 0
+    low = lowest(value)
+    return low is None or low <= 0
 
 
 _ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.mod, operator.floordiv, operator.pow)
