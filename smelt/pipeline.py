@@ -239,7 +239,10 @@ def render_part(
             report.add(f"4_{name}_loops.txt", lambda: describe_loops(loops))
         with _stage("schedule"):
             machine = CPU if device is None else GPU
-            plan = schedule(loops, options, updates, machine, releases=name.startswith("backward"))
+            parts = (
+                device is not None and device.type == "cuda" and options.gemm == "auto" and not products_round_to_tf32()
+            )
+            plan = schedule(loops, options, updates, machine, name.startswith("backward"), parts)
             report.add(f"5_{name}_schedule.txt", lambda: describe_schedule(plan))
         with _stage("codegen"):
             if device is None:
@@ -252,6 +255,11 @@ def render_part(
     if empty:
         rendered.empty, rendered.counts = part, tuple(empty)
     return rendered
+
+
+def _takes_parts(device: torch.device, options: Options) -> bool:
+    """Whether tensor cores may multiply float32 in parts; not the interpreter, which tries what is asked for."""
+    return device.type == "cuda" and options.gemm == "auto" and not products_round_to_tf32()
 
 
 @contextmanager

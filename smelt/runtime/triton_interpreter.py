@@ -7,6 +7,7 @@ one whatever its value.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Sequence
@@ -80,7 +81,10 @@ def _executor() -> Any:
 
 
 def _mend_products() -> None:
-    """Let products take the values of bfloat16 factors: the interpreter keeps and multiplies their bits as integers."""
+    """Let products take the values of bfloat16 factors: the interpreter keeps and multiplies their bits as integers.
+
+    It multiplies float32 as float32, whatever parts a GPU takes them in; it does not know all names of parts.
+    """
     interpreter, language = triton_module("runtime.interpreter"), triton_module("language")
     builder, plain = interpreter.InterpreterBuilder, interpreter.InterpreterBuilder.create_dot
 
@@ -90,6 +94,10 @@ def _mend_products() -> None:
         return interpreter.TensorHandle(_widened(factor.data), language.float32)
 
     builder.create_dot = lambda self, a, b, *rest: plain(self, widened(a), widened(b), *rest)
+    known, name = interpreter.interpreter_builder.options, "allowed_dot_input_precisions"
+    if "bf16x6" not in getattr(known, name):
+        names = (*getattr(known, name), "bf16x6")
+        interpreter.interpreter_builder.options = dataclasses.replace(known, **{name: names})
 
 
 def _mend_rounding() -> None:

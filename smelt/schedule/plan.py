@@ -18,7 +18,7 @@ from smelt.schedule.group import Group, Place, looks_up
 from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.memory import MemoryPlan, aligned, plan_memory
 from smelt.schedule.order import CycleError, Unit, order_units
-from smelt.schedule.products import Product, find_products
+from smelt.schedule.products import Product, find_products, in_parts
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
 from smelt.schedule.split import split_reductions
 from smelt.shapes.expr import flat_index
@@ -89,6 +89,7 @@ def schedule(
     updates: Mapping[int, str] | None = None,
     machine: Machine = CPU,
     releases: bool = True,
+    parts: bool = False,
 ) -> Schedule:
     """Plan a loop program.
 
@@ -97,14 +98,17 @@ def schedule(
             the kernel that makes the new value, element by element, the kernel writes over it.
         machine: for which it is.
         releases: whether inputs may be freed after their last use: nobody else holds what a forward saves.
+        parts: whether tensor cores may multiply large products of float32, in parts.
     """
     names = Names()
     real = realize(program, machine)
     program = split_reductions(program, real, names, machine)
     fused = fuse(program, real, names, machine)
     stored = real.stored - _private(program, real, fused)
-    wanted = machine.templates and options.templates
-    products = find_products(program, real, fused, stored, names, machine) if wanted else {}
+    products: dict[int, Product] = {}
+    if machine.templates and (options.templates or parts):
+        wanted = (lambda product: True) if options.templates else in_parts
+        products = find_products(program, real, fused, stored, names, machine, wanted)
     return _Planner(program, real, fused, stored, updates or {}, products, releases, machine).plan()
 
 

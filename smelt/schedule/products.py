@@ -9,6 +9,8 @@ value over its result, so `merge` finds the common loops or says why there are n
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -26,6 +28,15 @@ from smelt.shapes.size import IntLike, hint, same
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Element types that tensor cores multiply and that accumulate in float32."""
+
+LEAST_WORK = 1 << 29
+"""Multiplications from which on a product of float32 is one for tensor cores without being asked for."""
+
+LEAST_SIDE = 64
+"""Shortest side and depth of such a product."""
+
+LEAST_BLOCKS = 66
+"""Blocks of 128 by 64 elements that its result has at least: half of a large GPU's multiprocessors are busy."""
 
 LEAST_DEPTH = 16
 """Folded elements below which a product is no work for tensor cores."""
@@ -83,6 +94,19 @@ class Product:
     def parts(self) -> list[int]:
         """Numbers of all groups of the unit."""
         return [*self.prologues, *([] if self.epilogue is None else [self.epilogue])]
+
+
+def in_parts(product: Product) -> bool:
+    """Whether tensor cores multiply a product of float32, in parts that are narrower, faster than the library does
+    without them: it has work for all of them, and the rows of the first factor lie in a piece, as tensor cores want it.
+    """
+    if metas_of(product.extern).dtype is not torch.float32:
+        return False
+    first = product.operands[0].view
+    *batch, rows, columns, depth = (*map(hint, metas_of(product.extern).shape), hint(product.depth))
+    blocks = math.prod(batch) * -(-rows // 128) * -(-columns // 64)
+    large = blocks >= LEAST_BLOCKS and math.prod(batch) * rows * columns * depth >= LEAST_WORK
+    return large and min(rows, columns, depth) >= LEAST_SIDE and same(first.stride[-1], 1)
 
 
 def product_of(number: int, extern: Extern, program: LoopProgram, real: Realized, names: Names) -> Product | str:
@@ -157,14 +181,21 @@ def _digits(place: Expr) -> list[Var] | None:
 
 
 def find_products(
-    program: LoopProgram, real: Realized, fused: Fused, stored: set[str], names: Names, machine: Machine
+    program: LoopProgram,
+    real: Realized,
+    fused: Fused,
+    stored: set[str],
+    names: Names,
+    machine: Machine,
+    wanted: Callable[[Product], bool],
 ) -> dict[int, Product]:
     """The products of a program by the number of their unit; decisions are added to those of fusion.
 
     Args:
         stored: buffers that exist.
+        wanted: which products may be kernels.
     """
-    search = _Search(program, real, fused, stored, names, machine)
+    search = _Search(program, real, fused, stored, names, machine, wanted)
     search.join_epilogues()
     search.join_prologues()
     return {product.number: product for product in search.products.values()}
@@ -172,7 +203,14 @@ def find_products(
 
 class _Search:
     def __init__(
-        self, program: LoopProgram, real: Realized, fused: Fused, stored: set[str], names: Names, machine: Machine
+        self,
+        program: LoopProgram,
+        real: Realized,
+        fused: Fused,
+        stored: set[str],
+        names: Names,
+        machine: Machine,
+        wanted: Callable[[Product], bool],
     ) -> None:
         self.program, self.real, self.fused = program, real, fused
         self.stored, self.names, self.machine = stored, names, machine
@@ -190,7 +228,7 @@ class _Search:
         for number, node in fused.others.items():
             if isinstance(node, Extern) and isinstance(node.meta, TensorMeta):
                 product = product_of(number, node, program, real, names)
-                if isinstance(product, Product):
+                if isinstance(product, Product) and wanted(product):
                     self.products[node.name] = product
 
     def buffer(self, name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,33 @@ def test_rounding_follows_the_switch() -> None:
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
     assert errors["ieee"] < 1e-6 < 1e-4 < errors["tf32"] < 1e-2
+
+
+@pytest.fixture
+def exact() -> Iterator[None]:
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    yield
+    torch.backends.cuda.matmul.fp32_precision = before
+
+
+def test_large_products_of_float32_are_in_parts(exact: None) -> None:
+    tensors = given(4096, 768, 1024, torch.float32)
+    check(smelt.compile(layer), tensors)
+    choices = smelt.stats()["product_choices"]
+    assert choices["template"] >= 1 and sum(choices.values()) == 2  # forward, and the gradient of the input
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    smelt.reset()
+    step(smelt.compile(layer), tensors)
+    assert not smelt.stats().get("product_choices")
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+def test_parts_of_numbers_that_are_not_finite(exact: None, transposed: bool) -> None:
+    f = smelt.compile((lambda a, b: a @ b.T) if transposed else torch.mm, options={"gemm": "template"})
+    a, b = torch.ones(128, 64, device="cuda"), torch.eye(64, device="cuda") + 1
+    a[0, 0], a[1, 1], a[2, 2], a[3, 3], a[4, 4] = torch.inf, -torch.inf, torch.nan, 3e38, 1e-42
+    b[5, 5] = torch.inf
+    want = a @ b.T if transposed else a @ b
+    assert torch.equal(f(a, b).isnan(), want.isnan())
+    torch.testing.assert_close(f(a, b), want, equal_nan=True)

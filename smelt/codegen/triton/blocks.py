@@ -59,15 +59,15 @@ ROUNDED: tuple[Blocks, ...] = (
 """For float32 whose factors are rounded to TF32."""
 
 EXACT: tuple[Blocks, ...] = (
-    (64, 64, 16, 4, 3),
-    (128, 64, 16, 8, 3),
-    (64, 128, 16, 8, 3),
-    (128, 128, 16, 8, 3),
+    (128, 64, 32, 4, 3),
+    (128, 128, 32, 8, 3),
+    (64, 128, 32, 4, 3),
+    (64, 64, 32, 4, 3),
     (32, 64, 32, 4, 3),
     (32, 32, 32, 4, 3),
     (16, 64, 32, 4, 3),
 )
-"""For float32 as it is, without tensor cores: accumulators and both factors lie in registers."""
+"""For float32 as it is, in parts that tensor cores multiply: the parts of both factors lie in registers."""
 
 
 def product_configs(

@@ -13,6 +13,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from smelt.codegen.coordinates import Coordinates
 from smelt.codegen.scope import V
 from smelt.codegen.triton.blocks import product_configs
@@ -49,6 +51,19 @@ def render_product(
     return ProductKernel(product, plan, rounded, autotune, prologues).render()
 
 
+def precision_of(product: Product, dtype: torch.dtype, rounded: bool) -> str:
+    """How Triton multiplies the factors.
+
+    Tensor cores multiply float32 in parts: three of TF32 where both factors are stored along the depth, as tensor cores
+    want TF32, else six of bf16. Both are as exact as float32's own products, and faster than its units.
+    """
+    if dtype is not torch.float32:
+        return "ieee"  # it is about float32 only
+    first, second = product.operands
+    along = product.depth != 1 and first.view.stride[-1] == 1 and second.view.stride[-2] == 1
+    return "tf32" if rounded else "tf32x3" if along and not product.prologues else "bf16x6"
+
+
 def _each(shape: Sequence[IntLike]) -> list[Var]:
     """A variable for each dimension."""
     return [Var(f"d{d}", n) for d, n in enumerate(shape)]
@@ -78,7 +93,7 @@ class ProductKernel(TileKernel):
         configs = product_configs(y.size, x.size, product.depth, batch, self.dtype, rounded, autotune)
         extents = ((y.size, "YBLOCK"), (x.size, "XBLOCK"), (batch, None))
         super().__init__(plan, [y, x, *self.folded], configs, extents)
-        self.precision = "tf32" if rounded else "ieee"
+        self.precision = precision_of(product, self.dtype, rounded)
         # factors are addressed by whole rows and columns, whatever loops the epilogue takes these apart into
         self.whole = {"b": Var("whole_b", batch), "y": Var("whole_y", y.size), "x": Var("whole_x", x.size)}
         self.computed = set(product.group.members)

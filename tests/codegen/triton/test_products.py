@@ -202,7 +202,7 @@ def test_float32_follows_the_switch():
     gm = g.build(g.mm(g.input(64, 64), g.input(64, 64)))
     before = torch.backends.cuda.matmul.fp32_precision
     try:
-        for value, name in (("tf32", "tf32"), ("ieee", "ieee")):
+        for value, name in (("tf32", "tf32"), ("ieee", "bf16x6")):
             torch.backends.cuda.matmul.fp32_precision = value
             report = Report("test")
             compile_program(gm, TEMPLATE, report)

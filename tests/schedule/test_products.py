@@ -1,0 +1,46 @@
+"""smelt/schedule/products.py: which products of float32 tensor cores multiply in parts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from smelt.base.options import Options
+from smelt.loops.lower import lower
+from smelt.schedule.machine import CPU, GPU
+from smelt.schedule.plan import schedule
+from tests.loops.graphs import GraphBuilder
+
+CASES = {
+    "linear": ((4096, 768), (768, 768), (0, 1), torch.float32, True),
+    "gradient of its input": ((4096, 768), (768, 768), (1, 0), torch.float32, True),
+    "narrower": ((4096, 768), (768, 768), (0, 1), torch.bfloat16, False),
+    "small": ((512, 768), (768, 768), (0, 1), torch.float32, False),
+    "few blocks": ((512, 16384), (16384, 512), (1, 0), torch.float32, False),
+    "short": ((65536, 768), (768, 16), (1, 0), torch.float32, False),
+}
+
+
+def products(first, second, order, dtype, machine=GPU, options=None, turned=False):
+    g = GraphBuilder()
+    a = g.input(*first[::-1], dtype=dtype) if turned else g.input(*first, dtype=dtype)
+    a = g.permute(a, (1, 0)) if turned else a
+    b = g.permute(g.input(*(second[d] for d in order), dtype=dtype), order)
+    gm = g.build(g.tanh(g.mm(a, b)))
+    return schedule(lower(gm), options or Options(), None, machine, parts=True).products
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_large_products_of_float32(case: str):
+    *given, wanted = CASES[case]
+    found = products(*given)
+    assert len(found) == wanted
+    assert all(product.epilogue is not None for product in found.values())
+
+
+def test_the_first_factor_lies_along_the_depth():
+    assert not products((4096, 768), (768, 768), (1, 0), torch.float32, turned=True)
+
+
+def test_a_cpu_has_no_such_kernels():
+    assert not products((4096, 768), (768, 768), (1, 0), torch.float32, CPU)
