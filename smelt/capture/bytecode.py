@@ -5,7 +5,6 @@ The version tables (`opcodes_311` ...) say how each opcode is decoded and which 
 
 from __future__ import annotations
 
-import builtins
 import opcode
 from bisect import bisect_right
 from collections.abc import Callable
@@ -117,33 +116,6 @@ class Decoded:
         if at >= 0 and self.handlers[at].start <= index < self.handlers[at].end:
             return self.handlers[at]
         return None
-
-    def catches(self, index: int, errors: tuple[type[Exception], ...]) -> bool:
-        """Whether an `except` clause may take one of these errors of an instruction."""
-        row = self.handler_at(index)
-        while row is not None:
-            if self.names[row.target] == "PUSH_EXC_INFO" and self._takes(row.target + 1, errors):
-                return True
-            row = self.handler_at(row.target)
-        return False
-
-    def _takes(self, at: int, errors: tuple[type[Exception], ...]) -> bool:
-        """Whether one of the clauses that begin here takes one of the errors; `with` and `finally` have none."""
-        if self.names[at] == "POP_TOP":
-            return True  # except:
-        inside = self.handler_at(at)
-        for k in range(at, len(self.names) if inside is None else inside.end):
-            found = self._classes(k - 1) if self.names[k] == "CHECK_EXC_MATCH" else ()
-            if any(each is None or any(issubclass(error, each) for error in errors) for each in found):
-                return True
-        return False
-
-    def _classes(self, at: int) -> list[type | None]:
-        """The classes that an instruction has loaded for a clause; None for one that is no builtin."""
-        if self.names[at] == "BUILD_TUPLE":
-            return [one for k in range(at - self.raw[at], at) for one in self._classes(k)]
-        name = self.code.co_names[self.raw[at] >> 1] if self.names[at] == "LOAD_GLOBAL" else ""
-        return [getattr(builtins, name, None)]
 
     def _exception_table(self) -> list[Covered]:
         """Rows of `co_exceptiontable` (format: CPython Objects/exception_handling_notes.txt)."""

@@ -8,33 +8,29 @@ not the graph's.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
 from typing import Any
 
 from smelt.capture.breaks import Break
+from smelt.capture.clauses import acts_on
 from smelt.capture.running import name_of
+from smelt.graph.meta import meta_of
 from smelt.graph.trace import TraceTensor
+from smelt.shapes.unbacked import is_unbacked
 
 _BY_INDEX = frozenset({"getitem", "__getitem__", "setitem", "__setitem__"})
 
-_MAY_RAISE = frozenset(
-    {"index", "index_select", "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "gather", "scatter"}
-    | {"scatter_add", "scatter_reduce", "take", "take_along_dim", "put", "embedding", "embedding_bag"}
-    | {"nll_loss", "cross_entropy", "multi_margin_loss", "multilabel_margin_loss", "masked_scatter", "unravel_index"}
-    | {"cholesky", "inv", "inverse", "solve", "solve_triangular", "eigh", "eig", "eigvals", "eigvalsh", "svd", "lstsq"}
-    | {"matrix_power", "linalg_cholesky", "linalg_inv", "linalg_solve", "linalg_eigh", "linalg_eig", "linalg_svd"}
-    | {"repeat_interleave", "bincount", "multinomial", "bernoulli", "poisson", "one_hot", "unflatten", "pack_padded"}
-)
-"""Operators whose errors depend on values, by name, without the last underscore of those that write."""
 
+def may_raise(target: Any, args: tuple[Any, ...]) -> bool:
+    """Whether elements are picked of a tensor of which only values tell how many it has.
 
-def may_raise(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether values decide if the operation raises."""
-    name = str(getattr(target, "__name__", ""))
-    if name in _BY_INDEX:
-        index: Any = args[1] if len(args) > 1 else None
-        return any(type(i) is TraceTensor for i in (index if isinstance(index, (tuple, list)) else (index,)))
-    return name.removesuffix("_").removeprefix("linalg_") in _MAY_RAISE
+    Any index may be out of range, and labels may; programs that catch that are rare, and those that run whole training
+    steps in a `try` are not.
+    """
+    if getattr(target, "__name__", "") not in _BY_INDEX or type(args[0]) is not TraceTensor:
+        return False
+    if not is_unbacked(*meta_of(args[0]).shape):
+        return False
+    return any(type(index) is TraceTensor for index in (args[1] if isinstance(args[1], (tuple, list)) else args[1:2]))
 
 
 def note_caught(vm: Any, target: Any, error: str = "RuntimeError") -> None:
@@ -44,7 +40,7 @@ def note_caught(vm: Any, target: Any, error: str = "RuntimeError") -> None:
         Break: the program catches the error, and the frame cannot run again to find it.
     """
     errors = (IndexError, RuntimeError, getattr(builtins, error))
-    if not any(frame.decoded.catches(frame.pc - 1, errors) for frame in vm.frames):
+    if not any(acts_on(frame, frame.pc - 1, errors, excepts=True) for frame in vm.frames):
         return
     if not vm.changes.repeats or error not in ("RuntimeError", "IndexError"):
         vm.work += 1  # what was learned from the operation is forgotten: capture begins again

@@ -2,51 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import types
 from typing import Any
 
 from smelt.capture.breaks import UserError, through_c
-from smelt.capture.frames import YIELD, Frame
-
-
-def _acts_on_exit(frame: Frame, index: int) -> bool:
-    """Whether GeneratorExit at an instruction runs code of the program: `finally`, `with`, or an `except` for it."""
-    decoded = frame.decoded
-    row = decoded.handler_at(index)
-    if row is None:
-        return False
-    names, at = decoded.names, row.target
-    if names[at] == "CALL_INTRINSIC_1":  # what 3.12 puts around a generator's whole body
-        return False
-    if names[at : at + 3] == ["COPY", "POP_EXCEPT", "RERAISE"]:
-        return _acts_on_exit(frame, at + 2)
-    at += 1  # behind PUSH_EXC_INFO: `except SomeError` clauses, which let GeneratorExit pass
-    while True:
-        begin = at
-        while names[at] in _NAMING:
-            at += 1
-        if names[at] == "RERAISE":
-            return _acts_on_exit(frame, at)
-        if names[at] != "CHECK_EXC_MATCH" or any(_may_be_exit(frame, each) for each in range(begin, at)):
-            return True
-        at = decoded.targets[at + 1]
-
-
-_NAMING = frozenset({"LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF", "LOAD_ATTR", "BUILD_TUPLE"})
-
-
-def _may_be_exit(frame: Frame, index: int) -> bool:
-    """Whether an instruction loads what an `except` clause that takes GeneratorExit may name."""
-    decoded = frame.decoded
-    if decoded.names[index] == "BUILD_TUPLE":
-        return False
-    if decoded.names[index] != "LOAD_GLOBAL":
-        return True
-    name = decoded.code.co_names[decoded.raw[index] >> 1]
-    found = frame.globals.get(name, getattr(builtins, name, None))
-    return not isinstance(found, type) or issubclass(GeneratorExit, found)
+from smelt.capture.clauses import acts_on
+from smelt.capture.frames import YIELD
 
 
 class TracedGenerator:
@@ -108,7 +70,7 @@ class TracedGenerator:
         """It stands where a `finally` or `with` would run when the generator is dropped."""
         if self.done or not self.started:
             return False
-        return _acts_on_exit(self.frame, self.frame.pc - 1)
+        return acts_on(self.frame, self.frame.pc - 1, (GeneratorExit,))
 
     def release(self) -> None:
         """Let go of the program's objects."""
