@@ -430,6 +430,23 @@ def test_references_are_neither_leaked_nor_lost() -> None:
     assert dies() is None
 
 
+def test_what_a_step_takes_away_while_guards_run() -> None:
+    class Value:
+        @property
+        def emptied(self) -> bool:
+            table.clear()
+            return True
+
+    fetches = [(-1, LOCAL, 0), (0, native.DICT_ITEM, "x"), (0, native.DICT_ITEM, "y"), (1, native.ATTR, "emptied")]
+    for checks, hits in (([(1, native.TYPE_IS, Value)], True), ([(2, native.TYPE_IS, Value)], False)):
+        table = {"x": Value(), "y": Value()}
+        dies = [weakref.ref(value) for value in table.values()]
+        kept = native.Guards(fetches, checks, [1]).check((table,), {})
+        assert [type(each) for each in kept or ()] == [Value] * hits  # "y" is gone when it is looked at
+        del kept
+        assert [ref() for ref in dies] == [None, None]
+
+
 def test_guards_are_collected_in_cycles() -> None:
     thing = Module()
     thing.guards = guards([(-1, native.CONST, thing)], [(0, native.IS, thing)])  # type: ignore[attr-defined]

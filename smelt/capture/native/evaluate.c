@@ -1,8 +1,8 @@
 /* Evaluation of guards. `run_program` is the hot loop of every compiled call; `run_steps` takes the fetches and checks
  * one by one, as they were given, to say which one fails.
  *
- * References: as long as no step can run Python code, nothing can die under us and values are borrowed. Otherwise
- * (`owning`) every value is held until the end. */
+ * References: as long as no step can run Python code, nothing can die under us and values are borrowed. A program runs
+ * the steps that can before the others, and holds what they see until the end. */
 #include "memos.h"
 
 enum { FEW = 1024 }; /* this many values stand on the C stack */
@@ -79,7 +79,7 @@ static enum Outcome run_program(Guards *guards, const Scope *scope, PyObject **v
         if (node->item >= 0) value = recall(program, node, parent, now, &known);
         if (!known) value = fetch(&node->step, parent, values, scope, &made);
         if (!value) return fail(NULL, 0, 0, NULL, 0);
-        if (guards->owning && !made) Py_INCREF(value);
+        if (i < program->owned_count && !made) Py_INCREF(value);
         values[node->at] = value;
         *reached = i + 1;
         check = program->checks + node->first;
@@ -94,8 +94,8 @@ static enum Outcome run_program(Guards *guards, const Scope *scope, PyObject **v
     return HIT;
 }
 
-static void release_nodes(const Guards *guards, PyObject **values, int32_t reached) {
-    for (int32_t i = 0; i < reached; i++) Py_DECREF(values[guards->program.nodes[i].at]);
+static void release_nodes(const Program *program, PyObject **values, int32_t reached) {
+    for (int32_t i = 0; i < reached && i < program->owned_count; i++) Py_DECREF(values[program->nodes[i].at]);
 }
 
 /* -- both -------------------------------------------------------------------------------------- */
@@ -122,7 +122,7 @@ enum Outcome guards_evaluate(PyObject *object, const Scope *scope, PyObject **ou
     int32_t reached = 0;
     enum Outcome outcome = run_program(guards, scope, values, &reached);
     if (outcome == HIT && !(*outputs = collect_outputs(guards, values))) outcome = RAISED;
-    if (guards->owning) release_nodes(guards, values, reached);
+    release_nodes(&guards->program, values, reached);
     if (values != few) PyMem_Free(values);
     return outcome;
 }

@@ -20,7 +20,7 @@
 #define AS_CHECK(name) C_##name,
 enum FetchKind { FETCH_KINDS(AS_FETCH) FETCH_COUNT };
 enum CheckKind { CHECK_KINDS(AS_CHECK) CHECK_COUNT };
-enum { LAST_ROOT = F_WEAK, NO_HINT = -1 };
+enum { LAST_ROOT = F_WEAK, NO_HINT = -1, LOOK_AHEAD = 16 };
 
 typedef struct {
     uint8_t kind;
@@ -78,6 +78,7 @@ typedef struct {
     uint64_t confirmed; /* the stretch of an evaluation in which it was found to hold (evaluate.c) */
     uint64_t hollow_at; /* the number of writes to watched dicts at which the hollow ones were all empty; 0: never */
     int32_t first_item, item_count, hollow_count; /* the hollow ones come last */
+    int32_t first_hollow;                         /* among the program's */
     int32_t seen_count; /* of `seen`, from first_item on; -1: they do not tell whether the memo holds */
     uint8_t is_class;
     Shape shape; /* of a dict without a version */
@@ -98,8 +99,10 @@ typedef struct {
     Memo *memos;
     Item *items;
     Seen *seen; /* as many as items */
+    PyObject **hollow; /* values of the hollow items, memo by memo, with room for LOOK_AHEAD more */
     CheckStep *checks; /* grouped by node and item; `numbers` and `shortcut` borrowed from Guards.check_steps */
     int32_t node_count, memo_count, item_count, value_count;
+    int32_t owned_count; /* the first nodes: those that may run Python code or make objects, with all that they need */
     unsigned long long renewed; /* how often a dict or class was read again */
 } Program;
 
@@ -113,7 +116,7 @@ typedef struct {
     Py_ssize_t rootless;    /* how many have no fetch */
     int32_t *output_steps;
     Program program;
-    int owning; /* some step runs Python code or makes objects: hold references to every value */
+    int owning; /* some step runs Python code or makes objects: hold references to what it may take away */
 } Guards;
 
 extern PyObject *name_training; /* "training", hashed */

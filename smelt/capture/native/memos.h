@@ -51,6 +51,12 @@ static inline int item_holds(const Program *program, const Item *item, PyObject 
     return 1;
 }
 
+/* The hollow dicts have just been read. */
+static inline void see_hollow(const Program *program, const Memo *memo) {
+    const Item *item = program->items + memo->first_item + memo->item_count - memo->hollow_count;
+    for (int32_t i = 0; i < memo->hollow_count; i++) program->hollow[memo->first_hollow + i] = item[i].value;
+}
+
 #if PY_VERSION_HEX >= 0x030d0000
 /* Whether an item's checks hold for whatever is the same object as now; keeps it alive where that takes it. */
 static inline int is_told_by_identity(const Program *program, Item *item) {
@@ -100,6 +106,7 @@ static inline int shape_holds(Program *program, Memo *memo, PyObject *dict) {
         if (!item_holds(program, item, item->value)) return 0; /* said so again by `renew` */
     }
     see(program, memo);
+    see_hollow(program, memo);
     return 1;
 }
 #endif
@@ -115,6 +122,7 @@ static Py_NO_INLINE int renew(Program *program, Memo *memo, PyObject *owner, PyO
         else item->value = hinted_item(object, item->key, item->hash, &item->hint);
         if ((!item->value && PyErr_Occurred()) || !item_holds(program, item, item->value)) return 0;
     }
+    see_hollow(program, memo);
     memo->version = version_now(memo, object); /* of a class: looking names up gave it one */
 #if PY_VERSION_HEX >= 0x030d0000
     if (!memo->version && !memo->is_class && owner) {
@@ -133,11 +141,12 @@ static Py_NO_INLINE int renew(Program *program, Memo *memo, PyObject *owner, PyO
 /* Every hollow dict is without items. */
 static inline int is_hollow(const Program *program, Memo *memo) {
     if (!memo->hollow_count || memo->hollow_at == writes) return 1;
-    const Item *item = program->items + memo->first_item + memo->item_count - memo->hollow_count;
+    PyObject *const *dict = program->hollow + memo->first_hollow;
     int watched = 1;
-    for (int32_t i = 0; i < memo->hollow_count; i++, item++) {
-        if (PyDict_GET_SIZE(item->value)) return 0;
-        watched &= watch(item->value);
+    for (int32_t i = 0; i < memo->hollow_count; i++, dict++) {
+        __builtin_prefetch(dict[LOOK_AHEAD]);
+        if (PyDict_GET_SIZE(*dict)) return 0;
+        watched &= watch(*dict);
     }
     if (watched) memo->hollow_at = writes;
     return 1;

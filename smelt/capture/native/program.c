@@ -43,7 +43,7 @@ typedef struct {
     DraftMemo *memos;
     Placed *placed;
     int32_t *order; /* the drafts that become nodes */
-    int32_t count, given, item_count, memo_count, placed_count, node_count;
+    int32_t count, given, item_count, memo_count, placed_count, node_count, owned_count;
 } Builder;
 
 /* -- drafts ------------------------------------------------------------------------------------ */
@@ -237,11 +237,25 @@ static void emit(Builder *b, int32_t index) {
     b->order[b->node_count++] = index;
 }
 
+/* Whether a node may run Python code, makes an object, or has one that nobody else may hold. */
+static int is_owned(const Builder *b, int32_t index) {
+    const Draft *draft = &b->drafts[index];
+    if (draft->step.kind == F_WEAK || fetch_is_foreign(&draft->step)) return 1;
+    const CheckStep *step = b->guards->check_steps + draft->first_check;
+    for (int32_t k = 0; index < b->given && k < b->guards->fetch_steps[index].checks; k++)
+        if (check_is_foreign(step++)) return 1;
+    return 0;
+}
+
+/* Those that own what they see come first, so that what the others see cannot die under them. */
 static void emit_needed(Builder *b) {
-    for (int32_t i = 0; i < b->count; i++) {
-        const Draft *draft = &b->drafts[i];
-        int covered = draft->item != NONE && !draft->wanted && !draft->checks && draft->memo == NONE;
-        if (!covered || draft->first_child != NONE) emit(b, i);
+    for (int owned = 1; owned >= 0; owned--) {
+        for (int32_t i = 0; i < b->count; i++) {
+            const Draft *draft = &b->drafts[i];
+            int covered = draft->item != NONE && !draft->wanted && !draft->checks && draft->memo == NONE;
+            if ((!covered || draft->first_child != NONE) && (!owned || is_owned(b, i))) emit(b, i);
+        }
+        if (owned) b->owned_count = b->node_count;
     }
 }
 
@@ -252,10 +266,12 @@ static void lay_out_items(Builder *b, Program *p) {
         memo->item_count++;
         memo->hollow_count += b->items[i].item.hollow;
     }
-    int32_t first = 0;
+    int32_t first = 0, first_hollow = 0;
     for (int32_t i = 0; i < b->memo_count; i++) {
         b->memos[i].memo.first_item = first;
+        b->memos[i].memo.first_hollow = first_hollow;
         first += b->memos[i].memo.item_count;
+        first_hollow += b->memos[i].memo.hollow_count;
     }
     for (int hollow = 0; hollow < 2; hollow++) /* these last */
         for (int32_t i = 0; i < b->item_count; i++) {
@@ -269,6 +285,7 @@ static void lay_out_items(Builder *b, Program *p) {
 
 static void lay_out_nodes(Builder *b, Program *p) {
     p->node_count = b->node_count;
+    p->owned_count = b->guards->owning ? b->owned_count : 0;
     p->memo_count = b->memo_count;
     p->value_count = b->count;
     for (int32_t i = 0; i < b->node_count; i++) {
@@ -313,9 +330,10 @@ static int allocate_program(const Builder *b, Program *p) {
     p->memos = PyMem_Calloc((size_t)b->memo_count + 1, sizeof(Memo));
     p->items = PyMem_Calloc((size_t)b->item_count + 1, sizeof(Item));
     p->seen = PyMem_Calloc((size_t)b->item_count + 1, sizeof(Seen));
+    p->hollow = PyMem_Calloc((size_t)b->item_count + LOOK_AHEAD, sizeof(PyObject *));
     p->checks = PyMem_Calloc((size_t)b->placed_count + 1, sizeof(CheckStep));
     p->item_count = b->item_count;
-    return p->nodes && p->memos && p->items && p->seen && p->checks ? 0 : -1;
+    return p->nodes && p->memos && p->items && p->seen && p->hollow && p->checks ? 0 : -1;
 }
 
 void free_program(Program *program) {
@@ -325,6 +343,7 @@ void free_program(Program *program) {
     PyMem_Free(program->memos);
     PyMem_Free(program->items);
     PyMem_Free(program->seen);
+    PyMem_Free(program->hollow);
     PyMem_Free(program->checks);
 }
 
