@@ -13,6 +13,7 @@ from smelt.base.errors import SmeltError, Unsupported
 from smelt.base.log import log
 from smelt.graph.meta import channels_last_stride, is_channels_last
 from smelt.graph.place import LIMIT, META, Layout, Place, PlacedTensor, layout_for
+from smelt.graph.plain_calls import is_plain
 from smelt.graph.refusals import refusal, sharing
 from smelt.graph.rules import rule_for
 from smelt.graph.schema import Kind, OpInfo, op_info
@@ -96,6 +97,10 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
     own = rule_for(func, info)
     if own is not None:
         answer = own(func, args, kwargs)
+        if answer is not None:
+            return answer
+    if is_plain(func, args, kwargs):
+        answer = SYMBOLIC_RULES.get(func, written)(func, args, kwargs)
         if answer is not None:
             return answer
     if _is_symbolic(args, kwargs):

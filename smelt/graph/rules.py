@@ -7,6 +7,7 @@ case is unusual; then the meta kernel is asked, which also raises eager's error 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -303,6 +304,12 @@ def _scalar(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _arange(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
+    device = torch.device(kwargs.get("device") or torch.get_default_device())
+    if float in map(type, (start, end, step)) and all(type(n) in (int, float) for n in (start, end, step)):
+        count = (end - start) / step if step else -1.0
+        if not 0 <= count < float("inf"):
+            return None
+        return layout_for((math.ceil(count),), kwargs.get("dtype") or torch.get_default_dtype(), (1,), device)
     if not all(type(n) in (int, Size) for n in (start, end, step)) or step == 0:
         return None
     forward = compare("<", (end - start) * step, 0, True)
@@ -311,8 +318,15 @@ def _arange(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     if not expected and (end - start) * step < 0:
         return None
     size = -((start - end) // step)
-    device = kwargs.get("device") or torch.get_default_device()
-    return layout_for((size,), kwargs.get("dtype") or torch.int64, (1,), torch.device(device))
+    return layout_for((size,), kwargs.get("dtype") or torch.int64, (1,), device)
+
+
+def _linspace(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    start, end, steps = args[:3]
+    if type(steps) is not int or steps < 0 or not all(type(n) in (int, float) for n in (start, end)):
+        return None
+    device = torch.device(kwargs.get("device") or torch.get_default_device())
+    return layout_for((steps,), kwargs.get("dtype") or torch.get_default_dtype(), (1,), device)
 
 
 # -- windows and attention -----------------------------------------------------------------------------------------
@@ -543,6 +557,7 @@ _RULES: dict[OpOverload, Rule] = {
     aten.arange.default: _arange,
     aten.arange.start: _arange,
     aten.arange.start_step: _arange,
+    aten.linspace.default: _linspace,
     aten.max_pool2d_with_indices.default: _max_pool,
     aten.max_pool2d_with_indices_backward.default: _pool_backward,
     aten.avg_pool2d.default: _avg_pool,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from smelt.graph.elementwise import broadcast, elementwise, result_stride
-from smelt.graph.layouts import Rule, as_before, fresh, given, layout, like, row_major_like, val_of
+from smelt.graph.layouts import Rule, as_before, fresh, given, in_format, layout, like, row_major_like, val_of
 from smelt.graph.meta import TensorMeta, channels_last_stride, contiguous_stride
 from smelt.graph.place import layout_for
 from smelt.graph.symbolic_views import VIEW_RULES
@@ -121,6 +121,13 @@ def _attention_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         stride = (length * heads * width, width, heads * width, 1)
         made.append(fresh(val_of(x), val_of(x).shape, None, stride))
     return tuple(made)
+
+
+def _roll(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+    """On a CPU the two parts, joined: images keep their format."""
+    val = val_of(args[0])
+    joined = val.device.type == "cpu" and given(func, args, kwargs)["dims"]
+    return in_format(val, val.shape) if joined else fresh(val, val.shape)
 
 
 def _reduction(dtype: torch.dtype | None = None, results: int = 1, whole: torch.dtype | None = None) -> Rule:
@@ -348,6 +355,7 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
     aten.index.Tensor: _index,
     aten._unsafe_index.Tensor: _index,
     aten.repeat.default: _repeat,
+    aten.roll.default: _roll,
     aten.sort.default: _sort,
     aten.sort.stable: _sort,
     aten.topk.default: _topk,
@@ -408,7 +416,7 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
     },
     **{
         op: row_major_like()
-        for op in (aten.triu.default, aten.tril.default, aten.roll.default, aten.bernoulli.p, aten.bernoulli.default)
+        for op in (aten.triu.default, aten.tril.default, aten.bernoulli.p, aten.bernoulli.default)
         + (aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce)
         + (aten.scatter_add.default, aten.scatter_reduce.two, aten.index_copy.default, aten.index_reduce.default)
         + (aten.index_add.default, aten._softmax.default, aten._log_softmax.default)
