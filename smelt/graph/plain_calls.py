@@ -162,7 +162,7 @@ def _scattered(val: Any, args: Any, named: dict[str, Any]) -> bool:
 
 def _draws(val: Any, args: Any, named: dict[str, Any]) -> bool:
     """Random numbers in the place, or the layout, of a tensor of floats."""
-    plain = all(isinstance(a, (int, float)) for a in args[1:])
+    plain = all(isinstance(a, (int, float)) for a in args[1:]) and not may_overlap(val.shape, val.stride)
     return val.dtype in _FLOATS and plain and named.get("std", 1.0) >= 0 and named.get("lambd", 1.0) > 0
 
 
@@ -176,7 +176,8 @@ def _whole(val: Any, args: Any, named: dict[str, Any]) -> bool:
     low, high = named.get("low", 0), named["high"]
     dtype = named["dtype"]
     usual = _on_cpu(named) and (dtype is torch.int64 or not isinstance(dtype, torch.dtype))
-    return usual and type(low) is type(high) is int and low < high
+    sized = all(isinstance(n, (int, Size)) and (lowest(n) or 0) >= 0 for n in named["size"])
+    return usual and sized and type(low) is type(high) is int and low < high
 
 
 def _on_cpu(named: dict[str, Any]) -> bool:

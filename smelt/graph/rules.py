@@ -306,10 +306,10 @@ def _arange(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
     device = torch.device(kwargs.get("device") or torch.get_default_device())
     if float in map(type, (start, end, step)) and all(type(n) in (int, float) for n in (start, end, step)):
-        count = (end - start) / step if step else -1.0
-        if not 0 <= count < float("inf"):
+        count, dtype = (end - start) / step if step else -1.0, kwargs.get("dtype") or torch.get_default_dtype()
+        if not 0 <= count < float("inf") or not dtype.is_floating_point:
             return None
-        return layout_for((math.ceil(count),), kwargs.get("dtype") or torch.get_default_dtype(), (1,), device)
+        return layout_for((math.ceil(count),), dtype, (1,), device)
     if not all(type(n) in (int, Size) for n in (start, end, step)) or step == 0:
         return None
     forward = compare("<", (end - start) * step, 0, True)
