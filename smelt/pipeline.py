@@ -239,9 +239,7 @@ def render_part(
             report.add(f"4_{name}_loops.txt", lambda: describe_loops(loops))
         with _stage("schedule"):
             machine = CPU if device is None else GPU
-            parts = (
-                device is not None and device.type == "cuda" and options.gemm == "auto" and not products_round_to_tf32()
-            )
+            parts = device is not None and _takes_parts(device, options)
             plan = schedule(loops, options, updates, machine, name.startswith("backward"), parts)
             report.add(f"5_{name}_schedule.txt", lambda: describe_schedule(plan))
         with _stage("codegen"):

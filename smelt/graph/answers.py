@@ -99,17 +99,15 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
         answer = own(func, args, kwargs)
         if answer is not None:
             return answer
-    if is_plain(func, args, kwargs):
-        answer = SYMBOLIC_RULES.get(func, written)(func, args, kwargs)
-        if answer is not None:
+    symbolic, plain = _is_symbolic(args, kwargs), is_plain(func, args, kwargs)
+    if symbolic or plain:
+        rule = SYMBOLIC_RULES.get(func)
+        if rule is None and info.kind is Kind.WRITE and info.written == ("self",) and info.returned == ("self",):
+            rule = written
+        answer = None if rule is None else rule(func, args, kwargs)
+        if answer is not None and (plain or not _refused_example(func, info, args, kwargs)):
             return answer
-    if _is_symbolic(args, kwargs):
-        symbolic = SYMBOLIC_RULES.get(func)
-        if symbolic is None and info.kind is Kind.WRITE and info.written == ("self",) and info.returned == ("self",):
-            symbolic = written
-        answer = None if symbolic is None else symbolic(func, args, kwargs)
-        if answer is not None and not _refused_example(func, info, args, kwargs):
-            return answer
+    if symbolic:
         args, kwargs = _pinned(func, args, kwargs)
         answer = own and own(func, args, kwargs)
         if answer is not None:
@@ -140,8 +138,8 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
             raise _no_meta(func, error) from error
         raise
     answer = from_meta(out)
-    rule = _CPU_ANSWERS.get(func) if device.type == "cpu" else None
-    return answer if rule is None else rule(answer, args)
+    mend = _CPU_ANSWERS.get(func) if device.type == "cpu" else None
+    return answer if mend is None else mend(answer, args)
 
 
 def _on_meta(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

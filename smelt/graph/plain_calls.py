@@ -8,7 +8,7 @@ eager's error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from smelt.graph.elementwise import broadcast
 from smelt.graph.layouts import given, val_of
 from smelt.graph.meta import TensorMeta, may_overlap
 from smelt.graph.place import PlacedTensor
-from smelt.shapes.size import Size, known_at_most, lowest, same_all
+from smelt.shapes.size import Size, known_at_most, same_all
 
 aten = torch.ops.aten
 
@@ -31,16 +31,22 @@ _NUMBERS = _FLOATS | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.i
 def is_plain(func: Any, args: Sequence[Any], kwargs: Any) -> bool:
     """Whether the operator accepts the arguments, and its rule for symbolic sizes knows all that it gives."""
     condition = _PLAIN.get(func)
+    if condition is None:
+        return False
     tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, PlacedTensor)]
-    if condition is None or any(val_of(t).device.type != "cpu" for t in tensors):
+    if any(val_of(t).device.type != "cpu" for t in tensors):
         return False
     first = val_of(args[0]) if args and isinstance(args[0], PlacedTensor) else None
     return condition(first, args, given(func, args, kwargs))
 
 
-def _has_elements(val: TensorMeta) -> bool:
+def _at_least(least: int, sizes: Iterable[Any]) -> bool:
     """For sure."""
-    return all((lowest(n) or 0) > 0 for n in val.shape)
+    return all(isinstance(n, (int, Size)) and known_at_most(least, n) for n in sizes)
+
+
+def _has_elements(val: TensorMeta) -> bool:
+    return _at_least(1, val.shape)
 
 
 def _in_range(val: TensorMeta, dims: Any) -> bool:
@@ -69,9 +75,9 @@ def _norm(val: Any, args: Any, named: dict[str, Any]) -> bool:
 def _largest(val: Any, args: Any, named: dict[str, Any]) -> bool:
     """`topk`"""
     dim, k = named["dim"], named["k"]
-    if val.dtype not in _NUMBERS or not val.ndim or not _in_range(val, dim) or not isinstance(k, (int, Size)):
+    if val.dtype not in _NUMBERS or not val.ndim or not _in_range(val, dim) or not _at_least(1, [k]):
         return False
-    return (lowest(k) or 0) > 0 and bool(known_at_most(k, val.shape[dim]))
+    return known_at_most(k, val.shape[dim])
 
 
 def _triangle(val: Any, args: Any, named: dict[str, Any]) -> bool:
@@ -95,7 +101,7 @@ def _picked(val: Any, args: Any, named: dict[str, Any]) -> bool:
 
 def _repeated(val: Any, args: Any, named: dict[str, Any]) -> bool:
     times = named["repeats"]
-    return len(times) >= val.ndim and all(isinstance(n, (int, Size)) and (lowest(n) or 0) >= 0 for n in times)
+    return len(times) >= val.ndim and _at_least(0, times)
 
 
 def _halves(val: Any, args: Any, named: dict[str, Any]) -> bool:
@@ -168,7 +174,7 @@ def _draws(val: Any, args: Any, named: dict[str, Any]) -> bool:
 
 def _square(val: Any, args: Any, named: dict[str, Any]) -> bool:
     """`eye`"""
-    return _on_cpu(named) and all(isinstance(n, (int, Size)) and (lowest(n) or 0) >= 0 for n in args)
+    return _on_cpu(named) and _at_least(0, args)
 
 
 def _whole(val: Any, args: Any, named: dict[str, Any]) -> bool:
@@ -176,8 +182,7 @@ def _whole(val: Any, args: Any, named: dict[str, Any]) -> bool:
     low, high = named.get("low", 0), named["high"]
     dtype = named["dtype"]
     usual = _on_cpu(named) and (dtype is torch.int64 or not isinstance(dtype, torch.dtype))
-    sized = all(isinstance(n, (int, Size)) and (lowest(n) or 0) >= 0 for n in named["size"])
-    return usual and sized and type(low) is type(high) is int and low < high
+    return usual and _at_least(0, named["size"]) and type(low) is type(high) is int and low < high
 
 
 def _on_cpu(named: dict[str, Any]) -> bool:
@@ -189,7 +194,7 @@ def _resized(val: Any, args: Any, named: dict[str, Any]) -> bool:
     """Images in another size."""
     size = args[1]
     usual = val.dtype in _FLOATS and val.ndim == 4 and len(size) == 2 and _has_elements(val)
-    return usual and all(isinstance(n, (int, Size)) and (lowest(n) or 0) > 0 for n in size)
+    return usual and _at_least(1, size)
 
 
 def _resized_backward(val: Any, args: Any, named: dict[str, Any]) -> bool:

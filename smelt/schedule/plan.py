@@ -18,7 +18,7 @@ from smelt.schedule.group import Group, Place, looks_up
 from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.memory import MemoryPlan, aligned, plan_memory
 from smelt.schedule.order import CycleError, Unit, order_units
-from smelt.schedule.products import Product, find_products, in_parts
+from smelt.schedule.products import Product, ProductSearch, in_parts
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
 from smelt.schedule.split import split_reductions
 from smelt.shapes.expr import flat_index
@@ -108,7 +108,7 @@ def schedule(
     products: dict[int, Product] = {}
     if machine.templates and (options.templates or parts):
         wanted = (lambda product: True) if options.templates else in_parts
-        products = find_products(program, real, fused, stored, names, machine, wanted)
+        products = ProductSearch(program, real, fused, stored, names, machine, wanted).find()
     return _Planner(program, real, fused, stored, updates or {}, products, releases, machine).plan()
 
 

@@ -180,28 +180,14 @@ def _digits(place: Expr) -> list[Var] | None:
     return digits
 
 
-def find_products(
-    program: LoopProgram,
-    real: Realized,
-    fused: Fused,
-    stored: set[str],
-    names: Names,
-    machine: Machine,
-    wanted: Callable[[Product], bool],
-) -> dict[int, Product]:
-    """The products of a program by the number of their unit; decisions are added to those of fusion.
+class ProductSearch:
+    """Finds the products of a program; decisions are added to those of fusion.
 
     Args:
         stored: buffers that exist.
         wanted: which products may be kernels.
     """
-    search = _Search(program, real, fused, stored, names, machine, wanted)
-    search.join_epilogues()
-    search.join_prologues()
-    return {product.number: product for product in search.products.values()}
 
-
-class _Search:
     def __init__(
         self,
         program: LoopProgram,
@@ -230,6 +216,12 @@ class _Search:
                 product = product_of(number, node, program, real, names)
                 if isinstance(product, Product) and wanted(product):
                     self.products[node.name] = product
+
+    def find(self) -> dict[int, Product]:
+        """The products by the number of their unit."""
+        self.join_epilogues()
+        self.join_prologues()
+        return {product.number: product for product in self.products.values()}
 
     def buffer(self, name: str) -> str:
         view = self.real.views.get(name)

@@ -27,7 +27,7 @@ from smelt.schedule.plan import Schedule
 from smelt.schedule.products import Operand, Product
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import ZERO, Expr, Var, flat_index, variable
-from smelt.shapes.size import IntLike
+from smelt.shapes.size import IntLike, same
 
 
 @dataclass
@@ -60,7 +60,7 @@ def precision_of(product: Product, dtype: torch.dtype, rounded: bool) -> str:
     if dtype is not torch.float32:
         return "ieee"  # it is about float32 only
     first, second = product.operands
-    along = product.depth != 1 and first.view.stride[-1] == 1 and second.view.stride[-2] == 1
+    along = same(first.view.stride[-1], 1) and same(second.view.stride[-2], 1)
     return "tf32" if rounded else "tf32x3" if along and not product.prologues else "bf16x6"
 
 
