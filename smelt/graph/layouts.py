@@ -55,6 +55,11 @@ def in_format(val: TensorMeta, shape: Sequence[IntLike], dtype: torch.dtype | No
     return fresh(val, shape, dtype, channels_last_stride(shape) if last else None)  # type: ignore[arg-type]
 
 
+def in_range(dim: int, ndim: int) -> bool:
+    """Whether a tensor of so many dimensions has this one; a number has one."""
+    return -max(ndim, 1) <= dim < max(ndim, 1)
+
+
 def without(values: Sequence[Any], dim: int) -> tuple[Any, ...]:
     """All but the one at `dim`."""
     return (*values[:dim], *values[dim + 1 :])

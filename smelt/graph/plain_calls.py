@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from smelt.graph.elementwise import broadcast
-from smelt.graph.layouts import given, val_of
+from smelt.graph.layouts import given, in_range, val_of
 from smelt.graph.meta import TensorMeta, may_overlap
 from smelt.graph.place import PlacedTensor
 from smelt.shapes.size import Size, known_at_most, same_all
@@ -49,13 +49,12 @@ def _has_elements(val: TensorMeta) -> bool:
     return _at_least(1, val.shape)
 
 
-def _in_range(val: TensorMeta, dims: Any) -> bool:
+def _are_dims(val: TensorMeta, dims: Any) -> bool:
     """Different dimensions of the tensor."""
     listed = [dims] if isinstance(dims, int) else list(dims or ())
-    span = max(val.ndim, 1)
-    if not all(type(d) is int and -span <= d < span for d in listed):
+    if not all(type(d) is int and in_range(d, val.ndim) for d in listed):
         return False
-    return len({d % span for d in listed}) == len(listed)
+    return len({d % max(val.ndim, 1) for d in listed}) == len(listed)
 
 
 def _reduces(dtypes: frozenset[torch.dtype]) -> Condition:
@@ -63,7 +62,7 @@ def _reduces(dtypes: frozenset[torch.dtype]) -> Condition:
 
     def condition(val: Any, args: Any, named: dict[str, Any]) -> bool:
         dtype_too = named.get("dtype") in (None, val.dtype)
-        return val.dtype in dtypes and dtype_too and _has_elements(val) and _in_range(val, named.get("dim"))
+        return val.dtype in dtypes and dtype_too and _has_elements(val) and _are_dims(val, named.get("dim"))
 
     return condition
 
@@ -75,7 +74,7 @@ def _norm(val: Any, args: Any, named: dict[str, Any]) -> bool:
 def _largest(val: Any, args: Any, named: dict[str, Any]) -> bool:
     """`topk`"""
     dim, k = named["dim"], named["k"]
-    if val.dtype not in _NUMBERS or not val.ndim or not _in_range(val, dim) or not _at_least(1, [k]):
+    if val.dtype not in _NUMBERS or not val.ndim or not _are_dims(val, dim) or not _at_least(1, [k]):
         return False
     return known_at_most(k, val.shape[dim])
 
@@ -86,12 +85,12 @@ def _triangle(val: Any, args: Any, named: dict[str, Any]) -> bool:
 
 def _turned(val: Any, args: Any, named: dict[str, Any]) -> bool:
     """`flip`"""
-    return val.dtype in _NUMBERS | {torch.bool} and _in_range(val, named["dims"])
+    return val.dtype in _NUMBERS | {torch.bool} and _are_dims(val, named["dims"])
 
 
 def _rolled(val: Any, args: Any, named: dict[str, Any]) -> bool:
     shifts, dims = named["shifts"], named["dims"]
-    usual = val.dtype in _NUMBERS | {torch.bool} and _in_range(val, dims)
+    usual = val.dtype in _NUMBERS | {torch.bool} and _are_dims(val, dims)
     return usual and len(shifts) == max(len(dims), 1) and all(isinstance(n, (int, Size)) for n in shifts)
 
 
@@ -106,7 +105,7 @@ def _repeated(val: Any, args: Any, named: dict[str, Any]) -> bool:
 
 def _halves(val: Any, args: Any, named: dict[str, Any]) -> bool:
     """`glu`"""
-    return val.dtype in _FLOATS and val.ndim > 0 and _in_range(val, named["dim"])
+    return val.dtype in _FLOATS and val.ndim > 0 and _are_dims(val, named["dim"])
 
 
 def _pair(val: Any, args: Any, named: dict[str, Any]) -> bool:
@@ -154,7 +153,7 @@ def _scattered(val: Any, args: Any, named: dict[str, Any]) -> bool:
     dim, index, source = named["dim"], val_of(named["index"]), named.get("src")
     if val.dtype not in _FLOATS or index.dtype is not torch.int64 or not val.ndim or index.ndim != val.ndim:
         return False
-    if not _in_range(val, dim):
+    if not _are_dims(val, dim):
         return False
     fits = all(
         d == dim % val.ndim or known_at_most(n, m) for d, (n, m) in enumerate(zip(index.shape, val.shape, strict=True))

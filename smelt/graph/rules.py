@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 
 from smelt.graph.elementwise import broadcast, elementwise_rule, is_row_major, result_stride, val_of
 from smelt.graph.fourier import transformed
+from smelt.graph.layouts import in_range
 from smelt.graph.meta import (
     TensorMeta,
     channels_last_stride,
@@ -117,13 +118,9 @@ def _same_row_major(position: int = 0) -> Rule:
 def _softmax(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     x, dim, to_float = args[0], args[1], args[2] if len(args) > 2 else False
     val = val_of(x)
-    if kwargs or not val.dtype.is_floating_point or not isinstance(to_float, bool) or not _in_range(dim, val.ndim):
+    if kwargs or not val.dtype.is_floating_point or not isinstance(to_float, bool) or not in_range(dim, val.ndim):
         return None
     return _fresh(val, val.shape, torch.float32 if to_float else None)
-
-
-def _in_range(dim: int, ndim: int) -> bool:
-    return -max(ndim, 1) <= dim < max(ndim, 1)
 
 
 def _softmax_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
@@ -133,7 +130,7 @@ def _softmax_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any
 
 def _safe_softmax(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     val = val_of(args[0])
-    if kwargs or len(args) > 2 or not val.dtype.is_floating_point or not _in_range(args[1], val.ndim):
+    if kwargs or len(args) > 2 or not val.dtype.is_floating_point or not in_range(args[1], val.ndim):
         return None
     return _fresh(val, val.shape)
 
@@ -151,7 +148,7 @@ def _reduced(val: TensorMeta, dims: Sequence[int] | None, keep: bool) -> tuple[i
     """Shape without `dims` (all where there are none), or None where they do not fit."""
     ndim = max(val.ndim, 1)
     gone = {d % ndim for d in dims} if dims else set(range(ndim))
-    if dims and (len(gone) < len(dims) or not all(_in_range(d, val.ndim) for d in dims)):
+    if dims and (len(gone) < len(dims) or not all(in_range(d, val.ndim) for d in dims)):
         return None
     return tuple(1 if d in gone else n for d, n in enumerate(val.shape) if keep or d not in gone)
 
@@ -175,7 +172,7 @@ def _sum(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _cumsum(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     val = val_of(args[0])
-    if kwargs or not _in_range(args[1], val.ndim):
+    if kwargs or not in_range(args[1], val.ndim):
         return None
     whole = not (val.dtype.is_floating_point or val.dtype.is_complex)
     return _fresh(val, val.shape, torch.int64 if whole else None)
@@ -212,7 +209,7 @@ def _embedding_bag(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _gather(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     val, dim, index = val_of(args[0]), args[1], val_of(args[2])
-    if kwargs or val.ndim != index.ndim or not _in_range(dim, val.ndim) or index.dtype is not torch.int64:
+    if kwargs or val.ndim != index.ndim or not in_range(dim, val.ndim) or index.dtype is not torch.int64:
         return None
     within = all(d == dim % val.ndim or n <= m for d, (n, m) in enumerate(zip(index.shape, val.shape, strict=True)))
     return _fresh(val, index.shape) if within and val.ndim else None
@@ -234,7 +231,7 @@ def _index(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _index_add(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     val, dim, index, source = val_of(args[0]), args[1], val_of(args[2]), val_of(args[3])
-    fits = val.ndim == source.ndim and _in_range(dim, val.ndim) and val.dtype is source.dtype and index.ndim == 1
+    fits = val.ndim == source.ndim and in_range(dim, val.ndim) and val.dtype is source.dtype and index.ndim == 1
     if kwargs or not fits or not val.ndim or not is_row_major(val) or index.dtype not in (torch.int64, torch.int32):
         return None
     place = dim % val.ndim
