@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import enum
 import functools
 import types
 from typing import Any
@@ -102,6 +103,8 @@ def load_object_attr(vm: Any, obj: Any, name: str) -> Any:
             return value
     elif cls in LEAVES:
         return _leaf_attr(vm, obj, name)
+    elif isinstance(obj, enum.Enum) and not policy.is_frozen(cls.__module__):
+        source = sources.const(obj, str(obj))  # known by identity; what it holds may be assigned to
     custom = find_in_class(vm, cls, "__getattribute__")
     if isinstance(custom, types.FunctionType):
         return vm.call(custom, (obj, name), {})
@@ -181,6 +184,8 @@ def _bind(vm: Any, raw: Any, obj: Any, cls: type, name: str, source: Source | No
         return types.MethodType(raw, obj)
     if isinstance(raw, functools._lru_cache_wrapper):
         return types.MethodType(raw, obj)
+    if kind is enum.property and name in ("name", "value") and isinstance(obj, enum.Enum):
+        return load_object_attr(vm, obj, f"_{name}_")
     getter = find_in_class(vm, kind, "__get__")
     if isinstance(getter, types.FunctionType):
         own = raw if policy.is_frozen(kind.__module__) else class_value(vm, raw, cls, name)
@@ -349,7 +354,9 @@ def load_class_attr(vm: Any, cls: type, name: str) -> Any:
             own = raw if policy.is_frozen(type(raw).__module__) else class_value(vm, raw, cls, name)
             return vm.call(getter, (own, None, cls), {})
     value = user(getattr, cls, name)
-    if raw is value:
+    if type(meta) in SLOTS and name not in vars(cls):
+        guard_slot(vm, cls, name, value)
+    elif raw is value:
         value = class_value(vm, raw, cls, name)
     elif raw is MISS and meta is value:
         value = class_value(vm, meta, metaclass, name)
@@ -364,6 +371,16 @@ def load_class_attr(vm: Any, cls: type, name: str) -> Any:
 
 def _held(vm: Any, cls: type, name: str, raw: Any) -> Any:
     return raw if isinstance(raw, _PLAIN) else class_value(vm, raw, cls, name)
+
+
+def guard_slot(vm: Any, cls: type, name: str, value: Any) -> None:
+    """What `type` itself keeps of a class (`__name__`, `__bases__`): the program may assign to it."""
+    if id(cls) in vm.created or policy.is_frozen(cls.__module__):
+        return
+    if name in ("__mro__", "__bases__"):
+        guard_order(vm, cls)
+    elif is_constant(value):
+        vm.external(value, sources.attr(sources.const(cls, cls.__name__), name))
 
 
 def guard_order(vm: Any, cls: type) -> None:

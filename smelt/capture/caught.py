@@ -20,17 +20,35 @@ from smelt.shapes.unbacked import is_unbacked
 _BY_INDEX = frozenset({"getitem", "__getitem__", "setitem", "__setitem__"})
 
 
-def may_raise(target: Any, args: tuple[Any, ...]) -> bool:
-    """Whether elements are picked of a tensor of which only values tell how many it has.
+_BY_NUMBER = frozenset(
+    {"embedding", "index_select", "take", "cross_entropy", "cross_entropy_loss", "nll_loss", "nll_loss_nd"}
+)
+"""They raise IndexError for a number that is out of range."""
 
-    Any index may be out of range, and labels may; programs that catch that are rare, and those that run whole training
-    steps in a `try` are not.
+
+def may_raise(vm: Any, target: Any, args: tuple[Any, ...]) -> bool:
+    """Whether elements are picked of a tensor of which only values tell how many it has, or where a clause asks for it.
+
+    Any index may be out of range, and labels may. Whole training steps run in a `try` whose clause takes all errors, or
+    those of memory; only a clause that names IndexError and does not take RuntimeError says that it waits for one.
     """
-    if getattr(target, "__name__", "") not in _BY_INDEX or type(args[0]) is not TraceTensor:
+    name = getattr(target, "__name__", "")
+    if name not in _BY_INDEX:
+        return name in _BY_NUMBER and _waits(vm)
+    if type(args[0]) is not TraceTensor:
         return False
-    if not is_unbacked(*meta_of(args[0]).shape):
+    if not any(type(index) is TraceTensor for index in (args[1] if isinstance(args[1], (tuple, list)) else args[1:2])):
         return False
-    return any(type(index) is TraceTensor for index in (args[1] if isinstance(args[1], (tuple, list)) else args[1:2]))
+    return is_unbacked(*meta_of(args[0]).shape) or _waits(vm)
+
+
+def _waits(vm: Any) -> bool:
+    """Whether a clause around the operation takes IndexError and no RuntimeError."""
+    return any(
+        acts_on(frame, frame.pc - 1, (IndexError,), excepts=True)
+        and not acts_on(frame, frame.pc - 1, (RuntimeError,), excepts=True)
+        for frame in vm.frames
+    )
 
 
 def note_caught(vm: Any, target: Any, error: str = "RuntimeError") -> None:

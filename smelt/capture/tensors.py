@@ -286,7 +286,7 @@ class Tensors:
                     raise needed.stop() from None
                 return out
         raises = self.vm.sizes.owner.granted != granted
-        if raises or may_raise(target, args):
+        if raises or may_raise(self.vm, target, args):
             note_caught(self.vm, target)
         return self.note(out, written, self.runner.drew, target, args, kwargs, method, raises)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _string  # type: ignore[import-not-found]
+import enum
 import json.encoder
 import sys
 import types
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from smelt.capture import calls, containers, sources
-from smelt.capture.attributes import python_method
+from smelt.capture.attributes import load_class_attr, load_object_attr, python_method
 from smelt.capture.breaks import Break, user, user_raise
 from smelt.capture.builtins import visible
 from smelt.capture.effects import CONTAINERS
@@ -40,6 +41,7 @@ def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
     text = container_text(vm, value) if not rest or rest == ("",) else None
     if text is not None:
         return text
+    _guard_text(vm, value)
     names = {str: ("__str__", "__repr__"), repr: ("__repr__",), format: ("__format__",)}[fn]
     for name in names:
         method = python_method(vm, value, name)
@@ -52,6 +54,17 @@ def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
             raise Break(f"the text of a {type(value).__name__} after a write", "C code shows it as it was before")
         return vm.external(user(fn, value), sources.called(vm.sources[id(value)], fn, fn.__name__))
     return vm.native(fn, vm.effects.plain(value), *rest)
+
+
+def _guard_text(vm: Any, value: Any) -> None:
+    """The names of which Python makes the text of a class and of an enumeration's member: both are known by identity."""
+    if isinstance(value, type):
+        load_class_attr(vm, value, "__module__")
+        load_class_attr(vm, value, "__qualname__")
+    elif isinstance(value, enum.Enum):
+        load_class_attr(vm, type(value), "__name__")
+        load_object_attr(vm, value, "_name_")
+        load_object_attr(vm, value, "_value_")
 
 
 _BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}", dict: "{}"}

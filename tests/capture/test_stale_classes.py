@@ -81,6 +81,56 @@ def bases() -> World:
 
 
 @scenario
+def names() -> World:
+    """What `type` keeps of a class, and what a member of an enumeration holds."""
+
+    class A:
+        pass
+
+    class B(A):
+        pass
+
+    class Kind(enum.Enum):
+        ONE = 1
+        TWO = 2
+
+        def __init__(self, value):
+            self.mass = value * 2
+
+    class Named(str, enum.Enum):
+        FIRST = "first"
+
+        def __str__(self):
+            return self.value
+
+    held = B()
+
+    def fn(x):
+        texts = type(held).__name__, held.__class__.__qualname__, B.__module__, f"{type(held)}", repr(A)
+        members = Kind.ONE.value, Kind.TWO.name, Kind.ONE.mass, repr(Kind.TWO), str(Kind.ONE), str(Named.FIRST)
+        return x * Kind.ONE.value, texts, members, len(B.__mro__), len(B.__bases__)
+
+    return (
+        fn,
+        (X(),),
+        [
+            lambda: setattr(B, "__name__", "Bee"),
+            lambda: setattr(B, "__qualname__", "a.Bee"),
+            lambda: setattr(B, "__module__", "elsewhere"),
+            lambda: setattr(A, "__qualname__", "Ay"),
+            lambda: setattr(Kind.ONE, "_value_", 5),
+            lambda: setattr(Kind.TWO, "_name_", "SECOND"),
+            lambda: setattr(Kind.TWO, "_value_", 7),
+            lambda: setattr(Kind.ONE, "mass", 9),
+            lambda: setattr(Kind, "__name__", "Sort"),
+            lambda: setattr(Named.FIRST, "_value_", "second"),
+            lambda: setattr(B, "__bases__", (A, list)),
+            lambda: setattr(B, "__bases__", (A,)),
+        ],
+    )
+
+
+@scenario
 def metaclasses() -> World:
     class Meta(type):
         rate = 2
