@@ -25,6 +25,7 @@ from smelt.autograd.unused import Backward
 from smelt.autograd.wrap import wrap
 from smelt.backends import user_backend
 from smelt.base.collection import collect_given_up, no_collection
+from smelt.base.default_device import name_devices, without_default_device
 from smelt.base.errors import CompileError, SmeltWarning
 from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
@@ -80,6 +81,8 @@ def _compile_whole(
     gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
 ) -> Callable[..., Any]:
     """A graph without cuts."""
+    if options.backend in ("aot_eager", "smelt"):
+        name_devices(gm)
     match options.backend:
         case "eager":
             return with_checkpoints(gm).forward
@@ -114,6 +117,7 @@ def compile_pieces(gm: fx.GraphModule, report: Report, options: Options) -> Call
     return Pieces(gm.graph, report.name, compile_piece)
 
 
+@without_default_device()
 def compile_smelt(
     gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
 ) -> Callable[..., Any]:
@@ -155,6 +159,7 @@ def _to_prims(joint: Joint, options: Options, report: Report) -> fx.GraphModule:
     return prims
 
 
+@without_default_device()
 def compile_unused(graph: fx.GraphModule, device: torch.device | None, report: Report, options: Options) -> Program:
     """The backward of calls in which some results were not used."""
     with outside_inference_mode():

@@ -18,6 +18,7 @@ from smelt.autograd.joint import trace_joint
 from smelt.autograd.sized import meta_in_numbers
 from smelt.autograd.split import split
 from smelt.autograd.wrap import Compiled, Program, wrap
+from smelt.base.default_device import without_default_device
 from smelt.base.errors import SmeltError
 from smelt.base.kernels import KERNELS
 from smelt.base.options import Options
@@ -28,6 +29,7 @@ from smelt.shapes.size import as_symbol
 aten = torch.ops.aten
 
 
+@without_default_device()
 def compile_aot_eager(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], options: Options) -> Compiled:
     """Joint trace, split and wrapping of `gm`, run by PyTorch's own operators."""
     # PyTorch's operators draw from its own generator, so nothing else may: bits are eager's

@@ -99,7 +99,7 @@ def _reals(joint: Joint, inputs: Sequence[Any], values: tuple[int, ...]) -> list
         return []
     numbers: dict[Any, Any] = {each.symbol: value for each, value in zip(joint.sizes, values, strict=True)}
     numbers |= {name: inputs[i] for i, name in joint.numbers.items() if name}
-    return [torch.tensor(evaluate_real(real, numbers), dtype=torch.float64) for real in joint.reals]
+    return [torch.tensor(evaluate_real(real, numbers), dtype=torch.float64, device="cpu") for real in joint.reals]
 
 
 def _reader(sizes: Sequence[SizeInput]) -> Callable[[Sequence[Any]], tuple[int, ...]]:

@@ -267,7 +267,7 @@ class _Compiled(torch.autograd.Function):
             again = _again(ctx, plan, saved, grads)
             if isinstance(again, tuple):
                 return again
-            anchor = torch.empty(0, requires_grad=True)
+            anchor = torch.empty(0, device="cpu", requires_grad=True)
             found = _Gradients.apply(anchor, plan, again, plan.saving.count, *saved, *grads)
         else:
             if plan.memory is not None:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from smelt.base import torch_c
+from smelt.base.default_device import without_default_device
 from smelt.capture import _native
 
 _IMPL_BYTES = 192  # sizeof(TensorImpl) is asserted to be at least this in every torch of the supported range
@@ -39,6 +40,7 @@ class Calibration:
 
 
 @functools.cache
+@without_default_device()
 def calibrate() -> Calibration:
     """Set up the C core; later calls return the first result."""
     layout = _tensor_layout()

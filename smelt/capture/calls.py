@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import inspect
 import io
@@ -20,8 +21,8 @@ import torch.utils.checkpoint
 
 from smelt.capture import _native as native
 from smelt.capture import flags, marks, policy, sources, triton_kernels
-from smelt.capture.attributes import find_in_class, function_source, python_method
-from smelt.capture.breaks import Break, user, user_raise
+from smelt.capture.attributes import find_in_class, function_source
+from smelt.capture.breaks import Break, UserError, user, user_raise
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.frames import Frame, bind
 from smelt.capture.generators import TracedGenerator
@@ -95,6 +96,9 @@ def _guard_defaults(vm: Any, args: Args) -> None:
         found = value.__func__ if type(value) is types.MethodType else value
         if type(found) is types.FunctionType:
             defaults_of(vm, found)
+            for name in ("__wrapped__", "__signature__"):
+                with contextlib.suppress(UserError):  # none: that is guarded too
+                    _guard_defaults(vm, (vm.load_attr(found, name),))
 
 
 def refuse_made(vm: Any, fn: types.FunctionType, args: Args) -> None:
@@ -276,30 +280,6 @@ def call_partial(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return vm.call(func, (*plain(first), *args), {**plain(named), **kwargs})
 
 
-@CALL(functools._lru_cache_wrapper)
-def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    """functools.lru_cache: the function is called; logging through it stays once-only."""
-    if args and isinstance(args[0], logging.Logger):
-        return defer(vm, fn, args, kwargs)
-    for value in (*args, *kwargs.values()):
-        _find_hash(vm, value)
-    return vm.call(fn.__wrapped__, args, kwargs)
-
-
-def _find_hash(vm: Any, value: Any) -> None:
-    """What a cache does with an argument: the program sees where there is no hash, and what its own `__hash__` does."""
-    if type(value) is tuple:
-        for item in value:
-            _find_hash(vm, item)
-        return
-    kind = vm.type_of(value)
-    method = python_method(vm, value, "__hash__")
-    if method is not None:
-        vm.call(hash, (value,), {})
-    elif kind.__hash__ is None:
-        user_raise(TypeError(f"unhashable type: {kind.__name__!r}"))
-
-
 @CALL(staticmethod)
 def call_static(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """A staticmethod object."""
@@ -443,6 +423,8 @@ def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     args, kwargs = _seen_by_c(vm, fn, args, kwargs)
     if _consumes(fn):
         vm.effects.refuse_iterators(args)
+        for value in args:
+            vm.effects.refuse_unguarded(value)
     if not _holds(fn):
         vm.effects.refuse_opaque(fn, args)
         vm.effects.refuse_opaque(fn, kwargs.values())

@@ -28,7 +28,10 @@ from smelt.graph.trace import TraceTensor
 _maxlen = collections.deque.maxlen.__get__
 
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
-UNGUARDED = (bytearray, memoryview, array.array, types.SimpleNamespace)
+UNGUARDED: tuple[type, ...] = (
+    *(bytearray, memoryview, array.array, types.SimpleNamespace, types.MappingProxyType),
+    *(type(view(kind())) for kind in (dict, collections.OrderedDict) for view in (kind.keys, kind.values, kind.items)),
+)
 """What C code may read and change, and has no mirror."""
 DELETED = native.NULL
 _SEEN = LEAVES | {TraceTensor}

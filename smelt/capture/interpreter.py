@@ -6,6 +6,7 @@ guards, writing to them is put off (`effects`). Objects made during the frame ar
 
 from __future__ import annotations
 
+import decimal
 import sys
 from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
@@ -403,7 +404,10 @@ class Interpreter:
         """Run C code of the user's program. Tensor operations that it makes by itself are recorded as well."""
         self.work += 1
         try:
-            return self.tensors.watch.run(fn, args, kwargs)
+            out = self.tensors.watch.run(fn, args, kwargs)
+            if type(out) is decimal.Decimal:
+                self.guards.flag(_decimal_settings, (), _decimal_settings())
+            return out
         except Unsupported as error:
             raise Break(error.what, error.why or "", error.hint or "") from None
         except RecursionError:
@@ -433,3 +437,10 @@ class Interpreter:
 
 _MISSING = sources.native.MISSING
 _NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+
+
+def _decimal_settings() -> str:
+    """What decides the result of decimal arithmetic; the context's flags, which it raises, are left out."""
+    context = decimal.getcontext()
+    traps = [signal.__name__ for signal, raises in context.traps.items() if raises]
+    return f"{context.prec} {context.rounding} {context.Emin} {context.Emax} {context.capitals} {context.clamp} {traps}"

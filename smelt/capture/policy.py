@@ -152,6 +152,8 @@ def _decide(function: types.FunctionType) -> Policy:
         return Policy.DEFER if function.__name__ not in _LOGGING_STATE else Policy.INLINE
     if _inside(module, LEAF_MODULES):
         return Policy.LEAF
+    if _inside(module, ("numpy",)) and function.__name__ in _NUMPY_STATE:
+        return Policy.BREAK
     if _inside(module, BREAK_MODULES) and not _inside(module, INLINE_MODULES):
         return Policy.BREAK
     if _inside(module, NATIVE_MODULES):
@@ -164,6 +166,10 @@ _LOGGING_STATE = frozenset(
     "format formatMessage formatTime formatException formatStack usesTime getMessage getLevelName".split()
 )
 """Functions of logging whose result somebody wants."""
+_NUMPY_STATE = frozenset(
+    "seterr geterr seterrcall geterrcall setbufsize getbufsize set_printoptions get_printoptions".split()
+)
+"""Functions of numpy that ask for its settings, or change them."""
 _FROZEN = frozenset(sys.stdlib_module_names) | frozenset({"torch", "numpy", "typing_extensions"})
 
 

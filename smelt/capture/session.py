@@ -30,6 +30,7 @@ from smelt.base.stats import count, spend
 from smelt.capture import _native as native
 from smelt.capture import (
     builtins,
+    caches,
     calls,
     checks,
     collectives,
@@ -89,6 +90,7 @@ WhenReturned = Callable[[], None] | None
 
 _REGISTERED = (
     builtins,
+    caches,
     calls,
     checks,
     collectives,

@@ -57,7 +57,7 @@ def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
 
 
 def _guard_text(vm: Any, value: Any) -> None:
-    """The names of which Python makes the text of a class and of an enumeration's member: both are known by identity."""
+    """The names in the text of a class and of an enumeration's member, which are themselves known by identity."""
     if isinstance(value, type):
         load_class_attr(vm, value, "__module__")
         load_class_attr(vm, value, "__qualname__")

@@ -278,6 +278,25 @@ class _Method:
         return getattr(tensor, self.name)(*args, **kwargs)
 
 
+@special(torch.Tensor.is_shared)
+def is_shared(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Memory that a tensor does not share with other processes, it does not share at the next call: guarded.
+
+    Raises:
+        Break: it may share it.
+    """
+    tensor = args[0]
+    source = vm.sources.get(id(tensor))
+    if source is None or vm.tensors.real[id(tensor)].is_shared():
+        raise Break("Tensor.is_shared()", "the tensor has no memory yet, or shares it with other processes")
+    vm.guards.python(_is_not_shared, [source])
+    return False
+
+
+def _is_not_shared(tensor: torch.Tensor) -> bool:
+    return not tensor.is_shared()
+
+
 @ATTR(TraceTensor)
 def load_tensor_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
     """An attribute of a tensor."""

@@ -39,7 +39,7 @@ class _Spoilt(torch.autograd.Function):
         raise ctx.kind(ctx.text)
 
 
-_ANCHOR = torch.zeros((), requires_grad=True)
+_ANCHOR = torch.zeros((), device="cpu", requires_grad=True)
 
 
 def spoilt(

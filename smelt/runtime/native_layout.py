@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from smelt.base.default_device import without_default_device
 from smelt.base.torch_c import dispatch_key_word, implementation_address
 from smelt.runtime import _native
 
@@ -21,6 +22,7 @@ _MAX_KEYS = 8  # as in native/tensor.c
 _layout: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
 
 
+@without_default_device()
 def calibrate() -> bool:
     """Find, set and check the layout. True when the fast path is on."""
     try:

@@ -114,7 +114,7 @@ class Workspaces:
         if self._first and self.bytes >= LARGE:
             self._make_room()
         self._first = False
-        block = torch.empty(self.bytes + ALIGN, dtype=torch.uint8)
+        block = torch.empty(self.bytes + ALIGN, dtype=torch.uint8, device="cpu")
         start = -block.data_ptr() % ALIGN
         return block[start : start + self.bytes]
 

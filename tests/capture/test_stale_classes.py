@@ -97,7 +97,7 @@ def names() -> World:
         def __init__(self, value):
             self.mass = value * 2
 
-    class Named(str, enum.Enum):
+    class Named(str, enum.Enum):  # noqa: UP042
         FIRST = "first"
 
         def __str__(self):

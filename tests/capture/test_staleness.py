@@ -9,14 +9,18 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import decimal
 import enum
 import functools
+import inspect
+import os
 import random
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -68,6 +72,37 @@ def outcome(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
+
+
+@scenario
+def settings() -> World:
+    """What standard libraries keep for the process or the thread."""
+    shared = torch.ones(2)
+
+    def described(a: int, b: int = 2) -> int:
+        return a
+
+    def fn(x):
+        third = float(decimal.Decimal(1) / decimal.Decimal(3))
+        names = list(inspect.signature(described).parameters)
+        return x * third, numpy.geterr()["divide"], names, shared.is_shared(), os.environ.get("SMELT_TEST_SETTING")
+
+    return (
+        fn,
+        (X(),),
+        [
+            lambda: setattr(decimal.getcontext(), "prec", 3),
+            lambda: setattr(decimal.getcontext(), "prec", 28),
+            lambda: numpy.seterr(divide="ignore"),
+            lambda: numpy.seterr(divide="warn"),
+            lambda: setattr(described, "__signature__", inspect.signature(lambda: 0)),
+            lambda: described.__dict__.pop("__signature__", None),
+            lambda: setattr(described, "__wrapped__", lambda one: one),
+            lambda: shared.share_memory_(),
+            lambda: os.environ.__setitem__("SMELT_TEST_SETTING", "1"),
+            lambda: os.environ.pop("SMELT_TEST_SETTING", None),
+        ],
+    )
 
 
 @scenario

@@ -1,0 +1,39 @@
+"""The program's default device, which is not the compiler's: what smelt makes for itself, it makes on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import fx
+
+_MAKERS = frozenset(
+    {torch.empty, torch.empty_permuted, torch.empty_strided, torch.ones, torch.zeros, torch.full, torch.eye}
+    | {torch.arange, torch.range, torch.linspace, torch.logspace, torch.tril_indices, torch.triu_indices}
+    | {torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal}
+    | {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, torch.fft.fftfreq, torch.fft.rfftfreq}
+    | {torch.bartlett_window, torch.blackman_window, torch.hamming_window, torch.hann_window, torch.kaiser_window}
+)
+"""Functions that make tensors on the default device when no other one is named."""
+
+
+@contextmanager
+def without_default_device() -> Iterator[None]:
+    """Tensors are made on the CPU, also where `torch.set_default_device` or `with torch.device(...)` says otherwise."""
+    if torch.get_default_device().type == "cpu":
+        yield
+        return
+    with torch.device("cpu"):
+        yield
+
+
+def name_devices(gm: fx.GraphModule) -> None:
+    """Have each node of a captured graph that makes a tensor name its device, as far as results are known."""
+    if torch.get_default_device().type == "cpu":
+        return
+    for module in gm.modules():
+        for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():
+            device = getattr(node.meta.get("val"), "device", None)
+            if node.target in _MAKERS and node.kwargs.get("device") is None and device is not None:
+                node.kwargs = {**node.kwargs, "device": device}

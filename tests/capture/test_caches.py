@@ -1,0 +1,84 @@
+"""`functools.lru_cache` around functions that are not pure: each result is made once, as in eager."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import smelt
+from tests.capture.harness import compiled
+
+
+def test_a_cached_function_runs_once() -> None:
+    calls: list[int] = []
+
+    @functools.lru_cache
+    def cached(n: int, name: str = "") -> int:
+        calls.append(n)
+        return n * 10 + len(calls)
+
+    def fn(x: Tensor) -> Tensor:
+        return x + cached(2) + cached(3, name="a")
+
+    run, x = compiled(fn, fullgraph=True), torch.ones(2)
+    want = 1.0 + 21 + 32
+    for _ in range(3):
+        assert run(x).tolist() == [want, want]
+    assert calls == [2, 3]
+    cached.cache_clear()
+    assert run(x).tolist() == [1.0 + 23 + 34] * 2 == fn(x).tolist()
+    assert calls == [2, 3, 2, 3]
+
+
+def test_what_it_gives_is_one_object() -> None:
+    @functools.cache
+    def table(n: int) -> Tensor:
+        return torch.arange(n) * 1.0
+
+    @functools.cache
+    def held(n: int) -> dict[str, list[int]]:
+        return {"items": [n]}
+
+    def fn(x: Tensor) -> Any:
+        held(1)["items"].append(len(held(1)["items"]))
+        return x + table(2), table(2), table(2) is table(2), held(1)
+
+    table(2)  # after the write it is asked for what it holds alone
+    run, x = compiled(fn, fullgraph=True), torch.ones(2)
+    for _ in range(3):
+        total, found, same, items = run(x)
+        assert torch.equal(total, x + table(2)) and same and found is table(2) and items is held(1)
+    assert held(1) == {"items": [1, 1, 2, 3]}
+    table(2).add_(1)
+    assert run(x)[0].tolist() == [2.0, 3.0]
+
+
+def test_numbers_that_change_stay_one_graph() -> None:
+    @functools.lru_cache
+    def double(n: int) -> int:
+        return n * 2
+
+    run, x = smelt.compile(lambda x, n: x + double(n), backend="eager"), torch.ones(2)
+    smelt.reset()
+    for n in range(2, 9):
+        assert run(x, n).tolist() == [1.0 + 2 * n] * 2
+    assert smelt.stats()["graphs"] <= 2
+
+
+def test_a_function_that_raises_is_in_no_cache() -> None:
+    @functools.lru_cache
+    def refused(n: int) -> int:
+        raise ValueError(f"no {n}")
+
+    def fn(x: Tensor) -> tuple[Tensor, str]:
+        try:
+            return x + refused(1), ""
+        except ValueError as error:
+            return x, str(error)
+
+    run = compiled(fn)
+    for _ in range(2):
+        assert run(torch.ones(1))[1] == "no 1"
