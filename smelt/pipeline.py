@@ -40,6 +40,7 @@ from smelt.gpu import Recordings, recorded_alone
 from smelt.graph.checkpoints import with_checkpoints
 from smelt.graph.eager_call import EagerCall
 from smelt.graph.meta import TensorMeta
+from smelt.graph.modes import leaving_regions
 from smelt.graph.printer import print_graph
 from smelt.graph.seams import in_parts, seams
 from smelt.loops.describe import describe as describe_loops
@@ -85,13 +86,13 @@ def _compile_whole(
         name_devices(gm)
     match options.backend:
         case "eager":
-            return with_checkpoints(gm).forward
+            return leaving_regions(gm, with_checkpoints(gm).forward)
         case "aot_eager":
             return compile_aot_eager(gm, example_inputs, options)
         case "smelt":
             return compile_smelt(gm, example_inputs, report, options)
         case name:
-            return user_backend(name)(gm, list(example_inputs))
+            return leaving_regions(gm, user_backend(name)(gm, list(example_inputs)))
 
 
 def compile_pieces(gm: fx.GraphModule, report: Report, options: Options) -> Callable[..., Any]:

@@ -36,7 +36,7 @@ from smelt.autograd.plan import (
     Spoilt,
     View,
 )
-from smelt.autograd.reach import heads_of, without_tangents
+from smelt.autograd.reach import heads_of, tangents_of
 from smelt.autograd.reads import JointReads, owner_of
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
@@ -306,17 +306,21 @@ class _Trace:
             finally:
                 owner.small_is_usual = False
         found = {i: self.traced(g) for i, g in zip(wanted, grads, strict=True) if g is not None}
-        self.reached = self.reached_by_constants([heads[i] for i in roots], found)
+        self.reached = self.reached_without_values({i: heads[i] for i in roots}, found)
         return tuple(roots), found
 
-    def reached_by_constants(
-        self, heads: Sequence[TraceTensor], found: dict[int, TraceTensor]
+    def reached_without_values(
+        self, heads: Mapping[int, TraceTensor], found: dict[int, TraceTensor]
     ) -> dict[int, frozenset[int]]:
-        """For each input whose gradient is a constant, the heads that lead to it."""
+        """For each input to which a head leads without its tangent's value (past `zero_()`), the heads that lead to it.
+
+        Where such a head is all that is used, eager gives zeros.
+        """
         nodes = {i: self.rec.value(g.place) for i, g in found.items() if g.place.rows is None}
-        constant = without_tangents(self.rec.graph, nodes.values())
-        leaves = {i: self.inputs[i].leaf for i, node in nodes.items() if node in constant}
-        return heads_of(heads, leaves) if leaves else {}
+        needed = tangents_of(self.rec.graph, [f"tangents_{i}" for i in heads])
+        leaves = {i: self.inputs[i].leaf for i, node in nodes.items() if len(needed[node]) < len(heads)}
+        reached = heads_of([*heads.values()], leaves) if leaves else {}
+        return {i: places for i, places in reached.items() if places != needed[nodes[i]]}
 
     def without_spoilt(
         self,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from smelt.autograd.reach import tangents_of
 from smelt.graph.meta import TensorMeta, without_gaps
 from smelt.graph.place import Step
 from smelt.shapes.real import Real
@@ -145,7 +146,8 @@ class Joint:
         spoilt: program outputs and, counted on from them, mutations (their `grad` is false) that have a history and no
             gradients, with what eager says when somebody asks: a value that their history needs was overwritten, or
             it begins inside of the program.
-        reached: for each primal whose gradient is a constant, the places in `differentiable` that lead to it.
+        reached: for each primal to which a result leads whose tangent has no part in its gradient, the places in
+            `differentiable` of all that lead to it.
         idle: primals that require grad and have no gradient, whatever result is used.
         cloned: primals that the program calls `clone()` on: the caller may write to them before the backward.
     """
@@ -210,19 +212,14 @@ def unreached(joint: Joint, unused: Collection[int]) -> frozenset[int]:
     Args:
         unused: places in `joint.differentiable`.
     """
-    nodes = list(joint.module.graph.nodes)
-    names = {f"tangents_{i}": k for k, i in enumerate(joint.differentiable)}
-    reach: dict[fx.Node, frozenset[int]] = {}
-    for node in nodes:
-        own = names.get(node.name) if node.op == "placeholder" else None
-        reach[node] = frozenset({own} if own is not None else ()).union(*(reach[n] for n in node.all_input_nodes))
-    gradients: Any = nodes[-1].args[0]
+    reach = tangents_of(joint.module.graph, [f"tangents_{i}" for i in joint.differentiable])
+    gradients: Any = next(iter(reversed(joint.module.graph.nodes))).args[0]
 
     def lost(i: int, made: int | SparseGradient | None) -> bool:
         if made is None:
             return False
         needed = reach[gradients[joint.num_forward + (made.values if isinstance(made, SparseGradient) else made)]]
-        needed = needed or joint.reached.get(i, needed)
+        needed = joint.reached.get(i, needed)
         return bool(needed) and needed <= frozenset(unused)
 
     return frozenset(i for i, made in enumerate(joint.gradients) if lost(i, made))

@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 
-def without_tangents(graph: fx.Graph, nodes: Collection[fx.Node]) -> set[fx.Node]:
-    """Those of `nodes` that need none of the placeholders named after tangents."""
-    needing: set[fx.Node] = set()
+def tangents_of(graph: fx.Graph, tangents: Sequence[str]) -> dict[fx.Node, frozenset[int]]:
+    """For each node, the places of the tangents (names of placeholders) that its value depends on."""
+    places = {name: frozenset({place}) for place, name in enumerate(tangents)}
+    nothing: frozenset[int] = frozenset()
+    found: dict[fx.Node, frozenset[int]] = {}
     for node in graph.nodes:
-        own = node.op == "placeholder" and node.name.startswith("tangents_")
-        if own or not needing.isdisjoint(node.all_input_nodes):
-            needing.add(node)
-    return set(nodes) - needing
+        own = places.get(node.name, nothing) if node.op == "placeholder" else nothing
+        below = {found[n] for n in node.all_input_nodes if found[n] is not nothing}
+        found[node] = next(iter(below)) if len(below) == 1 and not own else own.union(*below) if below else own
+    return found
 
 
 def heads_of(heads: Sequence[torch.Tensor], leaves: Mapping[int, torch.Tensor]) -> dict[int, frozenset[int]]:
     """For each leaf, by its key, the places of the heads whose history leads to it."""
-    found: dict[int, set[int]] = {key: set() for key in leaves}
     keys = {id(leaf): key for key, leaf in leaves.items()}
+    found: dict[int, int] = dict.fromkeys(leaves, 0)
+    masks: dict[Any, int] = {}
+    order: list[Any] = []  # each node after all that come before it in history
     for place, head in enumerate(heads):
-        seen: set[Any] = set()
-        open_: list[Any] = [head.grad_fn]
+        open_: list[tuple[Any, bool]] = [(head.grad_fn, False)]
         while open_:
-            node = open_.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            key = keys.get(id(getattr(node, "variable", None)))
-            if key is not None:
-                found[key].add(place)
-            open_ += [each for each, _ in node.next_functions]
-    return {key: frozenset(places) for key, places in found.items()}
+            node, done = open_.pop()
+            if done:
+                order.append(node)
+            elif node is not None and node not in masks:
+                masks[node] = 0
+                open_.append((node, True))
+                open_ += [(each, False) for each, _ in node.next_functions]
+        if head.grad_fn is not None:
+            masks[head.grad_fn] |= 1 << place
+    for node in reversed(order):
+        key = keys.get(id(getattr(node, "variable", None)))
+        if key is not None:
+            found[key] |= masks[node]
+        for each, _ in node.next_functions:
+            if each is not None:
+                masks[each] |= masks[node]
+    return {key: frozenset(k for k in range(len(heads)) if mask >> k & 1) for key, mask in found.items()}

@@ -112,6 +112,8 @@ def bind(
     if len(args) == count and not kwargs and not code.co_kwonlyargcount and not flags & _STAR:
         slots[:count] = args
         return slots
+    if not all(isinstance(key, str) for key in kwargs):
+        user_raise(TypeError("keywords must be strings"))
     total = count + code.co_kwonlyargcount
     slots[: min(len(args), count)] = args[:count]
     if len(args) > count and not flags & inspect.CO_VARARGS:

@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 
 from smelt.capture import _native as native
 from smelt.capture.breaks import At
+from smelt.graph.modes import regions_left
 from smelt.graph.seams import Seam
 
 Position = tuple[int | None, int | None, int | None, int | None]
@@ -119,7 +120,7 @@ def _first_failing(gm: fx.GraphModule, inputs: Sequence[Any]) -> tuple[fx.Node, 
     run = _Watched(gm)
     copies = [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in inputs]
     try:
-        with torch.random.fork_rng(devices=()), torch.no_grad():
+        with torch.random.fork_rng(devices=()), torch.no_grad(), regions_left():
             run.run(*copies)
     except Exception as error:
         if run.node is not None:

@@ -6,10 +6,62 @@ runs as plain Python.
 
 from __future__ import annotations
 
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
+from torch import fx
 from torch.fx.node import has_side_effect
 
 from smelt.base import torch_c
+
+
+class _Open(threading.local):
+    """The regions that graphs have entered on this thread and not left: how to leave each, and its token."""
+
+    def __init__(self) -> None:
+        self.regions: list[tuple[Callable[[Any], None], Any]] = []
+
+
+_open = _Open()
+
+
+@contextmanager
+def regions_left() -> Iterator[None]:
+    """Regions that are entered inside are left when an error ends them before their end."""
+    depth = len(_open.regions)
+    try:
+        yield
+    except BaseException:
+        while len(_open.regions) > depth:
+            leave, token = _open.regions[-1]
+            leave(token)
+        raise
+
+
+def leaving_regions(gm: fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, which runs the nodes of `gm` as they are, so that an error leaves the thread's modes as they were."""
+    if not any(node.target in MODE_CHANGES for node in gm.graph.nodes):
+        return run
+
+    @functools.wraps(run)
+    def left(*inputs: Any) -> Any:
+        with regions_left():
+            return run(*inputs)
+
+    return left
+
+
+def _entered(leave: Callable[[Any], None], token: Any) -> None:
+    _open.regions.append((leave, token))
+
+
+def _left() -> None:
+    if _open.regions:  # regions are nested, so the last one is that which is left
+        _open.regions.pop()
 
 
 @has_side_effect
@@ -17,12 +69,14 @@ def enter_grad_mode(enabled: bool) -> bool:
     """Switch gradient recording on or off; returns what it was."""
     previous = torch.is_grad_enabled()
     torch.set_grad_enabled(enabled)
+    _entered(exit_grad_mode, previous)
     return previous
 
 
 @has_side_effect
 def exit_grad_mode(previous: bool) -> None:
     """Back to what `enter_grad_mode` returned."""
+    _left()
     torch.set_grad_enabled(previous)
 
 
@@ -33,12 +87,14 @@ def enter_autocast(
     """Enter `torch.autocast(device_type, dtype, enabled, cache_enabled)`."""
     region = torch.autocast(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
     region.__enter__()
+    _entered(exit_autocast, region)
     return region
 
 
 @has_side_effect
 def exit_autocast(region: torch.autocast) -> None:
     """Leave the region that `enter_autocast` returned."""
+    _left()
     region.__exit__(None, None, None)
 
 
@@ -47,12 +103,14 @@ def enter_attention_kernels(allowed: tuple[bool, ...]) -> tuple[bool, ...]:
     """Allow these kernels of scaled_dot_product_attention (see `torch_c.ATTENTION_SETTERS`); returns which were."""
     previous = torch_c.attention_kernels()
     torch_c.set_attention_kernels(allowed)
+    _entered(exit_attention_kernels, previous)
     return previous
 
 
 @has_side_effect
 def exit_attention_kernels(previous: tuple[bool, ...]) -> None:
     """Back to what `enter_attention_kernels` returned."""
+    _left()
     torch_c.set_attention_kernels(previous)
 
 

@@ -4,6 +4,7 @@
  * Swapping leaves the ownership of the frame as it is, so that CPython clears it by its own rules, which differ: on
  * 3.11 the caller of the evaluator clears the frame, from 3.12 on the evaluator itself does. */
 #include "native.h"
+#include <opcode.h>
 #include "versions.h"
 
 /* Frames run in CPython itself, not in an evaluator that was installed before ours: such a one may have remembered ours
@@ -391,7 +392,7 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
 
 /* Whether an inlined comprehension has the variable: beside another for which it is a cell, it stores plain values. */
 static int of_a_comprehension(PyCodeObject *code, Py_ssize_t slot) {
-#ifdef LOAD_FAST_AND_CLEAR
+#if PY_VERSION_HEX >= 0x030c0000
     for (Py_ssize_t i = 0; i < Py_SIZE(code); i++) {
         _Py_CODEUNIT unit = _PyCode_CODE(code)[i];
         if (unit.op.code == LOAD_FAST_AND_CLEAR && unit.op.arg == (slot & 255)) return 1;
