@@ -27,6 +27,8 @@ _SCHEDULED = frozenset({"lr"})
 
 LEAST = 2
 """Sizes of 0 and 1 follow rules of their own (empty tensors, broadcasting): they stay static."""
+MOST = 1000
+"""So many symbols has a graph at most: numbers beyond (in lists of thousands that change) are guarded as they are."""
 
 
 @dataclass
@@ -98,6 +100,8 @@ class Sizes:
         self.changes, self.dynamic = changes, dynamic
         self.owner = Assumptions(where)
         self.occurrences: list[tuple[Source, Source, Size]] = []  # tensor (or number), its size, the symbol
+        self._origins: dict[Symbol, tuple[Source, Source]] = {}  # of those that were looked through
+        self._searched = 0
         self._by_hint: dict[int, list[Size]] = {}
         self.reals: dict[str, Source] = {}
         self._ordered: list[tuple[Source, torch.Tensor]] = []
@@ -186,7 +190,7 @@ class Sizes:
             real = self.owner.real(value)
             self.reals[real.name] = source
             return real
-        if value < LEAST:
+        if value < LEAST or len(self.occurrences) >= MOST:
             return None
         size = self.owner.symbol(value, LEAST)  # a number and a size that are equal now have little in common
         self.occurrences.append((source, source, size))
@@ -216,10 +220,12 @@ class Sizes:
 
     def origin(self, symbol: Symbol) -> tuple[Source, Source]:
         """The input that shows a symbol, and the source of the number itself."""
-        for whole, source, size in self.occurrences:
-            if as_symbol(size) is symbol:
-                return whole, source
-        raise AssertionError(f"{symbol} has no origin")
+        for whole, source, size in self.occurrences[self._searched :]:
+            found = as_symbol(size)
+            if found is not None:
+                self._origins.setdefault(found, (whole, source))
+        self._searched = len(self.occurrences)
+        return self._origins[symbol]
 
     def expression(self, size: IntLike, fetched: Callable[[Source], str], read: Callable[[Any], str]) -> str:
         """Python source of a size in residual code.

@@ -42,11 +42,13 @@ class Finalizers:
         self.held: list[tuple[Any, Any]] = []
         self.allowed = True
         self._given: list[Unread] = []
+        self._through: dict[int, Any] = {}
 
     def release(self) -> None:
         """Let go of the program's objects."""
         self.held.clear()
         self._given.clear()
+        self._through.clear()
 
     def begin(self, given: Iterable[Any]) -> None:
         """A frame is about to start with these variables and stack elements, and what it handles."""
@@ -74,7 +76,7 @@ class Finalizers:
         """
         for value, by in self.held:
             whole = value is by or not self.vm.effects.stores
-            if whole and self._is_direct(by) or any(value is each for each in self._reach(self._roots())):
+            if whole and self._is_direct(by) or self._is_held(value):
                 continue
             self.vm.work += 1
             raise Break(f"a {type(value).__name__} is dropped", "it does something then", silent=True)
@@ -121,6 +123,16 @@ class Finalizers:
             for each in (*frame.locals, *frame.stack, *frame.handled):
                 if each is value or type(each) is Unread and each.value is value:
                     return True
+        return False
+
+    def _is_held(self, value: Any) -> bool:
+        """A root leads to the value: most likely the one that did before, so what large lists hold is not walked."""
+        roots, before = self._roots(), self._through.get(id(value))
+        likely = [root for root in roots if root is before]
+        for root in (*likely[:1], *roots):
+            if any(value is each for each in self._reach([root])):
+                self._through[id(value)] = root
+                return True
         return False
 
     def _roots(self) -> list[Any]:
