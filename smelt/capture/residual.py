@@ -36,6 +36,7 @@ from smelt.capture.breaks import At, Break, Restart
 from smelt.capture.closing import close
 from smelt.capture.context_variables import refuse_settings
 from smelt.capture.cuts import refuse_torn
+from smelt.capture.draws import Drawn, drawn_from
 from smelt.capture.effects import DELETED, Deferred, Made, Mirror, Store, items_of
 from smelt.capture.frames import Frame, Unread
 from smelt.capture.host_inputs import HOST
@@ -352,7 +353,9 @@ class Writer:
         if host and hosts.acts and gm is not None:
             _refuse_foreign(gm)
         head: list[str] = []
-        repeats = self.restarts and not tensors.writes_inputs() and not tensors.drawing and (rewinds or not hosts.acts)
+        expected = tensors.asserts or tensors.caught
+        devices = drawn_from(tensors.drawing) if expected or not tensors.drawing else None
+        repeats = self.restarts and not tensors.writes_inputs() and devices is not None and (rewinds or not hosts.acts)
         repeats = repeats and gm is not None and repeatable(gm)
         if tensors.asserts and not repeats:  # where a check fails nobody could find the program's own error
             self.vm.changes.asserts = False
@@ -370,6 +373,9 @@ class Writer:
             given = _arguments(inputs, len(order) == len(indices))
             args = given[1:] if given.startswith("*") and "," not in given else f"[{given}]"
             target = "" if not self.value.outputs else "_out = "
+            if again is not None and devices:
+                constant = self.value.constant
+                head.append(f"_drawn = {constant(Drawn, 'Drawn')}({constant(devices, 'devices')})")
             head += [
                 "_failed = None",
                 "try:",
@@ -381,6 +387,7 @@ class Writer:
             else:
                 head.append(f"    _c.expect_failure(_failed, {args})")
                 head += ["    _state.restore()"] if rewinds else []
+                head += ["    _drawn.restore()"] if devices else []
                 head.append(f"    return {self._renumbered(again, renamed)}")
         else:
             order = list(self.fetches)

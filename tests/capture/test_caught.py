@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import smelt
 from tests.capture.harness import compiled
 
 TABLE = torch.arange(8.0).reshape(4, 2)
@@ -80,3 +81,37 @@ def test_a_step_that_catches_all_errors_is_one_graph() -> None:
     run = compiled(step, fullgraph=True)
     index, count = torch.tensor([0, 1]), torch.zeros(2)
     assert torch.equal(run(index, count), F.cross_entropy(TABLE[index], index)) and count[0] == 1
+
+
+def test_a_graph_that_draws_is_wound_back() -> None:
+    """What is drawn before and after an error is what eager draws, without a break."""
+
+    def fn(x: Tensor, index: Tensor) -> Tensor:
+        noise = F.dropout(x, 0.5) + torch.rand(2)
+        try:
+            return noise + F.embedding(index, TABLE)
+        except IndexError as error:
+            return noise * torch.rand(2) + len(str(error))
+
+    def checked(x: Tensor, index: Tensor) -> Tensor:
+        noise = torch.rand_like(x)
+        assert noise.sum() > 100, "never"
+        return noise
+
+    for backend in ("eager", "aot_eager"):
+        run = smelt.compile(fn, backend=backend, fullgraph=True)
+        refused = smelt.compile(checked, backend=backend)
+        for indices in ([0, 1], [0, 9], [1, 1], [7, 8]):
+            found = []
+            for each in (fn, run):
+                torch.manual_seed(3)
+                found.append((each(torch.ones(2, 2), torch.tensor(indices)), torch.rand(3)))
+            for eager, captured in zip(*found, strict=True):
+                assert torch.equal(eager, captured)
+        after = []
+        for each in (checked, refused):
+            torch.manual_seed(3)
+            with pytest.raises(AssertionError, match="never"):
+                each(torch.ones(2), torch.ones(2))
+            after.append(torch.rand(3))
+        assert torch.equal(*after)

@@ -1,0 +1,46 @@
+"""The default generators of PyTorch, wound back where a graph that draws from them fails and its frame runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+
+def drawn_from(nodes: Iterable[fx.Node]) -> tuple[torch.device, ...] | None:
+    """The devices whose default generators these nodes draw from; None when it may be others."""
+    found: dict[torch.device, None] = {}
+    for node in nodes:
+        device = getattr(node.meta.get("val"), "device", None)
+        if not isinstance(device, torch.device) or device.type not in ("cpu", "cuda") or _names_another(node):
+            return None
+        found[device] = None
+    return tuple(found)
+
+
+def _names_another(node: fx.Node) -> bool:
+    """A generator is an argument: an object, or an input of the graph that is no tensor."""
+    if node.kwargs.get("generator") is not None:
+        return True
+    return any(isinstance(each, torch.Generator) for each in (*node.args, *node.kwargs.values()))
+
+
+class Drawn:
+    """The states of the default generators of some devices before a graph runs."""
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        generators = map(_default_generator, devices)
+        self._states: list[tuple[Any, torch.Tensor]] = [(each, each.get_state()) for each in generators]
+
+    def restore(self) -> None:
+        """As if nothing was drawn since."""
+        for generator, state in self._states:
+            generator.set_state(state)
+
+
+def _default_generator(device: torch.device) -> Any:
+    if device.type == "cpu":
+        return torch.default_generator
+    return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
