@@ -47,6 +47,7 @@ _BAD_OPS = frozenset(
     "SEND GET_AWAITABLE BEFORE_ASYNC_WITH BEFORE_WITH".split()
 )
 _BAD_NAMES = ACTING | frozenset("tofile dump dumps setflags getstate setstate get_state set_state __dict__".split())
+_EMPTY = types.CellType()
 _DEEPEST = 8
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -151,7 +152,7 @@ class _Scan:
         if fn.__dict__ and "__wrapped__" in fn.__dict__:
             raise _NotWhole
         for cell in fn.__closure__ or ():
-            if id(cell) in self.vm.created or type(cell.cell_contents) not in LEAVES:
+            if id(cell) in self.vm.created or cell == _EMPTY or type(cell.cell_contents) not in LEAVES:
                 raise _NotWhole
         for code in _codes(fn.__code__):
             self._code(fn, code, depth)

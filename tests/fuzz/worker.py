@@ -23,7 +23,9 @@ from .execute import ProgramError, difference
 from .grammar import make_program
 from .shrink import shrink
 
-EAGER_SECONDS = 0.5
+EAGER_SECONDS = (
+    0.15  # lists that double in loops make programs longer than this, and their captures hundreds of times as long
+)
 COMPILED_SECONDS = 40.0
 SHRINK_SECONDS = 12.0
 PATIENCE = 10  # how often a program may catch that it took too long
