@@ -6,7 +6,6 @@ guards, writing to them is put off (`effects`). Objects made during the frame ar
 
 from __future__ import annotations
 
-import decimal
 import sys
 from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
@@ -405,7 +404,7 @@ class Interpreter:
         self.work += 1
         try:
             out = self.tensors.watch.run(fn, args, kwargs)
-            if type(out) is decimal.Decimal:
+            if type(out).__module__ == "decimal":
                 self.guards.flag(_decimal_settings, (), _decimal_settings())
             return out
         except Unsupported as error:
@@ -441,6 +440,8 @@ _NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.Sy
 
 def _decimal_settings() -> str:
     """What decides the result of decimal arithmetic; the context's flags, which it raises, are left out."""
+    import decimal  # only programs that use it pay for it
+
     context = decimal.getcontext()
     traps = [signal.__name__ for signal, raises in context.traps.items() if raises]
     return f"{context.prec} {context.rounding} {context.Emin} {context.Emax} {context.capitals} {context.clamp} {traps}"

@@ -108,6 +108,7 @@ NATIVE_NAMES = {
     ("torch.distributed.distributed_c10d", "get_rank"),
     ("torch.distributed.distributed_c10d", "get_world_size"),
     ("torch._functorch.utils", "unwrap_dead_wrappers"),
+    ("torch.onnx", "is_in_onnx_export"),
     ("dataclasses", "fields"),
     ("dataclasses", "is_dataclass"),
     ("collections", "namedtuple"),

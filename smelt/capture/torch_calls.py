@@ -48,7 +48,7 @@ SWITCHES = frozenset(
 """C functions that switch a mode of the thread, or which kernels attention may take."""
 
 constant(False, torch.jit.is_scripting, torch.jit.is_tracing)
-constant(False, torch._jit_internal.is_scripting, torch.onnx.is_in_onnx_export)
+constant(False, torch._jit_internal.is_scripting)
 constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 constant(False, torch.compiler.is_exporting)
 constant(
