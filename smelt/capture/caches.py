@@ -10,6 +10,7 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
+from smelt.capture import _native as native
 from smelt.capture import policy, sources
 from smelt.capture.attributes import python_method
 from smelt.capture.breaks import UserError, user, user_raise
@@ -40,7 +41,7 @@ def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
             return vm.call(fn.__wrapped__, args, kwargs)
         vm.keep(fn)
         source = vm.sources.get(id(fn)) or sources.const(fn, fn.__name__)
-        return vm.external(value, sources.called(source, asked, "cached"))
+        return vm.external(value, sources.Source(source, native.CALL, asked, f"{source.text}({asked})"))
     return vm.call(fn.__wrapped__, args, kwargs)
 
 
@@ -75,6 +76,9 @@ class _Asked:
 
     def __call__(self, fn: Any) -> Any:
         return fn(*self.args, **dict(self.kwargs))
+
+    def __str__(self) -> str:
+        return ", ".join([*map(repr, self.args), *(f"{name}={value!r}" for name, value in self.kwargs)])
 
 
 def _find_hash(vm: Any, value: Any) -> None:
