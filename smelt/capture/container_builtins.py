@@ -98,7 +98,7 @@ _register_operators()
 @special(sum)
 def total(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """sum(iterable[, start])"""
-    items = user(list, _iterable(vm, args[0])) if args else user(sum)
+    items = vm.native(list, _iterable(vm, args[0])) if args else user(sum)
     start = args[1] if len(args) > 1 else kwargs.get("start", 0)
     if any(type(item) is TraceTensor for item in items) or type(start) is TraceTensor:
         for item in items:

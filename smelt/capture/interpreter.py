@@ -33,6 +33,7 @@ from smelt.capture.breaks import (
 from smelt.capture.bytecode import Decoded
 from smelt.capture.dynamic import Changes, Sizes
 from smelt.capture.effects import DELETED, Effects
+from smelt.capture.endless import refuse_endless
 from smelt.capture.finalizers import Finalizers
 from smelt.capture.frames import Frame
 from smelt.capture.guards import GuardList
@@ -402,6 +403,8 @@ class Interpreter:
     def native(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run C code of the user's program. Tensor operations that it makes by itself are recorded as well."""
         self.work += 1
+        if self.branching:
+            refuse_endless(fn, args)
         try:
             out = self.tensors.watch.run(fn, args, kwargs)
             if type(out).__module__ == "decimal":
@@ -440,8 +443,6 @@ _NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.Sy
 
 def _decimal_settings() -> str:
     """What decides the result of decimal arithmetic; the context's flags, which it raises, are left out."""
-    import decimal  # only programs that use it pay for it
-
-    context = decimal.getcontext()
+    context: Any = sys.modules["decimal"].getcontext()  # only programs that use it pay for its import
     traps = [signal.__name__ for signal, raises in context.traps.items() if raises]
     return f"{context.prec} {context.rounding} {context.Emin} {context.Emax} {context.capitals} {context.clamp} {traps}"

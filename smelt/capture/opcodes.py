@@ -64,17 +64,23 @@ LONGEST_WAY = 10_000
 """Turns of the loops in one way of a branch on a tensor's value."""
 
 
-def turning(handler: Any) -> Any:
-    """Decorator: the same for an instruction that jumps backward.
+def count_turn(vm: Any) -> None:
+    """A loop begins once more: both ways of a branch are captured, and the one that is not taken may have no end.
 
-    Both ways of a branch are captured, and one that the program never takes may have no end.
+    Raises:
+        Break: it was too often for one way.
     """
+    if vm.branching:
+        vm.turns += 1
+        if vm.turns > LONGEST_WAY:
+            raise Break("a long loop in one way of a branch", f"it has more than {LONGEST_WAY} turns, or no end")
+
+
+def turning(handler: Any) -> Any:
+    """Decorator: the same for an instruction that jumps backward."""
 
     def turn(vm: Any, f: Frame, arg: Any) -> Any:
-        if vm.branching:
-            vm.turns += 1
-            if vm.turns > LONGEST_WAY:
-                raise Break("a long loop in one way of a branch", f"it has more than {LONGEST_WAY} turns, or no end")
+        count_turn(vm)
         return handler(vm, f, arg)
 
     return turn

@@ -11,7 +11,7 @@ from smelt.capture.attributes import python_method
 from smelt.capture.breaks import user, user_raise
 from smelt.capture.frames import Frame
 from smelt.capture.host_values import HostValue
-from smelt.capture.opcodes import name, opcode, take
+from smelt.capture.opcodes import count_turn, name, opcode, take
 from smelt.capture.operators import binary, compare
 from smelt.capture.operators import unary as apply_unary
 from smelt.capture.stores import delete_attr, store_attr
@@ -222,6 +222,7 @@ def drain(vm: Any, value: Any) -> list[Any]:
     vm.work += 1
     iterator, items = containers.iterate(vm, value), []
     while (item := containers.advance(vm, iterator)) is not containers.END:
+        count_turn(vm)
         items.append(item)
     return items
 

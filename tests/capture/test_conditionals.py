@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -369,3 +370,28 @@ def test_two_dtypes_are_compared_as_in_eager() -> None:
     a = torch.ones(3)
     compiled = smelt.compile(lambda a, b: (a * 2).equal(b))
     assert compiled(a, a * 2) and not compiled(a, a.double())
+
+
+def _extended(items: Any) -> list[Any]:
+    held: list[Any] = []
+    held.extend(items)
+    return held
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: list(itertools.count()),
+        lambda: _extended(itertools.cycle([1, 2])),
+        lambda: [sum(itertools.repeat(1))],
+        lambda: list(map(abs, itertools.count())),
+        lambda: (lambda first, *rest: rest)(*zip(itertools.count(), itertools.cycle("ab"))),  # noqa: B905
+    ],
+)
+def test_a_way_without_end_that_is_not_taken(use: Callable[[], Any]) -> None:
+    def fn(x: Any) -> Any:
+        if x.sum() > 0:
+            return x + 1
+        return x + len(use())
+
+    assert torch.equal(compiled(fn)(torch.ones(2)), torch.full((2,), 2.0))
