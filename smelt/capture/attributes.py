@@ -333,7 +333,7 @@ def load_class_attr(vm: Any, cls: type, name: str) -> Any:
     pending = written_class_attr(vm, cls, name)
     if pending is not None:
         return _written(cls, name, pending[0])
-    if name == "__dict__" and id(cls) not in vm.created and not policy.is_frozen(cls.__module__):
+    if name == "__dict__" and not _is_fixed(vm, cls):
         return class_dict(vm, cls, functools.partial(_held, vm, cls))
     key = (id(cls), name)
     value = vm.reads.get(key, MISS)
@@ -361,9 +361,7 @@ def load_class_attr(vm: Any, cls: type, name: str) -> Any:
     elif raw is MISS and meta is value:
         value = class_value(vm, meta, metaclass, name)
     elif raw is not MISS and not isinstance(value, (*FUNCTIONS, types.MethodType)) and not is_constant(value):
-        if name in ("__mro__", "__bases__"):
-            guard_order(vm, cls)
-        elif name not in ("__dict__", "__doc__", "__annotations__"):
+        if name not in ("__dict__", "__doc__", "__annotations__", *_ORDER):
             raise Break(f"attribute {cls.__name__}.{name}", "a descriptor computes it")
     vm.keep(cls)
     return value
@@ -373,19 +371,25 @@ def _held(vm: Any, cls: type, name: str, raw: Any) -> Any:
     return raw if isinstance(raw, _PLAIN) else class_value(vm, raw, cls, name)
 
 
+_ORDER = ("__mro__", "__bases__")
+
+
+def _is_fixed(vm: Any, cls: type) -> bool:
+    """Nobody else writes to the class: it is the program's own, or a library's."""
+    return id(cls) in vm.created or policy.is_frozen(cls.__module__)
+
+
 def guard_slot(vm: Any, cls: type, name: str, value: Any) -> None:
     """What `type` itself keeps of a class (`__name__`, `__bases__`): the program may assign to it."""
-    if id(cls) in vm.created or policy.is_frozen(cls.__module__):
-        return
-    if name in ("__mro__", "__bases__"):
+    if name in _ORDER:
         guard_order(vm, cls)
-    elif is_constant(value):
+    elif is_constant(value) and not _is_fixed(vm, cls):
         vm.external(value, sources.attr(sources.const(cls, cls.__name__), name))
 
 
 def guard_order(vm: Any, cls: type) -> None:
     """The class's method resolution order is the same tuple: assigning to `__bases__` makes another."""
-    if id(cls) not in vm.created and not policy.is_frozen(cls.__module__):
+    if not _is_fixed(vm, cls):
         vm.guards.check(sources.attr(sources.const(cls, cls.__name__), "__mro__"), native.IS, cls.__mro__)
 
 

@@ -1,8 +1,8 @@
 """Operations that raise for some values, where the program catches what they raise.
 
 A graph that fails ends its frame: the frame runs in eager once more, from its start, and comes to its own `except`
-clauses there. Where that cannot be, since the graph writes to its inputs or draws random numbers, such an operation is
-not the graph's.
+clauses there, with random generators wound back. Where that cannot be, since the graph writes to its inputs, such an
+operation is not the graph's.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from smelt.graph.trace import TraceTensor
 from smelt.shapes.unbacked import is_unbacked
 
 _BY_INDEX = frozenset({"getitem", "__getitem__", "setitem", "__setitem__"})
-
-
 _BY_NUMBER = frozenset(
     {"embedding", "index_select", "take", "cross_entropy", "cross_entropy_loss", "nll_loss", "nll_loss_nd"}
 )

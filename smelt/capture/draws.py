@@ -21,7 +21,7 @@ def drawn_from(nodes: Iterable[fx.Node]) -> tuple[torch.device, ...] | None:
 
 
 def _names_another(node: fx.Node) -> bool:
-    """A generator is an argument: an object, or an input of the graph that is no tensor."""
+    """A generator is an argument."""
     if node.kwargs.get("generator") is not None:
         return True
     return any(isinstance(each, torch.Generator) for each in (*node.args, *node.kwargs.values()))
