@@ -42,7 +42,7 @@ class Outcome:
     stats: dict[str, Any] = field(default_factory=dict)
 
 
-_DERIVATIVE = re.compile(r"grad_fn=<\w+>")
+_DERIVATIVE = re.compile(r",\s+grad_fn=<\w+>")
 
 
 class _Events(io.TextIOBase):
@@ -52,7 +52,8 @@ class _Events(io.TextIOBase):
         self.events: list[tuple[str, str]] = []
 
     def write(self, text: str) -> int:
-        text = _DERIVATIVE.sub("grad_fn=<>", text)  # a compiled graph is one node of autograd, with a name of its own
+        # a compiled graph is one node of autograd, with a name of its own; the length of the name breaks the line
+        text = _DERIVATIVE.sub(", grad_fn=<>", text)
         text = ADDRESS.sub("0x", text)
         if self.events and self.events[-1][0] == "print":
             self.events[-1] = ("print", self.events[-1][1] + text)
