@@ -22,7 +22,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 FLOOR = {"bf16": 2e-2, "fp16": 2e-3, "fp32": 1e-5}
 """The relative error that is always accepted, by dtype."""
 
-BURST = 10
+BURST = 30
 """Calls in a row on a GPU, so that the program is ahead of it and only the kernels count."""
 
 WARMUP = 3

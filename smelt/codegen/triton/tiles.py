@@ -20,6 +20,8 @@ from smelt.base.kernel_source import Config, ceil_power, floor_power
 from smelt.codegen.coordinates import Coordinates
 from smelt.codegen.nest import Nest
 from smelt.codegen.triton.words import Words, accesses, row_words
+from smelt.loops.ir import Pointwise
+from smelt.schedule.dependencies import weight
 from smelt.schedule.group import Group, Place, Role
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
@@ -70,6 +72,18 @@ COLUMN_WARPS = 5280
 
 MIXED_TILE = 1024
 """Elements of the whole rows that a program folds at once while it accumulates columns."""
+
+SEGMENT = 64
+"""Columns of a block: 128 bytes of bfloat16, a line of the cache."""
+
+WIDE_PROGRAMS = 1024
+"""Programs from which on blocks are twice as wide."""
+
+COLUMN_ROWS = 16
+"""Rows that such a block folds at once."""
+
+MUCH_ARITHMETIC = 24
+"""Additions for each element, above which columns are folded by more warps: two exponentials or their like."""
 
 FEW_ROWS = 16
 """Rows that one thread folds by itself where there are columns enough for all threads."""
@@ -301,6 +315,11 @@ class _Builder(Coordinates):
         x = Axis("x", list(nest.inner) if program else [*nest.kept, *nest.inner])
         r = Axis("r", list(nest.folded), walked=True)
         count = math.prod(v.size for v in program)
+        if program and not self.limits and not is_symbolic([x.size, r.size, count]):
+            chosen = self.staged_columns(int(x.size), int(r.size), int(count))
+            if chosen is not None:
+                extents = ((count, None), (x.size, "XBLOCK"))
+                return Tiling(nest, Form.COLUMN, [x, r], program, self.column_rivals(chosen), extents)
         block = column_block(hint(x.size))
         while block > 16 and hint(x.size) * hint(count) // block < PROGRAMS // 4:
             block //= 2
@@ -311,10 +330,44 @@ class _Builder(Coordinates):
             configs += [
                 Config((("XBLOCK", b), ("RBLOCK", n)), w) for b in (32, 64, 128) for n in (8, 16, 32) for w in (2, 4)
             ]
-        extents: tuple[tuple[IntLike, str | None], ...] = ((x.size, "XBLOCK"),)
+        shared: tuple[tuple[IntLike, str | None], ...] = ((x.size, "XBLOCK"),)
         if program:
-            extents = ((count, None), *extents)
-        return Tiling(nest, Form.COLUMN, [x, r], program, _distinct(configs), extents)
+            shared = ((count, None), *shared)
+        return Tiling(nest, Form.COLUMN, [x, r], program, _distinct(configs), shared)
+
+    def staged_columns(self, columns: int, rows: int, parts: int) -> Config | None:
+        """Many programs of few warps, whose next rows are on their way; None where there are few programs.
+
+        Wide blocks read longer pieces of memory. Where values take much arithmetic there are more warps to do it.
+        """
+        block = 2 * SEGMENT if columns % (2 * SEGMENT) == 0 and parts * columns >= WIDE_PROGRAMS * 2 * SEGMENT else 0
+        block = block or column_block(columns)
+        tall = min(COLUMN_ROWS * max(1, SEGMENT // block), ceil_power(rows))
+        if parts * -(-columns // block) < PROGRAMS // 2 or tall < COLUMN_ROWS:
+            return None
+        warps = 2 if self.arithmetic() < MUCH_ARITHMETIC else max(4, block // 16)
+        stages = 1 + min(2, PIPELINED_BYTES // max(block * tall * self.row_bytes(Axis("r", self.of(Role.FOLDED))), 1))
+        return Config((("XBLOCK", block), ("RBLOCK", tall), (STAGES, stages)), warps)
+
+    def column_rivals(self, chosen: Config) -> tuple[Config, ...]:
+        """What is chosen, and under max-autotune other blocks with as many stages."""
+        if not self.autotune:
+            return (chosen,)
+        stages = dict(chosen.constants)[STAGES]
+        shapes = [(b, n, w) for b in (32, 64, 128) for n in (8, 16, 32) for w in (2, 4, 8)]
+        return _distinct([chosen, *(Config((("XBLOCK", b), ("RBLOCK", n), (STAGES, stages)), w) for b, n, w in shapes)])
+
+    def arithmetic(self) -> int:
+        """What the values of the group cost for each element, in additions."""
+        nodes, left, seen = self.plan.program.nodes, list(self.members), set(self.members)
+        total = 0
+        while left:
+            node = nodes[left.pop()]
+            total += weight(node.op) if isinstance(node, Pointwise) else 0
+            inputs = {*getattr(node, "inputs", ())} - seen - self.plan.stored
+            seen |= inputs
+            left += inputs
+        return total
 
     def few_rows(self, nest: Nest) -> Tiling:
         """A thread folds its columns by itself: nothing is exchanged, and every access is wide."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import fx
@@ -98,3 +100,22 @@ def test_a_widened_value_is_stored_as_it_was():
 @pytest.mark.parametrize(("programs", "rows", "warps"), [(24, 788, 8), (1536, 256, 4), (896, 28, 2), (4000, 500, 2)])
 def test_warps_of_columns(programs: int, rows: int, warps: int):
     assert column_warps(programs, rows) == warps
+
+
+def test_many_programs_fold_columns_in_few_warps_and_read_ahead():
+    g = GraphBuilder()
+    x = g.input(16384, 128)
+    text = check(g.build(g.sum(x, (0,))), 1e-3)
+    assert "tl.range(0, " in text
+
+
+def test_much_arithmetic_gets_more_warps():
+    def warps(*steps: str) -> int:
+        g = GraphBuilder()
+        value = x = g.input(16384, 128)
+        for step in steps:
+            value = getattr(g, step)(value)
+        report = check(g.build(g.sum(g.mul(value, x), (0,))), 1e-3)
+        return int(re.findall(r"num_warps=(\d+)", report)[0])
+
+    assert warps("neg") == 2 < warps("erf", "exp")
