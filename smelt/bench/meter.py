@@ -15,6 +15,9 @@ import torch
 from smelt.base.errors import OptionError
 from smelt.bench.memory import peak_mb, reset_peak
 
+CYCLES = 2e9
+"""Of a GPU's clock in a second, or somewhat more."""
+
 
 class Meter:
     """The CPU's: work is done when the call returns."""
@@ -22,8 +25,11 @@ class Meter:
     def settle(self) -> None:
         """Wait until the device has finished."""
 
-    def seconds(self, work: Callable[[], Any], times: int = 1) -> float:
-        """Seconds of one call of `work`, over so many in a row, from an idle device to the end of the last."""
+    def seconds(self, work: Callable[[], Any], times: int = 1, ahead: float = 0.0) -> float:
+        """Seconds of one call of `work`, over so many in a row, from an idle device to the end of the last.
+
+        ahead: seconds that a GPU is held up first. A program that has made all calls by then is not waited for.
+        """
         begin = time.perf_counter()
         for _ in range(times):
             work()
@@ -54,10 +60,12 @@ class CudaMeter(Meter):
     def settle(self) -> None:
         torch.cuda.synchronize(self.device)
 
-    def seconds(self, work: Callable[[], Any], times: int = 1) -> float:
+    def seconds(self, work: Callable[[], Any], times: int = 1, ahead: float = 0.0) -> float:
         stream = torch.cuda.current_stream(self.device)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.settle()
+        if ahead:
+            torch.cuda._sleep(round(ahead * CYCLES))
         begin.record(stream)
         for _ in range(times):
             work()

@@ -22,8 +22,11 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 FLOOR = {"bf16": 2e-2, "fp16": 2e-3, "fp32": 1e-5}
 """The relative error that is always accepted, by dtype."""
 
-BURST = 30
-"""Calls in a row on a GPU, so that the program is ahead of it and only the kernels count."""
+BURST = 20
+"""Calls in a row on a GPU."""
+
+AHEAD = 0.03
+"""Seconds that the GPU is held up before these, so that the program is ahead of it and only the kernels count."""
 
 WARMUP = 3
 
@@ -38,7 +41,7 @@ def measure_copy(device: str, rounds: int = 15) -> float:
         target.copy_(source)
 
     meter.seconds(copy, WARMUP)
-    seconds = statistics.median(meter.seconds(copy, burst) for _ in range(rounds))
+    seconds = statistics.median(meter.seconds(copy, burst, AHEAD) for _ in range(rounds))
     return 2 * source.numel() * source.element_size() / seconds
 
 
@@ -72,7 +75,7 @@ def measure_problem(name: str, dtype: str, device: str, contenders: Sequence[str
         meter.release()
     for _ in range(rounds):
         for contender, work in running.items():
-            found[contender]["seconds"].append(meter.seconds(work, burst))
+            found[contender]["seconds"].append(meter.seconds(work, burst, AHEAD))
     return {"moved": make().moved, "contenders": found}
 
 
