@@ -82,7 +82,7 @@ def test_bytes_that_a_thread_asks_for(gm: fx.GraphModule, elements: int, warps: 
 )
 def test_the_next_rows_of_a_layer_norms_backward_are_read_ahead(columns: int, dtype: torch.dtype, stages: int) -> None:
     sources = rendered(layer_norm_backward(8192, columns, dtype))
-    mixed = [source for source in sources if "STAGES" in dict(source.configs[0].constants)]
+    mixed = [source for source in sources if "IBLOCK" in dict(source.configs[0].constants)]
     (source,) = mixed
     assert dict(source.configs[0].constants)["STAGES"] == stages
     assert "in tl.range(0, 16, RBLOCK, num_stages=STAGES):" in source.source
