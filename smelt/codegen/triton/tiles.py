@@ -315,47 +315,50 @@ class _Builder(Coordinates):
         x = Axis("x", list(nest.inner) if program else [*nest.kept, *nest.inner])
         r = Axis("r", list(nest.folded), walked=True)
         count = math.prod(v.size for v in program)
-        if program and not self.limits and not is_symbolic([x.size, r.size, count]):
-            chosen = self.staged_columns(int(x.size), int(r.size), int(count))
-            if chosen is not None:
-                extents = ((count, None), (x.size, "XBLOCK"))
-                return Tiling(nest, Form.COLUMN, [x, r], program, self.column_rivals(chosen), extents)
-        block = column_block(hint(x.size))
-        while block > 16 and hint(x.size) * hint(count) // block < PROGRAMS // 4:
+        extents: tuple[tuple[IntLike, str | None], ...] = ((x.size, "XBLOCK"),)
+        if program:
+            extents = ((count, None), *extents)
+        configs = self.staged_columns(x, r, count) if program else []
+        if not configs:
+            configs = self.columns_in_turn(hint(x.size), hint(r.size), hint(count))
+        return Tiling(nest, Form.COLUMN, [x, r], program, _distinct(configs), extents)
+
+    def columns_in_turn(self, columns: int, rows: int, parts: int) -> list[Config]:
+        """A tile is read, folded, and then the next is read; max-autotune's rivals follow the choice."""
+        block = column_block(columns)
+        while block > 16 and columns * parts // block < PROGRAMS // 4:
             block //= 2
-        warps = column_warps(hint(count) * -(-hint(x.size) // block), hint(r.size))
-        rows = min(self.column_tile(warps) // block, max(4, ceil_power(hint(r.size))))
-        configs = [Config((("XBLOCK", block), ("RBLOCK", rows)), warps)]
+        warps = column_warps(parts * -(-columns // block), rows)
+        height = min(self.column_tile(warps) // block, max(4, ceil_power(rows)))
+        configs = [Config((("XBLOCK", block), ("RBLOCK", height)), warps)]
         if self.autotune:
             configs += [
                 Config((("XBLOCK", b), ("RBLOCK", n)), w) for b in (32, 64, 128) for n in (8, 16, 32) for w in (2, 4)
             ]
-        shared: tuple[tuple[IntLike, str | None], ...] = ((x.size, "XBLOCK"),)
-        if program:
-            shared = ((count, None), *shared)
-        return Tiling(nest, Form.COLUMN, [x, r], program, _distinct(configs), shared)
+        return configs
 
-    def staged_columns(self, columns: int, rows: int, parts: int) -> Config | None:
-        """Many programs of few warps, whose next rows are on their way; None where there are few programs.
+    def staged_columns(self, x: Axis, r: Axis, count: IntLike) -> list[Config]:
+        """Many programs of few warps, whose next rows are on their way; none where there are few programs.
 
         Wide blocks read longer pieces of memory. Where values take much arithmetic there are more warps to do it.
         """
-        block = 2 * SEGMENT if columns % (2 * SEGMENT) == 0 and parts * columns >= WIDE_PROGRAMS * 2 * SEGMENT else 0
-        block = block or column_block(columns)
-        tall = min(COLUMN_ROWS * max(1, SEGMENT // block), ceil_power(rows))
-        if parts * -(-columns // block) < PROGRAMS // 2 or tall < COLUMN_ROWS:
-            return None
-        warps = 2 if self.arithmetic() < MUCH_ARITHMETIC else max(4, block // 16)
-        stages = 1 + min(2, PIPELINED_BYTES // max(block * tall * self.row_bytes(Axis("r", self.of(Role.FOLDED))), 1))
-        return Config((("XBLOCK", block), ("RBLOCK", tall), (STAGES, stages)), warps)
+        if self.limits or is_symbolic([x.size, r.size, count]):
+            return []
+        columns, rows, parts = int(x.size), int(r.size), int(count)
+        wide = columns % (2 * SEGMENT) == 0 and parts * columns >= WIDE_PROGRAMS * 2 * SEGMENT
+        block = 2 * SEGMENT if wide else column_block(columns)
+        height = min(COLUMN_ROWS * max(1, SEGMENT // block), ceil_power(rows))
+        if parts * -(-columns // block) < PROGRAMS // 2 or height < COLUMN_ROWS:
+            return []
+        stages = self.stages(block * height, r)
+        shapes = [(block, height, 2 if self.arithmetic() < MUCH_ARITHMETIC else max(4, block // 16))]
+        if self.autotune:
+            shapes += [(b, n, w) for b in (32, 64, 128) for n in (8, 16, 32) for w in (2, 4, 8)]
+        return [Config((("XBLOCK", b), ("RBLOCK", n), (STAGES, stages)), w) for b, n, w in shapes]
 
-    def column_rivals(self, chosen: Config) -> tuple[Config, ...]:
-        """What is chosen, and under max-autotune other blocks with as many stages."""
-        if not self.autotune:
-            return (chosen,)
-        stages = dict(chosen.constants)[STAGES]
-        shapes = [(b, n, w) for b in (32, 64, 128) for n in (8, 16, 32) for w in (2, 4, 8)]
-        return _distinct([chosen, *(Config((("XBLOCK", b), ("RBLOCK", n), (STAGES, stages)), w) for b, n, w in shapes)])
+    def stages(self, elements: int, axis: Axis) -> int:
+        """Tiles of so many elements that are under way at once: three, or fewer where they need much shared memory."""
+        return 1 + min(2, PIPELINED_BYTES // max(elements * self.row_bytes(axis), 1))
 
     def arithmetic(self) -> int:
         """What the values of the group cost for each element, in additions."""
@@ -394,11 +397,9 @@ class _Builder(Coordinates):
         r, i = Axis("r", list(nest.folded), walked=True), Axis("i", list(nest.inner), whole=True)
         block = ceil_power(hint(i.size))
         rows = max(1, min(4, MIXED_TILE // block))
-        each = block * self.row_bytes(i)
 
         def config(rows: int, warps: int) -> Config:
-            stages = 1 + min(2, PIPELINED_BYTES // (rows * each))
-            return Config((("IBLOCK", block), ("RBLOCK", rows), (STAGES, stages)), warps)
+            return Config((("IBLOCK", block), ("RBLOCK", rows), (STAGES, self.stages(rows * block, i))), warps)
 
         configs = [config(rows, max(1, min(16, block * rows // 512)))]
         if self.autotune:
