@@ -136,6 +136,13 @@ def load_compiler() -> ModuleType:
     return package
 
 
+def keep_to_torchs_allocator(name: str) -> None:
+    """Have all memory of this contender's tensors come from torch's allocator, where a profiler counts it."""
+    if family_of(name) == "smelt":
+        load_compiler()
+        importlib.import_module("smelt.runtime.memory").recycle(False)
+
+
 def compiler_counts(name: str) -> dict[str, Any]:
     """Graphs, breaks and more that the contender's compiler counted in this process; empty for eager."""
     if family_of(name) == "smelt":

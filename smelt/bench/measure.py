@@ -40,6 +40,7 @@ class Plan:
         warmup: steps before them.
         cold: starts are measured twice, with empty caches and again with the caches kept. Otherwise once, with empty
             caches, and the peak memory is of that process.
+        tensors: measure how much memory the tensors of a step take.
         check: judge accuracy.
         unjudged: contenders whose accuracy is not judged all the same.
         side_by_side: starts of a row at a time, which then are not timed against each other; with more than one,
@@ -51,6 +52,7 @@ class Plan:
     least_s: float = 0.0
     warmup: int = 3
     cold: bool = True
+    tensors: bool = False
     check: bool = True
     unjudged: tuple[str, ...] = ()
     side_by_side: int = 1
@@ -86,6 +88,8 @@ def measure_row(
         if plan.rounds:
             measurement.starts(contenders)
             measurement.steps()
+        if plan.tensors:
+            measurement.tensors()
         for name in contenders:
             measurement.accuracy(name)
     row.rate()
@@ -225,6 +229,16 @@ class _Measurement:
             return {}
         plan = {"rounds": self.plan.rounds, "warmup": self.plan.warmup, "least_s": self.plan.least_s}
         return self.run("steps", names, contenders=list(names), **plan)
+
+    def tensors(self) -> None:
+        """The memory of everybody's tensors in a step."""
+        for name in self.alive():
+            self.notify(self.row, name, "memory of tensors")
+            found, result = self.run("tensors", [name], contender=name), self.row.results[name]
+            if isinstance(found, Failure):
+                result.fail(found.status, found.error)
+            else:
+                result.tensors_mb = found["tensors_mb"]
 
     def accuracy(self, name: str) -> None:
         """The verdict against eager in float64; eager itself is the yardstick and has none."""

@@ -1,9 +1,15 @@
-"""Peak resident memory of this process (VmHWM of proc(5))."""
+"""Peak memory on the CPU: of this process (VmHWM of proc(5)), and of the tensors of a step."""
 
 from __future__ import annotations
 
+import gc
 import resource
+from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
+
+import torch
 
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
@@ -36,3 +42,28 @@ def reset_peak() -> bool:
     peak, present = _status("VmHWM"), _status("VmRSS")
     # Some kernels of containers take the command and do nothing; pages that come between are a few.
     return peak is not None and present is not None and peak < present + 16
+
+
+def tensors_mb(step: Callable[[], Any]) -> float:
+    """Most MiB of tensors at once while `step()` runs: those that were there before, and what torch allocates in it.
+
+    What does not come from torch's allocator is not seen: see `smelt.runtime.memory.recycle`.
+    """
+    gc.collect()
+    before = _bytes_of_tensors()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()
+    assert profile.profiler is not None and profile.profiler.kineto_results is not None
+    events = (event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]")
+    changes = [nbytes for _, nbytes in sorted((event.start_ns(), event.nbytes()) for event in events)]
+    return (before + max(accumulate(changes), default=0)) / 2**20
+
+
+def _bytes_of_tensors() -> int:
+    """Of all CPU tensors that Python knows, each storage counted once."""
+    sizes: dict[int, int] = {}
+    for tensor in gc.get_objects():
+        if issubclass(type(tensor), torch.Tensor) and tensor.device.type == "cpu" and tensor.layout is torch.strided:
+            storage = tensor.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())

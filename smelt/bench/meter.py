@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from smelt.base.errors import OptionError
-from smelt.bench.memory import peak_mb, reset_peak
+from smelt.bench.memory import peak_mb, reset_peak, tensors_mb
 
 CYCLES = 2e9
 """Of a GPU's clock in a second, or somewhat more."""
@@ -42,6 +42,10 @@ class Meter:
     def reset_peak(self) -> bool:
         """Start a new peak at the present use; False where the system cannot."""
         return reset_peak()
+
+    def tensors_mb(self, step: Callable[[], Any]) -> float:
+        """Most MiB of tensors at once while `step()` runs, whatever else the process holds."""
+        return tensors_mb(step)
 
     def reserved_mb(self) -> float | None:
         """The most that torch's allocator took from the device, pools of CUDA graphs included; None on a CPU."""
@@ -79,6 +83,12 @@ class CudaMeter(Meter):
     def reset_peak(self) -> bool:
         torch.cuda.reset_peak_memory_stats(self.device)
         return True
+
+    def tensors_mb(self, step: Callable[[], Any]) -> float:
+        self.reset_peak()
+        step()
+        self.settle()
+        return self.peak_mb()
 
     def reserved_mb(self) -> float | None:
         return torch.cuda.max_memory_reserved(self.device) / 2**20

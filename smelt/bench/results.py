@@ -48,7 +48,8 @@ class Result:
     peak_mb: peak resident memory (MiB) of a fresh process over its whole life, with the caches of the cold start; on a
         GPU, what torch's allocator had handed out at most. steady_peak_mb: the same from the second step on (a replayed
         CUDA graph allocates nothing, so that only peak_mb counts its memory). reserved_mb: what the allocator had taken
-        from a GPU at most.
+        from a GPU at most. tensors_mb: the most that tensors took in a later step, parameters and gradients included,
+        whatever else the process held.
     counts: what the compiler counted: `graphs`, `breaks`, `break_reasons` (times by reason), `ops` captured,
         `fallbacks` (frames that ran in eager because of a compiler error), `extern_ops` (calls by ATen operator that
         the compiled program hands back to torch), `eager_ops` (calls by operator that torch makes in one step, see
@@ -65,6 +66,7 @@ class Result:
     peak_mb: float | None = None
     steady_peak_mb: float | None = None
     reserved_mb: float | None = None
+    tensors_mb: float | None = None
     accuracy: Verdict | None = None
     counts: dict[str, Any] = field(default_factory=dict)
 

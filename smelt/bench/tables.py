@@ -126,6 +126,7 @@ def one_line(row: Row) -> str:
             f"{result.speedup:.2f}x" if result.speedup and name != "eager" else "",
             f"cold {result.cold_s:.1f} s" if result.cold_s else "",
             f"{result.peak_mb:.0f} MiB" if result.peak_mb else "",
+            f"tensors {result.tensors_mb:.1f} MiB" if result.tensors_mb else "",
             error_text(result),
             result.status if result.status != "pass" else "",
         ]
@@ -153,8 +154,23 @@ def totals(rows: Sequence[Row]) -> str:
         speeds = [result.speedup for result in results if result.status == "pass" and result.speedup]
         if speeds and name != "eager":
             line += f"; {statistics.geometric_mean(speeds):.2f}x eager (geometric mean of {len(speeds)})"
-        lines.append(line)
+        lines.append(line + _tensors(rows, name))
     return "\n".join(lines)
+
+
+def _tensors(rows: Sequence[Row], name: str) -> str:
+    """The memory of this contender's tensors beside eager's, where it was measured: in the middle and at worst."""
+    shares = {}
+    for row in rows:
+        eager, own = row.results.get("eager"), row.results.get(name)
+        if name != "eager" and eager and own and eager.tensors_mb and own.tensors_mb:
+            shares[row.model] = own.tensors_mb / eager.tensors_mb
+    if not shares:
+        return ""
+    worst = max(shares, key=lambda model: shares[model])
+    above = sum(share > 1 for share in shares.values())
+    middle = statistics.median(shares.values())
+    return f"; tensors {middle:.2f}x eager's (median), at most {shares[worst]:.2f}x ({worst}), {above} above"
 
 
 def failures(rows: Sequence[Row]) -> list[str]:

@@ -21,7 +21,7 @@ from smelt.bench.accuracy import EagerFailed, judge_workload
 from smelt.bench.bandwidth.measure import measure_copy, measure_problem
 from smelt.bench.census.examine import EagerFails, examine
 from smelt.bench.census.libraries import find_library
-from smelt.bench.contenders import compiler_counts, find_contender
+from smelt.bench.contenders import compiler_counts, find_contender, keep_to_torchs_allocator
 from smelt.bench.meter import meter_of
 from smelt.bench.overhead import call_overhead, guard_overhead
 from smelt.bench.process import phase_file_of
@@ -135,6 +135,20 @@ def steps(
     return found
 
 
+def tensors(model: str, contender: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The most memory that the tensors of the third step take."""
+    options = read_settings(settings)
+    with failing_as("fail_run"):
+        if not options.device.startswith("cuda"):
+            keep_to_torchs_allocator(contender)
+        workload = find_workload(model, options.size)
+        stepper = Stepper(workload, build_model(workload, options), build_batch(workload, options), options)
+        stepper.compile(find_contender(contender))
+        for _ in range(2):
+            stepper()
+        return {"tensors_mb": meter_of(options.device).tensors_mb(stepper.launch)}
+
+
 def accuracy(model: str, contender: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The contender's verdict against eager in float64, as a dictionary, and what its compiler counted."""
     options = read_settings(settings)
@@ -183,6 +197,7 @@ phase_file = Path(os.devnull)
 TASKS: dict[str, Callable[..., dict[str, Any]]] = {
     "start": start,
     "steps": steps,
+    "tensors": tensors,
     "accuracy": accuracy,
     "overhead": overhead,
     "copy_speed": copy_speed,

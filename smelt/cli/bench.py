@@ -64,6 +64,9 @@ def run(
     cold: Annotated[
         bool | None, typer.Option("--cold/--no-cold", help="Start again with warm caches (default: not for a suite).")
     ] = None,
+    tensors: Annotated[
+        bool, typer.Option("--tensors/--no-tensors", help="How much memory the tensors of a step take.")
+    ] = False,
     side_by_side: Annotated[
         int, typer.Option(min=1, help="Starts of a row at a time. They disturb each other; the results say so.")
     ] = 1,
@@ -112,6 +115,7 @@ def run(
             rounds=steps,
             least_s=0.5 if suite else 0.0,
             cold=suite is None if cold is None else cold,
+            tensors=tensors,
             check=check,
             unjudged=() if check_rivals else tuple(name for name in names if name != contender),
             side_by_side=side_by_side,

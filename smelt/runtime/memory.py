@@ -72,6 +72,12 @@ def trim() -> None:
     _native.heap_trim()
 
 
+def recycle(wanted: bool) -> None:
+    """Whether makers made from now on use the heap (the default), or PyTorch's allocator, which a profiler sees."""
+    global RECYCLING
+    RECYCLING = wanted and _works()
+
+
 def report() -> dict[str, int]:
     """Bytes `live` (in use), `peak` (most in use since the last check), `resident` (kept); the number of `trims`."""
     return _native.heap_report()
