@@ -60,10 +60,12 @@ def tensors_mb(step: Callable[[], Any]) -> float:
 
 
 def _bytes_of_tensors() -> int:
-    """Of all CPU tensors that Python knows, each storage counted once."""
+    """Of all CPU tensors that Python knows and whose memory is torch's, each storage counted once."""
     sizes: dict[int, int] = {}
     for tensor in gc.get_objects():
         if issubclass(type(tensor), torch.Tensor) and tensor.device.type == "cpu" and tensor.layout is torch.strided:
             storage = tensor.untyped_storage()
-            sizes[storage.data_ptr()] = storage.nbytes()
+            # Windows onto memory that belongs to somebody else cannot be resized. One that has none has no address.
+            if storage.nbytes() and storage.resizable():
+                sizes[storage.data_ptr()] = storage.nbytes()
     return sum(sizes.values())

@@ -1,11 +1,14 @@
 """The memory that one running call of a program uses: its pointer table, its arena and ready-made views of the arena.
 
-Workspaces are kept between calls, so a warm call allocates nothing for intermediates and touches no new pages. Two
-threads in the same program get two workspaces. On a GPU, programs share their arenas (cuda_arena.py).
+Workspaces are kept between calls. On the CPU a small arena is kept with them; a large one is borrowed from the heap of
+outputs for the call, so that saved activations, gradients and the next program's arena use the same memory. The heap
+mostly gives the same address again, for which table and views are ready. Two threads in the same program get two
+workspaces. On a GPU, programs share their arenas (cuda_arena.py).
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import weakref
 from array import array
@@ -17,21 +20,31 @@ import torch
 from smelt.base.faults import fault_error
 from smelt.runtime.cuda_arena import Arena, Arenas, device_arenas
 from smelt.runtime.launch import Table
+from smelt.runtime.memory import fresh
 
 ALIGN = 64
 
-LARGE = 1 << 20
-"""Bytes of an arena that is worth giving up."""
+LARGE = 1 << 16
+"""Bytes of an arena that is borrowed for each call."""
+
+ADDRESSES = 4
+"""Of a borrowed arena, for which a program keeps workspaces: the same step over and over needs one or two."""
 
 
 class Workspace:
-    """One table, one arena (slot 0), views of it as tensors, and the word that tells of an index out of range."""
+    """One table, one arena (slot 0), views of it as tensors, and the word that tells of an index out of range.
 
-    __slots__ = ("table", "arena", "views", "fault", "home")
+    Attributes:
+        home: on a GPU, where the arena belongs.
+        block: the memory of a borrowed arena, while it is borrowed. Table and views do not keep it alive.
+    """
+
+    __slots__ = ("table", "arena", "views", "fault", "home", "block")
 
     def __init__(self, table: Table, arena: torch.Tensor | None, views: tuple[torch.Tensor, ...], fault: Any) -> None:
         self.table, self.arena, self.views, self.fault = table, arena, views, fault
         self.home: Arena | None = None
+        self.block: torch.Tensor | None = None
 
 
 class Workspaces:
@@ -67,9 +80,12 @@ class Workspaces:
         self.free: list[Workspace] = []
         self.give: Callable[[Workspace], None] = self.free.append
         self.arenas: Arenas | None = None
-        self._first = True
+        self.borrow: Callable[[], torch.Tensor] | None = None
+        self.at: dict[int, Workspace] = {}
         if device is None or device.type == "cpu":
-            _pools.add(self)
+            if arena >= LARGE:
+                self.borrow = fresh((arena,), (1,), torch.uint8)
+                self.give = self._return
         else:
             self.arenas = device_arenas(device)
             self.number = next(_numbers)
@@ -79,12 +95,25 @@ class Workspaces:
 
     def take(self) -> Workspace:
         """A workspace that nobody else uses."""
+        if self.borrow is not None:
+            block = self.borrow()
+            address = block.data_ptr()
+            workspace = self.at.pop(address, None) or self._make(_borrowed(address, self.bytes))
+            workspace.block = block
+            return workspace
         if self.arenas is not None and self.bytes:
             return self._take_on_device(self.arenas)
         try:
             return self.free.pop()
         except IndexError:
             return self._make(self._new_arena() if self.bytes else None)
+
+    def _return(self, workspace: Workspace) -> None:
+        block, workspace.block = workspace.block, None
+        assert block is not None
+        if len(self.at) >= ADDRESSES:
+            self.at.clear()  # addresses change once more, which is rare: so nothing is ordered
+        self.at[block.data_ptr()] = workspace
 
     def _take_on_device(self, arenas: Arenas) -> Workspace:
         home = arenas.take(self.bytes)
@@ -111,9 +140,6 @@ class Workspaces:
         raise fault_error(word)
 
     def _new_arena(self) -> torch.Tensor:
-        if self._first and self.bytes >= LARGE:
-            self._make_room()
-        self._first = False
         block = torch.empty(self.bytes + ALIGN, dtype=torch.uint8, device="cpu")
         start = -block.data_ptr() % ALIGN
         return block[start : start + self.bytes]
@@ -134,17 +160,7 @@ class Workspaces:
             table.set(self.fault, address)
         return Workspace(table, arena, tuple(_view(arena, *view) for view in self.views), fault)
 
-    def _make_room(self) -> None:
-        """A program runs for the first time: idle arenas of others may belong to versions that nobody calls any more.
 
-        Those that are called again make theirs anew, once.
-        """
-        for pool in list(_pools):
-            if pool is not self and pool.bytes >= LARGE:
-                pool.free.clear()
-
-
-_pools: weakref.WeakSet[Workspaces] = weakref.WeakSet()
 _numbers = itertools.count()
 
 
@@ -156,6 +172,11 @@ def _host_word() -> tuple[Any, int]:
 def _device_word(arenas: Arenas) -> tuple[Any, int]:
     word = arenas.fault_word()
     return word.numpy().data, word.data_ptr()
+
+
+def _borrowed(address: int, size: int) -> torch.Tensor:
+    """The bytes there as a tensor that does not own them."""
+    return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8)
 
 
 def _view(
