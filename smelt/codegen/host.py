@@ -331,7 +331,7 @@ class Host:
         if self.in_arena(node.name):
             body(f"{function}.into({self.argument(node.name)}, {arguments})")
             return
-        if node.name in self.plan.over_others.values():
+        if node.name in self.plan.apart or node.name in self.plan.over_others.values():
             self.variable[node.name] = f"o{next(self.fresh)}"
             self.allocate(body, node.name)
             body(f"{function}.into({self.variable[node.name]}, {arguments})")

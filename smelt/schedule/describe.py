@@ -44,6 +44,7 @@ def _group(group: Group, plan: Schedule) -> list[str]:
         meta = metas_of(member.node)
         place = plan.memory.offsets.get(name)
         where = "" if name not in plan.stored else " -> output" if place is None else f" -> arena {place}"
+        where = " -> memory of its own" if name in plan.apart else where
         over = plan.over_inputs.get(name) or plan.over_others.get(name)
         where += f" (over {over})" if over else ""
         reused = f" (over {plan.memory.in_place[name]})" if name in plan.memory.in_place else ""

@@ -27,8 +27,11 @@ from smelt.shapes.size import IntLike, hint, is_symbolic, same, same_all
 WRITE_INTO = frozenset({"mm", "bmm"})
 """Externs that write into a given tensor without a copy of their own."""
 
-LARGE = 1 << 20
+LARGE = 1 << 16
 """Bytes of an intermediate whose memory is worth to be planned together with that of a result."""
+
+TRIED = 12
+"""Intermediates that are tried outside of the arena at most."""
 
 SHARE = 16
 """It is at least this part of the arena: few are, and the arena is planned anew for each."""
@@ -50,6 +53,7 @@ class Schedule:
         last_use: step after which a buffer is not needed.
         over_inputs: outputs that are written over the input whose new value they are.
         over_others: outputs that are written over an intermediate, which therefore is not in the arena.
+        apart: intermediates with memory of their own, which is taken when they are made and free after their last use.
         products: matrix products that one kernel may compute together with what is around them, by number of the
             unit. Their groups are among `groups`, for the other way to run the unit: around the library's call.
         bundles: groups that follow each other in `steps` and may run at the same time, each list in order.
@@ -69,6 +73,7 @@ class Schedule:
     over_others: dict[str, str] = field(default_factory=dict)
     products: dict[int, Product] = field(default_factory=dict)
     bundles: list[list[int]] = field(default_factory=list)
+    apart: set[str] = field(default_factory=set)
 
     def made_by(self, number: int) -> list[str]:
         """Values that the kernels of a unit compute."""
@@ -148,6 +153,7 @@ class _Planner:
         self.program, self.real, self.fused, self.stored = program, real, fused, stored
         self.products, self.releases, self.machine = products, releases, machine
         self.over_others: dict[str, str] = {}
+        self.apart: set[str] = set()
         self.unit_of = {part: number for number, product in products.items() for part in product.parts}
         self.in_units = {product.name for product in products.values()}
         self.outputs = {o.name for o in program.outputs if o.name is not None}
@@ -161,7 +167,7 @@ class _Planner:
         if self.machine.bundles:
             together, memory = self.bundled(together, memory)
         if self.machine.takes_over:
-            memory = self.taken_over(together, memory)
+            memory = self.set_apart(together, self.taken_over(together, memory))
         units = [unit for step in together for unit in step]
         written_in = {name: step for step in together for unit in step for name in unit.writes}
         last = {name: step for step, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
@@ -176,7 +182,7 @@ class _Planner:
         return Schedule(
             self.program, [u.number for u in units], self.fused.groups, self.externs, self.stored, self.real.strides,
             self.real.views, memory, last, self.fused.decisions, over, self.over_others, self.products,
-            [[unit.number for unit in step] for step in together if len(step) > 1],
+            [[unit.number for unit in step] for step in together if len(step) > 1], self.apart,
         )  # fmt: skip
 
     def placed(self, together: Sequence[list[Unit]]) -> MemoryPlan:
@@ -246,14 +252,47 @@ class _Planner:
     def cheaper(
         self, units: Sequence[Unit], together: Sequence[list[Unit]], memory: MemoryPlan, new: str, old: str
     ) -> MemoryPlan:
-        """The plan in which an output has an intermediate's memory, if arena and outputs together take less."""
+        """The plan in which an output has an intermediate's memory, if arena and outputs together take no more."""
         before = memory.size + self.most_outside(units)
         self.over_others[new] = old
         placed = self.placed(together)
-        if placed.size + self.most_outside(units) < before:
+        if placed.size + self.most_outside(units) <= before:
             return placed
         del self.over_others[new]
         return memory
+
+    def set_apart(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
+        """Large intermediates get memory of their own where arena and other memory together then take less.
+
+        The arena is there from the first kernel to the last, as large as it ever must be. What is large while saved
+        activations are still many, or gradients many already, costs less on its own.
+        """
+        units = self.runs([unit for step in together for unit in step])
+        most = memory.size + self.most_outside(units)
+        shared = {*memory.in_place, *memory.in_place.values()}
+        large = sorted(memory.offsets.keys() - shared, key=lambda name: (-hint(self.nbytes(name)), name))
+        for name in large[:TRIED]:
+            size = hint(self.nbytes(name))
+            if size < LARGE or size * SHARE < memory.size:
+                break
+            self.apart.add(name)
+            placed = self.placed(together)
+            total = placed.size + self.most_outside(units)
+            if total < most:
+                memory, most = placed, total
+            else:
+                self.apart.remove(name)
+        return memory
+
+    def runs(self, units: Sequence[Unit]) -> list[Unit]:
+        """Units as a program takes and frees memory for them: kernels that follow each other as one."""
+        runs: list[list[Unit]] = []
+        for unit in units:
+            if runs and unit.number in self.fused.groups and runs[-1][-1].number in self.fused.groups:
+                runs[-1].append(unit)
+            else:
+                runs.append([unit])
+        return [_joined(run) for run in runs]
 
     def most_outside(self, units: Sequence[Unit]) -> int:
         """Most bytes in use at a time in other memory than the arena."""
@@ -400,6 +439,7 @@ class _Planner:
         if (
             name in self.outputs
             or name in self.over_others.values()
+            or name in self.apart
             or isinstance(node, (Input, Constant, Item))
             or isinstance(node.meta, tuple)
         ):
