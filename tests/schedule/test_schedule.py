@@ -298,7 +298,7 @@ def test_rows_are_added_to_a_large_product_in_the_memory_of_the_result():
 
 
 def test_memory_is_not_taken_over_from_small_values_or_such_that_are_read_again():
-    g = sum_of_product_and_rows(512)
+    g = sum_of_product_and_rows(32)
     assert not plan_of(g, g.found).over_others
     g = sum_of_product_and_rows(4096)
     (mm,) = (node for node in g.found.args if isinstance(node, torch.fx.Node) and node.name == "mm")
@@ -319,6 +319,16 @@ def test_memory_is_taken_over_only_where_the_whole_need_is_less():
     a, b, c, x, w = g.input(1024, 64), g.input(64, 1024), g.input(1024, 1024), g.input(4096, 1024), g.input(1024, 8)
     plan = plan_of(g, g.mul(g.mm(a, b), c), g.mm(g.exp(x), w))
     assert not plan.over_others and plan.memory.size == 4096 * 1024 * 4
+
+
+def test_an_intermediate_lies_apart_where_the_arena_would_outlast_it():
+    """The large result comes when the large intermediate is gone, whose place in an arena would stay taken."""
+    g = GraphBuilder()
+    early = g.mm(g.exp(g.input(4096, 512)), g.input(512, 8))
+    late = g.mm(g.mm(g.input(512, 4096), early), g.input(8, 16384))
+    plan = plan_of(g, late)
+    assert "exp" in plan.apart and plan.memory.size < 1 << 20
+    assert "memory of its own" in describe(plan)
 
 
 def test_on_a_gpu_a_value_lies_over_one_that_it_is_computed_from():
