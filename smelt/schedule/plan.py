@@ -30,11 +30,11 @@ WRITE_INTO = frozenset({"mm", "bmm"})
 LARGE = 1 << 16
 """Bytes of an intermediate whose memory is worth to be planned together with that of a result."""
 
-TRIED = 12
-"""Intermediates that are tried outside of the arena at most."""
-
 SHARE = 16
 """It is at least this part of the arena: few are, and the arena is planned anew for each."""
+
+TRIED = 12
+"""Intermediates that are tried outside of the arena at most."""
 
 
 @dataclass
@@ -267,6 +267,8 @@ class _Planner:
         The arena is there from the first kernel to the last, as large as it ever must be. What is large while saved
         activations are still many, or gradients many already, costs less on its own.
         """
+        if memory.size < LARGE:
+            return memory
         units = self.runs([unit for step in together for unit in step])
         most = memory.size + self.most_outside(units)
         shared = {*memory.in_place, *memory.in_place.values()}

@@ -112,3 +112,16 @@ def test_a_gpu_counts_what_its_allocator_handed_out() -> None:
     assert 100 <= meter.peak_mb() - base < 102
     reserved = meter.reserved_mb()
     assert reserved is not None and reserved >= meter.peak_mb()
+
+
+def test_tensors_of_a_step_are_counted_at_their_most():
+    meter, held = Meter(), torch.empty(4 << 20, dtype=torch.uint8)
+
+    def step() -> None:
+        for _ in range(2):  # one is gone before the next comes
+            torch.empty(8 << 20, dtype=torch.uint8).view(2, -1)
+
+    before = meter.tensors_mb(lambda: None)
+    assert 8 <= meter.tensors_mb(step) - before < 9
+    del held
+    assert 4 <= before - meter.tensors_mb(lambda: None) < 5
