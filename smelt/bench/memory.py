@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import resource
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,8 @@ def _bytes_of_tensors() -> int:
     for tensor in gc.get_objects():
         if issubclass(type(tensor), torch.Tensor) and tensor.device.type == "cpu" and tensor.layout is torch.strided:
             storage = tensor.untyped_storage()
-            # Windows onto memory that belongs to somebody else cannot be resized. One that has none has no address.
-            if storage.nbytes() and storage.resizable():
-                sizes[storage.data_ptr()] = storage.nbytes()
+            # Windows onto memory that belongs to somebody else cannot be resized. Fake tensors lie on meta.
+            if storage.device.type == "cpu" and storage.nbytes() and storage.resizable():
+                with suppress(RuntimeError):  # what wraps a tensor has a size, but no address
+                    sizes[storage.data_ptr()] = storage.nbytes()
     return sum(sizes.values())

@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from smelt.base.errors import OptionError
 from smelt.bench.meter import CudaMeter, Meter, check_device, meter_of
@@ -121,6 +122,8 @@ def test_tensors_of_a_step_are_counted_at_their_most():
         for _ in range(2):  # one is gone before the next comes
             torch.empty(8 << 20, dtype=torch.uint8).view(2, -1)
 
+    # Tensors without memory: they neither count nor stop the count.
+    _without = torch._to_functional_tensor(torch.empty(4)), FakeTensorMode().from_tensor(torch.empty(4))
     before = meter.tensors_mb(lambda: None)
     assert 8 <= meter.tensors_mb(step) - before < 9
     del held
