@@ -3,14 +3,16 @@
 Kernels of one stream run in order, so the next program may use the arena while kernels of the last one still wait for
 it. It is as large as the largest of them needs. Threads that share a stream interleave their kernels: an arena belongs
 to one call at a time, and a call that finds none free makes another. What a CUDA graph records keeps its addresses:
-inside of a recording each call has an arena from the recording's own pool.
+all recordings of a device, which are replayed one after the other, share an arena that lives as long as they do.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -60,6 +62,8 @@ class Arenas:
         self.make_word, self.wait = word, wait
         self.free: dict[int, list[Arena]] = {}
         self.lock = threading.Lock()
+        self.shared: weakref.ref[torch.Tensor] | None = None
+        self.lent: tuple[int, torch.Tensor] | None = None  # to the thread that records
         self.word: torch.Tensor | None = None
         self.flags: memoryview[int] | None = None  # the word, for Python
 
@@ -67,7 +71,11 @@ class Arenas:
         """An arena of at least so many bytes that nobody else uses."""
         stream = self.stream()
         if self.recording():
-            return Arena(self.allocate(size), stream)
+            lent = self.lent
+            if lent is not None and lent[0] == threading.get_ident() and lent[1].numel() >= size:
+                self.lent = None
+                return Arena(lent[1], stream)
+            return Arena(self.allocate(size), stream)  # somebody else's recording, or a call inside of a call
         arenas = self.free.get(stream)
         try:
             arena = arenas.pop() if arenas else None
@@ -80,8 +88,31 @@ class Arenas:
 
     def give(self, arena: Arena) -> None:
         """It is free, for what comes later on its stream."""
-        if not self.recording():
+        if self.recording():
+            known = self.shared() if self.shared is not None else None
+            if known is arena.block:
+                self.lent = threading.get_ident(), known
+        else:
             self.free.setdefault(arena.stream, []).append(arena)
+
+    @contextmanager
+    def lend(self) -> Iterator[torch.Tensor | None]:
+        """Have calls of this thread that are recorded meanwhile use the arena of recordings: give that block, if any.
+
+        Whoever records keeps it as long as the recording. It is as large as the arenas of plain calls, which ran
+        before: those are given back to PyTorch's allocator.
+        """
+        known = self.shared() if self.shared is not None else None
+        sizes = [arena.block.numel() for arenas in list(self.free.values()) for arena in arenas]
+        self.release()
+        if max(sizes, default=0) > (known.numel() if known is not None else 0):
+            known = self.allocate(max(sizes))
+            self.shared = weakref.ref(known)
+        self.lent = None if known is None else (threading.get_ident(), known)
+        try:
+            yield known
+        finally:
+            self.lent = None
 
     def fault_word(self) -> torch.Tensor:
         """The word that kernels set when an index is out of range. All programs of the device share it."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
 
 import torch
 
@@ -22,7 +23,19 @@ from smelt.runtime.launch import read_fast
 
 Program = Callable[[list[Any]], list[Any]]
 
+LITTLE = 64 << 20
+PART = 8
+"""Recordings may keep so many bytes, or that part of the most memory so far, beyond what they use at once."""
+
 _DLPACK_TYPES = {"cpu": 1, "cuda": 2}
+
+
+class Kept(Protocol):
+    """What a recording keeps, in bytes: for as long as it exists, and of which tensors are alive."""
+
+    kept_bytes: int
+
+    def used_bytes(self) -> int: ...
 
 
 class Device:
@@ -32,6 +45,7 @@ class Device:
         dlpack: the device in DLPack's numbers.
         outputs: addresses of the outputs of all recordings that exist, with how many.
         fixed: addresses of inputs that recordings expect where they are, with how many do.
+        kept: what each recording that exists keeps.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -39,6 +53,8 @@ class Device:
         self.dlpack = _DLPACK_TYPES[device.type], self.index
         self.outputs: Counter[int] = Counter()
         self.fixed: Counter[int] = Counter()
+        self.kept: weakref.WeakSet[Kept] = weakref.WeakSet()
+        self._most_used = self._most_memory = 0
         self._lock = threading.Lock()
         self._stream = 0  # of the last replay, as the driver's handle; says nothing before the first one
         self._last: Any = None
@@ -91,19 +107,37 @@ class Device:
         torch.cuda.current_stream(self.index).wait_stream(stream)
         return True
 
+    def spare(self) -> int:
+        """Bytes that recordings keep and have never used all at once, beyond what is allowed. Asked at each new one.
+
+        What regions of a model hand to each other is freed soon where they run plain, and the next region uses that
+        memory. Recordings cannot share it.
+        """
+        kept = list(self.kept)
+        self._most_used = max(self._most_used, sum(each.used_bytes() for each in kept))
+        self._most_memory = max(self._most_memory, self.most_memory())
+        unused = sum(each.kept_bytes for each in kept) - self._most_used
+        return max(0, unused - max(LITTLE, self._most_memory // PART))
+
+    def most_memory(self) -> int:
+        """The most bytes of tensors so far."""
+        return torch.cuda.max_memory_allocated(self.index)
+
     def record(self, prepare: Callable[[], list[Any]], program: Program) -> tuple[Any, list[Any]]:
         """The graph of what `program(prepare())` does, and its results; nothing is computed yet.
 
-        Memory that is allocated on the way is the recording's own: nobody else gets it while the graph exists.
+        Memory that is allocated on the way is the recording's own: nobody else gets it while the graph exists. The
+        arena it shares with other recordings.
         """
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         if self._side is None:
             self._side = torch.cuda.Stream(self.index)
-        self._make_room()
         # a product's scratch memory is kept for each stream: what a recording bakes in must be memory of its pool
         torch_c.clear_product_workspaces()
         try:
-            with torch.cuda.device(self.index), no_collection(), torch.cuda.stream(self._side):
+            # the arena is allocated on a stream where nothing else is: kernels of the last replay may still use it
+            # when it is freed
+            with torch.cuda.device(self.index), no_collection(), torch.cuda.stream(self._side), self._arena() as arena:
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
                     results = program(prepare())
@@ -113,17 +147,20 @@ class Device:
                     raise
         finally:
             torch_c.clear_product_workspaces()
-        return graph, results
+        return (graph, arena), results
 
-    def _make_room(self) -> None:
-        """The allocator keeps what plain calls have freed, and cannot give it back while something is recorded.
+    @contextmanager
+    def _arena(self) -> Iterator[torch.Tensor | None]:
+        """What a recording takes its arena from.
 
-        The arena of plain calls would stand beside that of the recording, which will take their place.
+        The allocator keeps what plain calls have freed, and cannot give it back while something is recorded: the
+        recording will take their place.
         """
-        device_arenas(torch.device("cuda", self.index)).release()
-        free, _ = torch.cuda.mem_get_info(self.index)
-        if free < torch.cuda.memory_reserved(self.index):
-            torch.cuda.empty_cache()
+        with device_arenas(torch.device("cuda", self.index)).lend() as arena:
+            free, _ = torch.cuda.mem_get_info(self.index)
+            if free < torch.cuda.memory_reserved(self.index):
+                torch.cuda.empty_cache()
+            yield arena
 
     def _abandon(self, graph: Any, pool: Any) -> None:
         """After an error torch's allocator and generator would stay in their state of recording."""
@@ -141,7 +178,7 @@ class Device:
 
     def replay(self, graph: Any) -> None:
         """Compute it on the current stream."""
-        graph.replay()
+        graph[0].replay()
 
 
 def device_at(device: torch.device) -> Device:

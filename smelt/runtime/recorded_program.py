@@ -51,10 +51,12 @@ class _Kind:
     """Calls with the same sizes and parameters: what was observed of them, and their recordings.
 
     `tuned`: one of them has run plain, which chose kernels and set up libraries.
+    `refused`: why there is no recording of them.
     """
 
     observed: Observation
     tuned: bool = False
+    refused: str | None = None
     recordings: list[Recording] = field(default_factory=list)
 
 
@@ -191,6 +193,8 @@ class RecordedProgram:
         kind = self.kinds.get(key) or self._known_but_for_outputs(key, inputs)
         if kind is None or not kind.tuned:
             return self._begin(key, inputs)
+        if kind.refused is not None:
+            return kind.refused
         if busy:
             if self._copy_kept(busy[0]):
                 self._drop(kind, busy)
@@ -284,6 +288,13 @@ class RecordedProgram:
             raise
         except Exception as error:
             return self._fail(error)
+        if spare := self.device.spare():
+            self.made -= 1
+            size = recording.kept_bytes
+            kind.refused = f"it would keep {size >> 20} MiB, {spare >> 20} too many that other calls could use"
+            if not self.recordings:
+                self.refused = kind.refused
+            return kind.refused
         count("cuda_graphs")
         self.waits = 0
         self.recordings.insert(0, recording)

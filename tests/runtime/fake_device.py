@@ -12,13 +12,20 @@ from smelt.runtime.cuda_device import Device
 
 
 class FakeDevice(Device):
-    """`handle`: the current stream; `user_records`: somebody records a graph of his own on it."""
+    """`handle`: the current stream; `user_records`: somebody records a graph of his own on it.
+
+    `memory`: the most bytes of tensors so far.
+    """
 
     def __init__(self):
         super().__init__(torch.device("cpu"))
         self.handle, self.user_records, self.other_records = 1, False, False
         self.records, self.replays, self.waits = 0, 0, []
         self.error = None
+        self.memory = 0
+
+    def most_memory(self):
+        return self.memory
 
     def stream(self):
         return self.handle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -119,6 +120,43 @@ def test_a_recording_has_its_own_each_time(device: Device) -> None:
     assert device.sizes() == [4096]  # what was recorded is in the recording's pool
     device.recording = False
     assert pool.take() is plain
+
+
+def test_recordings_share_an_arena(device: Device) -> None:
+    small, large = program(4096), program(8192)
+    for pool in (small, large):
+        pool.give(pool.take())
+    with device.arenas.lend() as block:
+        assert block is not None and device.sizes() == [8192]  # plain calls have none until they need it
+        device.recording = True
+        first, inside = large.take(), small.take()
+        assert first.table.get(0) == block.data_ptr() != inside.table.get(0)
+        small.give(inside)
+        large.give(first)
+        again = small.take()  # part of the same recording
+        assert again.table.get(0) == block.data_ptr()
+        small.give(again)
+        with ThreadPoolExecutor(1) as threads:  # who records a graph of his own, which is replayed whenever he likes
+            other = threads.submit(small.take).result()
+        assert other.table.get(0) != block.data_ptr()
+        device.recording = False
+    with device.arenas.lend() as same:
+        assert same is block
+    device.recording = True
+    alone = small.take()
+    assert alone.table.get(0) != block.data_ptr()  # no recording of ours
+    small.give(alone)
+    device.recording = False
+    huge = program(1 << 16)
+    huge.give(huge.take())
+    with device.arenas.lend() as larger:
+        assert larger is not None and larger.numel() == 1 << 16
+    del first, inside, again, other, alone, huge, same
+    assert device.sizes() == [8192, 1 << 16]
+    del block, larger
+    assert device.sizes() == []  # it lives as long as recordings keep it
+    with device.arenas.lend() as none:
+        assert none is None
 
 
 def test_a_call_that_fails_loses_its_arena_at_once(device: Device) -> None:

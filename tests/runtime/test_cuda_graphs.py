@@ -11,7 +11,7 @@ from smelt import stats
 from smelt.base.errors import SmeltWarning
 from smelt.base.stats import reset_stats
 from smelt.base.torch_c import below_autograd
-from smelt.runtime import recorded_program
+from smelt.runtime import cuda_device, recorded_program
 from smelt.runtime.cuda_graphs import Recorder
 from tests.runtime.fake_device import FakeDevice
 
@@ -130,6 +130,67 @@ def test_seldom_kept_results_make_no_second_recording(device, recorder):
             assert torch.equal(call([x])[0], x * 2)
         del kept
     assert device.records == 1 and device.replays == 199
+
+
+def regions(device, number, size):
+    """Functions that run one after the other and leave nothing to each other but their result."""
+    weights = [torch.nn.Parameter(torch.ones(size)) for _ in range(number)]
+    recorders = [Recorder(CPU, name=f"region {i}", backend=device) for i in range(number)]
+    return [(r.wrap(lambda inputs: [inputs[0] * inputs[1]], "forward"), w) for r, w in zip(recorders, weights, strict=True)]
+
+
+def test_results_that_are_never_in_use_together_are_not_all_kept(device, monkeypatch):
+    monkeypatch.setattr(cuda_device, "LITTLE", 4 << 12)
+    calls = regions(device, 12, 1 << 10)
+    with torch.no_grad():
+        for step in range(5):
+            x = torch.full((1 << 10,), float(step))
+            for call, w in calls:
+                x = call([x, w])[0]
+            assert x[0] == step
+    made = sum(len(call.recordings) for call, _ in calls)
+    assert 3 <= made < 12 and len(device.kept) == made and device.records < 2 * len(calls)
+    assert calls[0][0].recordings and calls[-1][0].refused
+    assert "it would keep 0 MiB, 0 too many that other calls could use" in calls[-1][0].reasons()[0]
+
+
+def test_results_that_are_in_use_together_are_kept(device, monkeypatch):
+    monkeypatch.setattr(cuda_device, "LITTLE", 4 << 12)
+    calls = regions(device, 12, 1 << 10)
+    with torch.no_grad():
+        for step in range(5):
+            x, saved = torch.full((1 << 10,), float(step)), []
+            for call, w in calls:
+                x = call([x, w])[0]
+                saved.append(x)
+            assert x[0] == step
+            del saved
+    assert all(len(call.recordings) == 1 for call, _ in calls)
+
+
+def test_large_models_may_keep_a_part_of_their_memory(device, monkeypatch):
+    monkeypatch.setattr(cuda_device, "LITTLE", 0)
+    device.memory = 8 * 14 * (4 << 10)
+    calls = regions(device, 12, 1 << 10)
+    with torch.no_grad():
+        for _ in range(5):
+            x = torch.ones(1 << 10)
+            for call, w in calls:
+                x = call([x, w])[0]
+    assert all(len(call.recordings) == 1 for call, _ in calls)
+
+
+def test_one_size_of_many_is_refused_alone(device, recorder, monkeypatch):
+    monkeypatch.setattr(cuda_device, "LITTLE", 0)
+    call = recorder.wrap(lambda inputs: [inputs[0] + 1], "forward")
+    weights = [torch.nn.Parameter(torch.zeros(size)) for size in (64, 63)]  # they stay where they are: no buffers
+    with torch.no_grad():
+        for _ in range(4):
+            for w in weights:
+                assert call([w])[0][0] == 1
+    (recording,) = call.recordings
+    assert recording.bytes == {0: 256} and call.refused is None and call.made == 1
+    assert any("too many that other calls could use" in line for line in recorder.reasons())
 
 
 def test_several_sizes(device, recorder):
