@@ -12,7 +12,7 @@ The weight gradient of depthwise ones in channels-last memory, eighteen shapes, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -64,7 +64,7 @@ def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], o
     if params.get("device") is not None and depthwise.fits(params, x, w, grad):
         return [depthwise.backward(params, grad, x, w, outputs)]
     if mask[1] and depthwise_cpu.fits(params, grad, x, w):
-        return [_depthwise(params, [grad, x, w], outputs, mask, geometry)]
+        return depthwise_cpu.backward(params, grad, x, outputs)
     overruns = mask[1] and _overruns(params, x, w)
     op = _plain_on_the_cpu if overruns else torch.ops.aten.convolution_backward.default
 
@@ -85,24 +85,6 @@ def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], o
     if pointwise_convolution.fits(params, w, x, grad):
         found.append(pointwise_convolution.backward(grad, x, w, mask, outputs))
     return [candidate for candidate in found if candidate is not None]
-
-
-def _depthwise(
-    params: Mapping[str, Any],
-    inputs: Sequence[Spec],
-    outputs: Sequence[Spec],
-    mask: list[bool],
-    geometry: tuple[Any, ...],
-) -> Candidate:
-    """The weight gradient by the native kernel, the others by ATen. On the CPU; never slower, so it is not timed."""
-    by_weight = depthwise_cpu.weight_gradient(params, inputs[0], inputs[1], outputs[int(mask[0])])
-    op = torch.ops.aten.convolution_backward.default
-
-    def call(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        dx = op(grad, x, w, None, *geometry, [True, False, False])[0] if mask[0] else None
-        return dx, by_weight(grad, x), grad.sum((0, 2, 3)) if mask[2] else None
-
-    return Candidate("depthwise", call, certain=True)
 
 
 FEW_CHANNELS = 16

@@ -136,7 +136,9 @@ def regions(device, number, size):
     """Functions that run one after the other and leave nothing to each other but their result."""
     weights = [torch.nn.Parameter(torch.ones(size)) for _ in range(number)]
     recorders = [Recorder(CPU, name=f"region {i}", backend=device) for i in range(number)]
-    return [(r.wrap(lambda inputs: [inputs[0] * inputs[1]], "forward"), w) for r, w in zip(recorders, weights, strict=True)]
+    return [
+        (r.wrap(lambda inputs: [inputs[0] * inputs[1]], "forward"), w) for r, w in zip(recorders, weights, strict=True)
+    ]
 
 
 def test_results_that_are_never_in_use_together_are_not_all_kept(device, monkeypatch):

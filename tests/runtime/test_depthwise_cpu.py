@@ -48,17 +48,19 @@ class Case:
         self.grad = last(torch.randn_like(torch.conv2d(self.x, self.w, None, stride, padding, dilation, channels)))
         self.geometry = (stride, padding, dilation, False, (0, 0), channels)
 
-    def check(self) -> None:
+    def check(self, *names: str) -> None:
+        """Every candidate; they are "depthwise" alone, or `names`."""
         mask = self.params["mask"]
         tensors = (self.grad, self.x, self.w)
         wanted = BACKWARD(*(t.double() for t in tensors), (len(self.w),), *self.geometry, mask)
         made = [t.float() for t, asked in zip(wanted, mask, strict=True) if asked]
-        kernel = extern("convolution_backward", self.params, list(tensors), made)
-        assert [c.name for c in kernel.candidates] == ["depthwise"]
-        for got, right, asked in zip(kernel(*tensors), wanted, mask, strict=True):
-            assert (got is not None) is asked
-            if asked:
-                torch.testing.assert_close(got.double(), right, rtol=1e-5, atol=2e-6 * float(right.abs().max()))
+        for name in names or ("depthwise",):
+            kernel = extern("convolution_backward", self.params, list(tensors), made, only=name)
+            assert [c.name for c in kernel.candidates] == [name]
+            for got, right, asked in zip(kernel(*tensors), wanted, mask, strict=True):
+                assert (got is not None) is asked
+                if asked:
+                    torch.testing.assert_close(got.double(), right, rtol=1e-5, atol=2e-6 * float(right.abs().max()))
 
 
 def last(images: torch.Tensor) -> torch.Tensor:
@@ -111,6 +113,25 @@ def test_the_other_gradients_come_with_it(mask: tuple[bool, bool, bool]) -> None
     Case((2, 24, 7, 7), mask=mask).check()
 
 
+@pytest.mark.parametrize("mask", [(True, True, True), (True, True, False), (False, True, True)])
+@pytest.mark.parametrize("order", ["plain", "grad", "x"])
+def test_other_orders_of_memory(mask: tuple[bool, bool, bool], order: str) -> None:
+    torch.manual_seed(0)
+    case = Case((2, 24, 7, 6), stride=(2, 1), mask=mask)
+    if order != "grad":
+        case.x = case.x.contiguous()
+    if order != "x":
+        case.grad = case.grad.contiguous()
+    case.check("aten", "depthwise", *(["channels_last"] if mask[0] else []))
+    kernel = extern(
+        "convolution_backward", case.params, [case.grad, case.x, case.w], [case.x, case.w, case.w[:, 0, 0, 0]]
+    )
+    assert len(kernel.candidates) == 2 + mask[0]
+    one = Case((2, 24, 7, 6), (1, 1), stride=(2, 1), padding=(0, 0), mask=mask)
+    one.x = one.x.contiguous()
+    one.check("depthwise", *(["channels_last"] if mask[0] else []))
+
+
 def test_rows_and_images_apart() -> None:
     """Images that are windows onto larger ones."""
     torch.manual_seed(0)
@@ -141,9 +162,8 @@ def test_what_does_not_fit() -> None:
     case = Case((2, 24, 7, 7))
     params, (grad, x, w) = case.params, [spec_of(t) for t in (case.grad, case.x, case.w)]
     assert grad is not None and x is not None and w is not None and fits(params, grad, x, w)
-    plain, double, large = spec_of(case.x.contiguous()), spec_of(case.x.double()), spec_of(torch.empty(24, 1, 11, 12))
-    assert plain is not None and double is not None and large is not None and 11 * 12 > MOST_TAPS
-    assert not fits(params, grad, plain, w) and not fits(params, plain, x, w)
+    double, large = spec_of(case.x.double()), spec_of(torch.empty(24, 1, 11, 12))
+    assert double is not None and large is not None and 11 * 12 > MOST_TAPS
     assert not fits(params, grad, double, w) and not fits(params, grad, x, large)
     assert not fits(params | {"groups": 12}, grad, x, w) and not fits(params | {"transposed": True}, grad, x, w)
 
