@@ -63,7 +63,7 @@ def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], o
     assert grad is not None and x is not None and w is not None
     if params.get("device") is not None and depthwise.fits(params, x, w, grad):
         return [depthwise.backward(params, grad, x, w, outputs)]
-    if mask[1] and depthwise_cpu.fits(params, grad, x, w):
+    if params.get("device") is None and mask[1] and depthwise_cpu.fits(params, grad, x, w):
         return depthwise_cpu.backward(params, grad, x, outputs)
     overruns = mask[1] and _overruns(params, x, w)
     op = _plain_on_the_cpu if overruns else torch.ops.aten.convolution_backward.default

@@ -168,6 +168,22 @@ def test_what_does_not_fit() -> None:
     assert not fits(params | {"groups": 12}, grad, x, w) and not fits(params | {"transposed": True}, grad, x, w)
 
 
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_gpu_does_not_get_it(window: int) -> None:
+    """Whatever the order of memory and the window: what its own kernels refuse is ATen's."""
+    case = Case((2, 24, 7, 7), (window, window), padding=(window // 2, window // 2))
+    for x, grad in ((case.x.contiguous(), case.grad), (case.x.contiguous(), case.grad.contiguous())):
+        kernel = extern(
+            "convolution_backward",
+            case.params,
+            [grad, x, case.w],
+            [case.w],
+            only="aten",
+            device=torch.device("cuda", 0),
+        )
+        assert [c.name for c in kernel.candidates] == ["aten"]
+
+
 def test_a_wrong_call_is_an_error() -> None:
     x = torch.empty(1)
     with pytest.raises(TypeError, match="sizes, out, grad, x"):
