@@ -62,7 +62,7 @@ class Arenas:
         self.make_word, self.wait = word, wait
         self.free: dict[int, list[Arena]] = {}
         self.lock = threading.Lock()
-        self.shared: weakref.ref[torch.Tensor] | None = None
+        self.shared: Callable[[], torch.Tensor | None] = lambda: None  # a weak reference
         self.lent: tuple[int, torch.Tensor] | None = None  # to the thread that records
         self.word: torch.Tensor | None = None
         self.flags: memoryview[int] | None = None  # the word, for Python
@@ -89,9 +89,8 @@ class Arenas:
     def give(self, arena: Arena) -> None:
         """It is free, for what comes later on its stream."""
         if self.recording():
-            known = self.shared() if self.shared is not None else None
-            if known is arena.block:
-                self.lent = threading.get_ident(), known
+            if self.shared() is arena.block:
+                self.lent = threading.get_ident(), arena.block
         else:
             self.free.setdefault(arena.stream, []).append(arena)
 
@@ -102,11 +101,11 @@ class Arenas:
         Whoever records keeps it as long as the recording. It is as large as the arenas of plain calls, which ran
         before: those are given back to PyTorch's allocator.
         """
-        known = self.shared() if self.shared is not None else None
-        sizes = [arena.block.numel() for arenas in list(self.free.values()) for arena in arenas]
+        known = self.shared()
+        size = max((arena.block.numel() for arenas in list(self.free.values()) for arena in arenas), default=0)
         self.release()
-        if max(sizes, default=0) > (known.numel() if known is not None else 0):
-            known = self.allocate(max(sizes))
+        if size > (known.numel() if known is not None else 0):
+            known = self.allocate(size)
             self.shared = weakref.ref(known)
         self.lent = None if known is None else (threading.get_ident(), known)
         try:

@@ -107,14 +107,17 @@ class Device:
         torch.cuda.current_stream(self.index).wait_stream(stream)
         return True
 
-    def spare(self) -> int:
+    def spare(self, results: int) -> int:
         """Bytes that recordings keep and have never used all at once, beyond what is allowed. Asked at each new one.
+
+        Args:
+            results: bytes that the new one is about to hand out.
 
         What regions of a model hand to each other is freed soon where they run plain, and the next region uses that
         memory. Recordings cannot share it.
         """
         kept = list(self.kept)
-        self._most_used = max(self._most_used, sum(each.used_bytes() for each in kept))
+        self._most_used = max(self._most_used, results + sum(each.used_bytes() for each in kept))
         self._most_memory = max(self._most_memory, self.most_memory())
         unused = sum(each.kept_bytes for each in kept) - self._most_used
         return max(0, unused - max(LITTLE, self._most_memory // PART))

@@ -60,7 +60,7 @@ def fits(params: Params, x: Spec, w: Spec, out: Spec) -> bool:
         return False
     if x.dtype not in DTYPES or not (x.dtype is w.dtype is out.dtype) or math.prod(w.shape[2:]) > MOST_TAPS:
         return False
-    if any(spec.stride[1] != 1 or spec.shape[1] == 1 or 0 in spec.shape for spec in (x, out)):
+    if any(not spec.channels_last or 0 in spec.shape for spec in (x, out)):
         return False
     most = MOST_ELEMENTS * Shape(params, x, w, out).vector
     return all(max(_reach(s), *s.stride) <= MOST_ELEMENTS and math.prod(s.shape) <= most for s in (x, out))

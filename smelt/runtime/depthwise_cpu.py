@@ -17,16 +17,16 @@ from smelt.runtime import _native
 from smelt.runtime.externs import Candidate, Spec
 from smelt.runtime.memory import fresh
 
-LAST = torch.channels_last
-BACKWARD = torch.ops.aten.convolution_backward.default
-
 MOST_TAPS = 121
 """Elements of a window, whose sums each thread keeps on its stack."""
 
 
 def fits(params: Mapping[str, Any], grad: Spec, x: Spec, w: Spec) -> bool:
-    """Whether it is one channel a group of float32, with a window that is not too large."""
-    if params["transposed"] or len(x.shape) != 4 or w.shape[:2] != (x.shape[1], 1) or params["groups"] != x.shape[1]:
+    """Whether it is one channel a group of float32, of several, with a window that is not too large."""
+    channels = x.shape[1]
+    if params["transposed"] or len(x.shape) != 4 or channels == 1 or params["groups"] != channels:
+        return False
+    if w.shape[:2] != (channels, 1):
         return False
     if any(spec.dtype is not torch.float32 or 0 in spec.shape for spec in (grad, x, w)):
         return False
@@ -55,42 +55,32 @@ def weight_gradient(params: Mapping[str, Any], grad: Spec, x: Spec, out: Spec) -
 def backward(params: Mapping[str, Any], grad: Spec, x: Spec, outputs: Sequence[Spec]) -> list[Candidate]:
     """(grad, x, w) -> (x gradient, w gradient, bias gradient), None where the mask is False; that of w is wanted.
 
-    In channels-last memory nothing else is as fast, so nothing is timed. From another order one of the two gradients is
-    computed in it, or both, or none.
+    In channels-last memory nothing else is as fast. From another order, the gradient by the weight is computed in it,
+    and by a second candidate that by x too.
     """
-    geometry = tuple(params[name] for name in ("stride", "padding", "dilation"))
-    geometry = (*geometry, False, params["output_padding"], params["groups"])
-    mask, results = list(params["mask"]), iter(outputs)
+    geometry = *(params[name] for name in ("stride", "padding", "dilation")), False, params["output_padding"]
+    mask, results = params["mask"], iter(outputs)
     by_x, by_w = next(results) if mask[0] else None, next(results)
-    mixed = grad.stride[1] != 1 or x.stride[1] != 1
-    by_weight = weight_gradient(params, last(grad), last(x), by_w) if mixed else weight_gradient(params, grad, x, by_w)
-
-    def others(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        dx = BACKWARD(grad, x, w, None, *geometry, [True, False, False])[0] if mask[0] else None
-        return dx, grad.sum((0, 2, 3)) if mask[2] else None
+    ready = grad.channels_last and x.channels_last
+    by_weight = weight_gradient(params, grad, x, by_w) if ready else weight_gradient(params, last(grad), last(x), by_w)
+    op = torch.ops.aten.convolution_backward.default
 
     def depthwise(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        if mixed:
-            dw = by_weight(grad.contiguous(memory_format=LAST), x.contiguous(memory_format=LAST))
-        else:
-            dw = by_weight(grad, x)
-        dx, db = others(grad, x, w)
-        return dx, dw, db
+        dw = by_weight(grad, x) if ready else by_weight(_moved(grad), _moved(x))
+        dx = op(grad, x, w, None, *geometry, params["groups"], [True, False, False])[0] if mask[0] else None
+        return dx, dw, grad.sum((0, 2, 3)) if mask[2] else None
 
-    if not mixed:
-        return [Candidate("depthwise", depthwise, certain=True)]
+    found = [Candidate("depthwise", depthwise, certain=ready)]
+    if by_x is not None and not ready:
+        plain = not by_x.channels_last
 
-    def aten(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        found = BACKWARD(grad, x, w, params["bias_shape"], *geometry, mask)
-        return tuple(made if wanted else None for made, wanted in zip(found, mask, strict=True))
+        def channels_last(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            dx, dw, db = depthwise(_moved(grad), _moved(x), w)
+            return dx.contiguous() if plain and dx is not None else dx, dw, db
 
-    def channels_last(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        grad, x = grad.contiguous(memory_format=LAST), x.contiguous(memory_format=LAST)
-        dw, (dx, db) = by_weight(grad, x), others(grad, x, w)
-        return dx if dx is None or by_x is None or by_x.stride[1] == 1 else dx.contiguous(), dw, db
-
-    found = [Candidate("depthwise", depthwise)]
-    if mask[0]:
         found.append(Candidate("channels_last", channels_last))
-    # of one element it may write beyond its memory: see `convolution`
-    return found if math.prod(by_w.shape[2:]) == 1 else [Candidate("aten", aten), *found]
+    return found
+
+
+def _moved(image: torch.Tensor) -> torch.Tensor:
+    return image.contiguous(memory_format=torch.channels_last)

@@ -32,6 +32,11 @@ class Spec:
     stride: tuple[int, ...]
     dtype: torch.dtype
 
+    @property
+    def channels_last(self) -> bool:
+        """Of images: whether neighbouring channels, of which there are several, are neighbours in memory."""
+        return self.stride[1] == 1 and self.shape[1] > 1
+
     def __str__(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}:{list(self.stride)}"
 

@@ -288,7 +288,7 @@ class RecordedProgram:
             raise
         except Exception as error:
             return self._fail(error)
-        if spare := self.device.spare():
+        if spare := self.device.spare(sum(recording.bytes.values())):
             self.made -= 1
             size = recording.kept_bytes
             kind.refused = f"it would keep {size >> 20} MiB, {spare >> 20} too many that other calls could use"

@@ -39,7 +39,6 @@ class Recording:
     Attributes:
         sources: addresses of the tensors that it expects where they are, by position.
         kept_bytes: of its results and of the buffers for its inputs.
-        new: it was not replayed yet.
 
     Raises:
         Unrecordable: a result is no tensor of the device.
@@ -77,7 +76,6 @@ class Recording:
         self.late, self.extra = outputs.late, len(outputs.kinds) - len(results)
         self.results = len(results)
         self.bytes, self.copies, self.places = outputs.bytes, outputs.copies, outputs.places
-        self.new = True
         self.kept_bytes = sum(self.bytes.values()) + sum(t.nbytes for t in self.buffers)
         _enter(device, self)
 
@@ -87,8 +85,8 @@ class Recording:
         return self.memory.in_use
 
     def used_bytes(self) -> int:
-        """Bytes of the tensors that the last replay has handed out and that are alive. Of a new one: of all."""
-        return sum(self.bytes.values() if self.new else (self.bytes[i] for i in self.memory.positions()))
+        """Bytes of the tensors that the last replay has handed out and that are alive."""
+        return sum(self.bytes[i] for i in self.memory.positions())
 
     def places_of(self, handed_out: Collection[int]) -> list[int]:
         """Addresses of the results for which these tensors were handed out."""
@@ -99,7 +97,6 @@ class Recording:
         if self.moving:
             self._copy_in(inputs)
         self.device.replay(self.graph)
-        self.new = False
         for i, buffer in self.back:
             inputs[i].data.copy_(buffer)  # as the program writes: without a count of versions
         results = self.memory.hand_out(inputs)

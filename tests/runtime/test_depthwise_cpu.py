@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,15 +16,6 @@ from smelt.runtime.externs import extern, spec_of
 
 LAST = torch.channels_last
 BACKWARD = torch.ops.aten.convolution_backward.default
-
-
-@pytest.fixture(params=("avx512", "avx2", "plain"))
-def kind(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = _native.gemm_kind()
-    if not _native.gemm_select(request.param):
-        pytest.skip(f"this processor has no {request.param}")
-    yield request.param
-    _native.gemm_select(before)
 
 
 class Case:

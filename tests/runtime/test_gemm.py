@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -15,17 +14,6 @@ from smelt.runtime.build import build
 from smelt.runtime.externs import extern
 from smelt.runtime.gemm import DECLARATION, SMALL, address
 from smelt.runtime.launch import Table, launch
-
-KINDS = ("avx512", "avx2", "plain")
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = _native.gemm_kind()
-    if not _native.gemm_select(request.param):
-        pytest.skip(f"this processor has no {request.param}")
-    yield request.param
-    _native.gemm_select(before)
 
 
 def matrix(rows: int, columns: int, layout: str, lead: tuple[int, ...] = ()) -> torch.Tensor:

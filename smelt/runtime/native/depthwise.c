@@ -3,6 +3,7 @@
  * images has its own. (oneDNN's for this memory order takes 256 weights of scratch for each weight, and is slower.) */
 #include "depthwise.h"
 #include "gemm.h"
+#include "isa.h"
 #include "tensor.h"
 #include "threads.h"
 #include <stdlib.h>
@@ -27,16 +28,13 @@ typedef struct {
     row_kernel row[MOST_TAPS][2];
 } row_kernels;
 
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
 #if defined(__x86_64__)
-#include <immintrin.h>
-#define TARGET __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
+#define TARGET SMELT_AVX512
 #define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define WIDTH 16
 #define ISA _avx512
 #include "depthwise_tile.h"
-#define TARGET __attribute__((target("avx2,fma")))
+#define TARGET SMELT_AVX2
 #define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
 #define WIDTH 8
 #define ISA _avx2
@@ -64,9 +62,7 @@ static const row_kernels *kernels_for(int64_t channels) {
     return channels >= rows_plain.width ? &rows_plain : &rows_single;
 }
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t clamp(int64_t value, int64_t end) { return least(most(value, 0), end); }
 
 typedef struct {

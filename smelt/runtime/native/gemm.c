@@ -10,6 +10,7 @@
  * multiplication" (Goto and van de Geijn, 2008) and BLIS (Van Zee and van de Geijn, 2015); the code is our own. */
 #define _GNU_SOURCE
 #include "gemm.h"
+#include "isa.h"
 #include "threads.h"
 #include <sched.h>
 #include <stdlib.h>
@@ -114,9 +115,6 @@ typedef struct {
     const float *data;
     int64_t row, step;
 } a_view;
-
-static inline int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
-static inline int64_t up(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 static inline int64_t row_start(const job *j, int64_t panel) {
     return panel * j->short_rows + least(panel, j->long_panels);

@@ -1,7 +1,7 @@
 /* AVX2 tiles of 6 x 16. */
 #if defined(__x86_64__)
-#include <immintrin.h>
-#define TARGET __attribute__((target("avx2,fma")))
+#include "isa.h"
+#define TARGET SMELT_AVX2
 #define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
 #define WIDTH 8
 #define ISA _avx2

@@ -1,7 +1,7 @@
 /* AVX-512 tiles of 14 x 32. */
 #if defined(__x86_64__)
-#include <immintrin.h>
-#define TARGET __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
+#include "isa.h"
+#define TARGET SMELT_AVX512
 #define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define WIDTH 16
 #define ISA _avx512

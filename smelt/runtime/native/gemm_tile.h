@@ -7,9 +7,8 @@
  * Tiles keep rows x 2 vectors of C in registers for the whole k loop: 14 x 2 of 32 registers with AVX-512, 6 x 2 of 16
  * with AVX2 (the rest holds a row of B and one broadcast element of A). */
 #include "gemm.h"
+#include "isa.h"
 
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
 #define INLINE static inline __attribute__((always_inline)) TARGET
 typedef float vector __attribute__((vector_size(WIDTH * 4)));
 typedef float in_memory __attribute__((vector_size(WIDTH * 4), aligned(4), may_alias)); /* any alignment */
