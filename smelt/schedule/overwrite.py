@@ -1,0 +1,104 @@
+"""Which values a kernel may write over others: element by element, what nobody reads any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from smelt.loops.ir import LoopProgram, Pointwise, Scatter
+from smelt.schedule.dependencies import operands_first
+from smelt.schedule.fuse import Fused
+from smelt.schedule.group import Group, Place
+from smelt.schedule.machine import Machine
+from smelt.schedule.order import Unit
+from smelt.schedule.products import Product
+from smelt.schedule.realize import Realized, metas_of
+from smelt.shapes.expr import flat_index
+from smelt.shapes.size import same_all
+
+
+class Overwriting:
+    """Asks this of the values of one program, whose products (by number of the unit) are found."""
+
+    def __init__(
+        self, program: LoopProgram, real: Realized, fused: Fused, products: Mapping[int, Product], machine: Machine
+    ) -> None:
+        self.program, self.real, self.fused, self.products, self.machine = program, real, fused, products, machine
+
+    def overwrites(self, step: list[Unit], output: str, source: str) -> bool:
+        """Whether a unit may write a value over a buffer that it ends, which none that runs at the same time reads."""
+        writer = next(unit for unit in step if output in unit.writes)
+        alone = all(source not in unit.reads for unit in step if unit is not writer)
+        return alone and source in writer.reads and self.may_overwrite(writer.number, output, source)
+
+    def possible_updates(
+        self, updates: Mapping[int, str], stored: set[str], unit_of: Mapping[int, int]
+    ) -> dict[str, str]:
+        """Outputs that a kernel may write over the input that they are the new value of.
+
+        Args:
+            updates: position of an output -> that input.
+            stored: buffers that exist.
+            unit_of: the product that a group is part of, by number.
+        """
+        group = {
+            name: unit_of.get(number, number) for number, each in self.fused.groups.items() for name in each.members
+        }
+        names = [o.name for o in self.program.outputs]
+        found: dict[str, str] = {}
+        for position, old in updates.items():
+            new = names[position]
+            if new is None or new not in group or new not in stored or names.count(new) > 1 or old in names:
+                continue
+            made, read = metas_of(self.program.nodes[new]), metas_of(self.program.nodes[old])
+            alike = made.dtype == read.dtype and same_all(made.shape, read.shape)
+            if alike and same_all(self.real.strides[new], self.real.strides[old]):
+                if self.may_overwrite(group[new], new, old):
+                    found[new] = old
+        return found
+
+    def reads_ahead(self, number: int, source: str) -> bool:
+        """Whether the unit of a product reads a buffer for other elements than the one that it computes just then."""
+        product = self.products[number]
+        before = (self.fused.groups[part] for part in product.prologues)
+        return source in {o.view.base for o in product.operands} or any(source in g.accesses for g in before)
+
+    def adds_to(self, node: object, group: Group, source: str) -> bool:
+        """Whether a scatter starts from a copy of this buffer, of the same strides, and reads it for nothing else."""
+        assert isinstance(node, Scatter)
+        made, read = metas_of(node), metas_of(self.program.nodes[source])
+        if node.inputs[0] != source or len(group.accesses[source]) > 1 or made.dtype != read.dtype:
+            return False
+        return same_all(self.real.strides[node.name], self.real.strides[source])
+
+    def may_overwrite(self, number: int, output: str, source: str) -> bool:
+        group = self.fused.groups.get(number)
+        if group is None or _may_run_again(group):
+            return False
+        if group.scatter:
+            return self.machine.takes_over and self.adds_to(group.members[output].node, group, source)
+        if not group.flat and group.members[output].place is not Place.AFTER:
+            return False
+        if number in self.products and (output not in group.members or self.reads_ahead(number, source)):
+            return False
+        nodes = self.program.nodes
+        made, read = metas_of(nodes[output]), metas_of(nodes[source])
+        if made.dtype.itemsize != read.dtype.itemsize:
+            return False
+        if not self.machine.overwrites_unused and not _reads(group, output, source):
+            return False
+        place = flat_index(group.members[output].index, self.real.strides[output])
+        return all(flat_index(i, self.real.strides[source]) == place for i in group.accesses.get(source, ()))
+
+
+def _may_run_again(group: Group) -> bool:
+    """Whether its kernel may be run a second time, on the same inputs: sin and cos are first computed quickly."""
+    return any(isinstance(m.node, Pointwise) and m.node.op in ("sin", "cos") for m in group.members.values())
+
+
+def _reads(group: Group, output: str, source: str) -> bool:
+    """Whether a member is computed from `source`."""
+
+    def operands(name: str) -> Iterable[str]:
+        return (read.name for read in group.members[name].reads) if name in group.members else ()
+
+    return source in operands_first([output], operands)
