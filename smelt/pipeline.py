@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -246,7 +246,7 @@ def render_part(
         with _stage("schedule"):
             machine = CPU if device is None else GPU
             parts = device is not None and _takes_parts(device, options)
-            plan = schedule(loops, options, updates, machine, name.startswith("backward"), parts)
+            plan = schedule(loops, options, updates, machine, _held(part, name), parts)
             report.add(f"5_{name}_schedule.txt", lambda: describe_schedule(plan))
         with _stage("codegen"):
             if device is None:
@@ -259,6 +259,14 @@ def render_part(
     if empty:
         rendered.empty, rendered.counts = part, tuple(empty)
     return rendered
+
+
+def _held(part: fx.GraphModule, name: str) -> Container[int]:
+    """Positions of a program's inputs that somebody else holds: all of a forward, of a backward what is marked so."""
+    inputs = [node for node in part.graph.nodes if node.op == "placeholder"]
+    if not name.startswith("backward"):
+        return range(len(inputs))
+    return {at for at, node in enumerate(inputs) if "held" in node.meta}
 
 
 def _takes_parts(device: torch.device, options: Options) -> bool:

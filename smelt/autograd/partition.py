@@ -101,7 +101,12 @@ class _Split:
     def backward(self, saved: Sequence[Node]) -> fx.GraphModule:
         late = (n for n in self.nodes if n in self.late)  # recomputed values then live briefly
         inputs = [*saved, *self.tangents, *self.sizes, *self.reads]
-        return _extract(self.module, inputs, self.gradients, self.gradient_metas, late)
+        module = _extract(self.module, inputs, self.gradients, self.gradient_metas, late)
+        describe = self._describer()
+        for node, value in zip(module.graph.nodes, saved, strict=False):
+            if describe(value).kind != "intermediate":
+                node.meta["held"] = True  # by the caller: it does not end with its last use
+        return module
 
     def _describer(self) -> Callable[[Node], Saved]:
         inputs = {node: i for i, node in enumerate(self.inputs)}

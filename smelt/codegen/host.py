@@ -22,6 +22,7 @@ from smelt.base.kernel_source import KernelSource
 from smelt.base.text import Writer
 from smelt.codegen.parameters import FAULT
 from smelt.loops.ir import Constant, Extern, Input, Item, Ref
+from smelt.schedule.places import writes_into
 from smelt.schedule.plan import Schedule
 from smelt.schedule.products import Product
 from smelt.schedule.realize import StridedView, metas_of, references
@@ -147,13 +148,19 @@ class Host:
             check = doubtful and any(name in self.plan.over_inputs for name in made)
             if product is not None:
                 steps.append(_Step(None, [number], position, check, product))
-            elif steps and steps[-1].externs is None and steps[-1].product is None and not check:
+            elif self.may_follow(steps, number) and not check:
                 steps[-1].groups.append(number)
                 steps[-1].last = position
             else:
                 steps.append(_Step(None, [number], position, check))
             doubtful = doubtful and not check
         return steps
+
+    def may_follow(self, steps: Sequence[_Step], number: int) -> bool:
+        """Whether kernels join the run before them."""
+        return bool(steps and steps[-1].externs is None and steps[-1].product is None) and (
+            number not in self.plan.breaks
+        )
 
     def plan_drops(self) -> dict[int, list[str]]:
         """Tensors whose last use is a step, by index of the step; not for the last step, where returning drops all."""
@@ -183,6 +190,7 @@ class Host:
     def text(self) -> str:
         body = Writer()
         bound: set[str] = set()
+        ended = self.arena_ended()
         for index, step in enumerate(self.steps):
             if step.externs is not None:
                 self.extern_step(body, step.externs, bound)
@@ -197,6 +205,8 @@ class Host:
             names = [self.variable[n] for n in self.drops.get(index, []) if n in self.variable]
             if names:
                 body(f"del {', '.join(names)}")
+            if index == ended:
+                body("release(workspace)")
         head = self.head()
         call = Writer()
         with call.block("def call(inputs):"):
@@ -219,6 +229,13 @@ class Host:
             results = [self.variable[o.name] if o.name else str(o.number) for o in self.plan.program.outputs]
             call(f"return [{', '.join(results)}]")
         return head + "\n" + call.text() if not self.symbols else self.sized(head, call.text())
+
+    def arena_ended(self) -> int | None:
+        """The step after which nobody needs the arena; None where none follows it."""
+        if self.plan.arena_end < 0:
+            return None
+        index = next(i for i, step in enumerate(self.steps) if step.last >= self.plan.arena_end)
+        return index if index < len(self.steps) - 1 else None
 
     def sized(self, head: str, call: str) -> str:
         """The program as a function of its symbols."""
@@ -263,7 +280,7 @@ class Host:
                     w(f"places={{{', '.join(places)}}},")
                 if self.fault:
                     w(f"fault={self.fault},")
-            w("take, give = workspaces.take, workspaces.give")
+            w("take, give, release = workspaces.take, workspaces.give, workspaces.release")
         return w.text()
 
     # kernels
@@ -331,7 +348,7 @@ class Host:
         if self.in_arena(node.name):
             body(f"{function}.into({self.argument(node.name)}, {arguments})")
             return
-        if node.name in self.plan.apart or node.name in self.plan.over_others.values():
+        if writes_into(node) and (node.name in self.plan.apart or node.name in self.plan.over_others.values()):
             self.variable[node.name] = f"o{next(self.fresh)}"
             self.allocate(body, node.name)
             body(f"{function}.into({self.variable[node.name]}, {arguments})")

@@ -24,7 +24,7 @@ from smelt.runtime.memory import fresh
 
 ALIGN = 64
 
-LARGE = 1 << 16
+LARGE = 1 << 12
 """Bytes of an arena that is borrowed for each call."""
 
 ADDRESSES = 4
@@ -37,14 +37,16 @@ class Workspace:
     Attributes:
         home: on a GPU, where the arena belongs.
         block: the memory of a borrowed arena, while it is borrowed. Table and views do not keep it alive.
+        address: where that was.
     """
 
-    __slots__ = ("table", "arena", "views", "fault", "home", "block")
+    __slots__ = ("table", "arena", "views", "fault", "home", "block", "address")
 
     def __init__(self, table: Table, arena: torch.Tensor | None, views: tuple[torch.Tensor, ...], fault: Any) -> None:
         self.table, self.arena, self.views, self.fault = table, arena, views, fault
         self.home: Arena | None = None
         self.block: torch.Tensor | None = None
+        self.address = 0
 
 
 class Workspaces:
@@ -99,7 +101,7 @@ class Workspaces:
             block = self.borrow()
             address = block.data_ptr()
             workspace = self.at.pop(address, None) or self._make(_borrowed(address, self.bytes))
-            workspace.block = block
+            workspace.block, workspace.address = block, address
             return workspace
         if self.arenas is not None and self.bytes:
             return self._take_on_device(self.arenas)
@@ -108,12 +110,15 @@ class Workspaces:
         except IndexError:
             return self._make(self._new_arena() if self.bytes else None)
 
+    def release(self, workspace: Workspace) -> None:
+        """The call needs its arena no longer, but the rest of the workspace."""
+        workspace.block = None
+
     def _return(self, workspace: Workspace) -> None:
-        block, workspace.block = workspace.block, None
-        assert block is not None
+        workspace.block = None
         if len(self.at) >= ADDRESSES:
             self.at.clear()  # addresses change once more, which is rare: so nothing is ordered
-        self.at[block.data_ptr()] = workspace
+        self.at[workspace.address] = workspace
 
     def _take_on_device(self, arenas: Arenas) -> Workspace:
         home = arenas.take(self.bytes)

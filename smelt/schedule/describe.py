@@ -58,7 +58,7 @@ def _memory(plan: Schedule) -> list[str]:
     saved = 100 * (1 - memory.size / memory.naive) if memory.naive else 0.0
     return [
         f"arena {memory.size} bytes for {memory.naive} bytes of intermediates ({saved:.0f} % reused), "
-        f"{len(memory.in_place)} written in place"
+        f"{len(memory.in_place)} written in place; {plan.needed} bytes with what lies elsewhere"
     ]
 
 

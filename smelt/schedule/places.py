@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from smelt.loops.ir import Constant, Extern, Input, Item, LoopProgram
 from smelt.schedule.bundle import Profile
@@ -16,22 +16,37 @@ from smelt.shapes.size import IntLike, hint, same_all
 WRITE_INTO = frozenset({"mm", "bmm"})
 """Externs that write into a given tensor without a copy of their own."""
 
+FRESH = WRITE_INTO | {"convolution", "convolution_backward"}
+"""Externs whose results are nobody else's memory, so that others may be written over them."""
+
 LARGE = 1 << 16
 """Bytes of an intermediate whose memory is worth to be planned together with that of a result."""
+
+SMALL = 1 << 12
+"""Bytes of what may have memory of its own, which costs half a microsecond a call."""
+
+PARTS = 64
+"""It is at least this part of the arena."""
+
+WORTH = 256
+"""All memory is less by at least this part of it where intermediates have memory of their own."""
 
 SHARE = 16
 """It is at least this part of the arena: few are, and the arena is planned anew for each."""
 
-TRIED = 12
-"""Intermediates that are tried outside of the arena at most."""
+SPARE = 1024
+"""A run of kernels ends early only where more than this part of all memory is saved: each costs a call."""
 
 
 class Places:
     """The memory of one program's buffers.
 
     Attributes:
-        over_others: outputs that are written over an intermediate, which therefore is not in the arena.
+        over_others: values that are written over an intermediate, neither of them in the arena.
         apart: intermediates with memory of their own.
+
+    Args:
+        held: inputs that somebody else holds, so that they do not end with their last use.
     """
 
     def __init__(
@@ -41,10 +56,10 @@ class Places:
         fused: Fused,
         overwriting: Overwriting,
         updates: Mapping[str, str],
-        releases: bool,
+        held: Container[str],
     ) -> None:
         self.program, self.real, self.fused, self.overwriting = program, real, fused, overwriting
-        self.updates, self.releases = updates, releases
+        self.updates, self.held = updates, held
         self.outputs = {o.name for o in program.outputs if o.name is not None}
         self.over_others: dict[str, str] = {}
         self.apart: set[str] = set()
@@ -60,20 +75,32 @@ class Places:
         return plan_memory([joined(step) for step in together], sizes, may_overwrite)
 
     def taken_over(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
-        """Large outputs take over the memory of intermediates that they are written over, where that saves some.
+        """Outputs take over the memory of intermediates that they are written over.
 
-        The intermediate then lies outside of the arena, in what will be the output.
+        Where the intermediate would be in the arena, it must be large, and it must save some: it then lies in what will
+        be the output. A result of an extern has memory of its own, which becomes the output's.
         """
-        units = [unit for step in together for unit in step]
+        units = flat(together)
         last = {name: at for at, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
         for at, unit in enumerate(units):
             for new in unit.writes:
                 for old in unit.reads:
-                    if old not in memory.offsets or last[old] != at or hint(self.nbytes(old)) * SHARE < memory.size:
+                    if last[old] != at:
                         continue
-                    if self.may_take_over(unit, new, old):
-                        memory = self.cheaper(units, together, memory, new, old)
+                    if old in memory.offsets:
+                        large = hint(self.nbytes(old)) >= max(LARGE, memory.size // SHARE)
+                        if large and self.may_take_over(unit, new, old):
+                            memory = self.cheaper(units, together, memory, new, old)
+                    elif self.is_fresh(old) and hint(self.nbytes(old)) >= SMALL and self.may_take_over(unit, new, old):
+                        self.over_others[new] = old
         return memory
+
+    def is_fresh(self, name: str) -> bool:
+        """Whether a value is an extern's result outside of the arena, which nothing else lies in."""
+        node = self.program.nodes[name]
+        maker = self.program.nodes[node.inputs[0]] if isinstance(node, Item) else node
+        fresh = isinstance(maker, Extern) and getattr(maker.target, "name", "") in FRESH
+        return fresh and name not in self.outputs and name not in self.apart and name not in self.over_others.values()
 
     def may_take_over(self, unit: Unit, new: str, old: str) -> bool:
         """Whether an output can have the memory of an intermediate from the start."""
@@ -82,59 +109,71 @@ class Places:
         made, ended = metas_of(self.program.nodes[new]), metas_of(self.program.nodes[old])
         alike = made.dtype == ended.dtype and same_all(made.shape, ended.shape)
         alike = alike and same_all(self.real.strides[new], self.real.strides[old])
-        return alike and hint(made.nbytes) >= LARGE and self.overwriting.may_overwrite(unit.number, new, old)
+        return alike and self.overwriting.may_overwrite(unit.number, new, old)
 
     def cheaper(
         self, units: Sequence[Unit], together: Sequence[list[Unit]], memory: MemoryPlan, new: str, old: str
     ) -> MemoryPlan:
-        """The plan in which an output has an intermediate's memory, if arena and outputs together take no more."""
-        before = memory.size + self.most_outside(units)
+        """The plan in which an output has an intermediate's memory, if all memory together is no more."""
+        before = max(self.needs(units, memory))
         self.over_others[new] = old
         placed = self.placed(together)
-        if placed.size + self.most_outside(units) <= before:
+        if max(self.needs(units, placed)) <= before:
             return placed
         del self.over_others[new]
         return memory
 
     def set_apart(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
-        """Large intermediates get memory of their own where arena and other memory together then take less.
+        """Intermediates get memory of their own, all but small ones, where less memory is then in use at most.
 
-        The arena is there from the first kernel to the last, as large as it ever must be. What is large while saved
-        activations are still many, or gradients many already, costs less on its own.
+        The arena is as large as it ever must be until it is needed for the last time, also while saved activations are
+        still many, or gradients many already.
         """
         if memory.size < LARGE:
             return memory
-        units = self.runs([unit for step in together for unit in step])
-        most = memory.size + self.most_outside(units)
-        shared = {*memory.in_place, *memory.in_place.values()}
-        large = sorted(memory.offsets.keys() - shared, key=lambda name: (-hint(self.nbytes(name)), name))
-        for name in large[:TRIED]:
-            size = hint(self.nbytes(name))
-            if size < LARGE or size * SHARE < memory.size:
-                break
-            self.apart.add(name)
-            placed = self.placed(together)
-            total = placed.size + self.most_outside(units)
-            if total < most:
-                memory, most = placed, total
-            else:
-                self.apart.remove(name)
+        units = flat(together)
+        most = max(self.needs(units, memory))
+        least = max(SMALL, memory.size // PARTS)
+        alone = {name for name in memory.offsets if hint(self.nbytes(name)) >= least}
+        over = {new: old for new, old in memory.in_place.items() if new in alone and old in alone}
+        self.apart, self.over_others = alone - over.keys(), self.over_others | over
+        placed = self.placed(together)
+        total = max(self.needs(units, placed))
+        if total + total // WORTH < most:
+            return placed
+        self.apart = set()
+        self.over_others = {new: old for new, old in self.over_others.items() if new not in over}
         return memory
 
-    def runs(self, units: Sequence[Unit]) -> list[Unit]:
-        """Units as a program takes and frees memory for them: kernels that follow each other as one."""
-        runs: list[list[Unit]] = []
-        for unit in units:
-            if runs and unit.number in self.fused.groups and runs[-1][-1].number in self.fused.groups:
-                runs[-1].append(unit)
-            else:
-                runs.append([unit])
-        return [joined(run) for run in runs]
+    def needs(self, units: Sequence[Unit], memory: MemoryPlan) -> list[int]:
+        """Bytes in use in each unit: the arena, until nobody needs it, and all other memory."""
+        kept = self.outputs | set(self.updates.values())
+        other = Profile(units, self.outside, kept, self.over_others).live
+        ended = self.arena_end(units, memory)
+        return [size + memory.size if at <= ended else size for at, size in enumerate(other)] or [0]
 
-    def most_outside(self, units: Sequence[Unit]) -> int:
-        """Most bytes in use at a time in other memory than the arena."""
-        kept = self.outputs | set(self.updates.values()) | set(self.over_others.values())
-        return Profile(units, self.outside, kept, {}).highest
+    def arena_end(self, units: Sequence[Unit], memory: MemoryPlan) -> int:
+        """The last unit that uses the arena; before the first one where none does."""
+        uses = (at for at, u in enumerate(units) for name in (*u.writes, *u.reads) if name in memory.offsets)
+        return max(uses, default=-1)
+
+    def breaks(self, units: Sequence[Unit], memory: MemoryPlan) -> set[int]:
+        """Numbers of kernels that do not follow in the run of those before them.
+
+        A run takes memory for all that it makes before it begins, and what it reads is there until it ends. So a run
+        ends where more memory would be in use than kernels by themselves ever need.
+        """
+        needs = self.needs(units, memory)
+        limit = max(needs) + max(needs) // SPARE
+        found: set[int] = set()
+        used = 0
+        for at, unit in enumerate(units):
+            kernels = at and unit.number in self.fused.groups and units[at - 1].number in self.fused.groups
+            used = used + sum(map(self.outside, unit.writes)) if kernels else needs[at]
+            if used > limit:
+                found.add(unit.number)
+                used = needs[at]
+        return found
 
     def inside(self, name: str) -> int:
         """Bytes that a buffer takes in the arena."""
@@ -143,7 +182,7 @@ class Places:
     def outside(self, name: str) -> int:
         """Bytes that a buffer takes in other memory, from its first use to its last."""
         if isinstance(self.program.nodes[name], Input):
-            return hint(self.nbytes(name)) if self.releases else 0
+            return 0 if name in self.held else hint(self.nbytes(name))
         return 0 if self.in_arena(name) else self.occupied(name)
 
     def nbytes(self, name: str) -> IntLike:
@@ -160,13 +199,24 @@ class Places:
         node = self.program.nodes[name]
         if (
             name in self.outputs
+            or name in self.over_others
             or name in self.over_others.values()
             or name in self.apart
             or isinstance(node, (Input, Constant, Item))
             or isinstance(node.meta, tuple)
         ):
             return False
-        return not isinstance(node, Extern) or getattr(node.target, "name", "") in WRITE_INTO
+        return not isinstance(node, Extern) or writes_into(node)
+
+
+def writes_into(node: Extern) -> bool:
+    """Whether it writes into a given tensor without a copy of its own."""
+    return getattr(node.target, "name", "") in WRITE_INTO
+
+
+def flat(together: Sequence[list[Unit]]) -> list[Unit]:
+    """All units in order."""
+    return [unit for step in together for unit in step]
 
 
 def joined(step: list[Unit]) -> Unit:

@@ -6,7 +6,7 @@ realize -> split long reductions -> fuse -> drop buffers nobody else reads -> jo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from smelt.base.options import Options
@@ -19,7 +19,7 @@ from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.memory import MemoryPlan
 from smelt.schedule.order import CycleError, Unit, order_units
 from smelt.schedule.overwrite import Overwriting
-from smelt.schedule.places import Places
+from smelt.schedule.places import Places, flat
 from smelt.schedule.products import Product, ProductSearch, in_parts
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
 from smelt.schedule.split import split_reductions
@@ -41,11 +41,14 @@ class Schedule:
         memory: arena offsets; buffers in it are neither inputs nor outputs.
         last_use: step after which a buffer is not needed.
         over_inputs: outputs that are written over the input whose new value they are.
-        over_others: outputs that are written over an intermediate, which therefore is not in the arena.
+        over_others: values that are written over an intermediate, neither of them in the arena.
         apart: intermediates with memory of their own, which is taken when they are made and free after their last use.
         products: matrix products that one kernel may compute together with what is around them, by number of the
             unit. Their groups are among `groups`, for the other way to run the unit: around the library's call.
         bundles: groups that follow each other in `steps` and may run at the same time, each list in order.
+        breaks: groups before which a run of kernels ends, so that memory is free before more is taken.
+        arena_end: the last step that uses the arena, where it may be given back early; else -1.
+        needed: bytes in use at most, in the arena and outside of it; inputs that others hold are not counted.
     """
 
     program: LoopProgram
@@ -63,6 +66,9 @@ class Schedule:
     products: dict[int, Product] = field(default_factory=dict)
     bundles: list[list[int]] = field(default_factory=list)
     apart: set[str] = field(default_factory=set)
+    breaks: set[int] = field(default_factory=set)
+    arena_end: int = -1
+    needed: int = 0
 
     def made_by(self, number: int) -> list[str]:
         """Values that the kernels of a unit compute."""
@@ -82,7 +88,7 @@ def schedule(
     options: Options,
     updates: Mapping[int, str] | None = None,
     machine: Machine = CPU,
-    releases: bool = True,
+    held: Container[int] = frozenset(),
     parts: bool = False,
 ) -> Schedule:
     """Plan a loop program.
@@ -91,7 +97,8 @@ def schedule(
         updates: position of an output -> the input whose new value it is. Where the input is read for the last time by
             the kernel that makes the new value, element by element, the kernel writes over it.
         machine: for which it is.
-        releases: whether inputs may be freed after their last use: nobody else holds what a forward saves.
+        held: positions of inputs that somebody else holds. The others are free after their last use: nobody else holds
+            what a forward saves.
         parts: whether tensor cores may multiply large products of float32, in parts.
     """
     names = Names()
@@ -103,7 +110,8 @@ def schedule(
     if machine.templates and (options.templates or parts):
         wanted = (lambda product: True) if options.templates else in_parts
         products = ProductSearch(program, real, fused, stored, names, machine, wanted).find()
-    return _Planner(program, real, fused, stored, updates or {}, products, releases, machine).plan()
+    kept = {name for at, name in enumerate(program.inputs) if at in held}
+    return _Planner(program, real, fused, stored, updates or {}, products, kept, machine).plan()
 
 
 def _private(program: LoopProgram, real: Realized, fused: Fused) -> set[str]:
@@ -131,7 +139,7 @@ class _Planner:
         stored: set[str],
         updates: Mapping[int, str],
         products: dict[int, Product],
-        releases: bool,
+        held: Container[str],
         machine: Machine,
     ) -> None:
         self.program, self.real, self.fused, self.stored = program, real, fused, stored
@@ -142,7 +150,7 @@ class _Planner:
         self.externs = {n: node for n, node in fused.others.items() if isinstance(node, Extern)}
         self.overwriting = Overwriting(program, real, fused, products, machine)
         self.updates = self.overwriting.possible_updates(updates, stored, self.unit_of)
-        self.places = Places(program, real, fused, self.overwriting, self.updates, releases)
+        self.places = Places(program, real, fused, self.overwriting, self.updates, held)
 
     def plan(self) -> Schedule:
         """Order, bundles (where they are wanted), memory."""
@@ -150,9 +158,10 @@ class _Planner:
         memory = self.places.placed(together)
         if self.machine.bundles:
             together, memory = self.bundled(together, memory)
+        units, breaks, arena_end = flat(together), set[int](), -1
         if self.machine.takes_over:
             memory = self.places.set_apart(together, self.places.taken_over(together, memory))
-        units = [unit for step in together for unit in step]
+            breaks, arena_end = self.places.breaks(units, memory), self.places.arena_end(units, memory)
         written_in = {name: step for step in together for unit in step for name in unit.writes}
         last = {name: step for step, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
         reader = {name: step for step, each in enumerate(together) for unit in each for name in unit.reads}
@@ -167,6 +176,7 @@ class _Planner:
             self.program, [u.number for u in units], self.fused.groups, self.externs, self.stored, self.real.strides,
             self.real.views, memory, last, self.fused.decisions, over, self.places.over_others, self.products,
             [[unit.number for unit in step] for step in together if len(step) > 1], self.places.apart,
+            breaks, arena_end, max(self.places.needs(units, memory)),
         )  # fmt: skip
 
     def bundled(self, alone: list[list[Unit]], memory: MemoryPlan) -> tuple[list[list[Unit]], MemoryPlan]:

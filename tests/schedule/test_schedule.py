@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from smelt.base.options import Options
+from smelt.codegen.cpp_host import render_cpp
 from smelt.loops.lower import lower
 from smelt.schedule.align import align
 from smelt.schedule.dependencies import Names
@@ -205,8 +206,9 @@ def test_arena_is_reused():
     y = x
     for _ in range(6):
         y = g.mm(g.exp(y), w)
-    plan = plan_of(g, g.neg(y))
+    plan = schedule(lower(g.build(g.exp(y))), Options(), machine=replace(CPU, takes_over=False))
     assert plan.memory.size <= 2 * 256 * 256 * 4 < plan.memory.naive
+    assert schedule(lower(g.build(g.exp(y))), Options(), held=range(2)).needed <= plan.memory.size
 
 
 def test_bool_and_int_layouts_are_kept():
@@ -314,11 +316,11 @@ def test_an_output_takes_over_the_product_that_it_is_computed_from():
 
 
 def test_memory_is_taken_over_only_where_the_whole_need_is_less():
-    """A larger intermediate sets the arena's size at another time: the product finds room in it for nothing."""
+    """A larger intermediate is there at another time: the product's memory costs nothing."""
     g = GraphBuilder()
     a, b, c, x, w = g.input(1024, 64), g.input(64, 1024), g.input(1024, 1024), g.input(4096, 1024), g.input(1024, 8)
     plan = plan_of(g, g.mul(g.mm(a, b), c), g.mm(g.exp(x), w))
-    assert not plan.over_others and plan.memory.size == 4096 * 1024 * 4
+    assert not plan.over_others and plan.apart == {"mm", "exp"} and plan.memory.size == 0
 
 
 def test_an_intermediate_lies_apart_where_the_arena_would_outlast_it():
@@ -329,6 +331,53 @@ def test_an_intermediate_lies_apart_where_the_arena_would_outlast_it():
     plan = plan_of(g, late)
     assert "exp" in plan.apart and plan.memory.size < 1 << 20
     assert "memory of its own" in describe(plan)
+
+
+def gradients_after_activations(layers: int) -> GraphBuilder:
+    """As a backward: large values first, while results come one by one, each when another large value is gone."""
+    g = GraphBuilder()
+    grad, g.made = g.input(2048, 64), []
+    for _ in range(layers):
+        x, w = g.input(2048, 64), g.input(64, 64)
+        grad = g.mul(g.mm(g.exp(grad), w), x)
+        g.made.append(g.mm(g.permute(x, (1, 0)), grad))
+    return g
+
+
+def test_values_apart_are_written_over_each_other():
+    """Each value takes over the memory of the one that it is computed from, as it would in an arena."""
+    g = gradients_after_activations(6)
+    late = g.mm(g.exp(g.made[-1]), g.input(64, 65536))
+    plan = plan_of(g, *g.made, late)
+    assert plan.memory.size < 1 << 16 and plan.apart
+    assert any(old in plan.apart for old in plan.over_others.values())
+    one = 2048 * 64 * 4
+    inputs = sum(plan.program.nodes[name].meta.nbytes for name in plan.program.inputs)
+    assert plan.needed <= inputs + 64 * 65536 * 4 + 7 * 64 * 64 * 4 < inputs + 64 * 65536 * 4 + 2 * one
+
+
+def test_the_arena_ends_before_what_follows_takes_memory():
+    g = gradients_after_activations(6)
+    plan = plan_of(g, *g.made, g.mm(g.made[-1], g.input(64, 65536)))
+    assert plan.memory.size >= 1 << 16 and not plan.apart and plan.arena_end < len(plan.steps) - 1
+    assert "\n    release(workspace)\n" in render_cpp(plan).host_source
+
+
+def test_a_run_of_kernels_ends_where_memory_would_pile_up():
+    """Kernels that each end an input and make a result: as one run, all results would lie beside all inputs."""
+    g = GraphBuilder()
+    made = [g.exp(g.input(512, 512 + i)) for i in range(6)]
+    plan = plan_of(g, *made)
+    assert plan.breaks == set(plan.steps[1:])
+    assert not schedule(lower(g.build(*made)), Options(), held=range(6)).breaks
+
+
+def test_a_result_lies_where_a_convolutions_did():
+    g = GraphBuilder()
+    x, w = g.input(2, 8, 16, 16), g.input(16, 8, 3, 3)
+    y = g.convolution(x, w, None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+    plan = plan_of(g, g.exp(y))
+    assert plan.over_others == {"exp": "convolution"}
 
 
 def test_on_a_gpu_a_value_lies_over_one_that_it_is_computed_from():
