@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from smelt.runtime import depthwise, depthwise_cpu, pointwise_convolution
+from smelt.runtime import depthwise, depthwise_cpu, patches, pointwise_convolution
 from smelt.runtime.externs import Candidate, Spec, register
 
 Call = Callable[..., Any]
@@ -51,6 +51,8 @@ def convolution(params: Mapping[str, Any], inputs: list[Spec | None], outputs: l
         found.append(Candidate("channels_last", _laid_out(channels_last, outputs[0])))
     if pointwise_convolution.fits(params, w, x, outputs[0]):
         found.append(pointwise_convolution.forward(x, w, outputs[0], has_bias))
+    if params.get("device") is None and patches.fits(params, x, w, outputs[0]):
+        found.append(patches.forward(x, w, outputs[0], has_bias))
     return [candidate for candidate in found if candidate is not None]
 
 
@@ -84,6 +86,8 @@ def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], o
         found.append(Candidate("channels_last", _each_laid_out(channels_last, outputs)))
     if pointwise_convolution.fits(params, w, x, grad):
         found.append(pointwise_convolution.backward(grad, x, w, mask, outputs))
+    if params.get("device") is None and patches.fits(params, x, w, grad):
+        found.append(patches.backward(grad, x, w, mask, outputs))
     return [candidate for candidate in found if candidate is not None]
 
 

@@ -30,6 +30,14 @@ CASES = {
     "1x1 strided": ((2, 8, 8, 8), (4, 8, 1, 1), parameters(stride=(2, 2))),
     "grouped": ((2, 8, 9, 9), (8, 1, 3, 3), parameters(groups=8)),
     "transposed": ((2, 8, 6, 6), (8, 4, 2, 2), parameters(stride=(2, 2), transposed=True)),
+    "patches": ((2, 3, 12, 20), (8, 3, 4, 5), parameters(stride=(4, 5))),
+    "patches of one image": ((1, 3, 8, 8), (8, 3, 4, 4), parameters(stride=(4, 4))),
+    "patches in a row": (
+        (2, 6, 20),
+        (5, 6, 4),
+        {k: v[:1] if isinstance(v, tuple) else v for k, v in parameters(stride=(4, 4)).items()},
+    ),
+    "windows with a rest": ((2, 3, 9, 9), (8, 3, 4, 4), parameters(stride=(4, 4))),
     "one dimension": (
         (2, 6, 20),
         (5, 6, 1),
@@ -61,6 +69,7 @@ def test_convolution(case: str, order: str, with_bias: bool) -> None:
     for name, got in each(kernel, x, w, bias):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
     assert kernel(x, w, bias).stride() == want.stride()
+    assert ("patches" in [c.name for c in kernel.candidates]) == case.startswith("patches")
     out = torch.empty_like(want)
     kernel.into(out, x, w, bias)
     torch.testing.assert_close(out, want, rtol=1e-4, atol=1e-4)
