@@ -66,8 +66,9 @@ def _bytes_of_tensors() -> int:
     for tensor in gc.get_objects():
         if issubclass(type(tensor), torch.Tensor) and tensor.device.type == "cpu" and tensor.layout is torch.strided:
             storage = tensor.untyped_storage()
+            nbytes = storage.nbytes()  # a symbol of tensors that only stand for others
             # Windows onto memory that belongs to somebody else cannot be resized. Fake tensors lie on meta.
-            if storage.device.type == "cpu" and storage.nbytes() and storage.resizable():
+            if storage.device.type == "cpu" and isinstance(nbytes, int) and nbytes and storage.resizable():
                 with suppress(RuntimeError):  # what wraps a tensor has a size, but no address
-                    sizes[storage.data_ptr()] = storage.nbytes()
+                    sizes[storage.data_ptr()] = nbytes
     return sum(sizes.values())

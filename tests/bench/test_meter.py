@@ -8,6 +8,7 @@ import time
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from smelt.base.errors import OptionError
 from smelt.bench.meter import CudaMeter, Meter, check_device, meter_of
@@ -115,6 +116,12 @@ def test_a_gpu_counts_what_its_allocator_handed_out() -> None:
     assert reserved is not None and reserved >= meter.peak_mb()
 
 
+class StandIn(torch.Tensor):
+    """A tensor without memory, of a size that only values would tell."""
+
+    __torch_dispatch__ = classmethod(lambda *_: NotImplemented)
+
+
 def test_tensors_of_a_step_are_counted_at_their_most():
     meter, held = Meter(), torch.empty(4 << 20, dtype=torch.uint8)
 
@@ -124,6 +131,7 @@ def test_tensors_of_a_step_are_counted_at_their_most():
 
     # Tensors without memory: they neither count nor stop the count.
     _without = torch._to_functional_tensor(torch.empty(4)), FakeTensorMode().from_tensor(torch.empty(4))
+    _unknown = torch.Tensor._make_wrapper_subclass(StandIn, (ShapeEnv().create_unbacked_symint(),))
     before = meter.tensors_mb(lambda: None)
     assert 8 <= meter.tensors_mb(step) - before < 9
     del held
