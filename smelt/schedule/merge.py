@@ -146,7 +146,7 @@ def _join(a: Group, b: Group, aligned: Alignment, after: bool = False) -> Group 
     members |= others
     if not (a.flat and b.flat):
         _place(members, roles)
-    position = max(a.position, b.position)
+    position = min(a.position, b.position)  # the rest of a program may wait for the earlier one: it comes as it can
     return Group(a.number, members, order, roles, a.flat and b.flat, position=position, limits=limits)
 
 

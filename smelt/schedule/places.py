@@ -28,13 +28,13 @@ SMALL = 1 << 12
 PARTS = 64
 """It is at least this part of the arena."""
 
-WORTH = 256
+WORTH = 4096
 """All memory is less by at least this part of it where intermediates have memory of their own."""
 
 SHARE = 16
 """It is at least this part of the arena: few are, and the arena is planned anew for each."""
 
-SPARE = 1024
+SPARE = 8192
 """A run of kernels ends early only where more than this part of all memory is saved: each costs a call."""
 
 

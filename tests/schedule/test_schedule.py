@@ -178,6 +178,21 @@ def test_order_keeps_operands_first_and_frees_memory_early():
     assert order == [0, 2, 1, 3]
 
 
+def test_a_kernel_comes_with_its_first_member():
+    """The last value shares the kernel of the first, which all others wait for: these are not made before it."""
+    g = GraphBuilder()
+    x = g.input(64, 64)
+    y = g.exp(x)
+    for _ in range(3):
+        y = g.mm(y, g.exp(g.input(64, 64)))
+    plan = plan_of(g, y, g.neg(x))
+    first, *_ = plan.steps
+    assert list(plan.groups[first].members) == ["exp", "neg"]
+    made = [plan.groups[n].members.keys() if n in plan.groups else plan.externs[n].name for n in plan.steps]
+    assert [m for m in made if isinstance(m, str)] == ["mm", "mm_1", "mm_2"]
+    assert [at for at, m in enumerate(made) if isinstance(m, str)] == [2, 4, 6]
+
+
 def test_memory_plan_never_overlaps_live_buffers():
     rng = random.Random(0)
     for _ in range(50):
