@@ -16,12 +16,14 @@ from smelt.base.options import Options
 from smelt.codegen.host import Rendered
 from smelt.prims.table import PRIMS
 from smelt.runtime.build import build
+from smelt.runtime.cuda_clock import DeviceClock
 from smelt.runtime.externs import EXTERNS, Candidate, ExternKernel, extern, spec_of
 from smelt.runtime.fallback import Slot
 from smelt.runtime.launch import launch, launch_short
 from smelt.runtime.memory import empty_strided, fresh
 from smelt.runtime.sizes import Sized, Version
 from smelt.runtime.triton_kernels import Kernels
+from smelt.runtime.tune import Clock
 from smelt.runtime.workspace import Workspaces
 
 Program = Callable[[list[Any]], list[Any]]
@@ -53,10 +55,11 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
 
     on_gpu = rendered.device is not None and rendered.device.type != "cpu"
     only = "aten" if on_gpu else options.gemm  # what else there is are kernels for CPUs
+    clock = _clock(rendered.device, options)
 
     def bound(name: str, params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> ExternKernel:
         if name in EXTERNS or name.count(".") == 2:
-            return extern(name, params, inputs, outputs, only=only, device=rendered.device)
+            return extern(name, params, inputs, outputs, only, rendered.device, clock)
         return _reference(name, params, outputs)
 
     scope: dict[str, Any] = {
@@ -80,6 +83,13 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
     if not on_gpu:
         _release_after_first_call(scope)
     return program if rendered.empty is None else _unless_empty(program, rendered.empty, rendered.counts)
+
+
+def _clock(device: torch.device | None, options: Options) -> Clock | None:
+    """Where a library's kernels are timed against others; not where results must be the same in each run."""
+    if device is None or device.type != "cuda" or not options.max_autotune:
+        return None
+    return None if torch.are_deterministic_algorithms_enabled() else DeviceClock(device)
 
 
 def _unless_empty(program: Program, graph: fx.GraphModule, counts: tuple[int, ...]) -> Program:

@@ -28,7 +28,7 @@ def _geometry(p: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(list(p[name]) if isinstance(p[name], tuple) else p[name] for name in names)
 
 
-@register("convolution", on_device=True)
+@register("convolution", on_device=True, measured=True)
 def convolution(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
     """(x, w, bias or None) -> result; see the prim of the same name."""
     geometry = _geometry(params)
@@ -40,7 +40,8 @@ def convolution(params: Mapping[str, Any], inputs: list[Spec | None], outputs: l
     assert x is not None and w is not None
     has_bias = len(inputs) > 2 and inputs[2] is not None
     if params.get("device") is not None and depthwise.fits(params, x, w, outputs[0]):
-        return [depthwise.forward(params, x, w, outputs[0], has_bias)]
+        own = depthwise.forward(params, x, w, outputs[0], has_bias)
+        return [own, Candidate("aten", aten)] if params.get("measured") else [own]
     found: list[Candidate | None] = [Candidate("aten", aten)]
     last = _channels_last_format(x)
     if last is not None and not x.channels_last:
@@ -49,28 +50,29 @@ def convolution(params: Mapping[str, Any], inputs: list[Spec | None], outputs: l
             return torch.convolution(x.contiguous(memory_format=last), w, bias, *geometry)
 
         found.append(Candidate("channels_last", _laid_out(channels_last, outputs[0])))
-    if pointwise_convolution.fits(params, w, x, outputs[0]):
+    if params.get("device") is None and pointwise_convolution.fits(params, w, x, outputs[0]):
         found.append(pointwise_convolution.forward(x, w, outputs[0], has_bias))
     if params.get("device") is None and patches.fits(params, x, w, outputs[0]):
         found.append(patches.forward(x, w, outputs[0], has_bias))
     return [candidate for candidate in found if candidate is not None]
 
 
-@register("convolution_backward", on_device=True)
+@register("convolution_backward", on_device=True, measured=True)
 def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
     """(grad, x, w) -> (x gradient, w gradient, bias gradient), None where the mask is False."""
     geometry, bias_shape, mask = _geometry(params), params["bias_shape"], list(params["mask"])
     sizes = None if bias_shape is None else list(bias_shape)
     grad, x, w = inputs[:3]
     assert grad is not None and x is not None and w is not None
-    if params.get("device") is not None and depthwise.fits(params, x, w, grad):
-        return [depthwise.backward(params, grad, x, w, outputs)]
     overruns = mask[1] and _overruns(params, x, w)
     op = _plain_on_the_cpu if overruns else torch.ops.aten.convolution_backward.default
 
     def aten(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
         return _masked(op(grad, x, w, sizes, *geometry, mask), mask)
 
+    if params.get("device") is not None and depthwise.fits(params, x, w, grad):
+        own = depthwise.backward(params, grad, x, w, outputs)
+        return [own, Candidate("aten", aten)] if params.get("measured") else [own]
     if params.get("device") is None and mask[1] and depthwise_cpu.fits(params, grad, x, w):
         return [Candidate("aten", aten), *depthwise_cpu.backward(params, grad, x, outputs)]
     found: list[Candidate | None] = [Candidate("aten", aten)]
@@ -84,7 +86,7 @@ def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], o
             return _masked(op(*moved, w, sizes, *geometry, mask), mask)
 
         found.append(Candidate("channels_last", _each_laid_out(channels_last, outputs)))
-    if pointwise_convolution.fits(params, w, x, grad):
+    if params.get("device") is None and pointwise_convolution.fits(params, w, x, grad):
         found.append(pointwise_convolution.backward(grad, x, w, mask, outputs))
     if params.get("device") is None and patches.fits(params, x, w, grad):
         found.append(patches.backward(grad, x, w, mask, outputs))

@@ -13,12 +13,11 @@ AHEAD = 500_000
 """Cycles that the device waits before what is timed: launches queue up meanwhile, and their cost is not measured."""
 
 
-class CudaClock:
-    """See `triton_tune.Clock`."""
+class DeviceClock:
+    """See `tune.Clock`."""
 
-    def __init__(self, driver: _native.Driver, ordinal: int, stream: Callable[[int], int]) -> None:
-        self.driver, self.ordinal, self.stream = driver, ordinal, stream
-        self.device = torch.device("cuda", ordinal)
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
 
     def recording(self) -> bool:
         return torch.cuda.is_current_stream_capturing()
@@ -33,6 +32,17 @@ class CudaClock:
             end.synchronize()
             return start.elapsed_time(end) / 1e3
 
+    def name(self) -> str:
+        return torch.cuda.get_device_name(self.device)
+
+
+class CudaClock(DeviceClock):
+    """See `triton_tune.Clock`."""
+
+    def __init__(self, driver: _native.Driver, ordinal: int, stream: Callable[[int], int]) -> None:
+        super().__init__(torch.device("cuda", ordinal))
+        self.driver, self.ordinal, self.stream = driver, ordinal, stream
+
     def bytes_from(self, address: int) -> int | None:
         for segment in torch.cuda.memory_snapshot():
             if segment["device"] != self.ordinal:
@@ -46,9 +56,6 @@ class CudaClock:
         block = torch.empty(size, dtype=torch.uint8, device=self.device)
         self.driver.copy(self.ordinal, block.data_ptr(), address, size, self.stream(self.ordinal))
         return block.data_ptr(), block
-
-    def name(self) -> str:
-        return torch.cuda.get_device_name(self.device)
 
 
 def _rest(segment: dict[str, Any], address: int) -> int | None:

@@ -18,7 +18,7 @@ import torch
 
 from smelt.base.errors import CompileError
 from smelt.runtime.memory import empty_strided, trim
-from smelt.runtime.tune import choose, remembered
+from smelt.runtime.tune import Clock, choose, remembered
 
 LARGE = 16 << 20
 """Bytes of results from which on candidates being timed do not keep the memory of the last one's."""
@@ -60,13 +60,19 @@ ON_DEVICE: set[str] = set()
 """Operations whose factory finds the program's device in `params["device"]`, if it is known."""
 
 
-def register(name: str, on_device: bool = False) -> Callable[[Factory], Factory]:
-    """Enter a candidate factory in `EXTERNS`, and in `ON_DEVICE` if so."""
+MEASURED: set[str] = set()
+"""Operations on a GPU that have several candidates where `params["measured"]` says so."""
+
+
+def register(name: str, on_device: bool = False, measured: bool = False) -> Callable[[Factory], Factory]:
+    """Enter a candidate factory in `EXTERNS`, and in `ON_DEVICE` and `MEASURED` if so."""
 
     def enter(factory: Factory) -> Factory:
         EXTERNS[name] = factory
         if on_device:
             ON_DEVICE.add(name)
+        if measured:
+            MEASURED.add(name)
         return factory
 
     return enter
@@ -95,10 +101,13 @@ class ExternKernel:
         chosen: name of the implementation in use, None until the first call has decided.
     """
 
-    __slots__ = ("name", "candidates", "outputs", "operation", "call", "into", "chosen", "supports_out")
+    __slots__ = ("name", "candidates", "outputs", "operation", "call", "into", "chosen", "supports_out", "clock")
 
-    def __init__(self, name: str, candidates: list[Candidate], outputs: list[Spec], operation: str) -> None:
+    def __init__(
+        self, name: str, candidates: list[Candidate], outputs: list[Spec], operation: str, clock: Clock | None = None
+    ) -> None:
         self.name, self.candidates, self.outputs, self.operation = name, candidates, outputs, operation
+        self.clock = clock
         self.supports_out = len(outputs) == 1
         self.chosen: str | None = None
         self.call: Callable[..., Any] = self._first_call
@@ -112,6 +121,8 @@ class ExternKernel:
 
     def _first_call(self, *tensors: Any) -> Any:
         runs = {c.name: c.call for c in self.candidates}
+        if self.clock is not None and len(runs) > 1 and self.clock.recording():
+            return _conformed(self.candidates[0].call(*tensors), self.outputs)  # nothing can be timed now
         large = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in self.outputs) >= LARGE
         timed = {name: _given_back(run) for name, run in runs.items()} if large else runs
         self.chosen = self._decide("call", timed, tensors)
@@ -134,7 +145,8 @@ class ExternKernel:
             return next(iter(runs))
         operation, family = f"{self.operation} {form}", f"{self.name} {self.outputs[0].dtype} {form}"
         known = remembered(operation, tuple(runs))
-        return known or choose(operation, {name: _bound(run, arguments) for name, run in runs.items()}, family)
+        bound = {name: _bound(run, arguments) for name, run in runs.items()}
+        return known or choose(operation, bound, family, self.clock)
 
     def follow(self, other: ExternKernel) -> None:
         """Take the implementation that the same operation uses at about the same sizes, without timing."""
@@ -152,6 +164,7 @@ def extern(
     outputs: Sequence[Any],
     only: str = "auto",
     device: torch.device | None = None,
+    clock: Clock | None = None,
 ) -> ExternKernel:
     """Bind operation `name`.
 
@@ -163,6 +176,7 @@ def extern(
         outputs: metadata of the results; results come in exactly these strides.
         only: an implementation name to use whenever the operation has it (`options.gemm`).
         device: where the program's tensors are, for kernels that are built for it.
+        clock: of a device on which candidates of operations in `MEASURED` are timed.
 
     Raises:
         CompileError: no such operation.
@@ -171,11 +185,19 @@ def extern(
     factory = EXTERNS.get(name) or (EXTERNS["aten"] if name.count(".") == 2 else None)
     if factory is None:
         raise CompileError(f"no external kernel for {name!r}", hint=f"known: {', '.join(sorted(EXTERNS))}")
-    more = {"overload": name} if name not in EXTERNS else {"device": device} if name in ON_DEVICE else {}
+    more: dict[str, Any] = (
+        {"overload": name} if name not in EXTERNS else {"device": device} if name in ON_DEVICE else {}
+    )
+    if name not in MEASURED:
+        clock = None
+    if clock is not None:
+        more, only = more | {"measured": True}, "auto"
     candidates = factory({**params, **more}, specs, results)
     forced = [c for c in candidates if c.name == only] or [c for c in candidates if c.certain]
     operation = f"{name} {_text(params)} {' '.join(map(str, specs))} -> {' '.join(map(str, results))}"
-    return ExternKernel(name, forced or candidates, results, operation)
+    if clock is not None:
+        operation = f"{clock.name()} {operation}"
+    return ExternKernel(name, forced or candidates, results, operation, clock)
 
 
 def _text(params: Mapping[str, Any]) -> str:

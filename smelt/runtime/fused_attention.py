@@ -1,21 +1,36 @@
 """External kernels of attention on CUDA: flash, memory-efficient, cuDNN. None drops attention weights.
 
-Forwards give (out, logsumexp of each row), backwards the gradients, as the prims `attention_*` describe them.
+Forwards give (out, logsumexp of each row), backwards the gradients, as the prims `attention_*` describe them. PyTorch
+has chosen one of the three when the graph was captured. Under max-autotune the others and our own `attention_tiled` are
+candidates beside it: they differ only in how they store the logsumexp, so forward and backward are chosen each by
+itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from smelt.runtime.externs import Candidate, Spec, register
+from smelt.runtime import tiled_attention
+from smelt.runtime.externs import Candidate, Spec, empty_as, register
 
 aten = torch.ops.aten
 Params = Mapping[str, Any]
 Specs = list[Spec | None]
+Forward = Callable[..., tuple[Tensor, Tensor]]
+"""(q, k, v, bias) -> (out, logsumexp of each row)."""
+
+Backward = Callable[..., tuple[Tensor | None, ...]]
+"""(grad, q, k, v, bias, out, logsumexp) -> gradients by q, k, v."""
+
+HALF = (torch.float16, torch.bfloat16)
+
+WIDEST = 128
+"""Elements of a row of a head that all of the kernels take."""
 
 
 def _no_numbers(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,38 +44,36 @@ def _repeated(bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
     return None if bias is None else bias.expand(*q.shape[:3], k.shape[2])
 
 
-@register("attention_flash")
-def flash(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
+# -- one kernel each
+
+
+def _flash(params: Params) -> Forward:
     op, causal, scale = aten._scaled_dot_product_flash_attention.default, params["causal"], params["scale"]
-    return [Candidate("aten", lambda q, k, v: op(q, k, v, 0.0, causal, scale=scale)[:2])]
+    return lambda q, k, v, bias=None: op(q, k, v, 0.0, causal, scale=scale)[:2]
 
 
-@register("attention_flash_backward")
-def flash_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
+def _flash_backward(params: Params) -> Backward:
     op, causal, scale = aten._scaled_dot_product_flash_attention_backward.default, params["causal"], params["scale"]
 
-    def call(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor) -> Any:
+    def call(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor, sums: Tensor) -> Any:
         numbers = torch.empty(2, dtype=torch.uint64, device=q.device), _no_numbers(q)[0]
         lengths = q.shape[2], k.shape[2]
         return op(grad, q, k, v, out, sums, None, None, *lengths, 0.0, causal, *numbers, scale=scale)
 
-    return [Candidate("aten", call)]
+    return call
 
 
-@register("attention_efficient")
-def efficient(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
-    op, sums = aten._scaled_dot_product_efficient_attention.default, params["sums"]
+def _efficient(params: Params) -> Forward:
+    op, sums = aten._scaled_dot_product_efficient_attention.default, params.get("sums", True)
     causal, scale = params["causal"], params["scale"]
-
-    def call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Any:
-        return op(q, k, v, _repeated(bias, q, k), sums, 0.0, causal, scale=scale)[:2]
-
-    return [Candidate("aten", call)]
+    return lambda q, k, v, bias=None: op(q, k, v, _repeated(bias, q, k), sums, 0.0, causal, scale=scale)[:2]
 
 
-@register("attention_efficient_backward")
-def efficient_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
-    op, mask = aten._scaled_dot_product_efficient_attention_backward.default, params["mask"]
+def _efficient_backward(params: Params) -> Backward:
+    op, mask = (
+        aten._scaled_dot_product_efficient_attention_backward.default,
+        params.get("mask", (True, True, True, False)),
+    )
     causal, scale = params["causal"], params["scale"]
 
     def call(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor, sums: Tensor) -> Any:
@@ -68,29 +81,201 @@ def efficient_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> li
         found = op(grad, q, k, v, bias, out, sums, *_no_numbers(q), 0.0, list(mask), causal, scale=scale)
         return tuple(one if wanted else None for one, wanted in zip(found, mask, strict=True))
 
-    return [Candidate("aten", call)]
+    return call
 
 
-@register("attention_cudnn")
-def cudnn(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
-    op, sums = aten._scaled_dot_product_cudnn_attention.default, params["sums"]
+def _cudnn(params: Params) -> Forward:
+    op, sums = aten._scaled_dot_product_cudnn_attention.default, params.get("sums", True)
     causal, scale = params["causal"], params["scale"]
 
-    def call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Any:
+    def call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
         out, found, *_ = op(q, k, v, _repeated(bias, q, k), sums, 0.0, causal, scale=scale)
         return out, found if sums else torch.empty(0, dtype=torch.float32, device=q.device)
 
-    return [Candidate("aten", call)]
+    return call
 
 
-@register("attention_cudnn_backward")
-def cudnn_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
+def _cudnn_backward(params: Params) -> Backward:
     op, causal, scale = aten._scaled_dot_product_cudnn_attention_backward.default, params["causal"], params["scale"]
 
-    def call(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, bias: Tensor | None) -> Any:
+    def call(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor, sums: Tensor) -> Any:
         lengths, whole = (q.shape[2], k.shape[2]), _repeated(bias, q, k)
         return op(
             grad, q, k, v, out, sums, *_no_numbers(q), whole, None, None, *lengths, 0.0, causal, scale=scale
         )  # fmt: skip
 
-    return [Candidate("aten", call)]
+    return call
+
+
+FORWARDS: dict[str, Callable[[Params], Forward]] = {"flash": _flash, "efficient": _efficient, "cudnn": _cudnn}
+BACKWARDS: dict[str, Callable[[Params], Backward]] = {
+    "flash": _flash_backward, "efficient": _efficient_backward, "cudnn": _cudnn_backward,
+}  # fmt: skip
+
+
+# -- one in another's place
+
+
+def _stored(sums: Tensor, kind: str, rows: int) -> Tensor:
+    """The logsumexp of each row, (batch, heads, rows) whatever follows, as the kernels of a kind store it."""
+    rest = -rows % tiled_attention.ROUND
+    match kind:
+        case "flash":
+            return sums.contiguous()
+        case "cudnn":
+            return sums[..., None].contiguous()
+        case _:
+            return torch.nn.functional.pad(sums, (0, rest), value=math.inf) if rest else sums.contiguous()
+
+
+def _rows(sums: Tensor, kind: str, rows: int) -> Tensor:
+    """The reverse."""
+    return sums[..., 0] if kind == "cudnn" else sums[..., :rows]
+
+
+def _others(kind: str, params: Params, q: Spec, k: Spec, v: Spec, bias: Spec | None) -> list[str]:
+    """Kernels that may stand in the place of one of this kind: all give the same, with errors of the same size."""
+    if not params.get("measured") or q.dtype not in HALF or params.get("mask", (False,))[-1]:
+        return []
+    if (
+        q.shape[3] != v.shape[3]
+        or q.shape[3] % 8
+        or q.shape[3] > WIDEST
+        or (q.shape[:2], k.shape)
+        != (
+            k.shape[:2],
+            v.shape,
+        )
+    ):
+        return []
+    if params["causal"] and q.shape[2] != k.shape[2]:  # they disagree on which rows see what
+        return []
+    known = ("flash", "cudnn", "efficient", "tiled") if bias is None else ("cudnn", "efficient")
+    return [other for other in known if other != kind]
+
+
+def _tiled_params(params: Params, **more: Any) -> dict[str, Any]:
+    how = {"causal": params["causal"], "scale": params["scale"], "device": params.get("device")}
+    return how | {"dropout": 0.0, "stream": 0, "precision": "tf32"} | more
+
+
+def _padded(q: Spec) -> Spec:
+    """The logsumexp as `attention_tiled` stores it."""
+    rows = -(-q.shape[2] // tiled_attention.ROUND) * tiled_attention.ROUND
+    shape = (*q.shape[:2], rows)
+    return Spec(shape, (shape[1] * rows, rows, 1), torch.float32)
+
+
+def _forward_candidates(kind: str, params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
+    own = FORWARDS[kind](params)
+    q, k, v, bias = (*inputs, None)[:4]
+    assert q is not None and k is not None and v is not None
+    found = [Candidate("aten", own)]
+    how = {name: value for name, value in params.items() if name != "sums"}
+
+    def named(other: str) -> Candidate:
+        if other == "tiled":
+            tiled = tiled_attention.tiled(
+                _tiled_params(params, sums=True), [q, k, v, None, None], [outputs[0], _padded(q)]
+            )
+            run: Forward = lambda q, k, v, bias=None: tiled[0].call(q, k, v, None, None)  # noqa: E731
+        else:
+            run = FORWARDS[other](how)
+
+        def call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+            out, sums = run(q, k, v, bias)
+            if 0 in outputs[1].shape:
+                return out, empty_as(outputs[1], q.device)
+            return out, _stored(_rows(sums, other, q.shape[2]), kind, q.shape[2])
+
+        return Candidate(other, call)
+
+    return found + [named(other) for other in _others(kind, params, q, k, v, bias)]
+
+
+def _backward_candidates(
+    kind: str,
+    params: Params,
+    q: Spec | None,
+    k: Spec | None,
+    v: Spec | None,
+    bias: Spec | None,
+    outputs: list[Spec],
+    specs: Specs,
+) -> list[tuple[str, Backward]]:
+    """Of functions of (grad, q, k, v, bias, out, sums). `specs` are those of grad, out and sums."""
+    assert q is not None and k is not None and v is not None
+    found = [("aten", BACKWARDS[kind](params))]
+    wanted = tuple(params.get("mask", (True, True, True)))
+    how = {name: value for name, value in params.items() if name != "mask"}
+
+    def named(other: str) -> Backward:
+        if other == "tiled":
+            mask = (*wanted[:3], False)
+            inputs = [specs[0], q, k, v, None, specs[1], _padded(q), None]
+            tiled = tiled_attention.tiled_backward(_tiled_params(params, mask=mask), inputs, outputs)
+            run: Backward = lambda grad, q, k, v, bias, out, sums: tiled[0].call(  # noqa: E731
+                grad, q, k, v, None, out, sums, None
+            )
+        else:
+            run = BACKWARDS[other](how)
+
+        def call(
+            grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor, sums: Tensor
+        ) -> tuple[Tensor | None, ...]:
+            gradients = run(grad, q, k, v, bias, out, _stored(_rows(sums, kind, q.shape[2]), other, q.shape[2]))
+            made = (one if asked else None for one, asked in zip(gradients[:3], wanted[:3], strict=True))
+            return (*made, *(None for _ in wanted[3:]))
+
+        return call
+
+    return found + [(other, named(other)) for other in _others(kind, params, q, k, v, bias)]
+
+
+# -- the prims
+
+
+@register("attention_flash", on_device=True, measured=True)
+def flash(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
+    return _forward_candidates("flash", params, inputs, outputs)
+
+
+@register("attention_flash_backward", on_device=True, measured=True)
+def flash_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
+    grad, q, k, v, out, sums = inputs
+    found = _backward_candidates("flash", params, q, k, v, None, outputs, [grad, out, sums])
+    return [Candidate(name, _without_bias(run)) for name, run in found]
+
+
+def _without_bias(run: Backward) -> Callable[..., Any]:
+    return lambda grad, q, k, v, out, sums: run(grad, q, k, v, None, out, sums)
+
+
+@register("attention_efficient", on_device=True, measured=True)
+def efficient(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
+    return _forward_candidates("efficient", params, inputs, outputs)
+
+
+@register("attention_efficient_backward", on_device=True, measured=True)
+def efficient_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
+    grad, q, k, v, bias, out, sums = inputs
+    return [
+        Candidate(name, run)
+        for name, run in _backward_candidates("efficient", params, q, k, v, bias, outputs, [grad, out, sums])
+    ]
+
+
+@register("attention_cudnn", on_device=True, measured=True)
+def cudnn(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
+    return _forward_candidates("cudnn", params, inputs, outputs)
+
+
+@register("attention_cudnn_backward", on_device=True, measured=True)
+def cudnn_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
+    grad, q, k, v, out, sums, bias = inputs
+    found = _backward_candidates("cudnn", params, q, k, v, bias, outputs, [grad, out, sums])
+    return [Candidate(name, _bias_last(run)) for name, run in found]
+
+
+def _bias_last(run: Backward) -> Callable[..., Any]:
+    return lambda grad, q, k, v, out, sums, bias: run(grad, q, k, v, bias, out, sums)

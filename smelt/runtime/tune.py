@@ -12,6 +12,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
 
@@ -43,6 +44,19 @@ _losses: dict[tuple[str, str], float] = {}
 """(family, candidate) -> clear losses; infinitely negative once it came close to winning."""
 
 
+class Clock(Protocol):
+    """Times what runs on a device."""
+
+    def recording(self) -> bool:
+        """Whether the current stream is being recorded: nothing can be timed then."""
+
+    def time(self, run: Callable[[], object]) -> float:
+        """Seconds that the device takes for what `run` launches."""
+
+    def name(self) -> str:
+        """Of the device, for what is remembered."""
+
+
 @functools.cache
 def machine_key() -> str:
     """What timings depend on besides the operation and the thread count: processor, torch and smelt."""
@@ -69,12 +83,15 @@ def remembered(operation: str, names: tuple[str, ...]) -> str | None:
     return winner
 
 
-def choose(operation: str, candidates: Mapping[str, Callable[[], object]], family: str = "") -> str:
+def choose(
+    operation: str, candidates: Mapping[str, Callable[[], object]], family: str = "", clock: Clock | None = None
+) -> str:
     """The name of the fastest candidate; runs them unless the answer is remembered.
 
     Args:
         operation: what is run, with everything the timing depends on (shapes, strides, dtypes, parameters).
         candidates: name -> a run on prepared inputs, the preferred first. Runs must be repeatable.
+        clock: of the device that candidates run on; those that its libraries refuse are out. None: this processor.
         family: operations that differ in sizes only. A candidate that clearly lost in several of a family and never
             won is not tried on the rest (a library without kernels for this processor loses everywhere).
     """
@@ -82,7 +99,8 @@ def choose(operation: str, candidates: Mapping[str, Callable[[], object]], famil
     known = remembered(operation, names)
     if known is not None:
         return known
-    runs = measure({name: run for name, run in candidates.items() if not _hopeless(family, name)} or candidates)
+    tried = {name: run for name, run in candidates.items() if not _hopeless(family, name)} or candidates
+    runs = measure(tried) if clock is None else measure(_accepted(tried), clock.time)
     best = {name: min(times) for name, times in runs.items()}
     winner = next(name for name, seconds in best.items() if seconds <= TIE * min(best.values()))
     key = _key(operation, names)
@@ -96,15 +114,33 @@ def choose(operation: str, candidates: Mapping[str, Callable[[], object]], famil
     return winner
 
 
-def measure(candidates: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
+def _accepted(candidates: Mapping[str, Callable[[], object]]) -> dict[str, Callable[[], object]]:
+    """Those that run at all, and the preferred one. What they set up at their first run is done then."""
+    found = dict(candidates)
+    for name in list(found)[1:]:
+        try:
+            found[name]()
+        except RuntimeError:  # the library has no kernel for this, or the memory is not there
+            del found[name]
+    return found
+
+
+def _on_this_processor(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def measure(
+    candidates: Mapping[str, Callable[[], object]],
+    seconds: Callable[[Callable[[], object]], float] = _on_this_processor,
+) -> dict[str, list[float]]:
     """Seconds of every run of each candidate, interleaved so that a disturbance hits all of them."""
     runs: dict[str, list[float]] = {name: [] for name in candidates}
     active = list(candidates)
     for turn in range(MOST_RUNS):
         for name in active:
-            started = time.perf_counter()
-            candidates[name]()
-            runs[name].append(time.perf_counter() - started)
+            runs[name].append(seconds(candidates[name]))
         if len(runs) == 1:
             break
         least = min(min(times) for times in runs.values())

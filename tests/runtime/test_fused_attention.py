@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import smelt
 from smelt.base.torch_c import below_autograd
 from smelt.graph.meta import meta_of
 from smelt.prims.ops import PRIMS
@@ -134,6 +135,101 @@ def test_kernels_compute_what_the_prims_do(case: str, device: str) -> None:
     }[kind]
     rest = (grad, q, k, v, *back, causal, scale)
     same(called(f"{name}_backward", *rest), PRIMS[f"{name}_backward"](*rest), "backward")
+
+
+class Clock:
+    """Times nothing: all candidates take equally long."""
+
+    def recording(self) -> bool:
+        return False
+
+    def time(self, run: Callable[[], object]) -> float:
+        run()
+        return 1.0
+
+    def name(self) -> str:
+        return "a clock"
+
+
+def candidates(name: str, device: str, *args: Any) -> dict[str, tuple[Any, ...]]:
+    """The results of every candidate that there is under max-autotune, and of the kernel that has chosen one."""
+    prim = PRIMS[name]
+    named = dict(zip(prim.parameters, args, strict=True))
+    given = {p: x for p, x in named.items() if isinstance(x, Tensor) or p == "bias"}
+    metas = prim.meta(*(meta_of(x) if isinstance(x, Tensor) else x for x in args))
+    params = {p: x for p, x in named.items() if p not in given}
+    kernel = extern(name, params, list(given.values()), list(metas), device=torch.device(device), clock=Clock())
+    with torch.no_grad(), below_autograd():
+        found = {c.name: c.call(*given.values()) for c in kernel.candidates}
+        found["chosen"] = kernel(*given.values())
+    assert kernel.chosen in found
+    for got, meta in zip(found["chosen"], metas, strict=True):
+        assert got is meta is None or spec_of(got) == spec_of(meta)
+    return found
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", CASES)
+def test_each_kernel_may_stand_in_anothers_place(case: str, device: str) -> None:
+    """Whatever kind of kernel has made the logsumexp, and however it is stored, all backwards can read it."""
+    kind, (biased, causal, scale) = case.split()[0], CASES[case]
+    q, k, v, grad, bias = (
+        None if x is None else x.to(torch.bfloat16) for x in tensors(device, biased, keys=16 if causal else 24)
+    )
+    name, more = f"attention_{kind}", (() if kind == "flash" else (bias, True))
+    args = (q, k, v, *more, causal, scale)
+    want, want_sums = PRIMS[name](*args)
+    found = candidates(name, device, *args)
+    others = {"cudnn", "efficient"} if biased else {"flash", "cudnn", "efficient", "tiled"}
+    assert found.keys() == (others - {kind}) | {"aten", "chosen"}
+    mask = (True, True, False, False)
+    for maker, (out, sums) in found.items():
+        assert sums.shape == want_sums.shape, maker
+        rows = sums.flatten(2)[..., :16], want_sums.flatten(2)[..., :16]
+        same((out, rows[0]), (want, rows[1]), f"forward by {maker}")
+        back = {"flash": (out, sums), "efficient": (bias, out, sums, mask), "cudnn": (out, sums, bias)}[kind]
+        rest = (grad, q, k, v, *back, causal, scale)
+        wanted = PRIMS[f"{name}_backward"](*rest)
+        for reader, gradients in candidates(f"{name}_backward", device, *rest).items():
+            same(tuple(gradients), wanted, f"forward by {maker}, backward by {reader}")
+
+
+def test_nothing_is_timed_while_a_stream_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v, _, _ = (None if x is None else x.to(torch.bfloat16) for x in tensors("cpu", False))
+    metas = PRIMS["attention_flash"].meta(meta_of(q), meta_of(k), meta_of(v), False, None)
+    clock = Clock()
+    params = {"causal": False, "scale": None}
+    kernel = extern("attention_flash", params, [q, k, v], list(metas), device=torch.device("cpu"), clock=clock)
+    monkeypatch.setattr(clock, "recording", lambda: True)
+    with torch.no_grad(), below_autograd():
+        kernel(q, k, v)
+        assert kernel.chosen is None
+        monkeypatch.setattr(clock, "recording", lambda: False)
+        kernel(q, k, v)
+    assert kernel.chosen is not None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["max-autotune", "max-autotune-no-cudagraphs"])
+def test_attention_under_max_autotune(mode: str) -> None:
+    """A training step whose attention is chosen by time is as exact as eager's."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+
+    def gradients(function: Callable[..., Tensor], dtype: torch.dtype) -> list[Tensor]:
+        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+        out = function(*leaves)
+        out.square().sum().backward()
+        return [out.detach(), *(x.grad for x in leaves)]
+
+    attend = torch.nn.functional.scaled_dot_product_attention
+    exact, eager = gradients(attend, torch.float64), gradients(attend, torch.bfloat16)
+    compiled = smelt.compile(lambda q, k, v: attend(q, k, v), mode=mode, fullgraph=True)
+    for _ in range(4):
+        found = gradients(compiled, torch.bfloat16)
+        for got, want, right in zip(found, eager, exact, strict=True):
+            error, usual = (got - right).abs().max(), (want - right).abs().max()
+            assert error <= 2 * usual + 1e-3, (error, usual)
 
 
 @pytest.mark.parametrize("device", DEVICES)
