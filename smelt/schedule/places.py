@@ -106,10 +106,13 @@ class Places:
         """Whether an output can have the memory of an intermediate from the start."""
         if new not in self.outputs or new in self.updates or new in self.over_others:
             return False
+        return self.alike(new, old) and self.overwriting.may_overwrite(unit.number, new, old)
+
+    def alike(self, new: str, old: str) -> bool:
+        """Whether one tensor can be both."""
         made, ended = metas_of(self.program.nodes[new]), metas_of(self.program.nodes[old])
-        alike = made.dtype == ended.dtype and same_all(made.shape, ended.shape)
-        alike = alike and same_all(self.real.strides[new], self.real.strides[old])
-        return alike and self.overwriting.may_overwrite(unit.number, new, old)
+        same_form = made.dtype == ended.dtype and same_all(made.shape, ended.shape)
+        return same_form and same_all(self.real.strides[new], self.real.strides[old])
 
     def cheaper(
         self, units: Sequence[Unit], together: Sequence[list[Unit]], memory: MemoryPlan, new: str, old: str
@@ -135,7 +138,8 @@ class Places:
         most = max(self.needs(units, memory))
         least = max(SMALL, memory.size // PARTS)
         alone = {name for name in memory.offsets if hint(self.nbytes(name)) >= least}
-        over = {new: old for new, old in memory.in_place.items() if new in alone and old in alone}
+        pairs = memory.in_place.items()
+        over = {new: old for new, old in pairs if new in alone and old in alone and self.alike(new, old)}
         self.apart, self.over_others = alone - over.keys(), self.over_others | over
         placed = self.placed(together)
         total = max(self.needs(units, placed))

@@ -263,6 +263,19 @@ def test_an_intermediate_with_memory_of_its_own(made):
     check(built, 1e-3)
 
 
+def test_a_value_of_another_shape_has_memory_of_its_own():
+    """It could be written over what it is computed from, but a product takes it by its own shape."""
+    g = GraphBuilder()
+    a = g.exp(g.input(1024, 256))
+    wide = (4, 256, 256)
+    b = g.mul(g.reshape(a, wide), g.reshape(g.mm(a, g.input(256, 256)), wide))
+    early = g.reshape(g.mul(g.bmm(b, g.input(4, 256, 8)), 1e-6), (1024, 8))
+    built = g.build(g.mm(g.mul(g.mm(g.input(64, 1024), early), 1e-3), g.input(8, 16384)))
+    plan = schedule(lower(built), Options())
+    assert "mul" in plan.apart and "mul" not in plan.over_others
+    check(built, 1e-3)
+
+
 def test_a_base_that_is_read_again_is_copied():
     g = GraphBuilder()
     grad, x = g.input(4096, 64), g.input(64, 256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -158,13 +159,18 @@ def candidates(name: str, device: str, *args: Any) -> dict[str, tuple[Any, ...]]
     given = {p: x for p, x in named.items() if isinstance(x, Tensor) or p == "bias"}
     metas = prim.meta(*(meta_of(x) if isinstance(x, Tensor) else x for x in args))
     params = {p: x for p, x in named.items() if p not in given}
-    kernel = extern(name, params, list(given.values()), list(metas), device=torch.device(device), clock=Clock())
+    bind = functools.partial(extern, name, params, list(given.values()), list(metas), device=torch.device(device))
+    kernel, found = bind(clock=Clock()), {}
     with torch.no_grad(), below_autograd():
-        found = {c.name: c.call(*given.values()) for c in kernel.candidates}
+        for candidate in kernel.candidates:
+            alone = bind(clock=Clock())
+            alone.candidates = [candidate]
+            found[candidate.name] = alone(*given.values())
         found["chosen"] = kernel(*given.values())
     assert kernel.chosen in found
-    for got, meta in zip(found["chosen"], metas, strict=True):
-        assert got is meta is None or spec_of(got) == spec_of(meta)
+    for results in found.values():
+        for got, meta in zip(results, metas, strict=True):
+            assert got is meta is None or spec_of(got) == spec_of(meta)
     return found
 
 
