@@ -3,7 +3,8 @@
 Kernels of one stream run in order, so the next program may use the arena while kernels of the last one still wait for
 it. It is as large as the largest of them needs. Threads that share a stream interleave their kernels: an arena belongs
 to one call at a time, and a call that finds none free makes another. What a CUDA graph records keeps its addresses:
-all recordings of a device, which are replayed one after the other, share an arena that lives as long as they do.
+all recordings of a device, which are replayed one after the other, share an arena that lives as long as they do. A call
+that runs without borrows it, if its kernels come after those of the last replay; nothing is replayed meanwhile.
 """
 
 from __future__ import annotations
@@ -32,11 +33,33 @@ class Arena:
     the memory at once.
     """
 
-    __slots__ = ("block", "stream", "workspaces")
+    __slots__ = ("block", "stream", "workspaces", "__weakref__")
 
     def __init__(self, block: torch.Tensor, stream: int) -> None:
         self.block, self.stream = block, stream
         self.workspaces: dict[int, Workspace] = {}
+
+
+class Borrowed(Arena):
+    """The arena of recordings in the hands of a call that runs without: nothing is replayed until it is done.
+
+    Args:
+        replaying: what every replay holds.
+    """
+
+    __slots__ = ("replaying",)
+
+    def __init__(self, shared: Arena, stream: int, replaying: threading.Lock) -> None:
+        self.block, self.stream, self.workspaces = shared.block, stream, shared.workspaces
+        self.replaying: threading.Lock | None = replaying
+
+    def done(self) -> None:
+        """Replays may go on."""
+        replaying, self.replaying = self.replaying, None
+        if replaying is not None:
+            replaying.release()
+
+    __del__ = done  # of a call that has failed
 
 
 class Arenas:
@@ -62,7 +85,9 @@ class Arenas:
         self.make_word, self.wait = word, wait
         self.free: dict[int, list[Arena]] = {}
         self.lock = threading.Lock()
-        self.shared: Callable[[], torch.Tensor | None] = lambda: None  # a weak reference
+        self.shared: Callable[[], Arena | None] = lambda: None  # a weak reference
+        self.replaying: threading.Lock | None = None
+        self.last_replay: Callable[[], int | None] = lambda: None  # its stream
         self.lent: tuple[int, torch.Tensor] | None = None  # to the thread that records
         self.word: torch.Tensor | None = None
         self.flags: memoryview[int] | None = None  # the word, for Python
@@ -76,6 +101,9 @@ class Arenas:
                 self.lent = None
                 return Arena(lent[1], stream)
             return Arena(self.allocate(size), stream)  # somebody else's recording, or a call inside of a call
+        borrowed = self.borrow(size, stream)
+        if borrowed is not None:
+            return borrowed
         arenas = self.free.get(stream)
         try:
             arena = arenas.pop() if arenas else None
@@ -86,17 +114,30 @@ class Arenas:
         del arena  # its memory may serve the larger one
         return Arena(self.allocate(size), stream)
 
+    def borrow(self, size: int, stream: int) -> Arena | None:
+        """The arena of recordings, if it is large enough and nobody uses it or will before this stream gets to it."""
+        shared, replaying = self.shared(), self.replaying
+        if shared is None or shared.block.numel() < size or replaying is None or not replaying.acquire(blocking=False):
+            return None
+        if self.last_replay() != stream or self.shared() is not shared:
+            replaying.release()
+            return None
+        return Borrowed(shared, stream, replaying)
+
     def give(self, arena: Arena) -> None:
         """It is free, for what comes later on its stream."""
-        if self.recording():
-            if self.shared() is arena.block:
+        if isinstance(arena, Borrowed):
+            arena.done()
+        elif self.recording():
+            shared = self.shared()
+            if shared is not None and shared.block is arena.block:
                 self.lent = threading.get_ident(), arena.block
         else:
             self.free.setdefault(arena.stream, []).append(arena)
 
     @contextmanager
-    def lend(self) -> Iterator[torch.Tensor | None]:
-        """Have calls of this thread that are recorded meanwhile use the arena of recordings: give that block, if any.
+    def lend(self) -> Iterator[Arena | None]:
+        """Have calls of this thread that are recorded meanwhile use the arena of recordings: give that, if any.
 
         Whoever records keeps it as long as the recording. It is as large as the arenas of plain calls, which ran
         before: those are given back to PyTorch's allocator.
@@ -104,10 +145,10 @@ class Arenas:
         known = self.shared()
         size = max((arena.block.numel() for arenas in list(self.free.values()) for arena in arenas), default=0)
         self.release()
-        if size > (known.numel() if known is not None else 0):
-            known = self.allocate(size)
+        if size > (known.block.numel() if known is not None else 0):
+            known = Arena(self.allocate(size), 0)
             self.shared = weakref.ref(known)
-        self.lent = None if known is None else (threading.get_ident(), known)
+        self.lent = None if known is None else (threading.get_ident(), known.block)
         try:
             yield known
         finally:
@@ -139,6 +180,9 @@ class Arenas:
         for arenas in list(self.free.values()):
             for arena in list(arenas):
                 arena.workspaces.pop(program, None)
+        shared = self.shared()
+        if shared is not None:
+            shared.workspaces.pop(program, None)
 
     def release(self) -> None:
         """Give all free arenas back to PyTorch's allocator."""

@@ -18,7 +18,7 @@ import torch
 
 from smelt.base import torch_c
 from smelt.base.collection import no_collection
-from smelt.runtime.cuda_arena import device_arenas
+from smelt.runtime.cuda_arena import Arena, device_arenas
 from smelt.runtime.launch import read_fast
 
 Program = Callable[[list[Any]], list[Any]]
@@ -55,27 +55,27 @@ class Device:
         self.fixed: Counter[int] = Counter()
         self.kept: weakref.WeakSet[Kept] = weakref.WeakSet()
         self._most_used = self._most_memory = 0
-        self._lock = threading.Lock()
+        self.replaying = threading.Lock()
         self._stream = 0  # of the last replay, as the driver's handle; says nothing before the first one
         self._last: Any = None
         self._side: Any = None
 
     def enter(self) -> str | None:
         """Take the device for one call of a recorded program; or the reason for which that cannot be now."""
-        if not self._lock.acquire(blocking=False):
-            return "another thread was replaying"
+        if not self.replaying.acquire(blocking=False):
+            return "another thread, or a call around this one, was using the memory of replays"
         try:
             why = "called while the program records a CUDA graph by itself" if self.capturing() else self._follow()
         except BaseException:
-            self._lock.release()
+            self.replaying.release()
             raise
         if why is not None:
-            self._lock.release()
+            self.replaying.release()
         return why
 
     def leave(self) -> None:
         """The end of what `enter` began."""
-        self._lock.release()
+        self.replaying.release()
 
     def _follow(self) -> str | None:
         """Have the current stream wait for the last replay's, if it is another one."""
@@ -85,6 +85,10 @@ class Device:
                 return "called while another stream records a CUDA graph"
             self._stream, self._last = stream, self.current()
         return None
+
+    def last_replay(self) -> int | None:
+        """Handle of the stream that it was called on."""
+        return None if self._last is None else self._stream
 
     def stream(self) -> int:
         """Handle of the current stream."""
@@ -153,7 +157,7 @@ class Device:
         return (graph, arena), results
 
     @contextmanager
-    def _arena(self) -> Iterator[torch.Tensor | None]:
+    def _arena(self) -> Iterator[Arena | None]:
         """What a recording takes its arena from.
 
         The allocator keeps what plain calls have freed, and cannot give it back while something is recorded: the
@@ -193,4 +197,6 @@ def device_at(device: torch.device) -> Device:
 def _device_at(index: int) -> Device:
     device = torch.device("cuda", index)
     read_fast(device)
-    return Device(device)
+    made = Device(device)
+    device_arenas(device).replaying, device_arenas(device).last_replay = made.replaying, made.last_replay
+    return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -126,8 +127,9 @@ def test_recordings_share_an_arena(device: Device) -> None:
     small, large = program(4096), program(8192)
     for pool in (small, large):
         pool.give(pool.take())
-    with device.arenas.lend() as block:
-        assert block is not None and device.sizes() == [8192]  # plain calls have none until they need it
+    with device.arenas.lend() as shared:
+        assert shared is not None and device.sizes() == [8192]  # plain calls have none until they need it
+        block = shared.block
         device.recording = True
         first, inside = large.take(), small.take()
         assert first.table.get(0) == block.data_ptr() != inside.table.get(0)
@@ -141,7 +143,7 @@ def test_recordings_share_an_arena(device: Device) -> None:
         assert other.table.get(0) != block.data_ptr()
         device.recording = False
     with device.arenas.lend() as same:
-        assert same is block
+        assert same is shared
     device.recording = True
     alone = small.take()
     assert alone.table.get(0) != block.data_ptr()  # no recording of ours
@@ -150,13 +152,46 @@ def test_recordings_share_an_arena(device: Device) -> None:
     huge = program(1 << 16)
     huge.give(huge.take())
     with device.arenas.lend() as larger:
-        assert larger is not None and larger.numel() == 1 << 16
+        assert larger is not None and larger.block.numel() == 1 << 16
     del first, inside, again, other, alone, huge, same
     assert device.sizes() == [8192, 1 << 16]
-    del block, larger
+    del block, shared, larger
     assert device.sizes() == []  # it lives as long as recordings keep it
     with device.arenas.lend() as none:
         assert none is None
+
+
+def test_calls_without_a_recording_borrow_the_arena_of_recordings(device: Device) -> None:
+    pool, other, large = program(), program(), program(1 << 16)
+    pool.give(pool.take())
+    with device.arenas.lend() as shared:
+        pass
+    assert shared is not None
+    replaying = device.arenas.replaying = threading.Lock()
+    assert pool.take().table.get(0) != shared.block.data_ptr()  # nothing was replayed yet: on which stream will it be?
+    device.arenas.last_replay = lambda: 1
+    first = pool.take()
+    assert first.table.get(0) == shared.block.data_ptr() and replaying.locked()
+    inside = other.take()  # a call within, or another thread's
+    assert inside.table.get(0) != shared.block.data_ptr()
+    other.give(inside)
+    pool.give(first)
+    assert not replaying.locked() and pool.take() is first  # and stays taken
+    pool.give(first)
+    assert large.take().table.get(0) != shared.block.data_ptr()
+    device.stream = 2  # its kernels may come before the last replay's
+    assert pool.take().table.get(0) != shared.block.data_ptr()
+    device.stream = 1
+    with replaying:
+        assert pool.take().table.get(0) != shared.block.data_ptr()
+    del first
+    failed = pool.take()
+    assert replaying.locked()
+    del failed
+    assert not replaying.locked()
+    del shared, pool
+    gc.collect()
+    assert device.arenas.shared() is None
 
 
 def test_a_call_that_fails_loses_its_arena_at_once(device: Device) -> None:
