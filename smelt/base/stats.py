@@ -15,7 +15,7 @@ _seconds: defaultdict[str, float] = defaultdict(float)
 NAMES = ("graphs", "breaks", "ops", "recompiles", "fallbacks", "fallback_ops", "compile_s")
 """The keys that are always present in `stats()`."""
 
-TABLES = ("break_reasons", "cuda_graph_reasons", "extern_ops", "product_choices", "recompile_reasons")
+TABLES = ("break_reasons", "cuda_graph_reasons", "extern_ops", "kernel_choices", "product_choices", "recompile_reasons")
 """The tables that are always present in `stats()`."""
 
 
@@ -43,7 +43,8 @@ def stats() -> dict[str, Any]:
     `break_reasons` holds how often each graph break was met, by its text; `recompile_reasons` how often each guard
     made something compile again, with the value it was made for and the one it found; `extern_ops` how many calls
     of each ATen operator the compiled programs hand back to torch (`fallback_ops` is their sum); `cuda_graph_reasons`
-    how often a program on a GPU ran without a CUDA graph, and why; `product_choices` how many matrix products are
+    how often a program on a GPU ran without a CUDA graph, and why; `kernel_choices` what was chosen by time for
+    attention and convolutions on a GPU; `product_choices` how many matrix products are
     computed by a library and how many by a template, where that was chosen by timing.
     """
     with _lock:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from smelt.base.errors import CompileError
+from smelt.base.stats import count_named
 from smelt.runtime.memory import empty_strided, trim
 from smelt.runtime.tune import Clock, choose, remembered
 
@@ -126,6 +127,8 @@ class ExternKernel:
         large = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in self.outputs) >= LARGE
         timed = {name: _given_back(run) for name, run in runs.items()} if large else runs
         self.chosen = self._decide("call", timed, tensors)
+        if self.clock is not None:
+            count_named("kernel_choices", {f"{self.name}: {self.chosen}": 1})
         call = runs[self.chosen]
         result = call(*tensors)
         if _conforms(result, self.outputs):

@@ -220,6 +220,7 @@ def test_nothing_is_timed_while_a_stream_is_recorded(monkeypatch: pytest.MonkeyP
 def test_attention_under_max_autotune(mode: str) -> None:
     """A training step whose attention is chosen by time is as exact as eager's."""
     torch.manual_seed(0)
+    smelt.reset()
     q, k, v = (torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
 
     def gradients(function: Callable[..., Tensor], dtype: torch.dtype) -> list[Tensor]:
@@ -236,6 +237,8 @@ def test_attention_under_max_autotune(mode: str) -> None:
         for got, want, right in zip(found, eager, exact, strict=True):
             error, usual = (got - right).abs().max(), (want - right).abs().max()
             assert error <= 2 * usual + 1e-3, (error, usual)
+    chosen = {name.partition(":")[0] for name in smelt.stats()["kernel_choices"]}
+    assert len(chosen) == 2 and all(name.startswith("attention_") for name in chosen)
 
 
 @pytest.mark.parametrize("device", DEVICES)
