@@ -9,7 +9,7 @@ itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -137,16 +137,8 @@ def _others(kind: str, params: Params, q: Spec, k: Spec, v: Spec, bias: Spec | N
     """Kernels that may stand in the place of one of this kind: all give the same, with errors of the same size."""
     if not params.get("measured") or q.dtype not in HALF or params.get("mask", (False,))[-1]:
         return []
-    if (
-        q.shape[3] != v.shape[3]
-        or q.shape[3] % 8
-        or q.shape[3] > WIDEST
-        or (q.shape[:2], k.shape)
-        != (
-            k.shape[:2],
-            v.shape,
-        )
-    ):
+    alike = q.shape[:2] == k.shape[:2] and k.shape == v.shape and q.shape[3] == v.shape[3]
+    if not alike or q.shape[3] % 8 or q.shape[3] > WIDEST:
         return []
     if params["causal"] and q.shape[2] != k.shape[2]:  # they disagree on which rows see what
         return []
@@ -166,6 +158,18 @@ def _padded(q: Spec) -> Spec:
     return Spec(shape, (shape[1] * rows, rows, 1), torch.float32)
 
 
+def _tiled(params: Params, q: Spec, k: Spec, v: Spec, out: Spec) -> Forward:
+    (kernel,) = tiled_attention.tiled(_tiled_params(params, sums=True), [q, k, v, None, None], [out, _padded(q)])
+    return lambda q, k, v, bias=None: kernel.call(q, k, v, None, None)
+
+
+def _tiled_backward(params: Params, mask: Sequence[bool], specs: Specs, q: Spec, outputs: list[Spec]) -> Backward:
+    """`specs` are those of grad, q, k, v and out."""
+    inputs = [*specs[:4], None, specs[4], _padded(q), None]
+    (kernel,) = tiled_attention.tiled_backward(_tiled_params(params, mask=(*mask, False)), inputs, outputs)
+    return lambda grad, q, k, v, bias, out, sums: kernel.call(grad, q, k, v, None, out, sums, None)
+
+
 def _forward_candidates(kind: str, params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
     own = FORWARDS[kind](params)
     q, k, v, bias = (*inputs, None)[:4]
@@ -174,13 +178,7 @@ def _forward_candidates(kind: str, params: Params, inputs: Specs, outputs: list[
     how = {name: value for name, value in params.items() if name != "sums"}
 
     def named(other: str) -> Candidate:
-        if other == "tiled":
-            tiled = tiled_attention.tiled(
-                _tiled_params(params, sums=True), [q, k, v, None, None], [outputs[0], _padded(q)]
-            )
-            run: Forward = lambda q, k, v, bias=None: tiled[0].call(q, k, v, None, None)  # noqa: E731
-        else:
-            run = FORWARDS[other](how)
+        run = _tiled(params, q, k, v, outputs[0]) if other == "tiled" else FORWARDS[other](how)
 
         def call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
             out, sums = run(q, k, v, bias)
@@ -211,12 +209,7 @@ def _backward_candidates(
 
     def named(other: str) -> Backward:
         if other == "tiled":
-            mask = (*wanted[:3], False)
-            inputs = [specs[0], q, k, v, None, specs[1], _padded(q), None]
-            tiled = tiled_attention.tiled_backward(_tiled_params(params, mask=mask), inputs, outputs)
-            run: Backward = lambda grad, q, k, v, bias, out, sums: tiled[0].call(  # noqa: E731
-                grad, q, k, v, None, out, sums, None
-            )
+            run = _tiled_backward(params, wanted[:3], [specs[0], q, k, v, specs[1]], q, outputs)
         else:
             run = BACKWARDS[other](how)
 
