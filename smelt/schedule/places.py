@@ -43,6 +43,7 @@ class Places:
 
     Attributes:
         over_others: values that are written over an intermediate, neither of them in the arena.
+        covered: these intermediates.
         apart: intermediates with memory of their own.
 
     Args:
@@ -62,6 +63,7 @@ class Places:
         self.updates, self.held = updates, held
         self.outputs = {o.name for o in program.outputs if o.name is not None}
         self.over_others: dict[str, str] = {}
+        self.covered: set[str] = set()
         self.apart: set[str] = set()
 
     def placed(self, together: Sequence[list[Unit]]) -> MemoryPlan:
@@ -92,15 +94,25 @@ class Places:
                         if large and self.may_take_over(unit, new, old):
                             memory = self.cheaper(units, together, memory, new, old)
                     elif self.is_fresh(old) and hint(self.nbytes(old)) >= SMALL and self.may_take_over(unit, new, old):
-                        self.over_others[new] = old
+                        self.cover({new: old})
         return memory
+
+    def cover(self, over: Mapping[str, str]) -> None:
+        """Have values lie where others do, outside of the arena."""
+        self.over_others |= over
+        self.covered |= {*over.values()}
+
+    def uncover(self, over: Mapping[str, str]) -> None:
+        """The reverse."""
+        self.over_others = {new: old for new, old in self.over_others.items() if new not in over}
+        self.covered -= {*over.values()}
 
     def is_fresh(self, name: str) -> bool:
         """Whether a value is an extern's result outside of the arena, which nothing else lies in."""
         node = self.program.nodes[name]
         maker = self.program.nodes[node.inputs[0]] if isinstance(node, Item) else node
         fresh = isinstance(maker, Extern) and getattr(maker.target, "name", "") in FRESH
-        return fresh and name not in self.outputs and name not in self.apart and name not in self.over_others.values()
+        return fresh and name not in self.outputs and name not in self.apart and name not in self.covered
 
     def may_take_over(self, unit: Unit, new: str, old: str) -> bool:
         """Whether an output can have the memory of an intermediate from the start."""
@@ -119,11 +131,11 @@ class Places:
     ) -> MemoryPlan:
         """The plan in which an output has an intermediate's memory, if all memory together is no more."""
         before = max(self.needs(units, memory))
-        self.over_others[new] = old
+        self.cover({new: old})
         placed = self.placed(together)
         if max(self.needs(units, placed)) <= before:
             return placed
-        del self.over_others[new]
+        self.uncover({new: old})
         return memory
 
     def set_apart(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
@@ -140,13 +152,14 @@ class Places:
         alone = {name for name in memory.offsets if hint(self.nbytes(name)) >= least}
         pairs = memory.in_place.items()
         over = {new: old for new, old in pairs if new in alone and old in alone and self.alike(new, old)}
-        self.apart, self.over_others = alone - over.keys(), self.over_others | over
+        self.apart = alone - over.keys()
+        self.cover(over)
         placed = self.placed(together)
         total = max(self.needs(units, placed))
         if total + total // WORTH < most:
             return placed
         self.apart = set()
-        self.over_others = {new: old for new, old in self.over_others.items() if new not in over}
+        self.uncover(over)
         return memory
 
     def needs(self, units: Sequence[Unit], memory: MemoryPlan) -> list[int]:
@@ -204,7 +217,7 @@ class Places:
         if (
             name in self.outputs
             or name in self.over_others
-            or name in self.over_others.values()
+            or name in self.covered
             or name in self.apart
             or isinstance(node, (Input, Constant, Item))
             or isinstance(node.meta, tuple)
