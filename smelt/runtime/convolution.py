@@ -12,6 +12,7 @@ The weight gradient of depthwise ones in channels-last memory, eighteen shapes, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -83,7 +84,15 @@ def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], o
 
         def channels_last(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
             moved = grad.contiguous(memory_format=last), x.contiguous(memory_format=last)
-            return _masked(op(*moved, w, sizes, *geometry, mask), mask)
+            if not (mask[0] and mask[1] and w.is_contiguous()):
+                return _masked(op(*moved, w, sizes, *geometry, mask), mask)
+            data = op(*moved, w, sizes, *geometry, [True, False, False])[0]
+            # Nobody reads the weight for its own gradient, but a copy in the images' order would be made of it.
+            like = w.as_strided(w.shape, _channels_last_strides(w.shape), w.storage_offset())
+            return (
+                data,
+                *_masked(op(*moved, like, sizes, *geometry, [False, True, mask[2]]), [False, True, mask[2]])[1:],
+            )
 
         found.append(Candidate("channels_last", _each_laid_out(channels_last, outputs)))
     if params.get("device") is None and pointwise_convolution.fits(params, w, x, grad):
@@ -133,6 +142,12 @@ def _split(op: Call, sizes: list[int] | None, geometry: tuple[Any, ...], mask: l
 
 def _channels_last_format(x: Spec) -> torch.memory_format | None:
     return {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(x.shape))
+
+
+def _channels_last_strides(shape: torch.Size) -> tuple[int, ...]:
+    """Of a tensor of this shape with its channels innermost."""
+    steps = [math.prod(shape[d + 1 :]) * shape[1] for d in range(2, len(shape))]
+    return (math.prod(shape[1:]), 1, *steps)
 
 
 def _laid_out(call: Call, out: Spec) -> Call:
