@@ -1,0 +1,88 @@
+"""Programs whose intermediates have memory of their own, and whose kernels run one by one, compute the same.
+
+Plans do this to large programs only, where it saves memory. Here it is done to all, whatever it saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import nn
+
+import smelt
+from smelt.schedule.memory import MemoryPlan
+from smelt.schedule.order import Unit
+from smelt.schedule.places import Places, flat
+from tests.codegen.test_programs import check
+from tests.codegen.test_symbolic import run_at
+from tests.loops.graphs import GraphBuilder
+from tests.loops.random_graphs import RandomGraph, SymbolicRandomGraph
+
+
+@pytest.fixture(autouse=True)
+def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """All that could be in the arena is outside of it, and each second kernel begins a run. Gives what was covered."""
+    covered: list[str] = []
+
+    def set_apart(self: Places, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
+        over = {new: old for new, old in memory.in_place.items() if self.alike(new, old)}
+        self.apart = memory.offsets.keys() - over.keys()
+        self.cover(over)
+        covered.extend(over)
+        placed = self.placed(together)
+        assert not placed.offsets
+        return placed
+
+    def breaks(self: Places, units: Sequence[Unit], memory: MemoryPlan) -> set[int]:
+        return {unit.number for unit in flat([[unit] for unit in units][1::2]) if unit.number in self.fused.groups}
+
+    monkeypatch.setattr(Places, "set_apart", set_apart)
+    monkeypatch.setattr(Places, "breaks", breaks)
+    return covered
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_graphs(seed: int) -> None:
+    check(RandomGraph(100 + seed, big=seed % 5 == 4).build(16), 1e-3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_graphs_of_symbolic_sizes(seed: int) -> None:
+    made = SymbolicRandomGraph(200 + seed)
+    gm = made.build()
+    run_at(gm, made.g.known, [(3, 5), (2, 2), (7, 4), (12, 70)], 1000, 2e-3)
+
+
+def test_values_over_others(apart: list[str]) -> None:
+    g = GraphBuilder()
+    x, w = g.input(64, 48), g.input(48, 48)
+    for _ in range(4):
+        x = g.mul(g.mm(x, w), 0.01)
+        x = g.exp(g.sub(x, g.broadcast_in_dim(g.sum(g.mm(x, w), (1,)), (64, 48), (0,))))
+    check(g.build(g.mm(x, w)), 1e-3)
+    assert len(apart) > 3
+
+
+def test_a_training_step() -> None:
+    """Convolutions, norms, pools and products."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 4, 4), nn.BatchNorm2d(8), nn.GELU(), nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8),
+        nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 32), nn.LayerNorm(32), nn.SiLU(), nn.Linear(32, 5),
+        nn.Softmax(-1),
+    )  # fmt: skip
+    x = torch.randn(6, 3, 32, 32)
+
+    def gradients(run: nn.Module) -> list[torch.Tensor]:
+        model.zero_grad()
+        out = run(x)
+        out.square().sum().backward()
+        return [out.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+
+    want = gradients(model)
+    compiled = smelt.compile(model)
+    for _ in range(2):
+        for got, right in zip(gradients(compiled), want, strict=True):
+            torch.testing.assert_close(got, right, rtol=1e-3, atol=1e-4)
