@@ -113,6 +113,7 @@ class Host:
         self.launchers: list[str] = []
         self.arena_numbers = {name: i for i, name in enumerate(plan.memory.offsets)}
         self.fault = 0
+        self.binds = False
         self.steps = self.make_steps()
         self.drops = self.plan_drops()
 
@@ -258,7 +259,7 @@ class Host:
         return w.text()
 
     def uses_workspace(self) -> bool:
-        return bool(self.segments or self.views)
+        return bool(self.segments or self.views or self.binds)
 
     def head(self) -> str:
         w = Writer()
@@ -327,6 +328,7 @@ class Host:
         if isinstance(self.nodes[name], (Input, Constant)) or name in bound:
             return
         bound.add(name)
+        self.binds = True
         self.slots[name] = self.new_slot()
         body(f"table.bind({self.slots[name]}, {self.variable[name]})")
 

@@ -65,6 +65,13 @@ def test_values_over_others(apart: list[str]) -> None:
     assert len(apart) > 3
 
 
+def test_values_without_elements() -> None:
+    """No kernel runs, but one value would lie over another."""
+    g = GraphBuilder()
+    x, w = g.input(0, 48), g.input(48, 48)
+    check(g.build(g.mm(g.exp(g.mm(g.mul(g.mm(x, w), 0.5), w)), w)))
+
+
 def test_a_training_step() -> None:
     """Convolutions, norms, pools and products."""
     torch.manual_seed(0)
