@@ -102,9 +102,9 @@ class _Split:
         late = (n for n in self.nodes if n in self.late)  # recomputed values then live briefly
         inputs = [*saved, *self.tangents, *self.sizes, *self.reads]
         module = _extract(self.module, inputs, self.gradients, self.gradient_metas, late)
-        describe = self._describer()
+        others = self.results.union(self.inputs)
         for node, value in zip(module.graph.nodes, saved, strict=False):
-            if describe(value).kind != "intermediate":
+            if value in others:
                 node.meta["held"] = True  # by the caller: it does not end with its last use
         return module
 

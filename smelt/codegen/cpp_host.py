@@ -33,6 +33,8 @@ def render_cpp(plan: Schedule) -> Rendered:
 class CppHost(Host):
     """Kernels in C++: a run of them is one C function of the table, a segment."""
 
+    gives_arena_back = True
+
     def __init__(self, plan: Schedule, kernels: Kernels) -> None:
         super().__init__(plan, {number: launch.buffers for number, launch in kernels.launches.items()})
         self.kernels = kernels

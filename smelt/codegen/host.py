@@ -78,7 +78,12 @@ class Host:
     Args:
         buffers: what the kernels of each group take.
         bundles: groups that run together, where they follow each other; none of them finds faults.
+
+    Attributes:
+        gives_arena_back: before the call ends, when nobody needs it: it is not shared with other programs.
     """
+
+    gives_arena_back = False
 
     def __init__(
         self, plan: Schedule, buffers: Mapping[int, Sequence[str]], bundles: Sequence[Sequence[int]] = ()
@@ -159,9 +164,9 @@ class Host:
 
     def may_follow(self, steps: Sequence[_Step], number: int) -> bool:
         """Whether kernels join the run before them."""
-        return bool(steps and steps[-1].externs is None and steps[-1].product is None) and (
-            number not in self.plan.breaks
-        )
+        if not steps or number in self.plan.breaks:
+            return False
+        return steps[-1].externs is None and steps[-1].product is None
 
     def plan_drops(self) -> dict[int, list[str]]:
         """Tensors whose last use is a step, by index of the step; not for the last step, where returning drops all."""
@@ -233,7 +238,7 @@ class Host:
 
     def arena_ended(self) -> int | None:
         """The step after which nobody needs the arena; None where none follows it."""
-        if self.plan.arena_end < 0:
+        if not (self.gives_arena_back and self.plan.memory.offsets):
             return None
         index = next(i for i, step in enumerate(self.steps) if step.last >= self.plan.arena_end)
         return index if index < len(self.steps) - 1 else None

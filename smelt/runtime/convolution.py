@@ -12,7 +12,6 @@ The weight gradient of depthwise ones in channels-last memory, eighteen shapes, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -39,8 +38,8 @@ def convolution(params: Mapping[str, Any], inputs: list[Spec | None], outputs: l
 
     x, w = inputs[:2]
     assert x is not None and w is not None
-    has_bias = len(inputs) > 2 and inputs[2] is not None
-    if params.get("device") is not None and depthwise.fits(params, x, w, outputs[0]):
+    has_bias, on_cpu = len(inputs) > 2 and inputs[2] is not None, params.get("device") is None
+    if not on_cpu and depthwise.fits(params, x, w, outputs[0]):
         own = depthwise.forward(params, x, w, outputs[0], has_bias)
         return [own, Candidate("aten", aten)] if params.get("measured") else [own]
     found: list[Candidate | None] = [Candidate("aten", aten)]
@@ -51,9 +50,9 @@ def convolution(params: Mapping[str, Any], inputs: list[Spec | None], outputs: l
             return torch.convolution(x.contiguous(memory_format=last), w, bias, *geometry)
 
         found.append(Candidate("channels_last", _laid_out(channels_last, outputs[0])))
-    if params.get("device") is None and pointwise_convolution.fits(params, w, x, outputs[0]):
+    if on_cpu and pointwise_convolution.fits(params, w, x, outputs[0]):
         found.append(pointwise_convolution.forward(x, w, outputs[0], has_bias))
-    if params.get("device") is None and patches.fits(params, x, w, outputs[0]):
+    if on_cpu and patches.fits(params, x, w, outputs[0]):
         found.append(patches.forward(x, w, outputs[0], has_bias))
     return [candidate for candidate in found if candidate is not None]
 
@@ -65,39 +64,32 @@ def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], o
     sizes = None if bias_shape is None else list(bias_shape)
     grad, x, w = inputs[:3]
     assert grad is not None and x is not None and w is not None
-    overruns = mask[1] and _overruns(params, x, w)
+    overruns, on_cpu = mask[1] and _overruns(params, x, w), params.get("device") is None
     op = _plain_on_the_cpu if overruns else torch.ops.aten.convolution_backward.default
 
     def aten(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
         return _masked(op(grad, x, w, sizes, *geometry, mask), mask)
 
-    if params.get("device") is not None and depthwise.fits(params, x, w, grad):
+    if not on_cpu and depthwise.fits(params, x, w, grad):
         own = depthwise.backward(params, grad, x, w, outputs)
         return [own, Candidate("aten", aten)] if params.get("measured") else [own]
-    if params.get("device") is None and mask[1] and depthwise_cpu.fits(params, grad, x, w):
+    if on_cpu and mask[1] and depthwise_cpu.fits(params, grad, x, w):
         return [Candidate("aten", aten), *depthwise_cpu.backward(params, grad, x, outputs)]
     found: list[Candidate | None] = [Candidate("aten", aten)]
     if mask[0] and mask[1]:
         found.append(Candidate("split", _split(op, sizes, geometry, mask)))
     last = _channels_last_format(x)
     if last is not None and not overruns and not x.channels_last and not grad.channels_last:
+        by_turns = _split(op, sizes, geometry, mask, _relabelled) if mask[0] and mask[1] else aten
 
         def channels_last(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
             moved = grad.contiguous(memory_format=last), x.contiguous(memory_format=last)
-            if not (mask[0] and mask[1] and w.is_contiguous()):
-                return _masked(op(*moved, w, sizes, *geometry, mask), mask)
-            data = op(*moved, w, sizes, *geometry, [True, False, False])[0]
-            # Nobody reads the weight for its own gradient, but a copy in the images' order would be made of it.
-            like = w.as_strided(w.shape, _channels_last_strides(w.shape), w.storage_offset())
-            return (
-                data,
-                *_masked(op(*moved, like, sizes, *geometry, [False, True, mask[2]]), [False, True, mask[2]])[1:],
-            )
+            return by_turns(*moved, w)
 
         found.append(Candidate("channels_last", _each_laid_out(channels_last, outputs)))
-    if params.get("device") is None and pointwise_convolution.fits(params, w, x, grad):
+    if on_cpu and pointwise_convolution.fits(params, w, x, grad):
         found.append(pointwise_convolution.backward(grad, x, w, mask, outputs))
-    if params.get("device") is None and patches.fits(params, x, w, grad):
+    if on_cpu and patches.fits(params, x, w, grad):
         found.append(patches.backward(grad, x, w, mask, outputs))
     return [candidate for candidate in found if candidate is not None]
 
@@ -130,12 +122,19 @@ def _masked(gradients: Any, mask: list[bool]) -> tuple[torch.Tensor | None, ...]
     return tuple(gradient if wanted else None for gradient, wanted in zip(gradients, mask, strict=True))
 
 
-def _split(op: Call, sizes: list[int] | None, geometry: tuple[Any, ...], mask: list[bool]) -> Call:
-    """Input gradient and parameter gradients by separate calls."""
+def _split(
+    op: Call,
+    sizes: list[int] | None,
+    geometry: tuple[Any, ...],
+    mask: list[bool],
+    stand_in: Callable[[torch.Tensor], torch.Tensor] = lambda w: w,
+) -> Call:
+    """Input gradient and parameter gradients by separate calls; the latter do not read the weight's values."""
+    rest = [False, True, mask[2]]
 
     def call(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
         data = op(grad, x, w, sizes, *geometry, [True, False, False])[0]
-        return (data, *_masked(op(grad, x, w, sizes, *geometry, [False, True, mask[2]]), [False, True, mask[2]])[1:])
+        return (data, *_masked(op(grad, x, stand_in(w), sizes, *geometry, rest), rest)[1:])
 
     return call
 
@@ -144,10 +143,11 @@ def _channels_last_format(x: Spec) -> torch.memory_format | None:
     return {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(x.shape))
 
 
-def _channels_last_strides(shape: torch.Size) -> tuple[int, ...]:
-    """Of a tensor of this shape with its channels innermost."""
-    steps = [math.prod(shape[d + 1 :]) * shape[1] for d in range(2, len(shape))]
-    return (math.prod(shape[1:]), 1, *steps)
+def _relabelled(w: torch.Tensor) -> torch.Tensor:
+    """A weight whose values nobody reads, as one in the images' order: of another a copy would be made for that."""
+    if not w.is_contiguous():
+        return w
+    return w.as_strided(w.shape, Spec.of_channels_last(tuple(w.shape), w.dtype).stride, w.storage_offset())
 
 
 def _laid_out(call: Call, out: Spec) -> Call:

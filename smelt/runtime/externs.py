@@ -38,6 +38,17 @@ class Spec:
         """Of images: whether neighbouring channels, of which there are several, are neighbours in memory."""
         return self.stride[1] == 1 and self.shape[1] > 1
 
+    @staticmethod
+    def in_rows(shape: tuple[int, ...], dtype: torch.dtype) -> Spec:
+        """Of a contiguous tensor."""
+        return Spec(shape, tuple(math.prod(shape[d + 1 :]) for d in range(len(shape))), dtype)
+
+    @staticmethod
+    def of_channels_last(shape: tuple[int, ...], dtype: torch.dtype) -> Spec:
+        """Of images whose channels are innermost."""
+        steps = (math.prod(shape[d + 1 :]) * shape[1] for d in range(2, len(shape)))
+        return Spec(shape, (math.prod(shape[1:]), 1, *steps), dtype)
+
     def __str__(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}:{list(self.stride)}"
 
@@ -191,8 +202,7 @@ def extern(
     more: dict[str, Any] = (
         {"overload": name} if name not in EXTERNS else {"device": device} if name in ON_DEVICE else {}
     )
-    if name not in MEASURED:
-        clock = None
+    clock = clock if name in MEASURED else None
     if clock is not None:
         more, only = more | {"measured": True}, "auto"
     candidates = factory({**params, **more}, specs, results)

@@ -8,6 +8,7 @@ itself.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -118,13 +119,13 @@ BACKWARDS: dict[str, Callable[[Params], Backward]] = {
 
 def _stored(sums: Tensor, kind: str, rows: int) -> Tensor:
     """The logsumexp of each row, (batch, heads, rows) whatever follows, as the kernels of a kind store it."""
-    rest = -rows % tiled_attention.ROUND
     match kind:
         case "flash":
             return sums.contiguous()
         case "cudnn":
             return sums[..., None].contiguous()
         case _:
+            rest = tiled_attention.padded(rows) - rows
             return torch.nn.functional.pad(sums, (0, rest), value=math.inf) if rest else sums.contiguous()
 
 
@@ -153,9 +154,7 @@ def _tiled_params(params: Params, **more: Any) -> dict[str, Any]:
 
 def _padded(q: Spec) -> Spec:
     """The logsumexp as `attention_tiled` stores it."""
-    rows = -(-q.shape[2] // tiled_attention.ROUND) * tiled_attention.ROUND
-    shape = (*q.shape[:2], rows)
-    return Spec(shape, (shape[1] * rows, rows, 1), torch.float32)
+    return Spec.in_rows((*q.shape[:2], tiled_attention.padded(q.shape[2])), torch.float32)
 
 
 def _tiled(params: Params, q: Spec, k: Spec, v: Spec, out: Spec) -> Forward:
@@ -163,9 +162,9 @@ def _tiled(params: Params, q: Spec, k: Spec, v: Spec, out: Spec) -> Forward:
     return lambda q, k, v, bias=None: kernel.call(q, k, v, None, None)
 
 
-def _tiled_backward(params: Params, mask: Sequence[bool], specs: Specs, q: Spec, outputs: list[Spec]) -> Backward:
-    """`specs` are those of grad, q, k, v and out."""
-    inputs = [*specs[:4], None, specs[4], _padded(q), None]
+def _tiled_backward(params: Params, mask: Sequence[bool], specs: Mapping[str, Any], outputs: list[Spec]) -> Backward:
+    grad, q, k, v, out = (specs[name] for name in ("grad", "q", "k", "v", "out"))
+    inputs = [grad, q, k, v, None, out, _padded(q), None]
     (kernel,) = tiled_attention.tiled_backward(_tiled_params(params, mask=(*mask, False)), inputs, outputs)
     return lambda grad, q, k, v, bias, out, sums: kernel.call(grad, q, k, v, None, out, sums, None)
 
@@ -191,25 +190,25 @@ def _forward_candidates(kind: str, params: Params, inputs: Specs, outputs: list[
     return found + [named(other) for other in _others(kind, params, q, k, v, bias)]
 
 
-def _backward_candidates(
-    kind: str,
-    params: Params,
-    q: Spec | None,
-    k: Spec | None,
-    v: Spec | None,
-    bias: Spec | None,
-    outputs: list[Spec],
-    specs: Specs,
-) -> list[tuple[str, Backward]]:
-    """Of functions of (grad, q, k, v, bias, out, sums). `specs` are those of grad, out and sums."""
-    assert q is not None and k is not None and v is not None
-    found = [("aten", BACKWARDS[kind](params))]
+INPUTS = {"flash": "grad q k v out sums", "efficient": "grad q k v bias out sums", "cudnn": "grad q k v out sums bias"}
+"""Of the backward prims."""
+
+IN_ORDER: dict[str, Callable[[Backward], Callable[..., Any]]] = {
+    "flash": lambda run: lambda grad, q, k, v, out, sums: run(grad, q, k, v, None, out, sums),
+    "efficient": lambda run: run,
+    "cudnn": lambda run: lambda grad, q, k, v, out, sums, bias: run(grad, q, k, v, bias, out, sums),
+}
+"""Functions of these inputs."""
+
+
+def _backward_candidates(kind: str, params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
+    specs: dict[str, Any] = dict(zip(INPUTS[kind].split(), inputs, strict=True))
     wanted = tuple(params.get("mask", (True, True, True)))
     how = {name: value for name, value in params.items() if name != "mask"}
 
     def named(other: str) -> Backward:
         if other == "tiled":
-            run = _tiled_backward(params, wanted[:3], [specs[0], q, k, v, specs[1]], q, outputs)
+            run = _tiled_backward(params, wanted[:3], specs, outputs)
         else:
             run = BACKWARDS[other](how)
 
@@ -222,53 +221,11 @@ def _backward_candidates(
 
         return call
 
-    return found + [(other, named(other)) for other in _others(kind, params, q, k, v, bias)]
+    others = _others(kind, params, specs["q"], specs["k"], specs["v"], specs.get("bias"))
+    found = [("aten", BACKWARDS[kind](params)), *((other, named(other)) for other in others)]
+    return [Candidate(name, IN_ORDER[kind](run)) for name, run in found]
 
 
-# -- the prims
-
-
-@register("attention_flash", on_device=True, measured=True)
-def flash(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
-    return _forward_candidates("flash", params, inputs, outputs)
-
-
-@register("attention_flash_backward", on_device=True, measured=True)
-def flash_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
-    grad, q, k, v, out, sums = inputs
-    found = _backward_candidates("flash", params, q, k, v, None, outputs, [grad, out, sums])
-    return [Candidate(name, _without_bias(run)) for name, run in found]
-
-
-def _without_bias(run: Backward) -> Callable[..., Any]:
-    return lambda grad, q, k, v, out, sums: run(grad, q, k, v, None, out, sums)
-
-
-@register("attention_efficient", on_device=True, measured=True)
-def efficient(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
-    return _forward_candidates("efficient", params, inputs, outputs)
-
-
-@register("attention_efficient_backward", on_device=True, measured=True)
-def efficient_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
-    grad, q, k, v, bias, out, sums = inputs
-    return [
-        Candidate(name, run)
-        for name, run in _backward_candidates("efficient", params, q, k, v, bias, outputs, [grad, out, sums])
-    ]
-
-
-@register("attention_cudnn", on_device=True, measured=True)
-def cudnn(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
-    return _forward_candidates("cudnn", params, inputs, outputs)
-
-
-@register("attention_cudnn_backward", on_device=True, measured=True)
-def cudnn_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
-    grad, q, k, v, out, sums, bias = inputs
-    found = _backward_candidates("cudnn", params, q, k, v, bias, outputs, [grad, out, sums])
-    return [Candidate(name, _bias_last(run)) for name, run in found]
-
-
-def _bias_last(run: Backward) -> Callable[..., Any]:
-    return lambda grad, q, k, v, out, sums, bias: run(grad, q, k, v, bias, out, sums)
+for _kind in FORWARDS:
+    for _name, _candidates in ((_kind, _forward_candidates), (f"{_kind}_backward", _backward_candidates)):
+        register(f"attention_{_name}", on_device=True, measured=True)(functools.partial(_candidates, _kind))

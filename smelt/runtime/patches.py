@@ -61,8 +61,7 @@ class _Patches:
     def of(x: Spec, w: Spec) -> _Patches:
         places = tuple(n // m for n, m in zip(x.shape[2:], w.shape[2:], strict=True))
         elements = math.prod(w.shape[1:])
-        steps = tuple(elements * math.prod(places[d + 1 :]) for d in range(len(places)))
-        spec = Spec((x.shape[0], elements, *places), (elements * math.prod(places), 1, *steps), x.dtype)
+        spec = Spec.of_channels_last((x.shape[0], elements, *places), x.dtype)
         ones = (1,) * len(places)
         return _Patches(x, w, spec, Spec((w.shape[0], elements, *ones), (elements, 1, *ones), w.dtype))
 

@@ -6,7 +6,6 @@ are alignment, the width of heads, and whether blocks cover the lengths without 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,7 +77,7 @@ class Sizes:
         scale, self.dropout = params["scale"], params["dropout"]
         self.scale = self.width**-0.5 if scale is None else float(scale)
         self.pairs = self.batch * self.heads
-        self.padded = -(-self.rows // ROUND) * ROUND
+        self.padded = padded(self.rows)
 
     def blocks(self, name: str) -> Blocks:
         """The blocks of a kernel, none larger than the lengths ask for."""
@@ -106,6 +105,11 @@ class Sizes:
         step = key_step(self.params["stream"]) if self.dropout else 0
         sizes = {"heads": self.heads, "rows": self.rows, "columns": self.columns, "padded": self.padded}
         return sizes | {"step": step - (step >> 63 << 64)}
+
+
+def padded(rows: int) -> int:
+    """Rows of the logsumexp."""
+    return -(-rows // ROUND) * ROUND
 
 
 def _power(size: int, least: int = SHORTEST) -> int:
@@ -250,8 +254,7 @@ def columns_kernel(params: Params, inputs: Specs, results: Specs, blocks: Blocks
 
 def _deltas(q: Spec) -> Spec:
     """Of the sum of out * grad of each row."""
-    shape = q.shape[:3]
-    return Spec(shape, (shape[1] * shape[2], shape[2], 1), torch.float32)
+    return Spec.in_rows(q.shape[:3], torch.float32)
 
 
 def gradient_specs(params: Params, inputs: Specs, outputs: Sequence[Spec]) -> Specs:
@@ -260,12 +263,8 @@ def gradient_specs(params: Params, inputs: Specs, outputs: Sequence[Spec]) -> Sp
     found = [next(wanted) if one else None for one in params["mask"]]
     for place, spec in enumerate(inputs[1:4]):
         assert spec is not None
-        found[place] = found[place] or Spec(spec.shape, _rows_of(spec.shape), spec.dtype)
+        found[place] = found[place] or Spec.in_rows(spec.shape, spec.dtype)
     return found
-
-
-def _rows_of(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
 @register("attention_tiled_backward", on_device=True)

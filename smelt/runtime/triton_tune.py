@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from smelt.base.errors import BuildError, CompileError
 from smelt.base.kernel_source import KernelSource
 from smelt.base.store import content_key, store
-from smelt.runtime import _native
+from smelt.runtime import _native, tune
 from smelt.runtime.cuda_driver import OutOfResources, load
 from smelt.runtime.launch import Table
 from smelt.runtime.triton_build import Build, triton_identity
@@ -40,23 +40,14 @@ _lock = threading.Lock()
 _known: dict[str, int] = {}
 
 
-class Clock(Protocol):
+class Clock(tune.Clock, Protocol):
     """What timing asks of a device."""
-
-    def recording(self) -> bool:
-        """Whether the current stream is being recorded: nothing can be timed then."""
-
-    def time(self, run: Callable[[], object]) -> float:
-        """Seconds that the device takes for what `run` launches."""
 
     def bytes_from(self, address: int) -> int | None:
         """Bytes from an address to the end of the memory that holds it; None where that is not known."""
 
     def copy(self, address: int, size: int) -> tuple[int, Any]:
         """(address of a copy, what keeps it alive)."""
-
-    def name(self) -> str:
-        """Of the device, for what is remembered."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,6 @@ class Schedule:
             unit. Their groups are among `groups`, for the other way to run the unit: around the library's call.
         bundles: groups that follow each other in `steps` and may run at the same time, each list in order.
         breaks: groups before which a run of kernels ends, so that memory is free before more is taken.
-        arena_end: the last step that uses the arena, where it may be given back early; else -1.
         needed: bytes in use at most, in the arena and outside of it; inputs that others hold are not counted.
     """
 
@@ -67,8 +66,12 @@ class Schedule:
     bundles: list[list[int]] = field(default_factory=list)
     apart: set[str] = field(default_factory=set)
     breaks: set[int] = field(default_factory=set)
-    arena_end: int = -1
     needed: int = 0
+
+    @property
+    def arena_end(self) -> int:
+        """The last step that uses the arena; -1 if none does."""
+        return max((self.last_use[name] for name in self.memory.offsets), default=-1)
 
     def made_by(self, number: int) -> list[str]:
         """Values that the kernels of a unit compute."""
@@ -158,10 +161,10 @@ class _Planner:
         memory = self.places.placed(together)
         if self.machine.bundles:
             together, memory = self.bundled(together, memory)
-        units, breaks, arena_end = flat(together), set[int](), -1
+        units, breaks = flat(together), set[int]()
         if self.machine.takes_over:
             memory = self.places.set_apart(together, self.places.taken_over(together, memory))
-            breaks, arena_end = self.places.breaks(units, memory), self.places.arena_end(units, memory)
+            breaks = self.places.breaks(units, memory)
         written_in = {name: step for step in together for unit in step for name in unit.writes}
         last = {name: step for step, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
         reader = {name: step for step, each in enumerate(together) for unit in each for name in unit.reads}
@@ -176,7 +179,7 @@ class _Planner:
             self.program, [u.number for u in units], self.fused.groups, self.externs, self.stored, self.real.strides,
             self.real.views, memory, last, self.fused.decisions, over, self.places.over_others, self.products,
             [[unit.number for unit in step] for step in together if len(step) > 1], self.places.apart,
-            breaks, arena_end, max(self.places.needs(units, memory)),
+            breaks, max(self.places.needs(units, memory)),
         )  # fmt: skip
 
     def bundled(self, alone: list[list[Unit]], memory: MemoryPlan) -> tuple[list[list[Unit]], MemoryPlan]:

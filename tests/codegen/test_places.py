@@ -14,7 +14,7 @@ from torch import nn
 import smelt
 from smelt.schedule.memory import MemoryPlan
 from smelt.schedule.order import Unit
-from smelt.schedule.places import Places, flat
+from smelt.schedule.places import Places
 from tests.codegen.test_programs import check
 from tests.codegen.test_symbolic import run_at
 from tests.loops.graphs import GraphBuilder
@@ -36,7 +36,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return placed
 
     def breaks(self: Places, units: Sequence[Unit], memory: MemoryPlan) -> set[int]:
-        return {unit.number for unit in flat([[unit] for unit in units][1::2]) if unit.number in self.fused.groups}
+        return {unit.number for unit in units[1::2] if unit.number in self.fused.groups}
 
     monkeypatch.setattr(Places, "set_apart", set_apart)
     monkeypatch.setattr(Places, "breaks", breaks)
