@@ -5,7 +5,7 @@ A whole training step has no program of its own for the backward; there `step` c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,11 +14,12 @@ from torch.fx import Node
 
 from smelt.autograd.cut import Cut
 from smelt.autograd.joint import Joint
-from smelt.autograd.recompute import Costs
+from smelt.autograd.recompute import Costs, kind_of
 from smelt.autograd.split import ancestors, dependents
 from smelt.autograd.step import with_recomputation
 from smelt.base.options import Options
 from smelt.graph.module import Graph, GraphModule
+from smelt.prims.table import PRIMS, Kind
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,15 @@ class _Split:
         self.needed = needed
         self.direct = {g for g in _nodes(self.gradients) if g not in self.late}  # gradients that need no tangent
         self.results = set(_nodes(self.values))
-        self.costs = Costs(self.nodes[:-1], self.needed_forward, _nodes(self.values))
+        self.shown = _reshaped(_nodes(self.values), self.results)
+        self.costs = Costs(self.nodes[:-1], self.needed_forward, [*_nodes(self.values), *self.shown])
 
     def choose(self, budget: float) -> list[Node]:
         """The values to save, in graph order."""
         late = {n for n in self.needed if n in self.late}
         read = {n for n in self.early if n in self.direct or any(user in late for user in n.users)}
-        return Cut(self.early, self.needed_forward, read, self.results, set(self.inputs), self.costs).choose(budget)
+        cut = Cut(self.early, self.needed_forward, read, self.results, set(self.inputs), self.costs)
+        return list(dict.fromkeys(self.shown.get(n, n) for n in cut.choose(budget)))
 
     # -- building the two graphs
 
@@ -101,7 +104,7 @@ class _Split:
     def backward(self, saved: Sequence[Node]) -> fx.GraphModule:
         late = (n for n in self.nodes if n in self.late)  # recomputed values then live briefly
         inputs = [*saved, *self.tangents, *self.sizes, *self.reads]
-        module = _extract(self.module, inputs, self.gradients, self.gradient_metas, late)
+        module = _extract(self.module, inputs, self.gradients, self.gradient_metas, late, self.shown)
         others = self.results.union(self.inputs)
         for node, value in zip(module.graph.nodes, saved, strict=False):
             if value in others:
@@ -122,6 +125,22 @@ class _Split:
         return describe
 
 
+def _reshaped(values: Iterable[Node], results: Container[Node]) -> dict[Node, Node]:
+    """What forward's results are other shapes of, with these: logits, of the product that computes them.
+
+    Such a value need not be kept beside its other shape.
+    """
+    shown: dict[Node, Node] = {}
+    for value in values:
+        base = value
+        while base.op == "call_function" and base.target is PRIMS["reshape"]:
+            base = base.args[0]  # type: ignore[assignment]
+        computed = base.op == "call_function" and kind_of(base) not in (None, Kind.VIEW, Kind.CREATION)
+        if base is not value and computed and base not in results:
+            shown.setdefault(base, value)
+    return shown
+
+
 def _nodes(values: Iterable[object]) -> list[Node]:
     return [v for v in values if isinstance(v, Node)]
 
@@ -132,13 +151,22 @@ def _extract(
     results: Sequence[Node | None],
     metas: Sequence[object],
     leaders: Iterable[Node],
+    shown: Mapping[Node, Node] | None = None,
 ) -> fx.GraphModule:
-    """The graph that makes results from inputs: `leaders` in their order, each right after what it still needs."""
+    """The graph that makes results from inputs: `leaders` in their order, each right after what it still needs.
+
+    Args:
+        shown: values that are inputs in another shape, with these; inputs or not.
+    """
     graph = Graph()
     env: dict[Node, Node] = {}
     for node in inputs:
         env[node] = graph.create_node("placeholder", node.name, (), {}, node.name)
         env[node].meta = dict(node.meta)
+    for node, given in (shown or {}).items():
+        if given in env and node not in env:
+            env[node] = graph.call_function(PRIMS["reshape"], (env[given], node.meta["val"].shape))
+            env[node].meta = dict(node.meta)
     wanted = _between(_nodes(results), env)
     for leader in [*leaders, *_nodes(results)]:
         if leader in wanted:

@@ -26,7 +26,7 @@ from smelt.schedule.places import writes_into
 from smelt.schedule.plan import Schedule
 from smelt.schedule.products import Product
 from smelt.schedule.realize import StridedView, metas_of, references
-from smelt.shapes.size import IntLike, same
+from smelt.shapes.size import IntLike, same, same_all
 
 
 @dataclass
@@ -111,7 +111,7 @@ class Host:
                 case Item(name=name, inputs=(source,), position=position):
                     self.items.setdefault(source, {})[position] = name
         self.fresh, self.results = itertools.count(), itertools.count()
-        self.outputs = {o.name for o in plan.program.outputs if o.name is not None}
+        self.outputs = {o.name: o for o in plan.program.outputs if o.name is not None}
         self.extern_lines: list[tuple[str, str]] = []
         self.place_slots: dict[str, int] = {}
         self.makers: dict[tuple[tuple[IntLike, ...], tuple[IntLike, ...], torch.dtype], str] = {}
@@ -339,12 +339,12 @@ class Host:
 
     def allocate(self, body: Writer, name: str) -> None:
         meta = metas_of(self.nodes[name])
-        stride = self.plan.strides[name]
+        shape, stride = self.shown(name) or (meta.shape, self.plan.strides[name])
         if self.symbols:
-            maker = self.makers.setdefault((meta.shape, stride, meta.dtype), f"make{len(self.makers)}")
+            maker = self.makers.setdefault((shape, stride, meta.dtype), f"make{len(self.makers)}")
             body(f"{self.variable[name]} = {maker}()")
             return
-        body(f"{self.variable[name]} = empty_strided({meta.shape}, {stride}, dtype={meta.dtype})")
+        body(f"{self.variable[name]} = empty_strided({shape}, {stride}, dtype={meta.dtype})")
 
     # externs
 
@@ -355,10 +355,11 @@ class Host:
         if self.in_arena(node.name):
             body(f"{function}.into({self.argument(node.name)}, {arguments})")
             return
-        if writes_into(node) and (node.name in self.plan.apart or node.name in self.plan.over_others.values()):
+        alone = node.name in self.plan.apart or node.name in self.plan.over_others.values()
+        if writes_into(node) and (alone or self.shown(node.name) is not None):
             self.variable[node.name] = f"o{next(self.fresh)}"
             self.allocate(body, node.name)
-            body(f"{function}.into({self.variable[node.name]}, {arguments})")
+            body(f"{function}.into({self.argument(node.name)}, {arguments})")
             return
         if isinstance(node.meta, tuple):
             names = []
@@ -385,13 +386,20 @@ class Host:
         view = self.plan.views.get(name)
         if view is None:
             view = StridedView(name, metas_of(self.nodes[name]).shape, self.plan.strides[name], 0)
-            if not self.in_arena(name):
+            if not self.in_arena(name) and self.shown(name) is None:
                 return self.variable[name]
         if self.in_arena(view.base):
             return self.arena_view(view)
         base = self.variable[view.base]
         offset = f"{base}.storage_offset()" + ("" if same(view.offset, 0) else f" + {view.offset}")
         return f"{base}.as_strided({view.shape}, {view.stride}, {offset})"
+
+    def shown(self, name: str) -> tuple[tuple[IntLike, ...], tuple[IntLike, ...]] | None:
+        """The other shape of a value that is a result in that, and its strides: in these it is allocated."""
+        output = self.outputs.get(name)
+        if output is None or output.meta is None or same_all(output.meta.shape, metas_of(self.nodes[name]).shape):
+            return None
+        return output.meta.shape, output.meta.stride
 
     def arena_view(self, view: StridedView) -> str:
         known = self.view_names.get(view)

@@ -202,6 +202,7 @@ Node = Input | Constant | Pointwise | Reduction | Scatter | Extern | Item
 class Output:
     """A result of the program: the value of node `name` with exactly the strides of `meta`.
 
+    In a schedule it may have another shape than the node, a product, and the same elements in the same order.
     Without a name it is `number`: None or a size.
     """
 

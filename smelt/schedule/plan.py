@@ -1,7 +1,7 @@
 """The schedule of a program: kernels and externs in order, buffers with strides and places. Input of codegen.
 
-realize -> split long reductions -> fuse -> drop buffers nobody else reads -> join products with what is around them
--> order -> bundle -> memory plan
+products that are results -> realize -> split long reductions -> fuse -> drop buffers nobody else reads -> join products
+with what is around them -> order -> bundle -> memory plan
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from smelt.schedule.overwrite import Overwriting
 from smelt.schedule.places import Places, flat
 from smelt.schedule.products import Product, ProductSearch, in_parts
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
+from smelt.schedule.shown import show_products
 from smelt.schedule.split import split_reductions
 from smelt.shapes.size import IntLike, hint, is_symbolic, same
 
@@ -105,6 +106,7 @@ def schedule(
         parts: whether tensor cores may multiply large products of float32, in parts.
     """
     names = Names()
+    program = show_products(program, updates or {})
     real = realize(program, machine)
     program = split_reductions(program, real, names, machine)
     fused = fuse(program, real, names, machine)

@@ -8,7 +8,7 @@ is dropped again. So does one that would nest too many bodies: a body runs those
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,14 +139,14 @@ class _Choice:
         arguments = dict.fromkeys(name for node in externs for name in references((node.args, node.kwargs)))
         for name in arguments:
             if name not in self.stored and not isinstance(self.nodes[name], Extern):
-                base, _, _ = self.behind_views(name)
+                base, _, _ = behind_views(self.program, name, self.stored)
                 self.asked[base] = self.asked.get(base, 0) + metas_of(self.nodes[name]).numel
 
     def argument(self, node: Extern, name: str) -> None:
         """Make `name` available to an extern: a buffer, or a strided view of one."""
         if name in self.stored or name in self.views or isinstance(self.nodes[name], Extern):
             return
-        base, index, index_vars = self.behind_views(name)
+        base, index, index_vars = behind_views(self.program, name, self.stored)
         if base != name:
             was_stored = base in self.stored
             shape = metas_of(self.nodes[name]).shape
@@ -162,18 +162,6 @@ class _Choice:
     def prospective(self, name: str) -> tuple[IntLike, ...]:
         meta = metas_of(self.nodes[name])
         return meta.stride if is_dense(meta.shape, meta.stride) else row_major(meta.shape)
-
-    def behind_views(self, name: str) -> tuple[str, Index, list[Var]]:
-        """Follow views to the value they remap: (its name, the index into it, the variables of the index)."""
-        shape = metas_of(self.nodes[name]).shape
-        index_vars = [Var(f"d{d}", n) for d, n in enumerate(shape)]
-        index: Index = tuple(variable(v) for v in index_vars)
-        while name not in self.stored:
-            node = self.nodes[name]
-            if not (isinstance(node, Pointwise) and node.view):
-                break
-            name, index = _Follow().through(node, index)
-        return name, index, index_vars
 
     def estimate(self) -> None:
         """Cost and leaves of each value if it is inlined, assuming that shared costly ones are not."""
@@ -229,7 +217,7 @@ class _Choice:
         """Store a small computed value that a view repeats many times."""
         if node.op != "broadcast_in_dim":
             return
-        base, _, _ = self.behind_views(node.name)
+        base, _, _ = behind_views(self.program, node.name, self.stored)
         if base in self.stored or not isinstance(self.nodes[base], Pointwise):
             return
         small, big = hint(metas_of(self.nodes[base]).numel), hint(node.meta.numel)
@@ -304,6 +292,22 @@ def adds_up(program: LoopProgram, users: Mapping[str, Sequence[str]], name: str)
 def _bytes(node: Node) -> int:
     meta = node.meta
     return hint(meta.nbytes) if isinstance(meta, TensorMeta) else 0
+
+
+def behind_views(program: LoopProgram, name: str, stored: Container[str] = ()) -> tuple[str, Index, list[Var]]:
+    """Follow views to the value they remap: (its name, the index into it, the variables of the index).
+
+    Args:
+        stored: values that have a buffer, where it ends.
+    """
+    index_vars = [Var(f"d{d}", n) for d, n in enumerate(metas_of(program.nodes[name]).shape)]
+    index: Index = tuple(variable(v) for v in index_vars)
+    while name not in stored:
+        node = program.nodes[name]
+        if not (isinstance(node, Pointwise) and node.view):
+            break
+        name, index = _Follow().through(node, index)
+    return name, index, index_vars
 
 
 class _Follow:
