@@ -136,15 +136,19 @@ class Arenas:
             self.free.setdefault(arena.stream, []).append(arena)
 
     @contextmanager
-    def lend(self) -> Iterator[Arena | None]:
+    def lend(self, give_back: Callable[[], None]) -> Iterator[Arena | None]:
         """Have calls of this thread that are recorded meanwhile use the arena of recordings: give that, if any.
 
         Whoever records keeps it as long as the recording. It is as large as the arenas of plain calls, which ran
         before: those are given back to PyTorch's allocator.
+
+        Args:
+            give_back: what the allocator has and nobody uses.
         """
         known = self.shared()
         size = max((arena.block.numel() for arenas in list(self.free.values()) for arena in arenas), default=0)
         self.release()
+        give_back()
         if size > (known.block.numel() if known is not None else 0):
             known = Arena(self.allocate(size), 0)
             self.shared = weakref.ref(known)

@@ -25,7 +25,8 @@ Program = Callable[[list[Any]], list[Any]]
 
 LITTLE = 64 << 20
 PART = 8
-"""Recordings may keep so many bytes, or that part of the most memory so far, beyond what they use at once."""
+"""Recordings may keep so many bytes, or that part of the most memory so far, beyond what they use at once. As much may
+stay with PyTorch's allocator unused when something is recorded."""
 
 _DLPACK_TYPES = {"cpu": 1, "cuda": 2}
 
@@ -160,14 +161,16 @@ class Device:
     def _arena(self) -> Iterator[Arena | None]:
         """What a recording takes its arena from.
 
-        The allocator keeps what plain calls have freed, and cannot give it back while something is recorded: the
-        recording will take their place.
+        The allocator keeps what plain calls have freed. The recording, which will take their place, cannot have that
+        memory, nor can the allocator give it back while something is recorded. So it does before.
         """
-        with device_arenas(torch.device("cuda", self.index)).lend() as arena:
-            free, _ = torch.cuda.mem_get_info(self.index)
-            if free < torch.cuda.memory_reserved(self.index):
-                torch.cuda.empty_cache()
+        with device_arenas(torch.device("cuda", self.index)).lend(self._give_back_unused) as arena:
             yield arena
+
+    def _give_back_unused(self) -> None:
+        reserved = torch.cuda.memory_reserved(self.index)
+        if reserved - torch.cuda.memory_allocated(self.index) > max(LITTLE, reserved // PART):
+            torch.cuda.empty_cache()
 
     def _abandon(self, graph: Any, pool: Any) -> None:
         """After an error torch's allocator and generator would stay in their state of recording."""

@@ -25,6 +25,7 @@ class Device:
     def __init__(self) -> None:
         self.stream, self.recording, self.waits = 1, False, 0
         self.blocks: list[weakref.ref[torch.Tensor]] = []
+        self.given_back: list[list[int]] = []
         self.arenas = Arenas(lambda: self.stream, lambda: self.recording, self.allocate, self.word, self.wait)
 
     def allocate(self, size: int) -> torch.Tensor:
@@ -37,6 +38,9 @@ class Device:
 
     def wait(self) -> None:
         self.waits += 1
+
+    def give_back(self) -> None:
+        self.given_back.append(self.sizes())
 
     def sizes(self) -> list[int]:
         """Of the blocks that live."""
@@ -127,8 +131,9 @@ def test_recordings_share_an_arena(device: Device) -> None:
     small, large = program(4096), program(8192)
     for pool in (small, large):
         pool.give(pool.take())
-    with device.arenas.lend() as shared:
+    with device.arenas.lend(device.give_back) as shared:
         assert shared is not None and device.sizes() == [8192]  # plain calls have none until they need it
+        assert device.given_back == [[]]  # theirs are gone by then, and the new one is not yet there
         block = shared.block
         device.recording = True
         first, inside = large.take(), small.take()
@@ -142,7 +147,7 @@ def test_recordings_share_an_arena(device: Device) -> None:
             other = threads.submit(small.take).result()
         assert other.table.get(0) != block.data_ptr()
         device.recording = False
-    with device.arenas.lend() as same:
+    with device.arenas.lend(device.give_back) as same:
         assert same is shared
     device.recording = True
     alone = small.take()
@@ -151,20 +156,20 @@ def test_recordings_share_an_arena(device: Device) -> None:
     device.recording = False
     huge = program(1 << 16)
     huge.give(huge.take())
-    with device.arenas.lend() as larger:
+    with device.arenas.lend(device.give_back) as larger:
         assert larger is not None and larger.block.numel() == 1 << 16
     del first, inside, again, other, alone, huge, same
     assert device.sizes() == [8192, 1 << 16]
     del block, shared, larger
     assert device.sizes() == []  # it lives as long as recordings keep it
-    with device.arenas.lend() as none:
+    with device.arenas.lend(device.give_back) as none:
         assert none is None
 
 
 def test_calls_without_a_recording_borrow_the_arena_of_recordings(device: Device) -> None:
     pool, other, large = program(), program(), program(1 << 16)
     pool.give(pool.take())
-    with device.arenas.lend() as shared:
+    with device.arenas.lend(device.give_back) as shared:
         pass
     assert shared is not None
     replaying = device.arenas.replaying = threading.Lock()
