@@ -112,11 +112,17 @@ def schedule(
     fused = fuse(program, real, names, machine)
     stored = real.stored - _private(program, real, fused)
     products: dict[int, Product] = {}
+    kept = {name for at, name in enumerate(program.inputs) if at in held}
+
+    def planned(products: dict[int, Product]) -> Schedule:
+        return _Planner(program, real, fused, stored, updates or {}, products, kept, machine).plan()
+
     if machine.templates and (options.templates or parts):
         wanted = (lambda product: True) if options.templates else in_parts
-        products = ProductSearch(program, real, fused, stored, names, machine, wanted).find()
-    kept = {name for at, name in enumerate(program.inputs) if at in held}
-    return _Planner(program, real, fused, stored, updates or {}, products, kept, machine).plan()
+        # What shares a launch takes hardly any time, and would take one of its own around the library's product.
+        shared = {n for bundle in planned({}).bundles for n in bundle} if options.max_autotune else set()
+        products = ProductSearch(program, real, fused, stored, names, machine, wanted, shared).find()
+    return planned(products)
 
 
 def _private(program: LoopProgram, real: Realized, fused: Fused) -> set[str]:

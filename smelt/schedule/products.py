@@ -10,7 +10,7 @@ value over its result, so `merge` finds the common loops or says why there are n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 import torch
@@ -40,6 +40,8 @@ LEAST_BLOCKS = 66
 
 LEAST_DEPTH = 16
 """Folded elements below which a product is no work for tensor cores."""
+
+SHARED = "it shares a launch with other kernels"
 
 MAX_PROLOGUE_OPS = 16
 """Operations for an element of an operand: each is computed anew for every block of the result's other side."""
@@ -186,6 +188,7 @@ class ProductSearch:
     Args:
         stored: buffers that exist.
         wanted: which products may be kernels.
+        shared: groups that are left alone, since they share launches with others.
     """
 
     def __init__(
@@ -197,9 +200,10 @@ class ProductSearch:
         names: Names,
         machine: Machine,
         wanted: Callable[[Product], bool],
+        shared: Container[int] = (),
     ) -> None:
         self.program, self.real, self.fused = program, real, fused
-        self.stored, self.names, self.machine = stored, names, machine
+        self.stored, self.names, self.machine, self.shared = stored, names, machine, shared
         self.readers: dict[str, set[int]] = {}
         for number, group in fused.groups.items():
             for name in group.accesses:
@@ -246,6 +250,8 @@ class ProductSearch:
                 self.taken.add(number)
 
     def with_epilogue(self, product: Product, number: int, group: Group) -> Product | str:
+        if number in self.shared:
+            return SHARED
         if product.epilogue is not None:
             return "the product has an epilogue already"
         if number in self.taken:
@@ -279,6 +285,8 @@ class ProductSearch:
     def no_prologue(self, product: Product, own: int, operand: Operand, number: int) -> str | None:
         """Why a product does not compute the operand that a group makes."""
         group, base = self.fused.groups[number], operand.view.base
+        if number in self.shared:
+            return SHARED
         if number in self.taken:
             return "it is part of another product"
         if base in self.outputs or self.readers[base] != {own}:

@@ -44,3 +44,19 @@ def test_the_first_factor_lies_along_the_depth():
 
 def test_a_cpu_has_no_such_kernels():
     assert not products((4096, 768), (768, 768), (1, 0), torch.float32, CPU)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_casts_that_share_a_launch_stay_out_of_products(count: int):
+    """Of weights, under autocast: around the library's call each would be a launch of its own."""
+    g = GraphBuilder()
+    x = g.input(512, 256, dtype=torch.bfloat16)
+    for _ in range(count):
+        x = g.tanh(g.mm(x, g.convert(g.input(256, 256), torch.bfloat16)))
+    gm = g.build(x)
+    plan = schedule(lower(gm), Options(max_autotune=True), None, GPU)
+    assert len(plan.products) == count and all(p.epilogue is not None for p in plan.products.values())
+    assert [len(p.prologues) for p in plan.products.values()] == [int(count == 1)] * count
+    assert sum(len(bundle) for bundle in plan.bundles) == (count if count > 1 else 0)
+    plan = schedule(lower(gm), Options(gemm="template"), None, GPU)
+    assert [len(p.prologues) for p in plan.products.values()] == [1] * count
