@@ -31,7 +31,7 @@ class Recordings:
         wanted = options.cuda_graphs and not joint.reads and not (joint.sizes and options.mode == "default")
         self.recorder: Recorder | None = None
         if device is not None and self.on_gpu and wanted:
-            self.recorder = recorder = _recorder(device, report)
+            self.recorder = recorder = _recorder(device, report, options)
             report.add("8_cuda_graphs.txt", lambda: "\n".join(recorder.reasons()))
         elif self.on_gpu:
             count_named("cuda_graph_reasons", {f"{report.name}: no CUDA graphs: {self._why_not(options)}": 1})
@@ -72,13 +72,14 @@ def recorded_alone(program: Program, device: torch.device, report: Report, optio
     """A backward program that was made later: with recordings of its own, where the graph's programs have them."""
     if device.type != "cuda" or not options.cuda_graphs:
         return program
-    return _recorder(device, report).wrap(program, "backward", written=(), visible=0)
+    return _recorder(device, report, options).wrap(program, "backward", written=(), visible=0)
 
 
-def _recorder(device: torch.device, report: Report) -> Recorder:
+def _recorder(device: torch.device, report: Report, options: Options) -> Recorder:
     """One that raises before a replay what the kernels of an earlier one have found: nobody waits for them."""
     indexed = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
-    return Recorder(device, name=report.name, check=device_arenas(indexed).refuse_faults)
+    check = device_arenas(indexed).refuse_faults
+    return Recorder(device, name=report.name, check=check, owner=options.owner)
 
 
 def written_inside(program: Program, written: dict[int, int]) -> Program:

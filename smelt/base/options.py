@@ -25,9 +25,13 @@ def _user(default: Any, help: str) -> Any:
     return dataclasses.field(default=default, metadata={"user": True, "help": help})
 
 
+class Owner:
+    """Stands for one `smelt.compile`: what its programs keep of a GPU's memory is weighed together."""
+
+
 @dataclass(frozen=True)
 class Options:
-    """Everything that may change what is compiled. Fields marked user are keys of `options={...}`."""
+    """Everything that may change what is compiled, and for whom. Fields marked user are keys of `options={...}`."""
 
     backend: str = "smelt"
     mode: str = "default"
@@ -40,6 +44,7 @@ class Options:
     cuda_graphs: bool = _user(True, "record and replay CUDA graphs where that is safe; no effect on a CPU")
     target: str = _user("auto", "auto: C++ on a CPU, Triton on a GPU; cpp; triton (on a CPU through its interpreter)")
     max_autotune: bool = _user(False, "time more kernel candidates on a GPU; no effect on a CPU")
+    owner: Owner = dataclasses.field(default_factory=Owner, compare=False, repr=False)
 
     @property
     def templates(self) -> bool:
@@ -48,7 +53,7 @@ class Options:
 
     def key(self) -> str:
         """A text that is equal exactly when two options compile the same."""
-        return ";".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self))
+        return ";".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.compare)
 
 
 def user_options() -> dict[str, str]:

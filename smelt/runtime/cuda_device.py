@@ -18,6 +18,7 @@ import torch
 
 from smelt.base import torch_c
 from smelt.base.collection import no_collection
+from smelt.base.options import Owner
 from smelt.runtime.cuda_arena import Arena, device_arenas
 from smelt.runtime.launch import read_fast
 
@@ -31,9 +32,14 @@ stay with PyTorch's allocator unused when something is recorded."""
 _DLPACK_TYPES = {"cpu": 1, "cuda": 2}
 
 
+NOBODY = Owner()
+"""Of recordings for which no owner is named."""
+
+
 class Kept(Protocol):
     """What a recording keeps, in bytes: for as long as it exists, and of which tensors are alive."""
 
+    owner: Owner
     kept_bytes: int
 
     def used_bytes(self) -> int: ...
@@ -55,7 +61,8 @@ class Device:
         self.outputs: Counter[int] = Counter()
         self.fixed: Counter[int] = Counter()
         self.kept: weakref.WeakSet[Kept] = weakref.WeakSet()
-        self._most_used = self._most_memory = 0
+        self._most_used: weakref.WeakKeyDictionary[Owner, int] = weakref.WeakKeyDictionary()
+        self._most_memory = 0
         self.replaying = threading.Lock()
         self._stream = 0  # of the last replay, as the driver's handle; says nothing before the first one
         self._last: Any = None
@@ -112,20 +119,29 @@ class Device:
         torch.cuda.current_stream(self.index).wait_stream(stream)
         return True
 
-    def spare(self, results: int) -> int:
+    def spare(self, owner: Owner, results: int) -> int:
         """Bytes that recordings keep and have never used all at once, beyond what is allowed. Asked at each new one.
 
-        Args:
-            results: bytes that the new one is about to hand out.
-
         What regions of a model hand to each other is freed soon where they run plain, and the next region uses that
-        memory. Recordings cannot share it.
+        memory. Recordings cannot share it. Of several models each may keep its own, as long as memory is plenty.
+
+        Args:
+            owner: of the new one.
+            results: bytes that it is about to hand out.
         """
-        kept = list(self.kept)
-        self._most_used = max(self._most_used, results + sum(each.used_bytes() for each in kept))
+        everybody = list(self.kept)
+        own = [each for each in everybody if each.owner is owner]
+        used = results + sum(each.used_bytes() for each in own)
+        self._most_used[owner] = most_used = max(self._most_used.get(owner, 0), used)
         self._most_memory = max(self._most_memory, self.most_memory())
-        unused = sum(each.kept_bytes for each in kept) - self._most_used
-        return max(0, unused - max(LITTLE, self._most_memory // PART))
+        unused = sum(each.kept_bytes for each in own) - most_used
+        idle = sum(each.kept_bytes - each.used_bytes() for each in everybody) - results
+        return max(0, unused - max(LITTLE, self._most_memory // PART), idle - self.free_memory() // 2)
+
+    def free_memory(self) -> int:
+        """Bytes of the device that no tensor has."""
+        free, _ = torch.cuda.mem_get_info(self.index)
+        return free + torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
 
     def most_memory(self) -> int:
         """The most bytes of tensors so far."""

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection
 
 import torch
 
-from smelt.runtime.cuda_device import Device, Program, device_at
+from smelt.base.options import Owner
+from smelt.runtime.cuda_device import NOBODY, Device, Program, device_at
 from smelt.runtime.memory import RECYCLING
 from smelt.runtime.recorded_program import RecordedProgram
 
@@ -27,6 +28,7 @@ class Recorder:
         name: of the graph, in reasons and warnings.
         backend: what records; the GPU itself without one.
         check: is called before each replay, for instance to raise errors that kernels of earlier ones have found.
+        owner: what all recordings of one owner keep is weighed together.
     """
 
     def __init__(
@@ -36,8 +38,9 @@ class Recorder:
         name: str = "graph",
         backend: Device | None = None,
         check: Callable[[], None] | None = None,
+        owner: Owner = NOBODY,
     ) -> None:
-        self.limit, self.name, self.check = limit, name, check
+        self.limit, self.name, self.check, self.owner = limit, name, check, owner
         self._programs: list[weakref.ref[RecordedProgram]] = []
         self.refused: str | None = None
         self.device: Device | None = backend
@@ -76,6 +79,7 @@ class Recorder:
             visible=visible,
             inputs=tuple(inputs),
             check=self.check,
+            owner=self.owner,
             others=[known for each in self._programs if (known := each()) is not None],
         )
         self._programs.append(weakref.ref(wrapped))

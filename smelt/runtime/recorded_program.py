@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from smelt.base.errors import SmeltWarning
+from smelt.base.options import Owner
 from smelt.base.stats import count, count_named
 from smelt.runtime.cuda_device import Device, Program
 from smelt.runtime.launch import data_ptr
@@ -88,10 +89,11 @@ class RecordedProgram:
         visible: int | None,
         inputs: tuple[str, ...],
         check: Callable[[], None] | None,
+        owner: Owner,
         others: Collection[RecordedProgram],
     ) -> None:
         self.program, self.device, self.limit, self.name = program, device, limit, name
-        self.written, self.visible, self.inputs, self.check = written, visible, inputs, check
+        self.written, self.visible, self.inputs, self.check, self.owner = written, visible, inputs, check, owner
         self._others: list[weakref.ref[RecordedProgram]] = []
         for other in others:
             self._others.append(weakref.ref(other))
@@ -283,12 +285,13 @@ class RecordedProgram:
             return self._give_up(cause)
         self.made += 1
         try:
-            recording = Recording(self.device, self.program, inputs, self.moving | empty, self.written, self.copied)
+            moving = self.moving | empty
+            recording = Recording(self.device, self.program, inputs, moving, self.written, self.copied, self.owner)
         except Unrecordable:
             raise
         except Exception as error:
             return self._fail(error)
-        if spare := self.device.spare(sum(recording.bytes.values())):
+        if spare := self.device.spare(self.owner, sum(recording.bytes.values())):
             self.made -= 1
             size = recording.kept_bytes
             kind.refused = f"it would keep {size >> 20} MiB, {spare >> 20} too many that other calls could use"

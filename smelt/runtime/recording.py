@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from smelt.base.options import Owner
 from smelt.runtime._native import Addresses, Memory
-from smelt.runtime.cuda_device import Device, Program
+from smelt.runtime.cuda_device import NOBODY, Device, Program
 from smelt.runtime.launch import data_ptr
 from smelt.runtime.memory import type_code
 
@@ -35,6 +36,7 @@ class Recording:
         moving: positions of inputs that may lie anywhere.
         written: positions of inputs that the program writes over; None: perhaps each that is one of its results.
         copied: positions of results that are handed out as copies.
+        owner: whose it is, where what recordings keep is weighed.
 
     Attributes:
         sources: addresses of the tensors that it expects where they are, by position.
@@ -52,8 +54,9 @@ class Recording:
         moving: Collection[int],
         written: Collection[int] | None,
         copied: Collection[int],
+        owner: Owner = NOBODY,
     ) -> None:
-        self.device = device
+        self.device, self.owner = device, owner
         full = [i for i in sorted(moving) if inputs[i].numel()]
         self.matches = Addresses(inputs, [i in moving for i in range(len(inputs))])
         self.sources = {i: data_ptr(t) for i, t in enumerate(inputs) if _is_tensor(t) and i not in moving}

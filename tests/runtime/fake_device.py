@@ -14,7 +14,7 @@ from smelt.runtime.cuda_device import Device
 class FakeDevice(Device):
     """`handle`: the current stream; `user_records`: somebody records a graph of his own on it.
 
-    `memory`: the most bytes of tensors so far.
+    `memory`: the most bytes of tensors so far; `free`: those that nobody has.
     """
 
     def __init__(self):
@@ -22,10 +22,13 @@ class FakeDevice(Device):
         self.handle, self.user_records, self.other_records = 1, False, False
         self.records, self.replays, self.waits = 0, 0, []
         self.error = None
-        self.memory = 0
+        self.memory, self.free = 0, 1 << 40
 
     def most_memory(self):
         return self.memory
+
+    def free_memory(self):
+        return self.free
 
     def stream(self):
         return self.handle

@@ -9,6 +9,7 @@ import torch
 
 from smelt import stats
 from smelt.base.errors import SmeltWarning
+from smelt.base.options import Owner
 from smelt.base.stats import reset_stats
 from smelt.base.torch_c import below_autograd
 from smelt.runtime import cuda_device, recorded_program
@@ -180,6 +181,26 @@ def test_large_models_may_keep_a_part_of_their_memory(device, monkeypatch):
             for call, w in calls:
                 x = call([x, w])[0]
     assert all(len(call.recordings) == 1 for call, _ in calls)
+
+
+@pytest.mark.parametrize("plenty", [True, False])
+def test_models_that_take_turns_keep_what_each_needs(device, monkeypatch, plenty):
+    """As long as memory is plenty: a generator and its critic, training and evaluation of two compiled models."""
+    monkeypatch.setattr(cuda_device, "LITTLE", 100 << 10)
+    calls = []
+    for _ in range(4):
+        recorder = Recorder(CPU, name="model", backend=device, owner=Owner())
+        weights = torch.nn.Parameter(torch.ones(16 << 10))
+        calls.append((recorder.wrap(lambda inputs: [inputs[0] * inputs[1]], "forward"), weights))
+    device.free = 1 << 40 if plenty else 256 << 10  # each has 64 KiB of results, and as much for its input
+    with torch.no_grad():
+        for step in range(4):
+            for call, w in calls:
+                assert call([torch.full((16 << 10,), float(step)), w])[0][0] == step
+    made = [len(call.recordings) for call, _ in calls]
+    assert made == [1, 1, 1, 1] if plenty else made == [1, 0, 0, 0]
+    if not plenty:
+        assert "too many that other calls could use" in calls[-1][0].reasons()[0]
 
 
 def test_one_size_of_many_is_refused_alone(device, recorder, monkeypatch):
