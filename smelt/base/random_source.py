@@ -5,8 +5,8 @@ from __future__ import annotations
 RANDOM_FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "random_key": (
         """\
-def random_key(seed, step: tl.constexpr):
-    z = seed.to(tl.uint64) + tl.full([], step, tl.uint64)
+def random_key(seed, step):
+    z = seed.to(tl.uint64) + step.to(tl.uint64)
     z = (z ^ (z >> 30)) * tl.full([], 0xBF58476D1CE4E5B9, tl.uint64)
     z = (z ^ (z >> 27)) * tl.full([], 0x94D049BB133111EB, tl.uint64)
     return z ^ (z >> 31)""",
@@ -36,5 +36,6 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 
 def key_step(stream: int) -> int:
-    """What `random_key` adds to the seed for this stream."""
-    return GOLDEN * (stream + 1) % 2**64
+    """What `random_key` adds to the seed for this stream, as an int64."""
+    step = GOLDEN * (stream + 1) % 2**64
+    return step - (step >> 63 << 64)

@@ -184,7 +184,8 @@ class BodyRenderer(OpsRenderer):
 
     def random(self, seed: V, stream: int, index: Expr, count: IntLike) -> V:
         self.used.add("random")
-        key = self.scopes.define("uint64_t", f"random_key({seed.text}, {stream})", torch.int64, seed.depth, "key")
+        made = f"random_key({seed.text}, {self.arguments.stream(stream)})"
+        key = self.scopes.define("uint64_t", made, torch.int64, seed.depth, "key")
         low = self.scopes.define("uint32_t", f"(uint32_t){key.text}", torch.int64, key.depth, "key")
         high = self.scopes.define("uint32_t", f"(uint32_t)({key.text} >> 32)", torch.int64, key.depth, "key")
         depth = self.depth_of(index)

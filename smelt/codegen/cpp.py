@@ -28,11 +28,12 @@ class CppRenderer(Renderer):
 
 @dataclass(frozen=True)
 class Launch:
-    """A call of kernel `kernel` (an index) with buffers and symbols as arguments."""
+    """A call of kernel `kernel` (an index) with buffers, symbols and streams as arguments."""
 
     kernel: int
     buffers: tuple[str, ...]
     symbols: tuple[Symbol, ...] = ()
+    streams: tuple[int, ...] = ()
 
 
 @dataclass
@@ -54,11 +55,11 @@ def render_kernels(plan: Schedule, target: Renderer) -> Kernels:
         if group is None or any(same(v.size, 0) for v in group.order):
             continue
         kernel = render_scatter(group, plan, target) if group.scatter else render_kernel(group, plan, target)
-        key = (kernel.lines, kernel.types, len(kernel.symbols))
+        key = (kernel.lines, kernel.types, len(kernel.symbols), len(kernel.streams))
         if key not in known:
             known[key] = len(kernels)
             kernels.append(kernel)
-        launches[number] = Launch(known[key], kernel.buffers, kernel.symbols)
+        launches[number] = Launch(known[key], kernel.buffers, kernel.symbols, kernel.streams)
     return Kernels(kernels, launches, _units(kernels))
 
 

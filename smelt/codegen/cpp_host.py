@@ -61,7 +61,9 @@ class CppHost(Host):
                 arguments.append(f"({memory} *){self.pointer(body, name, bound)}")
                 touched += self.nbytes(name)
             arguments += [f"(int64_t)P[{self.symbol_slot(s)}]" for s in launch.symbols]
-            types = ", ".join([*(f"{t} *" for t in kernel.types), *("int64_t" for _ in launch.symbols)])
+            arguments += map(str, launch.streams)
+            numbers = len(launch.symbols) + len(launch.streams)
+            types = ", ".join([*(f"{t} *" for t in kernel.types), *["int64_t"] * numbers])
             calls.append(f"((void (*)({types}))P[{slot}])({', '.join(arguments)});")
         if calls:
             body(f"{self.launcher(touched)}(segment{len(self.segments)}, table)")

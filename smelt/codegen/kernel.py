@@ -31,7 +31,7 @@ from smelt.shapes.size import Size, Symbol, hint, known_less, same
 
 @dataclass(frozen=True)
 class Kernel:
-    """Text of a kernel's body, its parameters (buffers in order, C types; symbols), the inline functions it calls.
+    """Text of a kernel's body, its parameters (buffers in order, C types; symbols; streams), the functions it calls.
 
     `forms`: the body has two, with FAR and without. The second says in `*far` that it met an argument of sin or cos
     that is too large for it; then everything is computed once more, by the first.
@@ -42,12 +42,14 @@ class Kernel:
     types: tuple[str, ...]
     used: frozenset[str]
     symbols: tuple[Symbol, ...] = ()
+    streams: tuple[int, ...] = ()
     forms: bool = False
 
     def signature(self) -> str:
         """Parameter list."""
         pointers = [f"{t} *a{i}" for i, t in enumerate(self.types)]
-        return ", ".join([*pointers, *(f"int64_t z{i}" for i in range(len(self.symbols)))])
+        symbols = [f"int64_t z{i}" for i in range(len(self.symbols))]
+        return ", ".join([*pointers, *symbols, *(f"int64_t u{i}" for i in range(len(self.streams)))])
 
     def function(self, name: str) -> str:
         """The exported C function."""
@@ -92,7 +94,8 @@ def finish(body: BodyRenderer) -> Kernel:
         types.append(memory if name in body.arguments.written else f"const {memory}")
     lines = tuple(body.scopes.stack[0].lines + body.scopes.stack[0].late)
     arguments = body.arguments
-    return Kernel(lines, tuple(arguments.buffers), tuple(types), frozenset(body.used), tuple(arguments.symbols))
+    numbers = tuple(arguments.symbols), tuple(arguments.streams)
+    return Kernel(lines, tuple(arguments.buffers), tuple(types), frozenset(body.used), *numbers)
 
 
 @dataclass

@@ -1,4 +1,5 @@
-"""Parameters of a kernel: pointers and the symbols of its sizes; C text of what is computed from those."""
+"""Parameters of a kernel: pointers, symbols of its sizes, streams of random numbers; C text of what is computed from
+sizes."""
 
 from __future__ import annotations
 
@@ -14,11 +15,15 @@ FAULT = "!fault"
 
 
 class Arguments:
-    """Parameters of a kernel, in order of first use: pointers, and behind them the symbols of its sizes."""
+    """Parameters of a kernel, in order of first use: pointers, behind them the symbols of its sizes, then streams.
+
+    The layers of a model draw from streams of their own: as parameters they leave one kernel for all layers.
+    """
 
     def __init__(self) -> None:
         self.buffers: list[str] = []
         self.symbols: list[Symbol] = []
+        self.streams: list[int] = []
         self.written: set[str] = set()
 
     def pointer(self, buffer: str) -> str:
@@ -32,6 +37,12 @@ class Arguments:
         if symbol not in self.symbols:
             self.symbols.append(symbol)
         return f"z{self.symbols.index(symbol)}"
+
+    def stream(self, number: int) -> str:
+        """The parameter that says which stream of random numbers it is."""
+        if number not in self.streams:
+            self.streams.append(number)
+        return f"u{self.streams.index(number)}"
 
 
 class SizeRenderer:

@@ -13,6 +13,7 @@ import torch
 
 from smelt.base.errors import CompileError
 from smelt.base.kernel_source import KernelSource
+from smelt.base.random_source import key_step
 from smelt.base.text import Writer
 from smelt.codegen.host import Host, Rendered
 from smelt.codegen.parameters import FAULT
@@ -117,6 +118,7 @@ class TritonHost(Host):
         """A launch as data; its buffers are bound before."""
         arguments = [self.pointer(body, name, bound) for name in kernel.buffers]
         arguments += [self.symbol(s) for s in kernel.symbols]
+        arguments += [str(key_step(stream)) for stream in kernel.streams]
         extents = "".join(f"({size}, {block!r}), " for size, block in kernel.extents)
         return f"({self.source(kernel)}, ({extents}), ({''.join(a + ', ' for a in arguments)}))"
 

@@ -99,7 +99,7 @@ def kernel(q, k, v, bias, seed, out, sums, heads, rows, columns, padded, step,
     bias += b * bb + h * bh
     key = tl.full([], 0, tl.uint64)
     if DROP:
-        key = random_key(tl.load(seed) + step, 0)
+        key = random_key(tl.load(seed), step)
     i = block * BLOCK_M + tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)
     e = tl.arange(0, BLOCK_V)
@@ -162,7 +162,7 @@ def kernel(grad, q, k, v, bias, seed, out, sums, deltas, dq, dbias, heads, rows,
     dbias += pair.to(tl.int64) * rows * columns
     key = tl.full([], 0, tl.uint64)
     if DROP:
-        key = random_key(tl.load(seed) + step, 0)
+        key = random_key(tl.load(seed), step)
     i = block * BLOCK_M + tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)
     e = tl.arange(0, BLOCK_V)
@@ -220,7 +220,7 @@ def kernel(grad, q, k, v, bias, seed, sums, deltas, dk, dv, heads, rows, columns
     deltas += pair.to(tl.int64) * rows
     key = tl.full([], 0, tl.uint64)
     if DROP:
-        key = random_key(tl.load(seed) + step, 0)
+        key = random_key(tl.load(seed), step)
     j = block * BLOCK_N + tl.arange(0, BLOCK_N)
     d = tl.arange(0, BLOCK_D)
     e = tl.arange(0, BLOCK_V)

@@ -101,10 +101,10 @@ class Sizes:
         return attention_source(name, self.scale, 1.0 - self.dropout, self.params["precision"])
 
     def numbers(self) -> dict[str, int]:
-        """Arguments that every kernel takes: the last is added to the seed, as an int64."""
+        """Arguments that every kernel takes: the last is added to the seed."""
         step = key_step(self.params["stream"]) if self.dropout else 0
         sizes = {"heads": self.heads, "rows": self.rows, "columns": self.columns, "padded": self.padded}
-        return sizes | {"step": step - (step >> 63 << 64)}
+        return sizes | {"step": step}
 
 
 def padded(rows: int) -> int:

@@ -29,6 +29,11 @@ class PlannedLaunch:
     grid: tuple[int, int, int]
     arguments: tuple[Argument, ...]
 
+    def sizes(self) -> list[int]:
+        """The sizes among the arguments: what takes the kernel longer or shorter."""
+        pairs = zip(self.source.signature, self.arguments, strict=True)
+        return [value for (name, _), value in pairs if isinstance(value, int) and name.startswith("z")]
+
 
 def plan_launch(
     source: KernelSource, config: Config, extents: Sequence[Extent], arguments: Sequence[Argument]

@@ -274,7 +274,7 @@ def product_key(library: Library, planned: Sequence[Sequence[PlannedLaunch]], de
     parts = [library.operation if not planned or not _symbolic(planned) else "", device, str(measured)]
     for launches in planned:
         for launch in launches[:1]:
-            sizes = [a.bit_length() if isinstance(a, int) else "*" for a in launch.arguments]
+            sizes = [size.bit_length() for size in launch.sizes()]
             parts += [launch.source.source, repr(launch.source.signature), repr(sizes)]
         parts.append(repr([launch.config for launch in launches]))
     version = f"{torch.__version__} {torch.version.cuda}"
@@ -283,7 +283,7 @@ def product_key(library: Library, planned: Sequence[Sequence[PlannedLaunch]], de
 
 def _symbolic(planned: Sequence[Sequence[PlannedLaunch]]) -> bool:
     """Whether sizes are arguments of the kernels."""
-    return any(isinstance(argument, int) for launches in planned for one in launches for argument in one.arguments)
+    return any(one.sizes() for launches in planned for one in launches)
 
 
 def remembered(key: str) -> str | None:

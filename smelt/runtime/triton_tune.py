@@ -83,7 +83,7 @@ class Choice:
 def choice_key(launches: Sequence[PlannedLaunch], clock: Clock) -> str:
     """What the winner depends on: the kernel, its candidates, sizes, and the device."""
     source = launches[0].source
-    sizes = [argument if isinstance(argument, int) else "*" for argument in launches[0].arguments]
+    sizes = launches[0].sizes()
     grids = [launch.grid for launch in launches]
     parts = (repr(source.signature), repr(source.divisible), repr(source.configs), repr(sizes), repr(grids))
     return content_key(source.source, *parts, triton_identity(), clock.name())

@@ -188,6 +188,16 @@ def test_fallback_operator_and_several_results():
     check(g.build(g.mul(values, 2.0), places, g.cumsum(g.exp(x), 1)))
 
 
+def test_layers_that_draw_from_streams_of_their_own_share_a_kernel():
+    g = GraphBuilder()
+    x, w, seed = g.input(12, 48), g.input(48, 48), g.input(dtype=torch.int64)
+    for stream in (7, 3, 2**40):
+        x, _ = graphs.dropout(g, g.mm(x, w), seed, stream, 0.5)
+    a, b = g.random(seed, 1, (12, 48)), g.random(seed, 2, (12, 48))
+    text = check(g.build(x, g.sub(a, b), g.sub(b, a)))
+    assert count_kernels(text) == 2 and "u1" in text
+
+
 def test_random_does_not_depend_on_fusion():
     g = GraphBuilder()
     x, seed = g.input(33, 70), g.input(dtype=torch.int64)

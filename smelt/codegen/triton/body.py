@@ -9,7 +9,6 @@ import torch
 
 from smelt.base.errors import CompileError
 from smelt.base.faults import DIVIDED_BY_ZERO, OUT_OF_RANGE
-from smelt.base.random_source import key_step
 from smelt.codegen.body import DIVISIONS
 from smelt.codegen.ops import OpsRenderer
 from smelt.codegen.parameters import FAULT, Arguments
@@ -186,7 +185,8 @@ class TileBody(OpsRenderer):
 
     def random(self, seed: V, stream: int, index: Expr, count: IntLike) -> V:
         self.used |= {"random_key", "random_uniform"}
-        key = self.scopes.define("", f"random_key({seed.text}, {key_step(stream)})", torch.int64, seed.depth, "key")
+        made = f"random_key({seed.text}, {self.arguments.stream(stream)})"
+        key = self.scopes.define("", made, torch.int64, seed.depth, "key")
         axes = self.depth_of(index)
         large = not (isinstance(count, int) and count <= 2**32)
         place = self.number(index, torch.int64 if large or self.wide else torch.int32)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from smelt.base.kernel_source import Config, KernelSource
+from smelt.base.random_source import key_step
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.triton.kernel import KernelRenderer, TritonKernel, pointer_type, render_kernel
 from smelt.codegen.triton.library import module_head
@@ -48,7 +49,8 @@ Place = Callable[[str], Hashable]
 
 @dataclass(frozen=True)
 class _Body:
-    """Code that members share: its lines, the types of its pointers, its blocks and warps, the functions it calls.
+    """Code that members share: its lines, the types of its pointers, its streams, its blocks and warps, the functions
+    it calls.
 
     vectors: the sizes of its members are multiples of VECTOR, which Triton finds out.
     large: each of the members takes longer than a launch.
@@ -56,6 +58,7 @@ class _Body:
 
     lines: tuple[str, ...]
     types: tuple[str, ...]
+    streams: int
     config: Config
     functions: frozenset[str]
     vectors: bool
@@ -64,15 +67,21 @@ class _Body:
 
 @dataclass(frozen=True)
 class _Member:
-    """A kernel in a bundle: the buffers that its pointers point to, its size (0: the code has it), its programs."""
+    """A kernel in a bundle: the buffers that its pointers point to, its streams of random numbers, its size (0: the
+    code has it), its programs."""
 
     label: str
     buffers: tuple[str, ...]
+    streams: tuple[int, ...]
     size: int
     programs: int
 
 
 Class = tuple[_Body, list[_Member]]
+
+
+def _step(stream: int) -> str:
+    return f"tl.full([], {key_step(stream)}, tl.int64)"
 
 
 def render_bundle(groups: Sequence[Group], plan: Schedule, autotune: bool = False) -> list[TritonKernel] | None:
@@ -187,8 +196,9 @@ class _MemberRenderer(KernelRenderer):
         nodes = self.plan.program.nodes
         large = sum(hint(metas_of(nodes[name]).nbytes) for name in buffers if name != FAULT) > LARGE
         lines = tuple(self.scopes.finish())
-        body = _Body(lines, types, self.configs[0], frozenset(self.used), size % VECTOR == 0, large)
-        return body, _Member(self.label, buffers, size, programs)
+        streams = tuple(self.arguments.streams)
+        body = _Body(lines, types, len(streams), self.configs[0], frozenset(self.used), size % VECTOR == 0, large)
+        return body, _Member(self.label, buffers, streams, size, programs)
 
     def bound(self, axis: Axis) -> str:
         return "n" if self.plain else super().bound(axis)
@@ -233,6 +243,7 @@ class _Launch:
     def function(self, number: int, body: _Body) -> str:
         """The code of a class."""
         pointers = [f"a{i}" for i in range(len(body.types))]
+        pointers += [f"u{i}" for i in range(body.streams)]
         constants = [f"{name}: tl.constexpr" for name, _ in body.config.constants]
         parameters = ", ".join(["pid", "n", *pointers, *constants])
         return "\n".join(
@@ -252,14 +263,14 @@ class _Launch:
         return self.select(rest, after, depth + 1)
 
     def call(self, body: _Body, members: list[_Member], first: int, depth: int) -> None:
-        """Choose a member's pointers, size and first program, and run the body. What is common is not chosen."""
+        """Choose what a member differs by (pointers, streams, size, first program), and run the body."""
         number = next(i for i, (other, _) in enumerate(self.classes) if other is body)
         chosen = [[self.arguments.pointer(name) for name in member.buffers] for member in members]
         chosen = [
-            [*pointers, f"tl.full([], {member.size}, tl.int32)"]
+            [*pointers, *map(_step, member.streams), f"tl.full([], {member.size}, tl.int32)"]
             for pointers, member in zip(chosen, members, strict=True)
         ]
-        names = [f"b{number}_{i}" for i in range(len(body.types))] + [f"n{number}"]
+        names = [f"b{number}_{i}" for i in range(len(body.types) + body.streams)] + [f"n{number}"]
         common = [len({values[i] for values in chosen}) == 1 for i in range(len(names))]
         given = [values if same else name for name, values, same in zip(names, chosen[0], common, strict=True)]
         start = str(first)

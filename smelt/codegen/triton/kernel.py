@@ -37,12 +37,13 @@ Extent = tuple[IntLike, str | None]
 
 @dataclass(frozen=True)
 class TritonKernel:
-    """A kernel's source, the buffers and symbols that it takes in order, and what its grid shares out."""
+    """A kernel's source, the buffers, symbols and streams that it takes in order, and what its grid shares out."""
 
     source: KernelSource
     buffers: tuple[str, ...]
     symbols: tuple[Symbol, ...]
     extents: tuple[Extent, ...]
+    streams: tuple[int, ...] = ()
 
 
 def render_kernel(group: Group, plan: Schedule, autotune: bool = False) -> TritonKernel:
@@ -143,14 +144,14 @@ class TileKernel(WordRows):
         buffers, symbols = tuple(self.arguments.buffers), tuple(self.arguments.symbols)
         signature = [(f"a{number}", pointer_type(name, self.plan)) for number, name in enumerate(buffers)]
         signature += [(f"z{number}", "i64") for number in range(len(symbols))]
+        signature += [(f"u{number}", "i64") for number in range(len(self.arguments.streams))]
         constants = [name for name, _ in self.configs[0].constants]
         parameters = ", ".join([*(name for name, _ in signature), *(f"{c}: tl.constexpr" for c in constants)])
         body = "\n".join("    " + line for line in self.scopes.finish()) or "    pass"
         text = f"{module_head(self.used)}\n\n@triton.jit\ndef kernel({parameters}):\n{body}\n"
         divisible = tuple(name for (name, kind), b in zip(signature, buffers, strict=False) if b != FAULT)
-        return TritonKernel(
-            KernelSource(text, tuple(signature), divisible, self.configs, label), buffers, symbols, self.extents
-        )
+        source = KernelSource(text, tuple(signature), divisible, self.configs, label)
+        return TritonKernel(source, buffers, symbols, self.extents, tuple(self.arguments.streams))
 
 
 class KernelRenderer(TileKernel):

@@ -70,6 +70,14 @@ def test_a_common_buffer_is_one_pointer() -> None:
     assert re.search(r"def kernel\((.*)\):", kernel).group(1).count("a") == 9
 
 
+def test_streams_of_random_numbers_are_chosen_like_pointers() -> None:
+    g = GraphBuilder()
+    seed = g.input(dtype=torch.int64)
+    outputs = [g.mul(g.input(512), g.random(seed, stream, (512,))) for stream in (5, 1, 2**41, 0)]
+    (kernel,) = check(g.build(*outputs))
+    assert bodies(kernel) == 1 and kernel.count("tl.int64)") >= 4
+
+
 def test_transposed_members() -> None:
     g = GraphBuilder()
     outputs = []

@@ -127,6 +127,15 @@ def test_whole_numbers(dtype: torch.dtype):
     )  # fmt: skip
 
 
+def test_layers_that_draw_from_streams_of_their_own_share_a_kernel():
+    g = GraphBuilder()
+    x, seed = g.input(12, 48), g.input(dtype=torch.int64)
+    for stream in (7, 3, 2**40):
+        x = g.cumsum(g.mul(x, g.random(seed, stream, (12, 48))), 1)
+    text = check(g.build(x))
+    assert text.count("random_key(t") == 1 and kernels(text) < 6
+
+
 def test_random_numbers_are_those_of_the_cpu():
     g = GraphBuilder()
     gm = g.build(g.random(g.input(dtype=torch.int64), 3, (7, 33)))
