@@ -5,6 +5,7 @@ torch-level graph -> joint ATen graph -> joint prim graph -> forward and backwar
 
 from __future__ import annotations
 
+import functools
 import time
 import warnings
 from collections import Counter
@@ -17,11 +18,11 @@ import torch
 from torch import fx
 
 from smelt.autograd.again import Again
-from smelt.autograd.eager import compile_aot_eager
+from smelt.autograd.eager import compile_aot_eager, eager_program
 from smelt.autograd.joint import Joint, trace_joint
 from smelt.autograd.partition import partition
 from smelt.autograd.pieces import Pieces
-from smelt.autograd.unused import Backward
+from smelt.autograd.unused import Backward, likely_backward
 from smelt.autograd.wrap import wrap
 from smelt.backends import user_backend
 from smelt.base.collection import collect_given_up, no_collection
@@ -126,7 +127,8 @@ def compile_smelt(
     with _stage("joint"):
         joint = trace_joint(gm, example_inputs, options)
         report.add("2_joint.py", lambda: print_graph(joint.module))
-    rendered, backward = _render_halves(joint, options, report)
+    sized = bool(joint.sizes or joint.numbers or joint.reals or joint.reads)
+    rendered, backward, absent = _render_halves(joint, options, report, guess=not sized)
     # What is left needs texts alone. Loops and schedules are as large as the graphs they were made from.
     report.forget(GRAPHS_OF_HALVES)
     collect_given_up()
@@ -134,23 +136,36 @@ def compile_smelt(
     recordings = Recordings(joint, device, report, options)
     programs: list[Program] = [load(program, options, recordings.of_part) for program in rendered]
     programs = recordings.of_graph(programs, [bool(each.parts) for each in rendered])
-    if backward is not None and not (joint.sizes or joint.numbers or joint.reals or joint.reads):
-        programs[1] = Backward(programs[1], backward, lambda graph: compile_unused(graph, device, report, options))
+    if backward is not None and not sized:
+        late = functools.partial(compile_late, device=device, report=report, options=options)
+        programs[1] = Backward(backward, absent, programs[1], late)
     again = Again(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))
     return wrap(joint, programs[0], programs[1] if backward is not None else None, again)
 
 
-def _render_halves(joint: Joint, options: Options, report: Report) -> tuple[list[Rendered], fx.GraphModule | None]:
-    """The programs of a joint graph as text, and its backward as a graph. All other graphs on the way end here."""
+def _render_halves(
+    joint: Joint, options: Options, report: Report, guess: bool
+) -> tuple[list[Rendered], fx.GraphModule | None, tuple[int, ...]]:
+    """The programs of a joint graph as text, its backward as a graph, and which tangents the program is not given.
+
+    All other graphs on the way end here.
+
+    Args:
+        guess: whether the backward program is the one that a training step is likely to run.
+    """
     prims = _to_prims(joint, options, report)
     with _stage("partition"):
         forward, backward = partition(prims, joint, options)
-    parts = {"forward": forward} if backward is None else {"forward": forward, "backward": backward}
+    parts, absent = {"forward": forward}, tuple[int, ...]()
+    if backward is not None:
+        parts["backward"] = backward
+        if guess:
+            parts["backward"], absent = likely_backward(backward, [joint.tangent_meta(i) for i in joint.differentiable])
     # The halves are copies of the whole: it would stay beside them while kernels are made.
     report.instead("3_prims.py", lambda: "\n".join(map(print_graph, parts.values())))
     del prims
     collect_given_up()
-    return render_and_build(parts, options, report, joint.updates()), backward
+    return render_and_build(parts, options, report, joint.updates()), backward, absent
 
 
 def _to_prims(joint: Joint, options: Options, report: Report) -> fx.GraphModule:
@@ -160,9 +175,24 @@ def _to_prims(joint: Joint, options: Options, report: Report) -> fx.GraphModule:
     return prims
 
 
+def compile_late(graph: fx.GraphModule, device: torch.device | None, report: Report, options: Options) -> Program:
+    """A backward that is asked for in the middle of a step; operator by operator where that cannot be compiled."""
+    try:
+        return compile_backward(graph, device, report, options)
+    except MemoryError:
+        raise
+    except Exception as error:
+        if environment().strict or options.fullgraph:
+            raise
+        count("fallbacks")
+        text = f"compiling another backward of {report.name} failed: {error}\n  it runs in eager"
+        warnings.warn(SmeltWarning(text), stacklevel=2)
+        return eager_program(graph)
+
+
 @without_default_device()
-def compile_unused(graph: fx.GraphModule, device: torch.device | None, report: Report, options: Options) -> Program:
-    """The backward of calls in which some results were not used."""
+def compile_backward(graph: fx.GraphModule, device: torch.device | None, report: Report, options: Options) -> Program:
+    """The backward of calls in which other results were used than in those for which there is one."""
     with outside_inference_mode():
         (rendered,) = render_and_build({"backward_less": graph}, options, report)
         program = load(rendered, options)

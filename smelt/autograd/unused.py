@@ -17,6 +17,7 @@ from torch import fx
 from smelt.graph.meta import TensorMeta
 from smelt.graph.module import Graph, GraphModule
 from smelt.prims.table import PRIMS, Prim
+from smelt.shapes.size import same
 
 Program = Callable[[list[Any]], list[Any]]
 
@@ -35,31 +36,61 @@ class Backward:
     """The backward program; `without(absent)` is the one for calls without some of its gradients.
 
     Args:
+        graph: of the program.
+        absent, program: the one that is compiled already, and which gradients it is not given.
         make: compiles the graph of another one.
     """
 
-    def __init__(self, program: Program, graph: fx.GraphModule, make: Callable[[fx.GraphModule], Program]) -> None:
-        self.program, self.graph, self.make = program, graph, make
-        self.others: dict[tuple[int, ...], Program] = {}
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        absent: tuple[int, ...],
+        program: Program,
+        make: Callable[[fx.GraphModule], Program],
+    ) -> None:
+        self.graph, self.make = graph, make
+        self.programs = {absent: program}
         self.lock = threading.Lock()
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        return self.program(inputs)
+        return self._program(())(inputs)
 
     def without(self, absent: tuple[int, ...], metas: Sequence[TensorMeta]) -> Program | None:
         """The program for calls in which the tangents at these places of the graph are absent, and are not given.
 
         None where that is not worth another program.
         """
-        known = self.others.get(absent)
+        known = self.programs.get(absent)
         if known is not None:
             return known
-        if len(self.others) >= MOST or sum(meta.nbytes for meta in metas) < WORTH:
+        if len(self.programs) > MOST or sum(meta.nbytes for meta in metas) < WORTH:
             return None
+        return self._program(absent)
+
+    def _program(self, absent: tuple[int, ...]) -> Program:
+        known = self.programs.get(absent)
+        if known is not None:
+            return known
         with self.lock:
-            if absent not in self.others:
-                self.others[absent] = self.make(without_tangents(self.graph, absent))
-        return self.others[absent]
+            if absent not in self.programs:
+                self.programs[absent] = self.make(without_tangents(self.graph, absent) if absent else self.graph)
+        return self.programs[absent]
+
+
+def likely_backward(gm: fx.GraphModule, metas: Sequence[TensorMeta]) -> tuple[fx.GraphModule, tuple[int, ...]]:
+    """The backward that a training step is likely to run, and the places of the tangents that it is not given.
+
+    Where one number is returned with large results, it is the loss, and nobody asks for gradients of the others: the
+    backward with them is compiled once somebody does.
+
+    Args:
+        metas: of the graph's tangents.
+    """
+    numbers = [i for i, meta in enumerate(metas) if same(meta.numel, 1)]
+    absent = tuple(i for i in range(len(metas)) if i not in numbers)
+    if len(numbers) != 1 or sum(metas[i].nbytes for i in absent) < WORTH:
+        return gm, ()
+    return without_tangents(gm, absent), absent
 
 
 def without_tangents(gm: fx.GraphModule, absent: Sequence[int]) -> fx.GraphModule:

@@ -1,12 +1,15 @@
 """Backwards for calls in which some results were not used."""
 
+import contextlib
 import itertools
 
 import pytest
 import torch
 
 import smelt
+from smelt import pipeline
 from smelt.autograd import unused
+from smelt.graph.meta import TensorMeta, contiguous_stride
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +55,66 @@ def test_nothing_is_computed_from_what_is_absent(monkeypatch):
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
     assert sum(name.startswith("tangents_") for name in names) == 1
     assert not any("full" in str(n.target) for n in graph.graph.nodes)
+
+
+def loss_and_logits(x, w):
+    logits = x @ w
+    return logits.pow(2).mean(), logits
+
+
+def test_the_backward_with_all_gradients_is_compiled_once_it_is_needed(monkeypatch):
+    names = []
+    original = pipeline.render
+    monkeypatch.setattr(
+        pipeline, "render", lambda part, o, r, name, *more: names.append(name) or original(part, o, r, name, *more)
+    )
+    x, w = torch.randn(8, 16), torch.randn(16, 32, requires_grad=True)
+    compiled = smelt.compile(loss_and_logits)
+    for _ in range(2):
+        compiled(x, w)[0].backward()
+    assert names == ["forward", "backward"]
+    for f in (loss_and_logits, compiled, compiled):
+        w.grad = None
+        loss, logits = f(x, w)
+        (loss + logits.sum()).backward()
+        found = w.grad if f is loss_and_logits else found
+        torch.testing.assert_close(w.grad, found)
+    assert len(names) == 3
+    w.grad = None
+    compiled(x, w)[1].sum().backward()
+    assert len(names) == 4
+
+
+@pytest.mark.parametrize(
+    ("shapes", "absent"), [([(), (8, 8)], (1,)), ([(8, 8), (1,)], (0,)), ([(), ()], ()), ([(8,), (8,)], ()), ([()], ())]
+)
+def test_a_number_among_large_results_is_the_loss(shapes, absent):
+    metas = [TensorMeta(shape, torch.float32, contiguous_stride(shape), torch.device("cpu")) for shape in shapes]
+    graph = unused.Graph()
+    for i, meta in enumerate(metas):
+        graph.placeholder(f"tangents_{i}").meta["val"] = meta
+    graph.output(()).meta["val"] = ()
+    gm = unused.GraphModule(torch.nn.Module(), graph)
+    assert unused.likely_backward(gm, metas)[1] == absent
+
+
+def test_a_late_backward_that_cannot_be_compiled_runs_in_eager(monkeypatch):
+    monkeypatch.setenv("SMELT_STRICT", "0")
+    x, w = torch.randn(8, 16), torch.randn(16, 32, requires_grad=True)
+    compiled = smelt.compile(loss_and_logits)
+    compiled(x, w)[0].backward()
+    monkeypatch.setattr(pipeline, "render", lambda *_: 1 / 0)
+    found = []
+    for f in (loss_and_logits, compiled):
+        w.grad = None
+        loss, logits = f(x, w)
+        with contextlib.ExitStack() as stack:
+            if f is compiled:
+                stack.enter_context(pytest.warns(smelt.SmeltWarning, match="another backward of .* failed: division"))
+            (loss + logits.sum()).backward()
+        found.append(w.grad)
+    torch.testing.assert_close(*found)
+    monkeypatch.setenv("SMELT_STRICT", "1")
 
 
 def test_small_results_are_filled_with_zeros(monkeypatch):
