@@ -68,7 +68,7 @@ def test_a_choice_is_made_by_time(mode: str, tmp_path: Path, monkeypatch: pytest
     triton_products.forget()
     check(smelt.compile(layer, mode=mode), given(512, 256, 384, torch.bfloat16), calls=5)
     choices = smelt.stats()["product_choices"]
-    assert set(choices) <= {"library", "template"} and sum(choices.values()) == 1  # the gradients have nothing around them
+    assert set(choices) <= {"library", "template"} and sum(choices.values()) == 1  # not of gradients
     assert len(list((store().root / "triton-product").rglob("*.txt"))) == 1
 
 
