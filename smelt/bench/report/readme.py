@@ -70,9 +70,10 @@ def gpu_section(models: Sequence[Benchmark], bandwidths: Sequence[Bandwidth]) ->
     baselines = [row for row in rows if row.suite == "baselines" and row not in steps]
     others = [row for row in rows if row.suite != "baselines" and row not in steps]
     parts = [
-        *baseline_part(baselines),
-        *step_part(steps),
+        *baseline_part(baselines, place_of(models, baselines)),
+        *step_part(steps, place_of(models, steps)),
         *(headline(others) if others else []),
+        *([f"The suites were measured{place_of(models, others)}."] if others else []),
         *(part for run in bandwidths if run.device != "cpu" for part in bandwidth_part(run)),
     ]
     if not parts:
@@ -80,6 +81,21 @@ def gpu_section(models: Sequence[Benchmark], bandwidths: Sequence[Bandwidth]) ->
     machines = dict.fromkeys([describe(run) for run in models] + [_described(run) for run in bandwidths])
     commands = dict.fromkeys([run.command for run in models] + [run.command for run in bandwidths])
     return "\n\n".join([*parts, "Commands: " + ", ".join(f"`{command}`" for command in commands) + ".", *machines])
+
+
+def place_of(runs: Iterable[Benchmark | Bandwidth], rows: Sequence[Row] = ()) -> str:
+    """Where and when these rows were measured: " on CARD (DAY)". Without rows: the runs."""
+    known = {_identity(row) for row in rows}
+    found: dict[str, None] = {}
+    for run in runs:
+        if isinstance(run, Bandwidth) or any(_identity(row) in known for row in run.rows):
+            cards = ", ".join(dict.fromkeys(run.machine.get("gpus") or ["a machine whose card is not known"]))
+            found[f"{cards} ({run.started})"] = None
+    return f" on {' and '.join(found)}" if found else ""
+
+
+def _identity(row: Row) -> tuple[object, ...]:
+    return row.suite, row.model, row.precision, row.optimizer, row.mode, STEP in row.results
 
 
 def _described(run: Bandwidth) -> str:
@@ -104,13 +120,13 @@ def pairs_of(row: Row) -> list[tuple[str, str, str]]:
     return [pair for pair in found if pair[2] in row.results]
 
 
-def baseline_part(rows: Sequence[Row]) -> list[str]:
+def baseline_part(rows: Sequence[Row], place: str = "") -> list[str]:
     """The table of models and modes, and its means."""
     if not rows:
         return []
     lines = [_baseline_line(row, *pair) for row in rows for pair in pairs_of(row)]
     train = "forward and backward" if all(row.optimizer == "none" for row in rows) else "training"
-    parts = [f"Models of the [baselines](docs/benchmarks.md), {train}:", table(HEADS, lines, TEXT_HEADS)]
+    parts = [f"Models of the [baselines](docs/benchmarks.md), {train},{place}:", table(HEADS, lines, TEXT_HEADS)]
     rivals = dict.fromkeys(name for row in rows for name in row.results if family_of(name) == RIVAL)
     means = [
         f"{name} is {mean.value:.2f} times as fast as {rival} (geometric mean of {plural(mean.rows, 'model')}, "
@@ -149,7 +165,7 @@ def _with_ratio(result: Result, over_eager: float | None) -> str:
     return f"{_number(step_s(result), 1e3, 1)} ({_number(over_eager, 1, 2)})"
 
 
-def step_part(rows: Sequence[Row]) -> list[str]:
+def step_part(rows: Sequence[Row], place: str = "") -> list[str]:
     """The whole step: each contender's speed against eager."""
     if not rows:
         return []
@@ -169,7 +185,7 @@ def step_part(rows: Sequence[Row]) -> list[str]:
         )
     heads = ("model", "precision", "eager ms", *(f"{name} ms (x eager)" for name in names), f"peak, {STEP} x eager")
     optimizers = ", ".join(dict.fromkeys(row.optimizer for row in rows))
-    return [f"Whole steps, with the optimizer ({optimizers}):", table(heads, lines, 2)]
+    return [f"Whole steps, with the optimizer ({optimizers}),{place}:", table(heads, lines, 2)]
 
 
 def bandwidth_part(run: Bandwidth) -> list[str]:
@@ -180,7 +196,8 @@ def bandwidth_part(run: Bandwidth) -> list[str]:
         figures = [problem.figures.get(name) for name in names]
         shares = ["" if each is None or each.share is None else f"{each.share:.0%}" for each in figures]
         lines.append((problem.name, f"{problem.moved / 1e6:.0f}", *shares))
-    first = f"Share of the speed of a copy ({run.copy_bytes_s / 1e12:.2f} TB/s, read and written), {run.dtype}:"
+    speed = f"{run.copy_bytes_s / 1e12:.2f} TB/s, read and written"
+    first = f"Share of the speed of a copy ({speed}), {run.dtype},{place_of([run])}:"
     return [first, table(("program", "MB", *names), lines, 1)]
 
 
