@@ -34,6 +34,9 @@ WORTH = 4096
 SHARE = 16
 """It is at least this part of the arena: few are, and the arena is planned anew for each."""
 
+FAR_LARGER = 32 << 20
+"""Bytes of an arena shared by programs, from which on its largest buffer may lie outside."""
+
 SPARE = 8192
 """A run of kernels ends early only where more than this part of all memory is saved: each costs a call."""
 
@@ -160,6 +163,25 @@ class Places:
             return placed
         self.apart = set()
         self.uncover(over)
+        return memory
+
+    def largest_apart(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
+        """The largest intermediate gets memory of its own, where it is half of the arena, which stays to the end.
+
+        Only the largest: programs that share an arena do not share the memory of these.
+        """
+        largest = max(memory.offsets, key=lambda name: hint(self.nbytes(name)), default=None)
+        if largest is None or memory.size < FAR_LARGER or 2 * hint(self.nbytes(largest)) < memory.size:
+            return memory
+        if largest in memory.in_place or largest in memory.in_place.values():
+            return memory
+        units = flat(together)
+        most = max(self.needs(units, memory))
+        self.apart = {largest}
+        placed = self.placed(together)
+        if 2 * placed.size <= memory.size and max(self.needs(units, placed)) < most:
+            return placed
+        self.apart = set()
         return memory
 
     def needs(self, units: Sequence[Unit], memory: MemoryPlan) -> list[int]:

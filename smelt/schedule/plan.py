@@ -175,6 +175,8 @@ class _Planner:
         if self.machine.takes_over:
             memory = self.places.set_apart(together, self.places.taken_over(together, memory))
             breaks = self.places.breaks(units, memory)
+        else:
+            memory = self.places.largest_apart(together, memory)
         written_in = {name: step for step in together for unit in step for name in unit.writes}
         last = {name: step for step, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
         reader = {name: step for step, each in enumerate(together) for unit in each for name in unit.reads}

@@ -437,3 +437,18 @@ def test_sums_are_split_into_parts_of_one_row():
     x = g.input(128, 32, 149, 149, stride=(149 * 149 * 32, 1, 149 * 32, 32))
     plan = schedule(lower(g.build(g.sum(g.mul(x, x), (0, 2, 3)))), Options(), None, GPU)
     assert len(plan.groups) >= 2
+
+
+def test_on_a_gpu_the_largest_intermediate_lies_outside_of_an_arena_that_is_shared_and_stays():
+    """What is scattered into, of which little is left, beside results that come later."""
+
+    def planned(rows: int) -> Schedule:
+        g = GraphBuilder()
+        x, index, w = g.input(64), g.input(64, dtype=torch.int64), g.input(64, 4096)
+        large = g.scatter_add(g.full((rows,), 0.0, torch.float32, torch.device("cpu")), 0, index, x)
+        total = g.mul(w, g.broadcast_in_dim(g.sum(large, (0,)), (64, 4096), ()))
+        return schedule(lower(g.build(g.mm(g.exp(total), g.permute(w, (1, 0))), g.exp(total))), Options(), None, GPU)
+
+    plan = planned(1 << 24)
+    assert plan.apart == {"scatter_add"} and plan.memory.size < 1 << 23
+    assert planned(1 << 20).apart == set()  # too little
