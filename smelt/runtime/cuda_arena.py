@@ -3,8 +3,9 @@
 Kernels of one stream run in order, so the next program may use the arena while kernels of the last one still wait for
 it. It is as large as the largest of them needs. Threads that share a stream interleave their kernels: an arena belongs
 to one call at a time, and a call that finds none free makes another. What a CUDA graph records keeps its addresses:
-all recordings of a device, which are replayed one after the other, share an arena that lives as long as they do. A call
-that runs without borrows it, if its kernels come after those of the last replay; nothing is replayed meanwhile.
+all recordings of a device, which are replayed one after the other, share an arena that lives as long as they do. What a
+recording's inputs are copied to lies at its end, if there is room: nobody needs that after the replay. A call that runs
+without borrows the arena, if its kernels come after those of the last replay; nothing is replayed meanwhile.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from smelt.runtime.launch import read_fast
 
 if TYPE_CHECKING:
     from smelt.runtime.workspace import Workspace
+
+ALIGN = 512
+"""Bytes, as PyTorch's allocator aligns what it gives."""
 
 
 class Arena:
@@ -62,6 +66,18 @@ class Borrowed(Arena):
     __del__ = done  # of a call that has failed
 
 
+class Lent:
+    """The arena of recordings in the hands of a thread that records.
+
+    `end`: bytes that programs may use; `free`: none of them does just now.
+    """
+
+    __slots__ = ("thread", "block", "end", "free")
+
+    def __init__(self, thread: int, block: torch.Tensor) -> None:
+        self.thread, self.block, self.end, self.free = thread, block, block.numel(), True
+
+
 class Arenas:
     """The free arenas of one device, by stream.
 
@@ -88,7 +104,8 @@ class Arenas:
         self.shared: Callable[[], Arena | None] = lambda: None  # a weak reference
         self.replaying: threading.Lock | None = None
         self.last_replay: Callable[[], int | None] = lambda: None  # its stream
-        self.lent: tuple[int, torch.Tensor] | None = None  # to the thread that records
+        self.lent: Lent | None = None
+        self.most = 0  # bytes that plain calls have taken at once, since somebody set this to 0
         self.word: torch.Tensor | None = None
         self.flags: memoryview[int] | None = None  # the word, for Python
 
@@ -97,10 +114,11 @@ class Arenas:
         stream = self.stream()
         if self.recording():
             lent = self.lent
-            if lent is not None and lent[0] == threading.get_ident() and lent[1].numel() >= size:
-                self.lent = None
-                return Arena(lent[1], stream)
+            if lent is not None and lent.free and lent.thread == threading.get_ident() and lent.end >= size:
+                lent.free = False
+                return Arena(lent.block, stream)
             return Arena(self.allocate(size), stream)  # somebody else's recording, or a call inside of a call
+        self.most = max(self.most, size)
         borrowed = self.borrow(size, stream)
         if borrowed is not None:
             return borrowed
@@ -129,9 +147,9 @@ class Arenas:
         if isinstance(arena, Borrowed):
             arena.done()
         elif self.recording():
-            shared = self.shared()
-            if shared is not None and shared.block is arena.block:
-                self.lent = threading.get_ident(), arena.block
+            lent = self.lent
+            if lent is not None and lent.block is arena.block:
+                lent.free = True
         else:
             self.free.setdefault(arena.stream, []).append(arena)
 
@@ -152,11 +170,28 @@ class Arenas:
         if size > (known.block.numel() if known is not None else 0):
             known = Arena(self.allocate(size), 0)
             self.shared = weakref.ref(known)
-        self.lent = None if known is None else (threading.get_ident(), known.block)
+        self.lent = None if known is None else Lent(threading.get_ident(), known.block)
         try:
             yield known
         finally:
             self.lent = None
+
+    def at_the_end(self, tensor: torch.Tensor, room: int) -> torch.Tensor | None:
+        """Uninitialised memory for such a tensor at the end of the arena that is lent; None where it does not fit.
+
+        Args:
+            room: bytes that the program that is recorded needs of the arena.
+        """
+        lent = self.lent
+        if lent is None or lent.thread != threading.get_ident():
+            return None
+        extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        start = (lent.end - extent * tensor.dtype.itemsize) // ALIGN * ALIGN
+        if not tensor.numel() or start < room:
+            return None
+        raw = lent.block[start : start + extent * tensor.dtype.itemsize].view(tensor.dtype)
+        lent.end = start
+        return raw.as_strided(tensor.shape, tensor.stride())
 
     def fault_word(self) -> torch.Tensor:
         """The word that kernels set when an index is out of range. All programs of the device share it."""

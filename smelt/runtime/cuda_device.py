@@ -24,6 +24,9 @@ from smelt.runtime.launch import read_fast
 
 Program = Callable[[list[Any]], list[Any]]
 
+Prepare = Callable[[Callable[[torch.Tensor], "torch.Tensor | None"]], list[Any]]
+"""Makes inputs; it is given what makes memory like a tensor's that recordings share, or None where there is no room."""
+
 LITTLE = 64 << 20
 PART = 8
 """Recordings may keep so many bytes, or that part of the most memory so far, beyond what they use at once. As much may
@@ -147,11 +150,22 @@ class Device:
         """The most bytes of tensors so far."""
         return torch.cuda.max_memory_allocated(self.index)
 
-    def record(self, prepare: Callable[[], list[Any]], program: Program) -> tuple[Any, list[Any]]:
-        """The graph of what `program(prepare())` does, and its results; nothing is computed yet.
+    def forget_room(self) -> None:
+        """Before a plain call whose need of the arena is to be known."""
+        device_arenas(torch.device("cuda", self.index)).most = 0
+
+    def room(self) -> int:
+        """Bytes of the arena that plain calls have needed since."""
+        return device_arenas(torch.device("cuda", self.index)).most
+
+    def record(self, prepare: Prepare, program: Program, room: int) -> tuple[Any, list[Any]]:
+        """The graph of what `program(prepare(share))` does, and its results; nothing is computed yet.
 
         Memory that is allocated on the way is the recording's own: nobody else gets it while the graph exists. The
-        arena it shares with other recordings.
+        arena it shares with other recordings, and so what `share` makes.
+
+        Args:
+            room: bytes that the program needs of the arena.
         """
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         if self._side is None:
@@ -164,7 +178,8 @@ class Device:
             with torch.cuda.device(self.index), no_collection(), torch.cuda.stream(self._side), self._arena() as arena:
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
-                    results = program(prepare())
+                    share = device_arenas(torch.device("cuda", self.index)).at_the_end
+                    results = program(prepare(functools.partial(share, room=room)))
                     graph.capture_end()
                 except BaseException:
                     self._abandon(graph, pool)

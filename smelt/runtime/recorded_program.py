@@ -75,6 +75,7 @@ class RecordedProgram:
         copied: positions of results that callers keep.
         waits: calls that ran plain because tensors of earlier ones were in use, since the last recording.
         plain: addresses of the results of calls that ran plain since the last replay.
+        room: bytes of the arena that plain calls needed.
         refused: why there are no recordings (any more).
     """
 
@@ -103,7 +104,7 @@ class RecordedProgram:
         self.moving: set[int] = set()
         self.copied: set[int] = set()
         self.plain: deque[set[int]] = deque(maxlen=8)
-        self.made = self.waits = self.replays = self.last_wait = 0
+        self.made = self.waits = self.replays = self.last_wait = self.room = 0
         self.refused: str | None = None
         self.full = False
         self.why: Counter[str] = Counter()
@@ -142,7 +143,9 @@ class RecordedProgram:
         count("cuda_graph_plain")
         count_named("cuda_graph_reasons", {f"{self.name}: a call without CUDA graph: {why}": 1})
         numbers = any(not isinstance(value, torch.Tensor) for value in inputs)
+        self.device.forget_room()
         results = self.program(inputs)
+        self.room = max(self.room, self.device.room())
         if not self.made and self.refused is None:
             self._look_at(results, numbers)
         if self.refused is None:
@@ -286,7 +289,9 @@ class RecordedProgram:
         self.made += 1
         try:
             moving = self.moving | empty
-            recording = Recording(self.device, self.program, inputs, moving, self.written, self.copied, self.owner)
+            recording = Recording(
+                self.device, self.program, inputs, moving, self.written, self.copied, self.owner, self.room
+            )
         except Unrecordable:
             raise
         except Exception as error:

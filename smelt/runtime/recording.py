@@ -37,10 +37,11 @@ class Recording:
         written: positions of inputs that the program writes over; None: perhaps each that is one of its results.
         copied: positions of results that are handed out as copies.
         owner: whose it is, where what recordings keep is weighed.
+        room: bytes of the arena that the program needs.
 
     Attributes:
         sources: addresses of the tensors that it expects where they are, by position.
-        kept_bytes: of its results and of the buffers for its inputs.
+        kept_bytes: of its results and of the buffers for its inputs, but for those that lie in the arena.
 
     Raises:
         Unrecordable: a result is no tensor of the device.
@@ -55,20 +56,24 @@ class Recording:
         written: Collection[int] | None,
         copied: Collection[int],
         owner: Owner = NOBODY,
+        room: int = 0,
     ) -> None:
         self.device, self.owner = device, owner
         full = [i for i in sorted(moving) if inputs[i].numel()]
         self.matches = Addresses(inputs, [i in moving for i in range(len(inputs))])
         self.sources = {i: data_ptr(t) for i, t in enumerate(inputs) if _is_tensor(t) and i not in moving}
-        given = list(inputs)
+        given, own = list(inputs), 0
 
-        def prepare() -> list[Any]:
+        def prepare(share: Callable[[torch.Tensor], torch.Tensor | None]) -> list[Any]:
+            nonlocal own
             with torch.inference_mode(False):
                 for i in moving:
-                    given[i] = _like(inputs[i])
+                    shared = share(inputs[i])
+                    given[i] = _like(inputs[i]) if shared is None else shared
+                    own += given[i].nbytes if shared is None else 0
             return list(given)
 
-        self.graph, results = device.record(prepare, program)
+        self.graph, results = device.record(prepare, program, room)
         self.moving = tuple(full)
         self.buffers = [given[i] for i in full]
         self.flat = tuple(k for k, i in enumerate(full) if _overlaps(given[i]))
@@ -79,7 +84,7 @@ class Recording:
         self.late, self.extra = outputs.late, len(outputs.kinds) - len(results)
         self.results = len(results)
         self.bytes, self.copies, self.places = outputs.bytes, outputs.copies, outputs.places
-        self.kept_bytes = sum(self.bytes.values()) + sum(t.nbytes for t in self.buffers)
+        self.kept_bytes = sum(self.bytes.values()) + own
         _enter(device, self)
 
     @property

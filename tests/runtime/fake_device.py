@@ -14,7 +14,8 @@ from smelt.runtime.cuda_device import Device
 class FakeDevice(Device):
     """`handle`: the current stream; `user_records`: somebody records a graph of his own on it.
 
-    `memory`: the most bytes of tensors so far; `free`: those that nobody has.
+    `memory`: the most bytes of tensors so far; `free`: those that nobody has. `block`: where buffers for
+    inputs lie, if they share memory.
     """
 
     def __init__(self):
@@ -23,6 +24,7 @@ class FakeDevice(Device):
         self.records, self.replays, self.waits = 0, 0, []
         self.error = None
         self.memory, self.free = 0, 1 << 40
+        self.block, self.end = None, 0
 
     def most_memory(self):
         return self.memory
@@ -45,11 +47,18 @@ class FakeDevice(Device):
         self.waits.append((self.handle, stream))
         return True
 
-    def record(self, prepare, program):
+    def forget_room(self):
+        pass
+
+    def room(self):
+        return 0
+
+    def record(self, prepare, program, room):
         if self.error is not None:
             raise self.error
         self.records += 1
-        given = prepare()
+        self.end = 0 if self.block is None else self.block.numel()
+        given = prepare(self.share)
         tensors = [t for t in given if isinstance(t, torch.Tensor)]
         storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in tensors}
         before = {key: bytes(storage) if storage.nbytes() else b"" for key, storage in storages.items()}
@@ -67,6 +76,15 @@ class FakeDevice(Device):
             for r in results
         ]
         return (program, inputs, outputs), results
+
+    def share(self, tensor):
+        """Buffers of all recordings lie at the end of the same memory, if there is any."""
+        size = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        start = (self.end - size * tensor.dtype.itemsize) // 8 * 8
+        if self.block is None or not tensor.numel() or start < 0:
+            return None
+        raw, self.end = self.block[start : start + size * tensor.dtype.itemsize], start
+        return raw.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
 
     def replay(self, graph):
         program, inputs, outputs = graph

@@ -166,6 +166,35 @@ def test_recordings_share_an_arena(device: Device) -> None:
         assert none is None
 
 
+def test_buffers_for_inputs_lie_at_the_end_of_the_arena_of_recordings(device: Device) -> None:
+    arenas, pool, tensor = device.arenas, program(4096), torch.zeros(6, 100).t()[10:]
+    assert arenas.at_the_end(tensor, 0) is None  # nothing is recorded
+    arenas.most = 0
+    pool.give(pool.take())
+    assert arenas.most == 4096
+    program(1 << 14).take()
+    assert arenas.most == 1 << 14
+    large = program(1 << 14)
+    large.give(large.take())
+    with arenas.lend(device.give_back) as shared:
+        assert shared is not None
+        base = shared.block.data_ptr()
+        first, second = arenas.at_the_end(tensor, 4096), arenas.at_the_end(torch.zeros(3, dtype=torch.int64), 4096)
+        assert first is not None and second is not None
+        assert first.stride() == tensor.stride() and first.dtype is torch.float32 and first.shape == tensor.shape
+        assert second.data_ptr() == base + (1 << 14) - 2560 - 512 and (first.data_ptr() - base) % 512 == 0
+        assert arenas.at_the_end(torch.zeros(2400), 4096) is None  # they would lie over the program's arena
+        assert arenas.at_the_end(torch.zeros(0, 5), 4096) is None
+        with ThreadPoolExecutor(1) as threads:
+            assert threads.submit(arenas.at_the_end, torch.zeros(3), 0).result() is None
+        device.recording = True
+        inside = pool.take()
+        assert inside.table.get(0) == base
+        pool.give(inside)
+        assert large.take().table.get(0) != base  # it would write over the buffers
+        device.recording = False
+
+
 def test_calls_without_a_recording_borrow_the_arena_of_recordings(device: Device) -> None:
     pool, other, large = program(), program(), program(1 << 16)
     pool.give(pool.take())

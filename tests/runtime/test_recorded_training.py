@@ -18,6 +18,7 @@ from tests.runtime.fake_device import FakeDevice
 def recorders(request, monkeypatch):
     """The recorders of all graphs; their programs learn what is written and visible, or find out."""
     found, device = [], FakeDevice()
+    device.block = torch.zeros(1 << 16, dtype=torch.uint8)
 
     def recorded(joint, forward, backward, again=None):
         recorder = Recorder(torch.device("cpu"), name=f"graph {len(found)}", backend=device)
