@@ -35,7 +35,7 @@ SHARE = 16
 """It is at least this part of the arena: few are, and the arena is planned anew for each."""
 
 FAR_LARGER = 32 << 20
-"""Bytes of an arena shared by programs, from which on its largest buffer may lie outside."""
+"""Bytes of an arena shared by programs, from which on its largest buffers may lie outside."""
 
 SPARE = 8192
 """A run of kernels ends early only where more than this part of all memory is saved: each costs a call."""
@@ -168,20 +168,24 @@ class Places:
     def largest_apart(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
         """The largest intermediate gets memory of its own, where it is half of the arena, which stays to the end.
 
-        Only the largest: programs that share an arena do not share the memory of these.
+        Then the next one, if it is half of what is left. No more: programs that share an arena do not share the memory
+        of these.
         """
-        largest = max(memory.offsets, key=lambda name: hint(self.nbytes(name)), default=None)
-        if largest is None or memory.size < FAR_LARGER or 2 * hint(self.nbytes(largest)) < memory.size:
-            return memory
-        if largest in memory.in_place or largest in memory.in_place.values():
+        if memory.size < FAR_LARGER:
             return memory
         units = flat(together)
         most = max(self.needs(units, memory))
-        self.apart = {largest}
-        placed = self.placed(together)
-        if 2 * placed.size <= memory.size and max(self.needs(units, placed)) < most:
-            return placed
-        self.apart = set()
+        while memory.offsets:
+            largest = max(memory.offsets, key=lambda name: hint(self.nbytes(name)))
+            if largest in memory.in_place or largest in memory.in_place.values():
+                break
+            self.apart.add(largest)
+            placed = self.placed(together)
+            needed = max(self.needs(units, placed))
+            if 2 * hint(self.nbytes(largest)) < memory.size or needed >= most:
+                self.apart.remove(largest)
+                break
+            memory, most = placed, needed
         return memory
 
     def needs(self, units: Sequence[Unit], memory: MemoryPlan) -> list[int]:

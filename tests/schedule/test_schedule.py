@@ -450,5 +450,5 @@ def test_on_a_gpu_the_largest_intermediate_lies_outside_of_an_arena_that_is_shar
         return schedule(lower(g.build(g.mm(g.exp(total), g.permute(w, (1, 0))), g.exp(total))), Options(), None, GPU)
 
     plan = planned(1 << 24)
-    assert plan.apart == {"scatter_add"} and plan.memory.size < 1 << 23
+    assert "scatter_add" in plan.apart and plan.memory.size < 1 << 23
     assert planned(1 << 20).apart == set()  # too little
