@@ -46,6 +46,14 @@ Half of the time a program folds and stores: what its neighbours have asked for 
 takes to answer, some 60 KB for each multiprocessor. Eight elements of bfloat16 a thread are half of that.
 """
 
+SINGLE_BYTES = 4
+"""Bytes of an element of a row up to which they are those of one tensor."""
+
+SEVERAL_BYTES = 96
+SMALL_THREADS = 64
+"""The bytes, and the threads of a program, for rows of several tensors. On an H100 dropout, residual and layer norm of
+8192 rows of 768 take 28.5 us so, where programs of two rows and 256 threads take 33; without dropout 25.4 and 35.5."""
+
 LOOP_BYTES = 32
 """The same for rows that are walked: what is folded is at hand sooner, accumulators need registers."""
 
@@ -77,7 +85,8 @@ SEGMENT = 64
 """Columns of a block: 128 bytes of bfloat16, a line of the cache."""
 
 WIDE_PROGRAMS = 1024
-"""Programs from which on blocks are twice as wide."""
+"""Programs from which on blocks are twice as wide, unless only the narrower ones end where rows do. The gradient of
+cross-entropy over 30,522 classes takes 560 us so on an H100, 730 with blocks of 64 columns."""
 
 COLUMN_ROWS = 16
 """Rows that such a block folds at once."""
@@ -261,7 +270,11 @@ class _Builder(Coordinates):
         if r.whole:
             block = ceil_power(width)
             several = max(1, min(ROW_TILE // block, floor_power(max(rows // PROGRAMS, 1))))
-            each = self.elements_of_a_thread(r, ROW_BYTES, 8, 32) if rows // several >= 2 * PROGRAMS else 8
+            tensors = self.row_bytes(r) > SINGLE_BYTES
+            each = 8
+            if rows // several >= 2 * PROGRAMS:
+                each = self.elements_of_a_thread(r, SEVERAL_BYTES if tensors else ROW_BYTES, 8, 32)
+                several = min(several, max(1, SMALL_THREADS * each // block)) if tensors else several
             configs = [_row_config(several, block, max(1, min(16, several * block // (32 * each))))]
             if self.autotune:
                 configs += [
@@ -345,12 +358,13 @@ class _Builder(Coordinates):
         if self.limits or is_symbolic([x.size, r.size, count]):
             return []
         columns, rows, parts = int(x.size), int(r.size), int(count)
-        wide = columns % (2 * SEGMENT) == 0 and parts * columns >= WIDE_PROGRAMS * 2 * SEGMENT
+        even = columns % (2 * SEGMENT) == 0 or (columns % SEGMENT and -columns % (2 * SEGMENT) <= columns // 64)
+        wide = even and parts * columns >= WIDE_PROGRAMS * 2 * SEGMENT
         block = 2 * SEGMENT if wide else column_block(columns)
         height = min(COLUMN_ROWS * max(1, SEGMENT // block), ceil_power(rows))
         if parts * -(-columns // block) < PROGRAMS // 2 or height < COLUMN_ROWS:
             return []
-        stages = self.stages(block * height, r)
+        stages = self.stages((SEGMENT if columns % SEGMENT else block) * height, r)
         shapes = [(block, height, 2 if self.arithmetic() < MUCH_ARITHMETIC else max(4, block // 16))]
         if self.autotune:
             shapes += [(b, n, w) for b in (32, 64, 128) for n in (8, 16, 32) for w in (2, 4, 8)]
