@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -180,7 +181,9 @@ class Device:
                 try:
                     share = device_arenas(torch.device("cuda", self.index)).at_the_end
                     results = program(prepare(functools.partial(share, room=room)))
-                    graph.capture_end()
+                    with warnings.catch_warnings():  # there are programs that hand on what they are given
+                        warnings.filterwarnings("ignore", "The CUDA Graph is empty")
+                        graph.capture_end()
                 except BaseException:
                     self._abandon(graph, pool)
                     raise

@@ -7,9 +7,10 @@ import warnings
 import pytest
 import torch
 
+import smelt
 from smelt.base.errors import SmeltWarning
 from smelt.base.torch_c import below_autograd
-from smelt.runtime.cuda_device import Device
+from smelt.runtime.cuda_device import Device, device_at
 from smelt.runtime.cuda_graphs import Recorder
 from smelt.runtime.launch import data_ptr, read_fast
 
@@ -30,6 +31,36 @@ def test_data_pointers_are_read_without_python():
     assert read_fast(torch.device("cuda", torch.cuda.current_device()))
     tensor = torch.ones(5, device="cuda")
     assert data_ptr(tensor) == tensor.data_ptr() and data_ptr(tensor[1:]) == tensor[1:].data_ptr()
+
+
+def test_a_program_that_launches_nothing_is_recorded_without_a_warning(recorder):
+    call = recorder.wrap(lambda inputs: [inputs[0].t()], "forward", written=[])
+    weight = torch.nn.Parameter(torch.randn(3, 4, device="cuda"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            assert torch.equal(run(call, [weight])[0], weight.t())
+
+
+def test_buffers_for_inputs_lie_in_the_arena_of_recordings():
+    """Programs that are replayed one after the other, with inputs that move, share the memory of their copies."""
+    square = torch.randn(2048, 2048, device="cuda")
+    large = smelt.compile(lambda a: torch.sin(torch.sin(a @ a) @ a))  # its arena has room for others' inputs
+    xs, weight = [torch.randn(1 << 20, device="cuda") for _ in range(4)], torch.randn(1 << 20, device="cuda")
+
+    def small(x, w, k):
+        return torch.softmax((x * w * k).view(1 << 10, -1), 1) @ w.view(1 << 10, -1)
+
+    compiled = [smelt.compile(lambda x, w, k=k: small(x, w, k)) for k in range(1, 4)]
+    known = set(device_at(torch.device("cuda")).kept)
+    for _ in range(4):
+        large(square)
+        for x in xs:
+            for k, f in enumerate(compiled, 1):
+                torch.testing.assert_close(f(x, weight), small(x, weight, k), rtol=1e-3, atol=1e-2)
+    recorded = [each for each in set(device_at(torch.device("cuda")).kept) - known if each.buffers]
+    assert len(recorded) >= 3
+    assert all(each.kept_bytes == sum(each.bytes.values()) for each in recorded)  # none has buffers of its own
 
 
 def test_replays_compute_what_the_program_does(recorder):
