@@ -701,3 +701,16 @@ def test_recorded_tensors_die_with_the_last_one_that_was_handed_out(device):
     assert torch.UntypedStorage._expired(weak)
     for each in recorded:
         torch.UntypedStorage._free_weak_ref(each)
+
+
+@pytest.mark.parametrize(
+    ("reserved", "used", "given"),
+    [(1 << 30, 1 << 29, True), (1 << 30, (1 << 30) - (128 << 20), False), (64 << 20, 0, False), (65 << 20, 0, True)],
+)
+def test_the_allocator_gives_much_that_is_unused_back_before_a_recording(monkeypatch, reserved, used, given):
+    calls = []
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: reserved)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: used)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(True))
+    FakeDevice()._give_back_unused()
+    assert bool(calls) == given
