@@ -397,9 +397,11 @@ class Host:
     def shown(self, name: str) -> tuple[tuple[IntLike, ...], tuple[IntLike, ...]] | None:
         """The other shape of a value that is a result in that, and its strides: in these it is allocated."""
         output = self.outputs.get(name)
-        if output is None or output.meta is None or same_all(output.meta.shape, metas_of(self.nodes[name]).shape):
+        if output is None or output.meta is None:
             return None
-        return output.meta.shape, output.meta.stride
+        shape, stride = output.meta.shape, output.meta.stride
+        same_order = same_all(stride, self.plan.strides[name])  # a square product may be the transpose
+        return None if same_all(shape, metas_of(self.nodes[name]).shape) and same_order else (shape, stride)
 
     def arena_view(self, view: StridedView) -> str:
         known = self.view_names.get(view)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
+from torch import fx
 
 from smelt.base.options import Options
 from smelt.codegen.cpp_host import render_cpp
+from smelt.graph.meta import contiguous_stride
 from smelt.loops.lower import lower
 from smelt.schedule.plan import Schedule, schedule
 from tests.codegen.test_programs import check
@@ -16,6 +20,13 @@ from tests.loops.symbolic import SymbolicBuilder
 
 def plan_of(g: GraphBuilder, *outputs: object, updates: dict[int, str] | None = None) -> Schedule:
     return schedule(lower(g.build(*outputs)), Options(), updates)
+
+
+def in_rows(node: fx.Node) -> fx.Node:
+    """The value as a caller wants it, whatever strides its operand has."""
+    meta = node.meta["val"]
+    node.meta["val"] = replace(meta, stride=contiguous_stride(meta.shape))
+    return node
 
 
 def test_the_product_writes_its_other_shape() -> None:
@@ -30,13 +41,33 @@ def test_the_product_writes_its_other_shape() -> None:
     check(gm)
 
 
-def test_other_orders_are_copied() -> None:
-    """The caller of a turned product gets its memory; one who asks for rows in order gets those."""
+def test_a_transposed_result_is_written_as_such() -> None:
+    """Also a square one, whose shape does not tell."""
+    for columns in (40, 12):
+        g = GraphBuilder()
+        x, w = g.input(12, 16), g.input(16, columns)
+        turned = g.permute(g.mm(x, w), (1, 0))
+        shown = g.reshape(turned, (columns, 3, 4)) if columns == 40 else turned
+        gm = g.build(in_rows(shown))
+        plan = schedule(lower(gm), Options())
+        assert plan.program.outputs[0].name == "mm" and plan.strides["mm"] == (1, 12) and not plan.groups
+        check(gm)
+
+
+def test_a_batched_product_in_another_order() -> None:
+    g = GraphBuilder()
+    product = g.bmm(g.input(1, 6, 5), g.input(1, 5, 8))
+    gm = g.build(in_rows(g.reshape(g.permute(product, (2, 0, 1)), (4, 2, 6))))
+    assert schedule(lower(gm), Options()).program.outputs[0].name == "bmm"
+    check(gm)
+
+
+def test_a_transposed_result_of_what_others_read_is_copied() -> None:
     g = GraphBuilder()
     x, w = g.input(12, 16), g.input(16, 40)
-    turned = g.permute(g.mm(x, w), (1, 0))
-    gm = g.build(g.reshape(turned, (40, 3, 4)), g.clone(turned))
-    assert [o.name for o in schedule(lower(gm), Options()).program.outputs] == ["mm", "clone"]
+    product = g.mm(x, w)
+    gm = g.build(in_rows(g.permute(product, (1, 0))), g.exp(product))
+    assert [o.name for o in schedule(lower(gm), Options()).program.outputs] == ["permute", "exp"]
     check(gm)
 
 
