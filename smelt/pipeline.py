@@ -103,14 +103,8 @@ def compile_pieces(gm: fx.GraphModule, report: Report, options: Options) -> Call
         try:
             with outside_inference_mode(), outside_saved_tensor_hooks():
                 return compile_graph(piece, inputs, Report.for_graph(name), options)
-        except MemoryError:
-            raise
         except Exception as error:
-            if environment().strict or options.fullgraph:
-                raise
-            count("fallbacks")
-            text = f"compiling {name} failed: {error}\n  this part of the graph runs in eager"
-            warnings.warn(SmeltWarning(text), stacklevel=2)
+            _fall_back(name, "this part of the graph", error, options)
             return piece.forward
 
     if options.backend == "smelt":
@@ -175,18 +169,24 @@ def _to_prims(joint: Joint, options: Options, report: Report) -> fx.GraphModule:
     return prims
 
 
+def _fall_back(name: str, what: str, error: Exception, options: Options) -> None:
+    """Count and tell that something runs in eager, since it could not be compiled.
+
+    Raises:
+        Exception: the error itself, where memory is short or nothing may fall back.
+    """
+    if isinstance(error, MemoryError) or environment().strict or options.fullgraph:
+        raise error
+    count("fallbacks")
+    warnings.warn(SmeltWarning(f"compiling {name} failed: {error}\n  {what} runs in eager"), stacklevel=3)
+
+
 def compile_late(graph: fx.GraphModule, device: torch.device | None, report: Report, options: Options) -> Program:
     """A backward that is asked for in the middle of a step; operator by operator where that cannot be compiled."""
     try:
         return compile_backward(graph, device, report, options)
-    except MemoryError:
-        raise
     except Exception as error:
-        if environment().strict or options.fullgraph:
-            raise
-        count("fallbacks")
-        text = f"compiling another backward of {report.name} failed: {error}\n  it runs in eager"
-        warnings.warn(SmeltWarning(text), stacklevel=2)
+        _fall_back(f"another backward of {report.name}", "it", error, options)
         return eager_program(graph)
 
 

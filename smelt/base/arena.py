@@ -18,6 +18,11 @@ Life = tuple[int, int, int]
 """First and last step of a buffer, and the index of the buffer whose place it takes over, or -1."""
 
 
+def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Number of elements from the first to the last one in memory, of a tensor that has any."""
+    return 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+
+
 def aligned(size: int) -> int:
     """Rounded up to whole cache lines."""
     return -(-max(size, 1) // ALIGN) * ALIGN

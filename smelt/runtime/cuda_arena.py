@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from smelt.base import torch_c
+from smelt.base.arena import extent
 from smelt.base.faults import fault_error
 from smelt.runtime.launch import read_fast
 
@@ -185,11 +186,11 @@ class Arenas:
         lent = self.lent
         if lent is None or lent.thread != threading.get_ident():
             return None
-        extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-        start = (lent.end - extent * tensor.dtype.itemsize) // ALIGN * ALIGN
+        size = extent(tensor.shape, tensor.stride()) * tensor.dtype.itemsize
+        start = (lent.end - size) // ALIGN * ALIGN
         if not tensor.numel() or start < room:
             return None
-        raw = lent.block[start : start + extent * tensor.dtype.itemsize].view(tensor.dtype)
+        raw = lent.block[start : start + size].view(tensor.dtype)
         lent.end = start
         return raw.as_strided(tensor.shape, tensor.stride())
 

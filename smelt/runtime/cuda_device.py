@@ -20,7 +20,7 @@ import torch
 from smelt.base import torch_c
 from smelt.base.collection import no_collection
 from smelt.base.options import Owner
-from smelt.runtime.cuda_arena import Arena, device_arenas
+from smelt.runtime.cuda_arena import Arena, Arenas, device_arenas
 from smelt.runtime.launch import read_fast
 
 Program = Callable[[list[Any]], list[Any]]
@@ -151,13 +151,18 @@ class Device:
         """The most bytes of tensors so far."""
         return torch.cuda.max_memory_allocated(self.index)
 
+    @functools.cached_property
+    def arenas(self) -> Arenas:
+        """The arenas of the device."""
+        return device_arenas(torch.device("cuda", self.index))
+
     def forget_room(self) -> None:
         """Before a plain call whose need of the arena is to be known."""
-        device_arenas(torch.device("cuda", self.index)).most = 0
+        self.arenas.most = 0
 
     def room(self) -> int:
         """Bytes of the arena that plain calls have needed since."""
-        return device_arenas(torch.device("cuda", self.index)).most
+        return self.arenas.most
 
     def record(self, prepare: Prepare, program: Program, room: int) -> tuple[Any, list[Any]]:
         """The graph of what `program(prepare(share))` does, and its results; nothing is computed yet.
@@ -179,8 +184,7 @@ class Device:
             with torch.cuda.device(self.index), no_collection(), torch.cuda.stream(self._side), self._arena() as arena:
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
-                    share = device_arenas(torch.device("cuda", self.index)).at_the_end
-                    results = program(prepare(functools.partial(share, room=room)))
+                    results = program(prepare(functools.partial(self.arenas.at_the_end, room=room)))
                     with warnings.catch_warnings():  # there are programs that hand on what they are given
                         warnings.filterwarnings("ignore", "The CUDA Graph is empty")
                         graph.capture_end()
@@ -198,7 +202,7 @@ class Device:
         The allocator keeps what plain calls have freed. The recording, which will take their place, cannot have that
         memory, nor can the allocator give it back while something is recorded. So it does before.
         """
-        with device_arenas(torch.device("cuda", self.index)).lend(self._give_back_unused) as arena:
+        with self.arenas.lend(self._give_back_unused) as arena:
             yield arena
 
     def _give_back_unused(self) -> None:
@@ -235,5 +239,5 @@ def _device_at(index: int) -> Device:
     device = torch.device("cuda", index)
     read_fast(device)
     made = Device(device)
-    device_arenas(device).replaying, device_arenas(device).last_replay = made.replaying, made.last_replay
+    made.arenas.replaying, made.arenas.last_replay = made.replaying, made.last_replay
     return made

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.arena import extent
 from smelt.base.options import Owner
 from smelt.runtime._native import Addresses, Memory
 from smelt.runtime.cuda_device import NOBODY, Device, Program
@@ -289,7 +290,7 @@ def _contains(tensor: torch.Tensor, view: torch.Tensor) -> bool:
 
 def _extent(tensor: torch.Tensor) -> int:
     """Number of elements from the first to the last one in memory."""
-    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return extent(tensor.shape, tensor.stride())
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:

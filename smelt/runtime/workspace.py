@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.arena import extent
 from smelt.base.faults import fault_error
 from smelt.runtime.cuda_arena import Arena, Arenas, device_arenas
 from smelt.runtime.launch import Table
@@ -190,6 +191,5 @@ def _view(
     assert arena is not None
     if 0 in shape:
         return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device=arena.device)
-    last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-    raw = arena[offset : offset + (last + 1) * dtype.itemsize].view(dtype)
+    raw = arena[offset : offset + extent(shape, stride) * dtype.itemsize].view(dtype)
     return raw.as_strided(tuple(shape), tuple(stride))

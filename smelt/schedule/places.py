@@ -34,7 +34,7 @@ WORTH = 4096
 SHARE = 16
 """It is at least this part of the arena: few are, and the arena is planned anew for each."""
 
-FAR_LARGER = 32 << 20
+LARGE_SHARED = 32 << 20
 """Bytes of an arena shared by programs, from which on its largest buffers may lie outside."""
 
 SPARE = 8192
@@ -171,21 +171,20 @@ class Places:
         Then the next one, if it is half of what is left. No more: programs that share an arena do not share the memory
         of these.
         """
-        if memory.size < FAR_LARGER:
+        if memory.size < LARGE_SHARED:
             return memory
         units = flat(together)
-        most = max(self.needs(units, memory))
         while memory.offsets:
             largest = max(memory.offsets, key=lambda name: hint(self.nbytes(name)))
-            if largest in memory.in_place or largest in memory.in_place.values():
+            written_over = largest in memory.in_place or largest in memory.in_place.values()
+            if written_over or 2 * hint(self.nbytes(largest)) < memory.size:
                 break
             self.apart.add(largest)
             placed = self.placed(together)
-            needed = max(self.needs(units, placed))
-            if 2 * hint(self.nbytes(largest)) < memory.size or needed >= most:
+            if max(self.needs(units, placed)) >= max(self.needs(units, memory)):
                 self.apart.remove(largest)
                 break
-            memory, most = placed, needed
+            memory = placed
         return memory
 
     def needs(self, units: Sequence[Unit], memory: MemoryPlan) -> list[int]:

@@ -122,8 +122,8 @@ def schedule(
         # What shares a launch takes hardly any time, and would take one of its own around the library's product.
         shared = {n for bundle in planned({}).bundles for n in bundle} if options.max_autotune else set()
         products = ProductSearch(program, real, fused, stored, names, machine, wanted, shared).find()
-    if options.gemm == "auto":  # where nothing is saved around it, the library's kernels are the faster ones
-        products = {n: each for n, each in products.items() if each.parts or (parts and in_parts(each))}
+        if options.gemm == "auto":  # where nothing is saved around it, the library's kernels are the faster ones
+            products = {n: each for n, each in products.items() if each.parts or (parts and in_parts(each))}
     return planned(products)
 
 

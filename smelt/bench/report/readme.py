@@ -70,10 +70,9 @@ def gpu_section(models: Sequence[Benchmark], bandwidths: Sequence[Bandwidth]) ->
     baselines = [row for row in rows if row.suite == "baselines" and row not in steps]
     others = [row for row in rows if row.suite != "baselines" and row not in steps]
     parts = [
-        *baseline_part(baselines, place_of(models, baselines)),
-        *step_part(steps, place_of(models, steps)),
-        *(headline(others) if others else []),
-        *([f"The suites were measured{place_of(models, others)}."] if others else []),
+        *baseline_part(baselines, place_of(runs_of(models, baselines))),
+        *step_part(steps, place_of(runs_of(models, steps))),
+        *([*headline(others), f"The suites were measured{place_of(runs_of(models, others))}."] if others else []),
         *(part for run in bandwidths if run.device != "cpu" for part in bandwidth_part(run)),
     ]
     if not parts:
@@ -83,15 +82,19 @@ def gpu_section(models: Sequence[Benchmark], bandwidths: Sequence[Bandwidth]) ->
     return "\n\n".join([*parts, "Commands: " + ", ".join(f"`{command}`" for command in commands) + ".", *machines])
 
 
-def place_of(runs: Iterable[Benchmark | Bandwidth], rows: Sequence[Row] = ()) -> str:
-    """Where and when these rows were measured: " on CARD (DAY)". Without rows: the runs."""
+def runs_of(runs: Iterable[Benchmark], rows: Iterable[Row]) -> list[Benchmark]:
+    """The runs in which these rows were measured."""
     known = {_identity(row) for row in rows}
+    return [run for run in runs if any(_identity(row) in known for row in run.rows)]
+
+
+def place_of(runs: Iterable[Benchmark | Bandwidth]) -> str:
+    """Where and when runs were made: " on CARD (DAY)"."""
     found: dict[str, None] = {}
     for run in runs:
-        if isinstance(run, Bandwidth) or any(_identity(row) in known for row in run.rows):
-            cards = ", ".join(dict.fromkeys(run.machine.get("gpus") or ["a machine whose card is not known"]))
-            found[f"{cards} ({run.started})"] = None
-    return f" on {' and '.join(found)}" if found else ""
+        cards = ", ".join(dict.fromkeys(run.machine.get("gpus") or ["a machine whose card is not known"]))
+        found[f"{cards} ({run.started})"] = None
+    return f" on {' and '.join(found)}"
 
 
 def _identity(row: Row) -> tuple[object, ...]:
@@ -120,7 +123,7 @@ def pairs_of(row: Row) -> list[tuple[str, str, str]]:
     return [pair for pair in found if pair[2] in row.results]
 
 
-def baseline_part(rows: Sequence[Row], place: str = "") -> list[str]:
+def baseline_part(rows: Sequence[Row], place: str) -> list[str]:
     """The table of models and modes, and its means."""
     if not rows:
         return []
@@ -165,7 +168,7 @@ def _with_ratio(result: Result, over_eager: float | None) -> str:
     return f"{_number(step_s(result), 1e3, 1)} ({_number(over_eager, 1, 2)})"
 
 
-def step_part(rows: Sequence[Row], place: str = "") -> list[str]:
+def step_part(rows: Sequence[Row], place: str) -> list[str]:
     """The whole step: each contender's speed against eager."""
     if not rows:
         return []

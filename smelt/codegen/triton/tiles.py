@@ -270,11 +270,13 @@ class _Builder(Coordinates):
         if r.whole:
             block = ceil_power(width)
             several = max(1, min(ROW_TILE // block, floor_power(max(rows // PROGRAMS, 1))))
-            tensors = self.row_bytes(r) > SINGLE_BYTES
-            each = 8
-            if rows // several >= 2 * PROGRAMS:
-                each = self.elements_of_a_thread(r, SEVERAL_BYTES if tensors else ROW_BYTES, 8, 32)
-                several = min(several, max(1, SMALL_THREADS * each // block)) if tensors else several
+            if rows // several < 2 * PROGRAMS:
+                each = 8
+            elif self.row_bytes(r) <= SINGLE_BYTES:
+                each = self.elements_of_a_thread(r, ROW_BYTES, 8, 32)
+            else:
+                each = self.elements_of_a_thread(r, SEVERAL_BYTES, 8, 32)
+                several = min(several, max(1, SMALL_THREADS * each // block))
             configs = [_row_config(several, block, max(1, min(16, several * block // (32 * each))))]
             if self.autotune:
                 configs += [
