@@ -29,9 +29,11 @@ Prepare = Callable[[Callable[[torch.Tensor], "torch.Tensor | None"]], list[Any]]
 """Makes inputs; it is given what makes memory like a tensor's that recordings share, or None where there is no room."""
 
 LITTLE = 64 << 20
-PART = 8
-"""Recordings may keep so many bytes, or that part of the most memory so far, beyond what they use at once. As much may
-stay with PyTorch's allocator unused when something is recorded."""
+PART = 16
+"""Recordings may keep so many bytes, or that part of the most memory so far, beyond what they use at once."""
+
+UNUSED_PART = 8
+"""`LITTLE`, or that part of what PyTorch's allocator has, may stay with it unused when something is recorded."""
 
 _DLPACK_TYPES = {"cpu": 1, "cuda": 2}
 
@@ -123,7 +125,7 @@ class Device:
         torch.cuda.current_stream(self.index).wait_stream(stream)
         return True
 
-    def spare(self, owner: Owner, results: int) -> int:
+    def spare(self, owner: Owner, results: int, made: bool = True) -> int:
         """Bytes that recordings keep and have never used all at once, beyond what is allowed. Asked at each new one.
 
         What regions of a model hand to each other is freed soon where they run plain, and the next region uses that
@@ -132,15 +134,20 @@ class Device:
         Args:
             owner: of the new one.
             results: bytes that it is about to hand out.
+            made: whether it exists already.
         """
         everybody = list(self.kept)
         own = [each for each in everybody if each.owner is owner]
         used = results + sum(each.used_bytes() for each in own)
-        self._most_used[owner] = most_used = max(self._most_used.get(owner, 0), used)
+        most_used = max(self._most_used.get(owner, 0), used)
         self._most_memory = max(self._most_memory, self.most_memory())
-        unused = sum(each.kept_bytes for each in own) - most_used
-        idle = sum(each.kept_bytes - each.used_bytes() for each in everybody) - results
-        return max(0, unused - max(LITTLE, self._most_memory // PART), idle - self.free_memory() // 2)
+        more = 0 if made else results
+        unused = more + sum(each.kept_bytes for each in own) - most_used
+        idle = more + sum(each.kept_bytes - each.used_bytes() for each in everybody) - results
+        spare = max(0, unused - max(LITTLE, self._most_memory // PART), idle - self.free_memory() // 2)
+        if not spare:  # what is refused hands out nothing that is kept
+            self._most_used[owner] = most_used
+        return spare
 
     def free_memory(self) -> int:
         """Bytes of the device that no tensor has."""
@@ -207,7 +214,7 @@ class Device:
 
     def _give_back_unused(self) -> None:
         reserved = torch.cuda.memory_reserved(self.index)
-        if reserved - torch.cuda.memory_allocated(self.index) > max(LITTLE, reserved // PART):
+        if reserved - torch.cuda.memory_allocated(self.index) > max(LITTLE, reserved // UNUSED_PART):
             torch.cuda.empty_cache()
 
     def _abandon(self, graph: Any, pool: Any) -> None:

@@ -72,6 +72,10 @@ class Observation:
         kept = {i: size for i, (storage, size) in self.results.items() if not storage.gone}
         return set(kept), sum(kept.values())
 
+    def results_bytes(self, but: Collection[int]) -> int:
+        """Size of the results that share no memory with inputs, other than `but`."""
+        return sum(size for i, (_, size) in self.results.items() if i not in but)
+
     def look(self, inputs: Sequence[Any]) -> None:
         """These are the last ones now."""
         self.seen = [

@@ -286,6 +286,9 @@ class RecordedProgram:
             return f"{_plural(len(self.moving), 'input')} of {size >> 20} MiB would be copied at each call"
         if self.made >= self.limit:
             return self._give_up(cause)
+        results = kind.observed.results_bytes(self.copied)
+        if spare := self.device.spare(self.owner, results, made=False):
+            return self._refuse(kind, results, spare)
         self.made += 1
         try:
             moving = self.moving | empty
@@ -298,16 +301,19 @@ class RecordedProgram:
             return self._fail(error)
         if spare := self.device.spare(self.owner, sum(recording.bytes.values())):
             self.made -= 1
-            size = recording.kept_bytes
-            kind.refused = f"it would keep {size >> 20} MiB, {spare >> 20} too many that other calls could use"
-            if not self.recordings:
-                self.refused = kind.refused
-            return kind.refused
+            return self._refuse(kind, recording.kept_bytes, spare)
         count("cuda_graphs")
         self.waits = 0
         self.recordings.insert(0, recording)
         kind.recordings.append(recording)
         return self._replay(recording, inputs)
+
+    def _refuse(self, kind: _Kind, size: int, spare: int) -> str:
+        """Calls of this kind run plain: a recording would keep `size` bytes, of which `spare` are too many."""
+        kind.refused = f"it would keep {size >> 20} MiB, {spare >> 20} too many that other calls could use"
+        if not self.recordings:
+            self.refused = kind.refused
+        return kind.refused
 
     # -- what users are told
 
