@@ -31,7 +31,7 @@ def _opened(node: Scatter, plan: Schedule, shape: object, autotune: bool) -> tup
     names = Names()
     index, order = fresh_index(shape, names)  # type: ignore[arg-type]
     axis = Axis("x", order)
-    kernel = TileKernel(plan, [axis], flat_configs(axis.size, autotune), ((axis.size, "XBLOCK"),))
+    kernel = TileKernel(plan, [axis], flat_configs(axis.size, autotune=autotune), ((axis.size, "XBLOCK"),))
     kernel.arguments.written.add(node.name)
     kernel.decide_width([flat_index(fresh_index(node.meta.shape, names)[0], plan.strides[node.name]).range()])
     kernel.open_axis(axis, kernel.program_start(axis, 0))
