@@ -28,12 +28,13 @@ Program = Callable[[list[Any]], list[Any]]
 Prepare = Callable[[Callable[[torch.Tensor], "torch.Tensor | None"]], list[Any]]
 """Makes inputs; it is given what makes memory like a tensor's that recordings share, or None where there is no room."""
 
-LITTLE = 64 << 20
-PART = 16
+LITTLE = 32 << 20
+PART = 32
 """Recordings may keep so many bytes, or that part of the most memory so far, beyond what they use at once."""
 
+UNUSED = 64 << 20
 UNUSED_PART = 8
-"""`LITTLE`, or that part of what PyTorch's allocator has, may stay with it unused when something is recorded."""
+"""So many bytes, or that part of what PyTorch's allocator has, may stay with it unused when something is recorded."""
 
 _DLPACK_TYPES = {"cpu": 1, "cuda": 2}
 
@@ -214,7 +215,7 @@ class Device:
 
     def _give_back_unused(self) -> None:
         reserved = torch.cuda.memory_reserved(self.index)
-        if reserved - torch.cuda.memory_allocated(self.index) > max(LITTLE, reserved // UNUSED_PART):
+        if reserved - torch.cuda.memory_allocated(self.index) > max(UNUSED, reserved // UNUSED_PART):
             torch.cuda.empty_cache()
 
     def _abandon(self, graph: Any, pool: Any) -> None:
