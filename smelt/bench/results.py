@@ -101,6 +101,10 @@ class Row:
     note: str = ""
     results: dict[str, Result] = field(default_factory=dict)
 
+    def out_of_memory(self) -> bool:
+        """Whether somebody found too little memory on the device."""
+        return any("out of memory" in (result.error or "").lower() for result in self.results.values())
+
     def rate(self) -> None:
         """Fill in each contender's speed-up over eager: ratio of median steps."""
         base = self.results.get("eager")

@@ -39,6 +39,7 @@ class Run:
         command: the command line, kept with the results.
         json_file: where the results are kept, rewritten after every row.
         jobs: rows measured at the same time. Each gets an equal share of the cores; steps are timed one row at a time.
+            Rows for which the others leave too little memory are measured again at the end, one by one.
         resume: go on with the rows that `json_file` has.
         explicit: the settings, by name, that hold even where a workload has defaults of its own.
         seconds: the run ends after so many, with the rows that it has.
@@ -98,7 +99,8 @@ def run_benchmark(run: Run, console: Console, measure: Measure | None = None) ->
                 benchmark.save(run.json_file)
 
         threads = next(iter(settings.values())).threads
-        workers = Workers(run.jobs, packages, threads, row_of, keep, run.plan.side_by_side, run.seconds)
+        lanes, seconds = run.plan.side_by_side, run.seconds
+        workers = Workers(run.jobs, packages, threads, row_of, keep, lanes, seconds, Row.out_of_memory)
         if not workers.work(todo):
             console.print(f"interrupted after {len(benchmark.rows)} of {len(order)} models", highlight=False)
             if run.json_file is not None:

@@ -39,6 +39,7 @@ class Workers(Generic[Item, Done]):
         packages, threads: of each server, see `Server`.
         do: what is done with an item.
         keep: called with every result, one at a time.
+        again: whether a result that was made beside others is to be made once more by itself, after all others.
         lanes: tasks that one item may run side by side.
         seconds: the work ends after so many. An item that would take longer than what is left, judged by the longest so
             far, is not begun; one that is being done then is lost.
@@ -53,8 +54,10 @@ class Workers(Generic[Item, Done]):
         keep: Callable[[Done], None],
         lanes: int = 1,
         seconds: float | None = None,
+        again: Callable[[Done], bool] = lambda done: False,
     ) -> None:
-        self.do, self.keep = do, keep
+        self.do, self.keep, self.again = do, keep, again
+        self._later: list[Item] = []
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._longest = 0.0
         self._todo: queue.SimpleQueue[Item] = queue.SimpleQueue()
@@ -67,18 +70,13 @@ class Workers(Generic[Item, Done]):
 
     def work(self, todo: Sequence[Item]) -> bool:
         """Do these; False if Ctrl-C or the time ended it early: what was being done is lost, finished items are not."""
-        for item in todo:
-            self._todo.put(item)
-        threads = [threading.Thread(target=self._items, args=(server,), daemon=True) for server in self._servers]
-        for thread in threads:
-            thread.start()
+        threads: list[threading.Thread] = []
         try:
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(0.2)
-                    if self._left() <= 0:
-                        return False
-        except KeyboardInterrupt:
+            self._share(todo, self._servers, threads)
+            if self._later and self._todo.empty():
+                todo, self._later = self._later, []
+                self._share(todo, self._servers[:1], threads)
+        except (KeyboardInterrupt, TimeoutError):
             return False
         finally:
             self._stop.set()
@@ -91,13 +89,32 @@ class Workers(Generic[Item, Done]):
         for error in self._errors:
             if not isinstance(error, KeyboardInterrupt):
                 raise error
-        return not self._errors and self._todo.empty()
+        return not self._errors and self._todo.empty() and not self._later
+
+    def _share(self, todo: Sequence[Item], servers: Sequence[Servers], threads: list[threading.Thread]) -> None:
+        """Have these servers do all of it, by threads that are added to `threads`.
+
+        Raises:
+            TimeoutError: the time is over.
+        """
+        for item in todo:
+            self._todo.put(item)
+        alone = len(servers) == 1
+        begun = [threading.Thread(target=self._items, args=(server, alone), daemon=True) for server in servers]
+        threads += begun
+        for thread in begun:
+            thread.start()
+        for thread in begun:
+            while thread.is_alive():
+                thread.join(0.2)
+                if self._left() <= 0:
+                    raise TimeoutError
 
     def _left(self) -> float:
         """Seconds that are left."""
         return float("inf") if self._deadline is None else self._deadline - time.monotonic()
 
-    def _items(self, server: Servers) -> None:
+    def _items(self, server: Servers, alone: bool) -> None:
         while not self._stop.is_set() and self._left() > self._longest:
             try:
                 item = self._todo.get_nowait()
@@ -110,7 +127,10 @@ class Workers(Generic[Item, Done]):
                     return  # it was cut short
                 with self._lock:
                     self._longest = max(self._longest, time.monotonic() - begin)
-                    self.keep(done)
+                    if not alone and self.again(done):
+                        self._later.append(item)
+                    else:
+                        self.keep(done)
             except BaseException as error:  # a bug of the bench itself: the run ends with it
                 self._errors.append(error)
                 self._stop.set()

@@ -65,6 +65,33 @@ def test_all_rows_are_kept_in_order(tmp_path: Path, jobs: int, monkeypatch: pyte
     assert ("1 threads" in shown(to)) == (jobs > 1)
 
 
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_rows_for_which_others_leave_too_little_memory_are_measured_again(tmp_path: Path, jobs: int) -> None:
+    names = [workload.name for workload in suite_workloads("timm")[:12]]
+    seen: list[str] = []
+    running: list[str] = []
+    beside: dict[str, int] = {}
+
+    def crowded(workload: Workload, *arguments: Any) -> Row:
+        seen.append(workload.name)
+        running.append(workload.name)
+        time.sleep(0.01)
+        beside[workload.name] = len(running) - 1
+        row = pretend(workload, *arguments)
+        if workload.name == names[0] or (workload.name == names[4] and seen.count(names[4]) == 1):
+            row.results["smelt"].fail("fail_run", "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
+        running.remove(workload.name)
+        return row
+
+    run_benchmark(make(tmp_path / "a.json", jobs=jobs), console(), crowded)
+    kept = {row.model: row.results["smelt"].status for row in Benchmark.load(tmp_path / "a.json").rows}
+    assert list(kept) == names
+    assert sorted(set(seen[12:])) == (sorted([names[0], names[4]]) if jobs > 1 else [])
+    assert kept[names[0]] == "fail_run"  # by itself, too
+    if jobs > 1:
+        assert kept[names[4]] == "pass" and beside[names[0]] == beside[names[4]] == 0
+
+
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_is_readable_and_goes_on(
     tmp_path: Path, kind: signal.Signals, request: pytest.FixtureRequest
