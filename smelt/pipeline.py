@@ -252,11 +252,8 @@ def render(
     if chain is None:
         return render_part(part, options, report, name, updates)
     modules = [p.module for p in chain.parts if p.module is not None]
-    last = len(modules) - 1
     kept = chain.updates_at_the_end(updates or {})
-    rendered = [
-        render_part(m, options, report, f"{name}{i}", kept if i == last else None) for i, m in enumerate(modules)
-    ]
+    rendered = [render_part(m, options, report, f"{name}{i}", kept.get(i)) for i, m in enumerate(modules)]
     whole = render_chain(chain, rendered)
     report.add(f"7_{name}_host.py", lambda: whole.host_source)
     return whole

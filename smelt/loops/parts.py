@@ -4,6 +4,7 @@ A buffer can be made when its size is known. So the graph is cut by levels: part
 host program then reads the numbers that part 0 gives, part 1 is all that needs these, and so on. Each part is a graph
 like any other, with the numbers among its inputs. Of graphs with values on the CPU and on a GPU (an optimizer's step
 count, say) even parts compute on the CPU and odd ones on the GPU; the host copies what goes from one to the other.
+Counts that no GPU waits for are the last part: the GPU is at work meanwhile.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ _READS = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_out
 _FREE = frozenset({Kind.VIEW, Kind.CREATION})
 """Computed where they are used rather than handed on in memory."""
 
+_COUNTS: frozenset[Any] = frozenset(
+    {operator.getitem, aten.add.Tensor, aten.add.Scalar, aten._foreach_add.Scalar, aten._foreach_add.List}
+)
+"""What an optimizer counts its steps with: it raises nothing, whatever the values are."""
+
 
 @dataclass
 class Part:
@@ -41,6 +47,7 @@ class Part:
         inputs: nodes of the whole graph that are its tensors.
         symbols: the numbers that follow them.
         outputs: nodes of the whole graph that it makes.
+        counts: it does nothing but count.
     """
 
     host: list[fx.Node] = field(default_factory=list)
@@ -48,6 +55,7 @@ class Part:
     inputs: list[fx.Node] = field(default_factory=list)
     symbols: list[Symbol] = field(default_factory=list)
     outputs: list[fx.Node] = field(default_factory=list)
+    counts: bool = False
 
 
 @dataclass
@@ -58,27 +66,34 @@ class Chain:
     parts: list[Part]
     results: tuple[Any, ...]
 
-    def updates_at_the_end(self, updates: Mapping[int, str]) -> dict[int, str]:
-        """Those outputs of the last graph that are new values of inputs which nothing needs any more after it began.
+    def updates_at_the_end(self, updates: Mapping[int, str]) -> dict[int, dict[int, str]]:
+        """For the last graph, but for counts, those outputs that are new values of inputs which nothing needs any more
+        after it began.
 
         Earlier graphs write over none: what a later one finds wrong must leave the inputs alone.
 
         Args:
             updates: position of a result of the whole graph -> the input whose new value it is.
+
+        Returns:
+            number of the graph -> position of its output -> the input whose new value it is.
         """
-        at = max((i for i, part in enumerate(self.parts) if part.module is not None), default=-1)
-        if at < 0:
+        graphs = [part for part in self.parts if part.module is not None]
+        number = max((i for i, part in enumerate(graphs) if not part.counts), default=-1)
+        if number < 0:
             return {}
-        last = self.parts[at]
-        later = {n.name for part in self.parts[at + 1 :] for node in part.host for n in node.all_input_nodes}
-        needed = later | {r.name for r in self.results if isinstance(r, fx.Node)}
+        last = graphs[number]
+        after = self.parts[self.parts.index(last) + 1 :]
+        later = {n.name for part in after for node in part.host for n in node.all_input_nodes}
+        needed = later | {n.name for part in after for n in part.inputs}
+        needed |= {r.name for r in self.results if isinstance(r, fx.Node)}
         given = {node.name for node in last.inputs} - needed
         found = {}
         for position, old in updates.items():
             new = self.results[position]
             if old in given and new in last.outputs and self.results.count(new) == 1:
                 found[last.outputs.index(new)] = old
-        return found
+        return {number: found} if found else {}
 
 
 def split_at_reads(gm: fx.GraphModule) -> Chain | None:
@@ -209,6 +224,18 @@ class _Split:
             if _is_read(node) or moves or number is not None or items or node.target is holds:
                 self.on_host[node] = level
             self.level[node] = level
+        self.late = self.idle_counts() if self.mixed else set()
+        last = max((level for node, level in self.level.items() if device_type(node) != "cpu"), default=0)
+        self.level |= dict.fromkeys(self.late, last + 1)
+
+    def idle_counts(self) -> set[fx.Node]:
+        """What counts on the CPU, and is needed for results alone."""
+        late: set[fx.Node] = set()
+        for node in reversed(self.nodes):
+            counts = node.op == "call_function" and node.target in _COUNTS and node not in self.on_host
+            if counts and device_type(node) == "cpu" and all(n in late or n.op == "output" for n in node.users):
+                late.add(node)
+        return late
 
     # -- parts ----------------------------------------------------------------------------------------------------
 
@@ -220,6 +247,7 @@ class _Split:
         wanted += [n for node in self.on_host for n in node.all_input_nodes]
         for level in reversed(range(len(parts))):
             self.build(parts[level], level, wanted)
+            parts[level].counts = bool(parts[level].outputs) and self.late.issuperset(parts[level].outputs)
             wanted += parts[level].inputs
         return Chain(self.inputs, parts, self.results)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 
 import torch
@@ -28,12 +29,16 @@ def chain_of(g: GraphBuilder, *results: fx.Node) -> Chain:
 
 
 class Step:
-    """A step count on the CPU, from which the GPU gets its rate; a parameter and a gradient on the GPU."""
+    """A step count on the CPU, from which the GPU gets its rate; a parameter and a gradient on the GPU.
 
-    def __init__(self) -> None:
+    Args:
+        idle: it gets its rate from an input instead.
+    """
+
+    def __init__(self, idle: bool = False) -> None:
         self.g = g = GraphBuilder()
         self.count, self.p, self.grad = g.input(), on_gpu(g, 8), on_gpu(g, 8)
-        self.counted = g.add(self.count, 1.0)
+        self.counted = g.input() if idle else g.add(self.count, 1.0)
         rate = g.broadcast_in_dim(g.to_device(self.counted, CUDA), (8,), ())
         self.new = g.sub(self.p, g.mul(self.grad, rate))
 
@@ -47,7 +52,37 @@ def test_the_last_graph_writes_over_inputs() -> None:
     step = Step()
     chain = step.chain(step.counted, step.new)
     assert chain.parts[-1].outputs[0].name == step.new.name
-    assert chain.updates_at_the_end({0: step.count.name, 1: step.p.name}) == {0: step.p.name}
+    assert chain.updates_at_the_end({0: step.count.name, 1: step.p.name}) == {1: {0: step.p.name}}
+
+
+def counts(step: Step) -> list[fx.Node]:
+    """Two counts that the GPU does not wait for, as an optimizer that works on lists makes them."""
+    g = step.g.graph
+    inputs = [step.count, step.g.input()]
+    both = g.call_function(torch.ops.aten._foreach_add.Scalar, (inputs, 1))
+    both.meta["val"] = [n.meta["val"] for n in inputs]
+    each = [g.call_function(operator.getitem, (both, i)) for i in range(2)]
+    for node, counted in zip(each, inputs, strict=True):
+        node.meta["val"] = counted.meta["val"]
+    return each
+
+
+def test_counts_that_no_gpu_waits_for_come_last() -> None:
+    step = Step(idle=True)
+    one, other = counts(step)
+    chain = step.chain(one, step.new, other)
+    gpu, last = [part for part in chain.parts if part.module is not None]
+    assert not gpu.counts and [n.name for n in gpu.outputs] == [step.new.name]
+    assert last.counts and {n.name for n in last.outputs} == {one.name, other.name}
+    assert chain.updates_at_the_end({0: step.count.name, 1: step.p.name}) == {0: {0: step.p.name}}
+
+
+def test_counts_of_which_something_else_is_computed_come_first() -> None:
+    step = Step(idle=True)
+    one, _ = counts(step)
+    chain = step.chain(one, step.new, step.g.neg(one))
+    first, gpu = [part for part in chain.parts if part.module is not None]
+    assert not first.counts and [n.name for n in gpu.outputs] == [step.new.name]
 
 
 def test_an_input_that_is_a_result_too_is_left_alone() -> None:
