@@ -78,15 +78,14 @@ class Chain:
         Returns:
             number of the graph -> position of its output -> the input whose new value it is.
         """
-        graphs = [part for part in self.parts if part.module is not None]
-        number = max((i for i, part in enumerate(graphs) if not part.counts), default=-1)
+        graphs = [at for at, part in enumerate(self.parts) if part.module is not None]
+        number = max((i for i, at in enumerate(graphs) if not self.parts[at].counts), default=-1)
         if number < 0:
             return {}
-        last = graphs[number]
-        after = self.parts[self.parts.index(last) + 1 :]
-        later = {n.name for part in after for node in part.host for n in node.all_input_nodes}
-        needed = later | {n.name for part in after for n in part.inputs}
-        needed |= {r.name for r in self.results if isinstance(r, fx.Node)}
+        last, after = self.parts[graphs[number]], self.parts[graphs[number] + 1 :]
+        needed = {r.name for r in self.results if isinstance(r, fx.Node)}
+        for part in after:
+            needed |= {n.name for n in (*part.inputs, *(n for node in part.host for n in node.all_input_nodes))}
         given = {node.name for node in last.inputs} - needed
         found = {}
         for position, old in updates.items():
@@ -235,7 +234,8 @@ class _Split:
             counts = node.op == "call_function" and node.target in _COUNTS and node not in self.on_host
             if counts and device_type(node) == "cpu" and all(n in late or n.op == "output" for n in node.users):
                 late.add(node)
-        return late
+        # a list is taken apart where it is made: parts hand on tensors
+        return {node for node in late if node.target is not operator.getitem or node.args[0] in late}
 
     # -- parts ----------------------------------------------------------------------------------------------------
 

@@ -85,6 +85,22 @@ def test_counts_of_which_something_else_is_computed_come_first() -> None:
     assert not first.counts and [n.name for n in gpu.outputs] == [step.new.name]
 
 
+def test_a_list_of_counts_of_which_the_gpu_needs_one_is_not_torn() -> None:
+    """Nor another list of which the elements are results."""
+    step = Step(idle=True)
+    one, other = counts(step)
+    highest = step.g.graph.call_function(torch.ops.aten.max.dim, (step.count, 0))
+    highest.meta["val"] = (step.count.meta["val"], step.count.meta["val"])
+    value = step.g.graph.call_function(operator.getitem, (highest, 0))
+    value.meta["val"] = step.count.meta["val"]
+    new = step.g.sub(step.new, step.g.broadcast_in_dim(step.g.to_device(one, CUDA), (8,), ()))
+    chain = step.chain(one, new, other, value)
+    first, gpu = [part for part in chain.parts if part.module is not None]
+    assert {n.name for n in first.outputs} == {one.name, other.name, value.name}
+    assert not first.counts and [n.name for n in gpu.outputs] == [new.name]
+    assert not any(isinstance(n.meta["val"], (tuple, list)) for part in chain.parts for n in part.inputs)
+
+
 def test_an_input_that_is_a_result_too_is_left_alone() -> None:
     step = Step()
     assert step.chain(step.counted, step.new, step.p).updates_at_the_end({1: step.p.name}) == {}
