@@ -64,25 +64,25 @@ class Workers(Generic[Item, Done]):
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._errors: list[BaseException] = []
+        self._threads: list[threading.Thread] = []
         self._turns = tempfile.TemporaryDirectory(prefix="smelt-bench-turns-") if jobs > 1 else None
         turns = Path(self._turns.name) if self._turns else None
         self._servers = [Servers(lanes, packages, threads, turns) for _ in range(jobs)]
 
     def work(self, todo: Sequence[Item]) -> bool:
         """Do these; False if Ctrl-C or the time ended it early: what was being done is lost, finished items are not."""
-        threads: list[threading.Thread] = []
         try:
-            self._share(todo, self._servers, threads)
+            self._share(todo, self._servers)
             if self._later and self._todo.empty():
                 todo, self._later = self._later, []
-                self._share(todo, self._servers[:1], threads)
+                self._share(todo, self._servers[:1])
         except (KeyboardInterrupt, TimeoutError):
             return False
         finally:
             self._stop.set()
             for server in self._servers:
                 server.close()
-            for thread in threads:
+            for thread in self._threads:
                 thread.join()
             if self._turns:
                 self._turns.cleanup()
@@ -91,8 +91,8 @@ class Workers(Generic[Item, Done]):
                 raise error
         return not self._errors and self._todo.empty() and not self._later
 
-    def _share(self, todo: Sequence[Item], servers: Sequence[Servers], threads: list[threading.Thread]) -> None:
-        """Have these servers do all of it, by threads that are added to `threads`.
+    def _share(self, todo: Sequence[Item], servers: Sequence[Servers]) -> None:
+        """Have these servers do all of it.
 
         Raises:
             TimeoutError: the time is over.
@@ -101,7 +101,7 @@ class Workers(Generic[Item, Done]):
             self._todo.put(item)
         alone = len(servers) == 1
         begun = [threading.Thread(target=self._items, args=(server, alone), daemon=True) for server in servers]
-        threads += begun
+        self._threads += begun
         for thread in begun:
             thread.start()
         for thread in begun:

@@ -32,6 +32,9 @@ PROGRAMS = 528
 """Programs that keep a large GPU busy: four for each of 132 multiprocessors."""
 
 FLAT_BLOCK = 1024
+FLAT_ELEMENTS = 16
+"""Elements of a block of the flat form, and of a thread of it."""
+
 ROW_TILE = 2048
 """Elements of a tile of short rows: several rows share a program."""
 
@@ -217,8 +220,8 @@ class _Builder(Coordinates):
         return Tiling(nest, Form.FLAT, [y, x], [], tuple(tiles), ((y.size, "YBLOCK"), (x.size, "XBLOCK")))
 
     def flat_elements(self) -> int:
-        """Elements of a thread of the flat form: sixteen, or half of that where there is much to compute."""
-        return 16 if self.arithmetic() < MUCH_ARITHMETIC else 8
+        """Elements of a thread of the flat form: half as many where there is much to compute."""
+        return FLAT_ELEMENTS if self.arithmetic() < MUCH_ARITHMETIC else FLAT_ELEMENTS // 2
 
     def by_rows(self, nest: Nest) -> Tiling | None:
         """A program's row is known without a division, its values are read once, and it may begin anywhere."""
@@ -440,7 +443,7 @@ def padded(size: IntLike, words: Words | None) -> int:
     return int(size) if words is None else int(size) + words.size - 1
 
 
-def flat_configs(size: IntLike, elements: int = 16, autotune: bool = False) -> tuple[Config, ...]:
+def flat_configs(size: IntLike, elements: int = FLAT_ELEMENTS, autotune: bool = False) -> tuple[Config, ...]:
     """So many elements a thread where there is enough for every multiprocessor."""
     count = hint(size)
     block = min(FLAT_BLOCK, max(128, floor_power(count // PROGRAMS)))
