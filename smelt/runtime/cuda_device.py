@@ -32,6 +32,10 @@ LITTLE = 32 << 20
 PART = 32
 """Recordings may keep so many bytes, or that part of the most memory so far, beyond what they use at once."""
 
+FEW = 6
+PART_OF_FEW = 8
+"""The part where there are at most so many kinds of calls: a graph or three, which do not hand memory on to others."""
+
 UNUSED = 64 << 20
 UNUSED_PART = 8
 """So many bytes, or that part of what PyTorch's allocator has, may stay with it unused when something is recorded."""
@@ -69,6 +73,7 @@ class Device:
         self.fixed: Counter[int] = Counter()
         self.kept: weakref.WeakSet[Kept] = weakref.WeakSet()
         self._most_used: weakref.WeakKeyDictionary[Owner, int] = weakref.WeakKeyDictionary()
+        self._kinds: weakref.WeakKeyDictionary[Owner, int] = weakref.WeakKeyDictionary()
         self._most_memory = 0
         self.replaying = threading.Lock()
         self._stream = 0  # of the last replay, as the driver's handle; says nothing before the first one
@@ -126,6 +131,10 @@ class Device:
         torch.cuda.current_stream(self.index).wait_stream(stream)
         return True
 
+    def note_kind(self, owner: Owner) -> None:
+        """One of the owner's programs was called with sizes and parameters that it had not been called with before."""
+        self._kinds[owner] = self._kinds.get(owner, 0) + 1
+
     def spare(self, owner: Owner, results: int, made: bool = True) -> int:
         """Bytes that recordings keep and have never used all at once, beyond what is allowed. Asked at each new one.
 
@@ -145,7 +154,8 @@ class Device:
         more = 0 if made else results
         unused = more + sum(each.kept_bytes for each in own) - most_used
         idle = more + sum(each.kept_bytes - each.used_bytes() for each in everybody) - results
-        spare = max(0, unused - max(LITTLE, self._most_memory // PART), idle - self.free_memory() // 2)
+        part = PART if self._kinds.get(owner, 0) > FEW else PART_OF_FEW
+        spare = max(0, unused - max(LITTLE, self._most_memory // part), idle - self.free_memory() // 2)
         if not spare:  # what is refused hands out nothing that is kept
             self._most_used[owner] = most_used
         return spare

@@ -220,6 +220,7 @@ class RecordedProgram:
         """The first call of a kind."""
         if len(self.kinds) >= KNOWN_KINDS:
             del self.kinds[next(iter(self.kinds))]
+        self.device.note_kind(self.owner)
         kind = self.kinds[key] = _Kind(Observation(inputs))
         return kind
 

@@ -202,6 +202,27 @@ def test_large_models_may_keep_a_part_of_their_memory(device, monkeypatch):
     assert all(len(call.recordings) == 1 for call, _ in calls)
 
 
+@pytest.mark.parametrize("graphs, recorded", [(1, True), (8, False)])
+def test_a_model_that_is_one_graph_may_keep_what_its_backward_does_not_read(device, monkeypatch, graphs, recorded):
+    """The caller drops half of what forward hands out before backward begins, in which that memory could be used."""
+    monkeypatch.setattr(cuda_device, "LITTLE", 0)
+    device.memory = 16 * (4 << 10)
+    weight = torch.nn.Parameter(torch.ones(1 << 10))
+    recorder = Recorder(CPU, name="model", backend=device)
+    forward = recorder.wrap(lambda inputs: [inputs[0] * 2, inputs[0] * 3], "forward", visible=1)
+    backward = recorder.wrap(lambda inputs: [inputs[0] * inputs[1]], "backward")
+    others = regions(device, graphs - 1, 4)
+    with torch.no_grad():
+        for _ in range(4):
+            for call, w in others:
+                call([torch.ones(4), w])
+            logits, saved = forward([weight])
+            del logits
+            assert backward([saved, weight])[0][0] == 3
+            del saved
+    assert len(forward.recordings) == 1 and bool(backward.recordings) is recorded
+
+
 @pytest.mark.parametrize("plenty", [True, False])
 def test_models_that_take_turns_keep_what_each_needs(device, monkeypatch, plenty):
     """As long as memory is plenty: a generator and its critic, training and evaluation of two compiled models."""
