@@ -6,6 +6,7 @@ Everything around the programs (views made again, layouts of gradients) is then 
 from __future__ import annotations
 
 import dataclasses
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,10 +31,10 @@ def wrap_sized(joint: Joint, forward: Program, backward: Program | None, wrap: W
     """The callable of a graph whose programs take the values of `joint.sizes` after their tensors."""
     plans: dict[tuple[int, ...], Compiled] = {}
     read = _reader(joint.sizes)
-    positions = None
+    tensors: Callable[[Sequence[Any]], Sequence[Any]] | None = None
 
     def call(*inputs: Any) -> tuple[Any, ...]:
-        nonlocal positions
+        nonlocal tensors
         values = read(inputs)
         plan = plans.get(values)
         if plan is None:
@@ -42,9 +43,9 @@ def wrap_sized(joint: Joint, forward: Program, backward: Program | None, wrap: W
             plan = plans[values] = _plan(joint, forward, backward, wrap, values)
         if not joint.numbers and not joint.reals:
             return plan(*inputs)
-        if positions is None:
-            positions = [i for i in range(len(inputs)) if i not in joint.numbers]
-        return plan(*[inputs[i] for i in positions], *_reals(joint, inputs, values))
+        if tensors is None:
+            tensors = _chooser([i for i in range(len(inputs)) if i not in joint.numbers])
+        return plan(*tensors(inputs), *_reals(joint, inputs, values))
 
     return call
 
@@ -109,6 +110,13 @@ def _reader(sizes: Sequence[SizeInput]) -> Callable[[Sequence[Any]], tuple[int, 
         return tuple([inputs[i] if dim is None else inputs[i].shape[dim] for i, dim in where])
 
     return read
+
+
+def _chooser(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Gives what stands at these positions: in C, since a whole training step has hundreds of inputs."""
+    if len(positions) > 1:
+        return operator.itemgetter(*positions)
+    return lambda inputs: [inputs[i] for i in positions]
 
 
 def _plan(joint: Joint, forward: Program, backward: Program | None, wrap: Wrap, values: tuple[int, ...]) -> Compiled:

@@ -16,13 +16,13 @@ import torch
 from torch.autograd.graph import increment_version
 
 from smelt.autograd.again import Again, Memory
-from smelt.autograd.draws import beginning, draws, from_beginning, generator_devices, seed, with_seeds
+from smelt.autograd.draws import Beginning, beginning, draws, from_beginning, generator_devices, seed, with_seeds
 from smelt.autograd.outputs import finisher
 from smelt.autograd.plan import Fresh, Joint, Mutation, SparseGradient, unreached
 from smelt.autograd.sized import wrap_reading, wrap_sized
 from smelt.autograd.unused import Backward
 from smelt.base.errors import SmeltError
-from smelt.base.torch_c import below_autograd, disable_autocast
+from smelt.base.torch_c import below_autograd, disable_autocast, set_grad_enabled
 from smelt.graph.absent import hooks_of, quiet, quiet_below
 from smelt.graph.meta import TensorMeta
 
@@ -205,22 +205,35 @@ def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata if tensor.numel() else id(tensor)
 
 
+_Call = tuple[_Plan, Sequence[torch.Tensor], list[torch.Tensor], Beginning | None]
+"""One call that was computed: its plan, its inputs, what the forward program has made, and where draws come from."""
+
+
+def _computed(plan: _Plan, inputs: Sequence[torch.Tensor]) -> _Call:
+    """Runs the forward program, as inside of a `torch.autograd.Function`.
+
+    It comes before autograd makes a node with an edge for each parameter, which a GPU would wait for.
+    """
+    begin = beginning(plan.joint, plan.generators) if plan.draws else None
+    recording = torch.is_grad_enabled()
+    set_grad_enabled(False)
+    try:
+        with below_autograd():
+            if begin is None or not begin.seeds:
+                return plan, inputs, plan.forward([*inputs]), begin
+            with with_seeds(begin):
+                return plan, inputs, plan.forward([*inputs]), begin
+    finally:
+        set_grad_enabled(recording)
+
+
 class _Compiled(torch.autograd.Function):
-    """One call of a compiled graph as one node of the caller's autograd graph."""
+    """One call of a compiled graph, which was computed, as one node of the caller's autograd graph."""
 
     @staticmethod
-    def forward(
-        ctx: Any, call: tuple[_Plan, Sequence[torch.Tensor] | None], *edges: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        """`call` has the inputs, if those of them that gradients never reach are detached among `edges`."""
-        plan, inputs = call[0], edges if call[1] is None else call[1]
-        ctx.begin = begin = beginning(plan.joint, plan.generators) if plan.draws else None
-        with below_autograd():
-            if begin is not None and begin.seeds:
-                with with_seeds(begin):
-                    results = plan.forward([*inputs])
-            else:
-                results = plan.forward([*inputs])
+    def forward(ctx: Any, call: _Call, *edges: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """`edges` are the inputs, those that gradients never reach detached."""
+        plan, inputs, results, ctx.begin = call
         if plan.computed is None:
             plan.computed = [i for i, t in enumerate(inputs) if t.requires_grad and not t.is_leaf]
         ctx.hooks = {i: hooks_of(inputs[i]) for i in plan.computed}
@@ -398,8 +411,7 @@ def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Aga
     plain = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not joint.spoilt
     simple = plain and not plan.with_grad
     apply = _Compiled.apply if torch.is_grad_enabled() else torch.enable_grad()(_Compiled.apply)
-    given = (plan, None)
-    run = _apart(apply, plan) if joint.idle else lambda *inputs: apply(given, *inputs)
+    run = _apart(apply, plan) if joint.idle else lambda *inputs: apply(_computed(plan, inputs), *inputs)
     if simple:
         return run
     written = [joint.mutations[k].input for k in plan.with_grad]
@@ -418,9 +430,9 @@ def _apart(apply: Callable[..., Any], plan: _Plan) -> Callable[..., Any]:
     """Inputs that gradients never reach are no part of the caller's autograd graph."""
 
     def run(*inputs: torch.Tensor) -> Any:
-        edges = [*inputs]
+        call, edges = _computed(plan, inputs), [*inputs]
         for i in plan.joint.idle:
             edges[i] = edges[i].detach()
-        return apply((plan, inputs), *edges)
+        return apply(call, *edges)
 
     return run

@@ -174,6 +174,13 @@ class Device:
         """The arenas of the device."""
         return device_arenas(torch.device("cuda", self.index))
 
+    def clear_scratch(self) -> None:
+        """Before a first call: scratch memory of products that the threads of earlier calls have used is free.
+
+        PyTorch keeps it for each thread that calls the library, and a backward has a thread of its own.
+        """
+        torch_c.clear_product_workspaces()
+
     def forget_room(self) -> None:
         """Before a plain call whose need of the arena is to be known."""
         self.arenas.most = 0

@@ -125,6 +125,7 @@ class RecordedProgram:
             return results
         if isinstance(results, str):
             return self._run_plain(inputs, results)
+        self.device.clear_scratch()
         plain = self._run_plain(inputs, "the first one with its sizes and parameters")
         if self.refused is None:
             results.observed.note(plain)
