@@ -406,6 +406,9 @@ class TensorSpec:
     @property
     def stride(self) -> tuple[int | None, ...] | Literal["contiguous"]: ...
     @property
+    def keys(self) -> int:
+        """The word of dispatch keys."""
+    @property
     def raw(self) -> bool:
         """Whether checks read memory directly (False: through the tensor's Python attributes)."""
     def matches(self, value: Any) -> bool: ...

@@ -105,10 +105,11 @@ def _tensor_layout() -> dict[str, int] | None:
             "data": 0,
             "hooks": 0,
             "late_hooks": 0,
+            "gradients": 0,
         }
     except LookupError:
         return None
-    layout |= _storage_layout() | _hooks_layout()
+    layout |= _storage_layout() | _hooks_layout() | _gradients_layout()
     _native.set_tensor_layout(torch.Tensor, describe, layout)
     return layout if _agrees(samples) else None
 
@@ -145,6 +146,15 @@ def _hooks_layout() -> dict[str, int]:
         }
     except (LookupError, AttributeError):
         return {}
+
+
+def _gradients_layout() -> dict[str, int]:
+    """Where a tensor points to what autograd keeps of it: a word that only leaves with gradients have, each its own."""
+    samples = [torch.empty(3, 1), torch.empty(2, requires_grad=True), torch.nn.Parameter(torch.empty(3, 1))]
+    without, *leaves = [ctypes.string_at(torch_c.implementation_address(t), _IMPL_BYTES) for t in samples]
+    places = [at for at in range(0, _IMPL_BYTES, 8) if not _word(without, at)]
+    found = [at for at in places if len({_word(leaf, at) for leaf in leaves} - {0}) == len(leaves)]
+    return {"gradients": found[0]} if len(found) == 1 else {}
 
 
 def _no_hook(_: torch.Tensor) -> None: ...

@@ -137,8 +137,9 @@ class GuardList:
         """The guards in evaluable form; `outputs` are the fetches that residual code needs."""
         for fn, given in self._together.items():
             self.python(fn, given, getattr(fn, "shortcut", None))
+        specs: dict[Any, native.TensorSpec] = {}
         checks = [
-            (index, kind, _tensor_spec(operand) if kind == native.TENSOR else operand)
+            (index, kind, _shared(specs, _tensor_spec(operand)) if kind == native.TENSOR else operand)
             for index, kind, operand in self.checks
         ]
         guards = native.Guards(self._fetches, checks, list(outputs))
@@ -183,6 +184,11 @@ def _tensor_spec(operand: Any) -> native.TensorSpec:
     if isinstance(operand, torch.Tensor):
         return native.TensorSpec(operand)
     return native.TensorSpec(operand.tensor, shape=operand.shape, stride=operand.stride)
+
+
+def _shared(specs: dict[Any, native.TensorSpec], spec: native.TensorSpec) -> native.TensorSpec:
+    """The one of equal specs: those of a model's hundreds of tensors are few, and stay in the processor's caches."""
+    return specs.setdefault((repr(spec), spec.keys, spec.raw), spec)
 
 
 def _described(operand: Any) -> str:

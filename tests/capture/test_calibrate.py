@@ -77,7 +77,7 @@ def make_tensors() -> dict[str, Any]:
 def test_calibration_finds_this_torch() -> None:
     """On the versions of the test set-up nothing may need the slow way."""
     found = calibrate()
-    assert found.tensors is not None and found.dispatch_keys
+    assert found.tensors is not None and found.dispatch_keys and all(found.tensors.values())
     assert {"grad mode", "inference mode", "autocast on cpu", "autocast dtype on cpu", "default dtype"} <= set(
         found.native_readers
     )
@@ -151,6 +151,22 @@ def test_changes_in_place_are_seen(way: str) -> None:
     layer.float()
     layer.weight.data = torch.zeros(3, 4)
     assert guards.check((layer.weight,), {}) is None
+
+
+def test_memory_that_was_asked_for_early_may_be_gone(way: str) -> None:
+    """The addresses of the last call are no more than hints: what lay there may have died, or be something else."""
+    count = 100
+    given = [torch.nn.Parameter(torch.zeros(2, 3)) for _ in range(count)]
+    guards = tensor_guards(*map(native.TensorSpec, given))
+    for turn in range(20):
+        assert guards.check(given, {}) is not None
+        others: list[Any] = [*map(str, range(count))] if turn % 2 else [torch.zeros(2, 3) for _ in range(count)]
+        given.clear()
+        assert guards.check(others, {}) is None
+        given += [torch.nn.Parameter(torch.zeros(2, 3)) for _ in range(count)]
+        given[-1] = torch.nn.Parameter(torch.zeros(2, 4))
+        assert guards.check(given, {}) is None
+        given[-1] = torch.nn.Parameter(torch.zeros(2, 3))
 
 
 def test_sizes(way: str) -> None:

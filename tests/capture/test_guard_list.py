@@ -87,3 +87,15 @@ def test_tensor_guards_do_not_keep_the_tensor():
     del tensor
     gc.collect()
     assert alive() is None and guards.lines() == ["tensor x: float32[2]"]
+
+
+def test_tensors_that_are_alike_share_what_is_asked_of_them():
+    guards = GuardList()
+    tensors = [torch.zeros(2, 3), torch.ones(2, 3), torch.zeros(2, 3, requires_grad=True), torch.zeros(3, 2).t()]
+    for i, tensor in enumerate(tensors):
+        guards.check(sources.local(i, f"t{i}"), native.TENSOR, tensor)
+    made = guards.finish([])
+    specs = [operand for _, _, operand in made.checks]
+    assert specs[0] is specs[1] and len(set(map(id, specs))) == 3
+    assert made.check(tensors, {}) is not None
+    assert made.check([*tensors[:3], torch.zeros(2, 3)], {}) is None

@@ -20,7 +20,7 @@
 #define AS_CHECK(name) C_##name,
 enum FetchKind { FETCH_KINDS(AS_FETCH) FETCH_COUNT };
 enum CheckKind { CHECK_KINDS(AS_CHECK) CHECK_COUNT };
-enum { LAST_ROOT = F_WEAK, NO_HINT = -1, LOOK_AHEAD = 16 };
+enum { LAST_ROOT = F_WEAK, NO_HINT = -1 };
 
 typedef struct {
     uint8_t kind;
@@ -94,8 +94,15 @@ typedef struct {
     uint8_t foreign;      /* its fetch or a check may run Python code, which may write anywhere */
 } Node;
 
+/* Where the value of a node lay the last time: its object, of a tensor what it points to. The addresses are never read
+ * from, since all may have died; they are only where memory is asked for early. */
 typedef struct {
-    Node *nodes;
+    const char *object, *implementation, *gradients;
+} Lines;
+
+typedef struct {
+    Node *nodes;  /* with room for LOOK_AHEAD more */
+    Lines *lines; /* as many as nodes, with room for twice LOOK_AHEAD more */
     Memo *memos;
     Item *items;
     Seen *seen; /* as many as items */

@@ -326,20 +326,22 @@ static void lay_out_checks(Builder *b, Program *p) {
 }
 
 static int allocate_program(const Builder *b, Program *p) {
-    p->nodes = PyMem_Calloc((size_t)b->node_count + 1, sizeof(Node));
+    p->nodes = PyMem_Calloc((size_t)b->node_count + LOOK_AHEAD, sizeof(Node));
+    p->lines = PyMem_Calloc((size_t)b->node_count + 2 * LOOK_AHEAD, sizeof(Lines));
     p->memos = PyMem_Calloc((size_t)b->memo_count + 1, sizeof(Memo));
     p->items = PyMem_Calloc((size_t)b->item_count + 1, sizeof(Item));
     p->seen = PyMem_Calloc((size_t)b->item_count + 1, sizeof(Seen));
     p->hollow = PyMem_Calloc((size_t)b->item_count + LOOK_AHEAD, sizeof(PyObject *));
     p->checks = PyMem_Calloc((size_t)b->placed_count + 1, sizeof(CheckStep));
     p->item_count = b->item_count;
-    return p->nodes && p->memos && p->items && p->seen && p->hollow && p->checks ? 0 : -1;
+    return p->nodes && p->lines && p->memos && p->items && p->seen && p->hollow && p->checks ? 0 : -1;
 }
 
 void free_program(Program *program) {
     for (int32_t i = 0; i < program->memo_count; i++) Py_XDECREF(program->memos[i].shape.type);
     for (int32_t i = 0; program->items && i < program->item_count; i++) Py_XDECREF(program->items[i].held);
     PyMem_Free(program->nodes);
+    PyMem_Free(program->lines);
     PyMem_Free(program->memos);
     PyMem_Free(program->items);
     PyMem_Free(program->seen);

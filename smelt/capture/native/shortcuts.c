@@ -101,8 +101,11 @@ static int by_start(const void *a, const void *b, void *spans) {
 }
 
 static int are_apart(Shortcut *shortcut, PyObject **values) {
-    for (Py_ssize_t i = 0; i < shortcut->count; i++)
+    for (Py_ssize_t i = 0; i < shortcut->count; i++) {
+        Py_ssize_t later = i + LOOK_AHEAD < shortcut->count ? i + LOOK_AHEAD : i;
+        __builtin_prefetch((const char *)word(impl_of(values[shortcut->fetches[later]]) + layout.storage));
         if (!span_of(shortcut->specs[i], values[shortcut->fetches[i]], &shortcut->spans[i])) return 0;
+    }
     if (are_apart_in_order(shortcut)) return 1;
     qsort_r(shortcut->order, (size_t)shortcut->count, sizeof *shortcut->order, by_start, shortcut->spans);
     return are_apart_in_order(shortcut);

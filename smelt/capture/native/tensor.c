@@ -259,6 +259,7 @@ static PyMemberDef spec_members[] = {
     {"device", T_OBJECT, offsetof(TensorSpec, device), READONLY, NULL},
     {"shape", T_OBJECT, offsetof(TensorSpec, shape), READONLY, "sizes, None where any will do"},
     {"stride", T_OBJECT, offsetof(TensorSpec, stride), READONLY, "strides, None where any will do, or 'contiguous'"},
+    {"keys", T_ULONGLONG, offsetof(TensorSpec, keys), READONLY, "the dispatch keys"},
     {"raw", T_BOOL, offsetof(TensorSpec, raw), READONLY, "whether memory is read directly"},
     {NULL, 0, 0, 0, NULL},
 };
@@ -290,7 +291,7 @@ static int layout_number(PyObject *numbers, const char *name, unsigned long long
 
 PyObject *set_tensor_layout(PyObject *module, PyObject *args) {
     static const char *const names[] = {"impl", "keys", "dims", "kind", "kind_mask", "requires_grad",
-                                       "storage", "storage_offset", "data", "hooks", "late_hooks"};
+                                       "storage", "storage_offset", "data", "hooks", "late_hooks", "gradients"};
     enum { COUNT = sizeof names / sizeof *names };
     PyObject *type, *function, *numbers;
     unsigned long long found[COUNT] = {0};
@@ -310,6 +311,7 @@ PyObject *set_tensor_layout(PyObject *module, PyObject *args) {
     layout.data = (Py_ssize_t)found[8];
     layout.hooks = (Py_ssize_t)found[9];
     layout.late_hooks = (Py_ssize_t)found[10];
+    layout.gradients = (Py_ssize_t)found[11];
     layout.known = numbers != Py_None;
     Py_RETURN_NONE;
 }

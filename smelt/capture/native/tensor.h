@@ -5,6 +5,7 @@
 #include "native.h"
 
 enum { INLINE_DIMS = 5 }; /* up to here sizes and strides live in the TensorImpl; checked by the calibration */
+enum { LOOK_AHEAD = 16 }; /* memory is asked for so many values before it is read */
 
 typedef struct {
     int known;
@@ -14,6 +15,7 @@ typedef struct {
     unsigned char (*requires_grad)(void *);  /* TensorImpl const* -> bool */
     Py_ssize_t storage, storage_offset;      /* in the TensorImpl: pointer to the StorageImpl; 0: not known */
     Py_ssize_t data;                         /* in the StorageImpl: address of its memory */
+    Py_ssize_t gradients;         /* in the TensorImpl: pointer to what autograd keeps, asked for early; 0: not known */
     Py_ssize_t hooks, late_hooks; /* in the PyObject: _backward_hooks, _post_accumulate_grad_hooks; 0: not known */
 } TensorLayout;
 

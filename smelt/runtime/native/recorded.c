@@ -15,6 +15,8 @@
 
 /* -- addresses ------------------------------------------------------------------------------------------------ */
 
+enum { LOOK_AHEAD = 16 }; /* storages of later inputs are asked for: few are in the processor's caches after a step */
+
 typedef struct {
     PyObject *number; /* what this input must be equal to, when it is no tensor */
     char *data;
@@ -89,6 +91,8 @@ static PyObject *addresses_first(Addresses *self, PyObject *inputs) {
     for (Py_ssize_t i = 0; i < self->count; i++) {
         const Place *place = &self->places[i];
         PyObject *input = PyList_GET_ITEM(inputs, i);
+        if (i + LOOK_AHEAD < self->count)
+            __builtin_prefetch(smelt_tensor_storage(PyList_GET_ITEM(inputs, i + LOOK_AHEAD)));
         if (place->any) continue;
         if (place->number) {
             if (same_number(place->number, input)) continue;

@@ -51,6 +51,12 @@ char *smelt_tensor_data(PyObject *tensor, int *failed) {
     return slow_data(tensor, failed);
 }
 
+const void *smelt_tensor_storage(PyObject *tensor) {
+    if (!layout.ready || (Py_TYPE(tensor) != layout.tensor_type && Py_TYPE(tensor) != layout.parameter_type)) return NULL;
+    const uint64_t *implementation = ((const uint64_t **)tensor)[layout.implementation];
+    return (const void *)implementation[layout.storage];
+}
+
 /* Copies words of memory that belong to a live object: only the calibration calls it, with bounds it knows. */
 static PyObject *words_at(const uint64_t *words, int count) {
     PyObject *list = PyList_New(count);

@@ -7,6 +7,9 @@
 /* The data pointer of a tensor object; NULL with a Python error set when it has none that may be used. */
 char *smelt_tensor_data(PyObject *tensor, int *failed);
 
+/* Where a tensor's StorageImpl lies, to ask for that memory early; NULL when it is not known, or no tensor. */
+const void *smelt_tensor_storage(PyObject *tensor);
+
 /* Module functions: peek(object, words), peek_at(address, words), set_layout(...), data_ptr(tensor). */
 extern PyMethodDef smelt_tensor_methods[];
 #endif
