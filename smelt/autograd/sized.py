@@ -30,11 +30,9 @@ LIMIT = 256
 def wrap_sized(joint: Joint, forward: Program, backward: Program | None, wrap: Wrap) -> Compiled:
     """The callable of a graph whose programs take the values of `joint.sizes` after their tensors."""
     plans: dict[tuple[int, ...], Compiled] = {}
-    read = _reader(joint.sizes)
-    tensors: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+    read, tensors = _reader(joint.sizes), _chooser(joint)
 
     def call(*inputs: Any) -> tuple[Any, ...]:
-        nonlocal tensors
         values = read(inputs)
         plan = plans.get(values)
         if plan is None:
@@ -43,8 +41,6 @@ def wrap_sized(joint: Joint, forward: Program, backward: Program | None, wrap: W
             plan = plans[values] = _plan(joint, forward, backward, wrap, values)
         if not joint.numbers and not joint.reals:
             return plan(*inputs)
-        if tensors is None:
-            tensors = _chooser([i for i in range(len(inputs)) if i not in joint.numbers])
         return plan(*tensors(inputs), *_reals(joint, inputs, values))
 
     return call
@@ -62,7 +58,7 @@ def wrap_reading(
     """
     plans: dict[tuple[int, ...], Compiled] = {}
     programs: dict[tuple[int, ...], Program] = {}
-    read = _reader(joint.sizes)
+    read, choose = _reader(joint.sizes), _chooser(joint)
     waiting = threading.local()
 
     def finished(inputs: list[Any]) -> list[torch.Tensor]:
@@ -71,8 +67,7 @@ def wrap_reading(
 
     def call(*inputs: Any) -> tuple[Any, ...]:
         values = read(inputs)
-        tensors = [one for i, one in enumerate(inputs) if i not in joint.numbers]
-        tensors += _reals(joint, inputs, values)
+        tensors = [*choose(inputs), *_reals(joint, inputs, values)]
         program = programs.get(values)
         if program is None:
             program = programs[values] = below(joint, _given(forward, values))
@@ -112,8 +107,10 @@ def _reader(sizes: Sequence[SizeInput]) -> Callable[[Sequence[Any]], tuple[int, 
     return read
 
 
-def _chooser(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Gives what stands at these positions: in C, since a whole training step has hundreds of inputs."""
+def _chooser(joint: Joint) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Gives the tensors among a call's inputs: in C, since a whole training step has hundreds of them."""
+    count = joint.num_primals - len(joint.reals) + len(joint.numbers)
+    positions = [i for i in range(count) if i not in joint.numbers]
     if len(positions) > 1:
         return operator.itemgetter(*positions)
     return lambda inputs: [inputs[i] for i in positions]

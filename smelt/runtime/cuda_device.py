@@ -131,9 +131,14 @@ class Device:
         torch.cuda.current_stream(self.index).wait_stream(stream)
         return True
 
-    def note_kind(self, owner: Owner) -> None:
-        """One of the owner's programs was called with sizes and parameters that it had not been called with before."""
+    def begin_kind(self, owner: Owner) -> None:
+        """One of the owner's programs is called with sizes and parameters that it had not been called with before.
+
+        Scratch memory of products that the threads of earlier calls have used is free for it: PyTorch keeps it for each
+        thread that calls the library, and a backward has a thread of its own.
+        """
         self._kinds[owner] = self._kinds.get(owner, 0) + 1
+        torch_c.clear_product_workspaces()
 
     def spare(self, owner: Owner, results: int, made: bool = True) -> int:
         """Bytes that recordings keep and have never used all at once, beyond what is allowed. Asked at each new one.
@@ -173,13 +178,6 @@ class Device:
     def arenas(self) -> Arenas:
         """The arenas of the device."""
         return device_arenas(torch.device("cuda", self.index))
-
-    def clear_scratch(self) -> None:
-        """Before a first call: scratch memory of products that the threads of earlier calls have used is free.
-
-        PyTorch keeps it for each thread that calls the library, and a backward has a thread of its own.
-        """
-        torch_c.clear_product_workspaces()
 
     def forget_room(self) -> None:
         """Before a plain call whose need of the arena is to be known."""

@@ -125,7 +125,6 @@ class RecordedProgram:
             return results
         if isinstance(results, str):
             return self._run_plain(inputs, results)
-        self.device.clear_scratch()
         plain = self._run_plain(inputs, "the first one with its sizes and parameters")
         if self.refused is None:
             results.observed.note(plain)
@@ -221,7 +220,7 @@ class RecordedProgram:
         """The first call of a kind."""
         if len(self.kinds) >= KNOWN_KINDS:
             del self.kinds[next(iter(self.kinds))]
-        self.device.note_kind(self.owner)
+        self.device.begin_kind(self.owner)
         kind = self.kinds[key] = _Kind(Observation(inputs))
         return kind
 

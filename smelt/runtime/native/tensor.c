@@ -39,10 +39,16 @@ static inline int plain_key(uint64_t key) {
     return 0;
 }
 
-char *smelt_tensor_data(PyObject *tensor, int *failed) {
+/* The TensorImpl of a tensor that is no subclass's; NULL when it is not known, or no tensor. */
+static inline const uint64_t *implementation_of(PyObject *tensor) {
     PyTypeObject *type = Py_TYPE(tensor);
-    if (layout.ready && (type == layout.tensor_type || type == layout.parameter_type)) {
-        const uint64_t *implementation = ((const uint64_t **)tensor)[layout.implementation];
+    const int known = layout.ready && (type == layout.tensor_type || type == layout.parameter_type);
+    return known ? ((const uint64_t **)tensor)[layout.implementation] : NULL;
+}
+
+char *smelt_tensor_data(PyObject *tensor, int *failed) {
+    const uint64_t *implementation = implementation_of(tensor);
+    if (implementation) {
         const uint64_t *storage = (const uint64_t *)implementation[layout.storage];
         if (plain_key(implementation[layout.key]) && implementation[layout.offset] == 0 &&
             storage[layout.deleter] != layout.cow_deleter)
@@ -52,9 +58,8 @@ char *smelt_tensor_data(PyObject *tensor, int *failed) {
 }
 
 const void *smelt_tensor_storage(PyObject *tensor) {
-    if (!layout.ready || (Py_TYPE(tensor) != layout.tensor_type && Py_TYPE(tensor) != layout.parameter_type)) return NULL;
-    const uint64_t *implementation = ((const uint64_t **)tensor)[layout.implementation];
-    return (const void *)implementation[layout.storage];
+    const uint64_t *implementation = implementation_of(tensor);
+    return implementation ? (const void *)implementation[layout.storage] : NULL;
 }
 
 /* Copies words of memory that belong to a live object: only the calibration calls it, with bounds it knows. */
