@@ -12,6 +12,7 @@ PYTHON ?=
 TORCH ?= $(DEFAULT_TORCH)
 TORCH_INDEX ?=
 ARGS ?=
+JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 2 ? n - 2 : 1)))
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 8 ? 8 : n)))
 
 # torchvision has one release line for each of torch's; timm imports its Python part.
@@ -32,7 +33,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := $(shell find smelt -name '*.c' -o -name '*.h')
 
-.PHONY: help setup demo test test-gpu test-ops bench-suites lint format docs clean
+.PHONY: help setup demo test test-gpu test-ops test-ops-gpu bench-suites lint format docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -69,11 +70,18 @@ test: setup
 test-gpu: setup
 	$(BIN)/python -m pytest -m gpu -rs $(ARGS)
 
-# Every operator of PyTorch's OpInfo database against eager, forward and gradient; a run that was interrupted goes on.
-# OPS="--dtypes float32 --shard 0/4" chooses; OPS="--table docs/operators-opinfo.md" writes the table of the results.
-OPS ?= --dtypes float32
+# Every operator of PyTorch's OpInfo database against eager: values, gradients, strides, what shares memory, results that
+# are held; in five layouts. A run that was interrupted goes on, and a row that ends its process costs that row alone.
+# OPS="--dtypes float32 --shard 0/4" chooses; OPS="--table docs/operators-opinfo.md" (of the layout `own`, all samples)
+# writes the table of the results.
+OPS ?= --dtypes float32,bfloat16,int64 --layouts all
 test-ops: setup
 	$(BIN)/python -m tests.ops --out smelt_report/ops $(OPS)
+
+# The same on a GPU, a sample of each row, in as many processes as there are cores.
+OPS_GPU ?= --dtypes float32,bfloat16,int64 --layouts all --samples 1 --seconds 480
+test-ops-gpu: setup
+	$(BIN)/python -m tests.ops --device cuda --jobs $(JOBS) --out smelt_report/ops-gpu $(OPS_GPU)
 
 # All 163 models at CPU size, one file of results a day; a run that was interrupted goes on.
 RIVALS ?= eager

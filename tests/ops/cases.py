@@ -1,13 +1,15 @@
-"""The rows of the judge: one for each operator of OpInfo's database and each dtype that it takes on a CPU."""
+"""The rows of the judge: one for each operator of OpInfo's database, each dtype that it takes and each layout."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .layouts import LAYOUTS, lay_out
 
 DTYPES = {
     str(d).removeprefix("torch."): d
@@ -35,23 +37,36 @@ class Sample:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     process: Callable[[Any], Any]
+    change: Change | None = None
 
     def fresh(self, change: Change | None = None) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        """Arguments of their own with the same values and layout; `change` is done to floating ones."""
+        """Arguments of their own in the same layout; `change`, after the sample's own, is done to floating ones."""
         given = (self.input, self.args, self.kwargs)
+        if self.change is not None:
+            given = tree_map(lambda x: copy(x, self.change) if isinstance(x, torch.Tensor) else x, given)
         return tree_map(lambda x: copy(x, change) if isinstance(x, torch.Tensor) else x, given)
 
 
 @dataclass(frozen=True)
 class Case:
-    """An operator with a dtype."""
+    """An operator with a dtype, on a device, with its tensors in a layout.
+
+    Attributes:
+        most: how many samples to take, those of tensors with rows and columns first; 0 for all.
+        target: the option of `smelt.compile`: "triton" on a CPU means Triton's interpreter.
+    """
 
     info: Any
     dtype: torch.dtype
+    layout: str = "own"
+    device: str = "cpu"
+    most: int = 0
+    target: str = "auto"
 
     @property
     def name(self) -> str:
-        return f"{self.info.full_name} {str(self.dtype).removeprefix('torch.')}"
+        name = f"{self.info.full_name} {str(self.dtype).removeprefix('torch.')}"
+        return name if self.layout == "own" else f"{name} {self.layout}"
 
     @property
     def gradients(self) -> bool:
@@ -60,22 +75,53 @@ class Case:
         return bool(differentiable and self.info.supports_autograd and self.dtype in self.info.backward_dtypes)
 
     def samples(self) -> Iterator[Sample]:
-        """OpInfo's samples, the same ones each time."""
+        """OpInfo's samples, the same ones each time; of other layouts than their own those that have this one."""
         torch.manual_seed(0)
-        given = self.info.sample_inputs("cpu", self.dtype, requires_grad=self.gradients)
+        made = list(self._samples())
+        if not self.most:
+            return iter(made)
+        made.sort(key=lambda sample: _plainness(sample))  # stable: the order of the database among equals
+        start = LAYOUTS.index(self.layout) if len(made) >= self.most + len(LAYOUTS) else 0  # not always the same ones
+        return iter(made[start : start + self.most])
+
+    def _samples(self) -> Iterator[Sample]:
+        given = self.info.sample_inputs(self.device, self.dtype, requires_grad=self.gradients)
         for number, s in enumerate(given):
             # in memory of its own: some generators write to what they have handed out before
             own = tree_map(_copied, (s.input, tuple(s.args), dict(s.kwargs)))
-            yield Sample(number, *own, s.output_process_fn_grad)
+            laid_out = tree_map(lambda x: lay_out(x, self.layout) if isinstance(x, torch.Tensor) else x, own)
+            pairs = zip(tree_leaves(own), tree_leaves(laid_out), strict=True)
+            if self.layout == "own" or any(a is not b for a, b in pairs):
+                yield Sample(number, *laid_out, s.output_process_fn_grad)
 
 
-def all_cases(dtypes: list[str]) -> list[Case]:
-    """The rows of these dtypes, in the order of the database."""
+def _plainness(sample: Sample) -> int:
+    """0 for a sample whose first tensor has rows and columns, more for one that can go wrong in fewer ways."""
+    first = next((x for x in tree_leaves((sample.input, sample.args)) if isinstance(x, torch.Tensor)), None)
+    if first is None or not first.numel():
+        return 3
+    return 0 if first.dim() > 1 and first.numel() > 3 else 1 if first.numel() > 1 else 2
+
+
+def all_cases(
+    dtypes: list[str],
+    layouts: Sequence[str] = ("own",),
+    device: str = "cpu",
+    most: int = 0,
+    target: str = "auto",
+) -> list[Case]:
+    """The rows of these dtypes and layouts, in the order of the database."""
     from tests.opinfo import database
 
     database.wrapper_set_seed = _without_seed  # random operators: the judge seeds, outside of the graph
     op_db = database.op_db
-    return [Case(info, DTYPES[d]) for d in dtypes for info in op_db if DTYPES[d] in info.supported_dtypes("cpu")]
+    return [
+        Case(info, DTYPES[d], layout, device, most, target)
+        for d in dtypes
+        for layout in layouts
+        for info in op_db
+        if DTYPES[d] in info.supported_dtypes(torch.device(device).type)
+    ]
 
 
 def _copied(value: Any) -> Any:
@@ -91,14 +137,26 @@ def copy(x: torch.Tensor, change: Change | None = None) -> torch.Tensor:
     with torch.no_grad():
         if change is not None and (x.is_floating_point() or x.is_complex()):
             made = change(x.detach())
+            if made.dtype is x.dtype and made.layout is torch.strided and not (x.is_conj() or x.is_neg()):
+                made = _as(x, made)
         elif x.layout is not torch.strided or x.is_conj() or x.is_neg():
             made = x.detach().clone()
         else:
-            made = torch.empty(0, dtype=x.dtype)
+            made = torch.empty(0, dtype=x.dtype, device=x.device)
             made.set_(x.untyped_storage().clone(), x.storage_offset(), x.shape, x.stride())
     if type(x) is torch.nn.Parameter:
         return torch.nn.Parameter(made, x.requires_grad)
     return made.requires_grad_(x.requires_grad)
+
+
+def _as(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """These values in the layout of `x`."""
+    made = torch.empty(0, dtype=x.dtype, device=x.device)
+    made.set_(x.untyped_storage().clone(), x.storage_offset(), x.shape, x.stride())
+    try:
+        return made.copy_(values)
+    except RuntimeError:  # elements that lie in the same place
+        return values
 
 
 def widened(x: torch.Tensor) -> torch.Tensor:
@@ -113,5 +171,15 @@ def single(x: torch.Tensor) -> torch.Tensor:
 
 def rounded(x: torch.Tensor) -> torch.Tensor:
     """The values as if each had been rounded once more."""
-    signs = torch.arange(x.numel(), dtype=torch.float64).remainder(2).mul(2).sub(1).reshape(x.shape)
+    signs = torch.arange(x.numel(), dtype=torch.float64, device=x.device).remainder(2).mul(2).sub(1).reshape(x.shape)
     return x * (1 + signs * torch.finfo(x.dtype).eps).to(x.dtype)
+
+
+def reversed_values(x: torch.Tensor) -> torch.Tensor:
+    """The same values in another order, the last first: still symmetric, or positive definite, if they were."""
+    return x.flip(tuple(range(x.dim()))) if x.layout is torch.strided and x.dim() else x.clone()
+
+
+def shifted_values(x: torch.Tensor) -> torch.Tensor:
+    """Values a little larger, in place of all that were there."""
+    return (x * 1.25).to(x.dtype)

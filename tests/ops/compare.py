@@ -1,4 +1,7 @@
-"""One row: all samples of an operator in one dtype, in eager and through `smelt.compile`, forward and backward.
+"""One row: all samples of an operator in one dtype and layout, in eager and through `smelt.compile`, both ways.
+
+Compared are results, gradients, and what results share memory with; then the same compiled function runs twice more
+with other values, and the results of the first call, which are held meanwhile, must be what they were.
 
 Compiling costs far more than running, so many samples go into one graph. A graph that fails is halved until the
 sample that fails is alone.
@@ -7,6 +10,7 @@ sample that fails is alone.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -15,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 import smelt
 
-from .cases import Case, Sample, rounded, single, widened
-from .judge import difference, plain
+from .cases import Case, Change, Sample, copy, reversed_values, rounded, shifted_values, single, widened
+from .judge import difference, plain, same_bits, shared_memory
 
 TOGETHER = 32
 """Samples in one graph."""
@@ -42,6 +46,7 @@ class Row:
         errors: samples that did not compile or run, with the error.
         skipped: samples that eager refuses.
         fallbacks: the ATen operators that ran in eager inside the graph, with how often.
+        lost: the error after which the device computed no more.
     """
 
     samples: int = 0
@@ -50,10 +55,26 @@ class Row:
     skipped: int = 0
     left: int = 0
     fallbacks: collections.Counter[str] = field(default_factory=collections.Counter)
+    lost: str = ""
 
     @property
     def status(self) -> str:
+        if self.lost:
+            return "crash"
         return "wrong" if self.wrong else "error" if self.errors else "right" if self.samples else "no samples"
+
+
+class Lost(Exception):
+    """The device's context is gone: this process computes nothing right any more."""
+
+
+@dataclass
+class _Results:
+    """Of some samples, each in its place: the results, the gradients of the arguments, what shares memory."""
+
+    outputs: list[Any]
+    gradients: list[list[torch.Tensor | None]]
+    shared: list[list[str]]
 
 
 @dataclass
@@ -61,6 +82,7 @@ class _Expected:
     sample: Sample
     outputs: Any
     gradients: list[torch.Tensor | None]
+    shared: list[str]
     exact: list[tuple[Any, list[torch.Tensor | None]]]
     random: bool
 
@@ -69,39 +91,48 @@ def judge(case: Case, samples: Sequence[Sample] | None = None) -> Row:
     """Compare a row's samples."""
     row = Row()
     expected: dict[bool, list[_Expected]] = {False: [], True: []}
-    for sample in case.samples() if samples is None else samples:
+    try:
+        given = list(case.samples()) if samples is None else samples
+    except Exception:  # OpInfo makes none on this device
+        row.skipped, given = 1, []
+    for sample in given:
         try:
             one = _expect(case, sample)
         except Exception:
             row.skipped += 1
             continue
         expected[one.random].append(one)
-    for i, group in enumerate(expected.values()):
-        for start in range(0, len(group), TOGETHER):
-            if len(row.errors) < ENOUGH:
-                _together(case, group[start : start + TOGETHER], row, bool(i))
-            else:
-                row.left += len(group[start : start + TOGETHER])
+    try:
+        for random, group in expected.items():
+            for start in range(0, len(group), TOGETHER):
+                _together(case, group[start : start + TOGETHER], row, random)
+    except Lost as lost:
+        row.lost = str(lost)
     return row
 
 
 def _expect(case: Case, sample: Sample) -> _Expected:
     """Eager's results, and what tells how far off they are."""
     torch.manual_seed(1)
-    before = torch.get_rng_state()
-    outputs, gradients = _run(call_of(case), [sample])
-    random = not torch.equal(before, torch.get_rng_state())
+    before = _generator_state(case.device)
+    found = _run(call_of(case), [sample])
+    random = not torch.equal(before, _generator_state(case.device))
     exact: list[tuple[Any, list[torch.Tensor | None]]] = []
     for change in _measures(case, random):
         torch.manual_seed(1)
         try:
-            found = _run(call_of(case), [sample], change)
+            measured = _run(call_of(case), [sample], change)
         except Exception:  # an operator that wants its dtype, or no other values: eager alone is the measure
             continue
-        exact.append((found[0][0], found[1][0]))
+        exact.append((measured.outputs[0], measured.gradients[0]))
         if case.dtype not in LOW:
             break
-    return _Expected(sample, outputs[0], gradients[0], exact or [(None, [None] * len(gradients[0]))], random)
+    exact = exact or [(None, [None] * len(found.gradients[0]))]
+    return _Expected(sample, found.outputs[0], found.gradients[0], found.shared[0], exact, random)
+
+
+def _generator_state(device: str) -> torch.Tensor:
+    return torch.get_rng_state() if device == "cpu" else torch.cuda.get_rng_state(device)
 
 
 def _measures(case: Case, random: bool) -> list[Callable[[torch.Tensor], torch.Tensor]]:
@@ -130,9 +161,8 @@ def call_of(case: Case) -> Callable[..., Any]:
 def _run(
     call: Callable[..., Any],
     samples: Sequence[Sample],
-    change: Callable[[torch.Tensor], torch.Tensor] | None = None,
-) -> tuple[list[Any], list[list[torch.Tensor | None]]]:
-    """The results for each sample, and the gradients of its arguments."""
+    change: Change | None = None,
+) -> _Results:
     given = [sample.fresh(change) for sample in samples]
     outputs = call([(g, s.process) for g, s in zip(given, samples, strict=True)])
     leaves = [[x for x in tree_leaves(g) if _differentiable(x) and x.is_leaf] for g in given]
@@ -142,7 +172,8 @@ def _run(
         tangents = [tangent for out in outputs for tangent in _tangents(out)]
         found = list(torch.autograd.grad(heads, [x for xs in leaves for x in xs], tangents, allow_unused=True))
     each = iter(found)
-    return outputs, [[next(each) for _ in xs] for xs in leaves]
+    shared = [shared_memory(out, g) for out, g in zip(outputs, given, strict=True)]
+    return _Results(list(outputs), [[next(each) for _ in xs] for xs in leaves], shared)
 
 
 def _differentiable(x: Any) -> bool:
@@ -154,7 +185,8 @@ def _tangents(out: Any) -> Iterator[torch.Tensor]:
     generator = torch.Generator().manual_seed(2)
     for x in filter(_differentiable, tree_leaves(out)):
         real = torch.randn(x.shape, generator=generator, dtype=torch.float32)
-        yield (torch.complex(real, real.flip(0) if real.dim() else real) if x.is_complex() else real).to(x.dtype)
+        numbers = torch.complex(real, real.flip(0) if real.dim() else real) if x.is_complex() else real
+        yield numbers.to(x.device, x.dtype)
 
 
 def _together(case: Case, group: list[_Expected], row: Row, random: bool) -> None:
@@ -163,10 +195,17 @@ def _together(case: Case, group: list[_Expected], row: Row, random: bool) -> Non
         row.left += len(group)
         return
     try:
-        outputs, gradients = _compiled(case, [e.sample for e in group], row, random)
+        compiled = _compiled(case, random)
+        found = _call(compiled, group, random)
+        row.fallbacks.update(smelt.stats()["extern_ops"])
+        wrong = _wrong(case, group, found)
+        if not random:
+            again = _again(case, group, found, compiled)
+            wrong = [a or b for a, b in zip(wrong, again, strict=True)]
     except (KeyboardInterrupt, MemoryError):
         raise
     except Exception as error:
+        _require_device(case.device, error)
         if len(group) == 1:
             row.samples += 1
             row.errors[group[0].sample.number] = _told(error)
@@ -175,16 +214,62 @@ def _together(case: Case, group: list[_Expected], row: Row, random: bool) -> Non
             _together(case, half, row, random)
         return
     row.samples += len(group)
+    row.wrong |= {one.sample.number: text for one, text in zip(group, wrong, strict=True) if text}
+
+
+def _require_device(device: str, error: Exception) -> None:
+    """Raise Lost where the device computes no longer."""
+    if device != "cpu":
+        try:
+            torch.cuda.synchronize()
+            torch.ones(1, device=device).item()
+        except Exception as lost:
+            raise Lost(_told(error)) from lost
+
+
+def _wrong(case: Case, group: list[_Expected], found: _Results) -> list[str | None]:
+    """What differs from eager, for each sample."""
     values = case.info.name not in UNWRITTEN
-    for one, out, grads in zip(group, outputs, gradients, strict=True):
+    told: list[str | None] = []
+    for i, one in enumerate(group):
         scale = 0.0 if case.dtype in LOW else _usual_gradient(one)
         wrong = [
-            difference(out, one.outputs, exact, "result", values=values)
-            or difference(grads, one.gradients, exact_gradients, "gradient", layout=False, values=values, scale=scale)
+            difference(found.outputs[i], one.outputs, exact, "result", values=values)
+            or difference(
+                found.gradients[i], one.gradients, exact_gradients, "gradient", layout=False, values=values, scale=scale
+            )
             for exact, exact_gradients in one.exact
         ]
-        if wrong[0] and all(wrong):
-            row.wrong[one.sample.number] = wrong[0]
+        text = wrong[0] if all(wrong) else None
+        if text is None and found.shared[i] != one.shared:
+            text = f"memory: {found.shared[i]} instead of {one.shared}"
+        told.append(text)
+    return told
+
+
+def _again(case: Case, group: list[_Expected], found: _Results, compiled: Any) -> list[str | None]:
+    """What differs when other values come, and whether results that are held change meanwhile.
+
+    Operators whose values are whatever lay in memory have no others.
+    """
+    if case.info.name in UNWRITTEN:
+        return [None] * len(group)
+    held = [(found.outputs[i], found.gradients[i]) for i in range(len(group))]
+    before = tree_map(lambda x: copy(x.detach()) if isinstance(x, torch.Tensor) else x, held)
+    told: list[str | None] = [None] * len(group)
+    for change, compared in ((reversed_values, True), (shifted_values, False)):
+        others = [dataclasses.replace(one.sample, change=change) for one in group]
+        try:
+            expected = [_expect(case, sample) for sample in others]
+        except Exception:  # values that eager refuses
+            continue
+        second = _call(compiled, expected, False)
+        if compared:
+            told = [text and f"second call: {text}" for text in _wrong(case, expected, second)]
+    for i, (now, was) in enumerate(zip(held, before, strict=True)):
+        if not same_bits(now, was):
+            told[i] = "held: the results of the first call changed in later calls"
+    return told
 
 
 def _usual_gradient(one: _Expected) -> float:
@@ -205,24 +290,27 @@ def _size(x: torch.Tensor) -> float:
     return float(plain(x).abs().nan_to_num(0.0, 0.0, 0.0).max()) if x.numel() else 0.0
 
 
-def _compiled(case: Case, samples: list[Sample], row: Row, random: bool) -> Any:
-    """Random operators are compared bit by bit, one graph a sample, and their fallbacks are those of plain options."""
+def _compiled(case: Case, random: bool) -> Callable[..., Any]:
     smelt.reset()
+    options: dict[str, Any] = {"target": case.target} | ({"eager_rng": True} if random else {})
+    whole = (
+        case.layout == "own" and case.device == "cpu" and case.target == "auto"
+    )  # elsewhere values count, wherever graphs end
+    return smelt.compile(call_of(case), fullgraph=whole, options=options)
+
+
+def _call(compiled: Callable[..., Any], group: list[_Expected], random: bool) -> _Results:
+    """Random operators are compared bit by bit, one call a sample."""
     if not random:
-        got = _run(smelt.compile(call_of(case), fullgraph=True), samples)
-        row.fallbacks.update(smelt.stats()["extern_ops"])
-        return got
-    both: tuple[list[Any], list[Any]] = ([], [])
-    for sample in samples:
-        smelt.reset()
+        return _run(compiled, [one.sample for one in group])
+    found = _Results([], [], [])
+    for one in group:
         torch.manual_seed(1)
-        exactly = smelt.compile(call_of(case), fullgraph=True, options={"eager_rng": True})
-        for part, found in zip(both, _run(exactly, [sample]), strict=True):
-            part.extend(found)
-    smelt.reset()
-    _run(smelt.compile(call_of(case), fullgraph=True), samples)
-    row.fallbacks.update(smelt.stats()["extern_ops"])
-    return both
+        each = _run(compiled, [one.sample])
+        found.outputs += each.outputs
+        found.gradients += each.gradients
+        found.shared += each.shared
+    return found
 
 
 def _told(error: Exception) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 FACTOR = 4.0  # times eager's own error
 ULPS = 16.0  # units in the last place of the value, where eager happens to be exact
@@ -107,3 +108,32 @@ def _finite(x: torch.Tensor) -> torch.Tensor:
 
 def _largest(x: torch.Tensor) -> torch.Tensor:
     return _finite(x).max() if x.numel() else x.new_zeros((), dtype=torch.float64)
+
+
+def shared_memory(results: Any, given: Any) -> list[str]:
+    """Which results lie in the memory of an argument, or of an earlier result."""
+    owners: dict[int, str] = {}
+    for i, x in enumerate(t for t in tree_leaves(given) if isinstance(t, torch.Tensor)):
+        owners.setdefault(_memory(x), f"argument {i}")
+    told = []
+    for i, x in enumerate(t for t in tree_leaves(results) if isinstance(t, torch.Tensor)):
+        owner = owners.setdefault(_memory(x), f"result {i}")
+        if _memory(x) and owner != f"result {i}":
+            told.append(f"result {i} in {owner}")
+    return told
+
+
+def _memory(x: torch.Tensor) -> int:
+    """Where its memory begins; 0 for a tensor without any."""
+    return x.untyped_storage().data_ptr() if x.layout is torch.strided else 0
+
+
+def same_bits(now: Any, was: Any) -> bool:
+    """Whether tensors hold what they held; a NaN is equal to itself."""
+    pairs = zip(tree_leaves(now), tree_leaves(was), strict=True)
+    for a, b in pairs:
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            a, b = plain(a), plain(b)
+            if not (a == b).logical_or((a != a) & (b != b)).all():
+                return False
+    return True

@@ -28,11 +28,34 @@ def read(path: Path, ended_after: float = 0.0) -> Rows:
     return rows
 
 
+def failures(rows: list[Row]) -> str:
+    """What failed, by kind: how often, and where."""
+    kinds: dict[str, list[str]] = collections.defaultdict(list)
+    for row in rows:
+        kinds[f"{row['status']}: {_kind(row['detail'])}"].append(row["row"])
+    lines = [f"{len(rows)} rows failed, of {len(kinds)} kinds" if rows else "no row failed"]
+    for kind, names in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+        lines.append(f"{len(names):5} {kind}: {', '.join(names[:6])}{more}")
+    return "\n".join(lines)
+
+
+def _kind(detail: str) -> str:
+    """The text of a failure without the numbers that differ from sample to sample."""
+    text = re.sub(r"^sample \d+: ", "", detail)
+    if text.startswith(("result", "gradient", "second call", "memory", "held")):
+        what = re.sub(r"\[\d+\]", "", text)
+        fact = re.search(r"strides|dtype|shape|layout|requires_grad|nan|inf", what)
+        return what.partition(":")[0] + (f" {fact.group()}" if fact else "")
+    return re.sub(r"\d+", "N", text)[:160]
+
+
 def write_table(rows: Rows, path: Path) -> None:
     """The results as a page: counts, a line for each operator, and what is not right with its reason.
 
     Of dtypes that these results lack the page keeps what it said.
     """
+    rows = {name: row for name, row in rows.items() if len(name.split()) == 2}  # without those of other layouts
     ran = list(dict.fromkeys(name.split()[1] for name in rows))
     counts, cells, reasons = _kept(path.read_text() if path.exists() else "", set(ran))
     counts = {d: _counts(d, [row for name, row in rows.items() if name.split()[1] == d]) for d in ran} | counts

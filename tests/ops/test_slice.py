@@ -9,7 +9,8 @@ import torch
 
 from tests.ops.cases import Case, all_cases, copy
 from tests.ops.compare import judge
-from tests.ops.judge import difference
+from tests.ops.judge import difference, same_bits, shared_memory
+from tests.ops.layouts import LAYOUTS, lay_out
 
 NAMES = """
     add atan2 addcdiv as_strided_scatter baddbmm cat cdist clamp cumprod diff div.floor_rounding einsum fft.rfft fmod
@@ -66,3 +67,37 @@ def test_a_copy_lies_in_memory_as_the_original() -> None:
     made = copy(part)
     assert made.stride() == part.stride() and made.storage_offset() == part.storage_offset()
     assert torch.equal(made, part) and made.data_ptr() != part.data_ptr()
+
+
+LAID_OUT = [
+    c
+    for c in all_cases(["float32", "int64"], LAYOUTS[1:], most=1)
+    if c.info.full_name in ("add", "cumsum", "index_select", "nn.functional.linear", "sort", "sum", "unfold", "where")
+]
+
+
+@pytest.mark.parametrize("case", LAID_OUT[::3], ids=lambda case: case.name.replace(" ", "-"))
+def test_an_operator_is_right_in_a_layout(case: Case) -> None:
+    row = judge(case)
+    assert row.status in ("right", "no samples"), row.wrong or row.errors
+
+
+def test_layouts_are_what_they_are_called() -> None:
+    x = torch.arange(12.0).reshape(3, 4)
+    strides = {layout: lay_out(x, layout).stride() for layout in LAYOUTS}
+    assert strides == {"own": (4, 1), "gaps": (7, 1), "steps": (8, 2), "transposed": (1, 3), "offset": (4, 1)}
+    assert all(torch.equal(lay_out(x, layout), x) for layout in LAYOUTS)
+    assert lay_out(x, "offset").storage_offset() == 1
+    leaf = lay_out(x.clone().requires_grad_(), "gaps")
+    assert leaf.requires_grad and leaf.is_leaf
+
+
+def test_the_judge_sees_shared_memory_and_changed_bits() -> None:
+    x, y = torch.ones(4), torch.ones(2)
+    assert shared_memory([x[1:], y * 2], [y, x]) == ["result 0 in argument 1"]
+    assert shared_memory([(z := x * 2), z[::2]], [x]) == ["result 1 in result 0"]
+    held = [torch.tensor([1.0, float("nan")])]
+    before = [held[0].clone()]
+    assert same_bits(held, before)
+    held[0][0] = 2.0
+    assert not same_bits(held, before)
