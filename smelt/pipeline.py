@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import Any
 
 import torch
@@ -52,6 +53,7 @@ from smelt.prims.decompose import decompose
 from smelt.prims.sums_of_rows import add_rows_into_sums
 from smelt.program import Program, load
 from smelt.runtime.build import build
+from smelt.runtime.compiler_process import CompilerGroup
 from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.machine import CPU, GPU
 from smelt.schedule.plan import schedule
@@ -210,10 +212,10 @@ def render_and_build(
     """
     rendered: list[Rendered] = []
     building: list[Future[object]] = []
-    with ThreadPoolExecutor(len(parts), "smelt-build") as pool:
+    with ThreadPoolExecutor(len(parts), "smelt-build") as pool, CompilerGroup():
         for name, part in parts.items():
             rendered.append(render(part, options, report, name, updates if name == "forward" else None))
-            building.append(pool.submit(build, rendered[-1].cpp_sources))
+            building.append(pool.submit(copy_context().run, build, rendered[-1].cpp_sources))
         with _stage("build"):  # what is left to wait for
             for future in building:
                 future.result()

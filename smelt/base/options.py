@@ -139,6 +139,8 @@ class Environment:
     trace: bool
     trace_dir: Path
     cache_dir: Path
+    cache_bytes: int | None
+    build_timeout_s: float
     log: frozenset[str]
     cxx: str | None
     ptxas: str | None
@@ -146,18 +148,49 @@ class Environment:
 
 
 def environment() -> Environment:
-    """Read the SMELT_* variables, CXX and two of Triton's, here and nowhere else."""
+    """Read the SMELT_* variables, CXX and two of Triton's, here and nowhere else.
+
+    Raises:
+        OptionError: SMELT_CACHE_DIR is set and empty, or a number is none.
+    """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Environment(
         strict=_flag("SMELT_STRICT"),
         trace=_flag("SMELT_TRACE"),
         trace_dir=Path(os.environ.get("SMELT_TRACE_DIR", "smelt_trace")),
-        cache_dir=Path(os.environ.get("SMELT_CACHE_DIR", os.path.join(home, "smelt"))),
+        cache_dir=_cache_dir(os.path.join(home, "smelt")),
+        cache_bytes=_number("SMELT_CACHE_BYTES", None, int),
+        build_timeout_s=_number("SMELT_BUILD_TIMEOUT_S", DEFAULT_BUILD_TIMEOUT_S, float),
         log=frozenset(filter(None, os.environ.get("SMELT_LOG", "").split(","))),
         cxx=os.environ.get("CXX"),
         ptxas=os.environ.get("TRITON_PTXAS_PATH"),
         triton_interpret=_flag("TRITON_INTERPRET"),
     )
+
+
+DEFAULT_BUILD_TIMEOUT_S = 120.0
+"""A compiler that takes longer hangs."""
+
+
+def _cache_dir(default: str) -> Path:
+    given = os.environ.get("SMELT_CACHE_DIR", default)
+    if not given.strip():
+        raise OptionError("SMELT_CACHE_DIR is set and empty", hint="name a folder, or unset it to use the default")
+    return Path(given)
+
+
+def _number(name: str, default: Any, kind: type) -> Any:
+    """The positive number that a variable holds."""
+    text = os.environ.get(name)
+    if text is None:
+        return default
+    try:
+        value = kind(text)
+    except ValueError:
+        value = 0
+    if value <= 0:
+        raise OptionError(f"{name} wants a positive number, got {text!r}")
+    return value
 
 
 def _flag(name: str) -> bool:

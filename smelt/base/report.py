@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 from smelt.base.options import environment
+from smelt.base.private_folder import make_private, write_private
 
 _numbers = itertools.count()
 
@@ -27,8 +29,15 @@ class Report:
     def for_graph(cls, name: str) -> Report:
         """A report that writes to disk when SMELT_TRACE is set."""
         env = environment()
-        folder = env.trace_dir / f"{next(_numbers):03d}_{name}" if env.trace else None
-        return cls(name, folder)
+        report = cls(name)
+        if env.trace:
+            report.folder = env.trace_dir / f"{next(_numbers):03d}_{report.folder_name}"
+        return report
+
+    @property
+    def folder_name(self) -> str:
+        """The name as that of a folder: a function may be called anything, also `../x`."""
+        return re.sub(r"[^\w<>.-]", "_", self.name).lstrip(".")[:100] or "graph"
 
     def derivative(self) -> Report:
         """The report of the graph that computes the gradients of this one."""
@@ -38,8 +47,8 @@ class Report:
         """Keep `text` under the name `file`; write it now when tracing."""
         self.artefacts[file] = text
         if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / file).write_text(text())
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_private(self.folder / file, text())
 
     def instead(self, file: str, text: Callable[[], str]) -> None:
         """Print the same from something else, so that what it was printed from can go. What was written stays."""
@@ -53,9 +62,9 @@ class Report:
     def save(self, folder: Path) -> Path | None:
         """Write every artefact into `folder` (used when a later stage failed); None when that cannot be done."""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private(folder)
             for file, text in self.artefacts.items():
-                (folder / file).write_text(_printed(text))
+                write_private(folder / file, _printed(text))
         except OSError:
             return None
         return folder

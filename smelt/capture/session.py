@@ -27,6 +27,7 @@ from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
 from smelt.base.report import Report
 from smelt.base.stats import count, spend
+from smelt.base.store import store
 from smelt.capture import _native as native
 from smelt.capture import (
     builtins,
@@ -386,7 +387,7 @@ class Session(Told):
                 raise _Again from error
             if environment().strict or self.options.fullgraph:
                 raise
-            folder = report.save(environment().cache_dir / "failures" / report.name)
+            folder = report.save(store().root / "failures" / report.folder_name)
             where = f"report in {folder}" if folder is not None else "the report could not be saved"
             self.fall_back(place, CompileError(f"compiling {place.name} failed: {error}", why=where))
             return None

@@ -6,22 +6,29 @@ A process that finds all its kernels in the store starts no compiler, not even t
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import functools
 import os
 import platform
+import re
 import shutil
+import signal
 import subprocess
-import tempfile
 import threading
+import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from smelt.base.errors import BuildError
+from smelt.base.errors import BuildError, SmeltWarning
+from smelt.base.eviction import new_build_folder
 from smelt.base.options import environment
 from smelt.base.store import content_key, store
 from smelt.base.version import VERSION
+from smelt.runtime import elf
+from smelt.runtime.compiler_process import CompilerProcess
 from smelt.runtime.openmp import torch_openmp
 
 FLAGS = (
@@ -47,6 +54,10 @@ class Library:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._handle = ctypes.CDLL(str(path))
+
+    def close(self) -> None:
+        """Unload; no function of it may be in use."""
+        _ctypes.dlclose(self._handle._handle)
 
     def address(self, name: str) -> int:
         """The address of an exported function.
@@ -77,7 +88,6 @@ class _Job:
     source: str
     key: str
     folder: Path
-    process: subprocess.Popen[bytes] | None = None
 
     @property
     def text(self) -> Path:
@@ -103,12 +113,9 @@ def build(sources: Sequence[str], flags: Sequence[str] = ()) -> list[Library]:
     missing: dict[str, str] = {}
     with _lock:
         for key, source in zip(keys, sources, strict=True):
-            if key not in _libraries and key not in missing:
-                path = store().get_library("kernels", key)
-                if path is None:
-                    missing[key] = source
-                else:
-                    _libraries[key] = Library(path)
+            if key not in _libraries:
+                missing[key] = source
+    missing = {key: source for key, source in missing.items() if not _take_stored(key)}
     if missing:
         _compile(missing, compiler, flags)
     return [_libraries[key] for key in keys]
@@ -125,7 +132,7 @@ def find_compiler() -> Compiler:
     for name in [wanted] if wanted else ["c++", "g++", "clang++"]:
         path = shutil.which(name)
         if path is not None:
-            version = _version(os.path.realpath(path))
+            version = _version(path)
             return Compiler(path, version, _target_flags(version))
     what = f"CXX names {wanted!r}, which is not on the PATH" if wanted else "no C++ compiler was found"
     raise BuildError(what, hint=_HINT)
@@ -144,17 +151,42 @@ def cpu_features() -> str:
 
 
 def _version(path: str) -> str:
-    """First line of `path --version`, remembered in the store under the file's identity."""
-    state = os.stat(path)
-    key = content_key(path, str(state.st_size), str(state.st_mtime_ns))
+    """First line of the compiler's `--version`, remembered in the store under the file's identity.
+
+    A wrapper (ccache, distcc, a script) says which compiler it runs each time: that may change, the wrapper does not.
+    """
+    real = os.path.realpath(path)
+    if _COMPILER_NAME.search(os.path.basename(real)) is None or not _is_elf(real):
+        return _ask_version(path)
+    state = os.stat(real)
+    key = content_key(real, str(state.st_size), str(state.st_mtime_ns))
     known = store().get_text("compiler", key)
     if known is None:
-        ran = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-        if ran.returncode != 0:
-            raise BuildError(f"{path} --version failed", why=ran.stderr.strip() or None, hint=_HINT)
-        known = ran.stdout.splitlines()[0]
+        known = _ask_version(path)
         store().put_text("compiler", key, known)
     return known
+
+
+_COMPILER_NAME = re.compile(r"(g\+\+|c\+\+|clang)(-\d+(\.\d+)*)?$")
+
+
+def _is_elf(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def _ask_version(path: str) -> str:
+    try:
+        ran = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=_VERSION_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"{path} --version failed", why=str(error), hint=_HINT) from error
+    if ran.returncode != 0 or not ran.stdout.strip():
+        raise BuildError(f"{path} --version failed", why=ran.stderr.strip() or None, hint=_HINT)
+    return ran.stdout.splitlines()[0]
+
+
+_VERSION_S = 30.0
+"""A compiler that has not told its version after so many seconds hangs."""
 
 
 def _target_flags(version: str) -> tuple[str, ...]:
@@ -196,45 +228,101 @@ def _key(source: str, compiler: Compiler, flags: Sequence[str]) -> str:
 
 
 def _compile(missing: dict[str, str], compiler: Compiler, flags: Sequence[str]) -> None:
-    with tempfile.TemporaryDirectory(prefix="smelt-build-") as name:
-        jobs = [_Job(source, key, Path(name)) for key, source in missing.items()]
+    """Compile what is missing: first what no other process is compiling, then what others have not made meanwhile."""
+    limit = environment().build_timeout_s
+    ours, theirs = ExitStack(), dict[str, str]()
+    with ours:
+        jobs: dict[str, str] = {}
+        for key, source in missing.items():
+            if ours.enter_context(store().building("kernels", key, 0.0)):
+                jobs[key] = source
+            else:
+                theirs[key] = source
+        _compile_here({key: source for key, source in jobs.items() if not _take_stored(key)}, compiler, flags)
+    for key, source in theirs.items():
+        with store().building("kernels", key, limit):
+            if not _take_stored(key):
+                _compile_here({key: source}, compiler, flags)
+
+
+def _take_stored(key: str) -> bool:
+    """Load a library from the store, if it is there and loads; one that does not is made again."""
+    path = store().get_library("kernels", key)
+    if path is None:
+        return False
+    try:
+        library = Library(path)
+    except OSError as error:
+        warnings.warn(SmeltWarning(f"smelt cannot load {path} ({error}) and makes it again"), stacklevel=2)
+        store().discard("kernels", key, ".so")
+        return False
+    with _lock:
+        _libraries.setdefault(key, library)
+    return True
+
+
+def _compile_here(sources: dict[str, str], compiler: Compiler, flags: Sequence[str]) -> None:
+    if not sources:
+        return
+    with new_build_folder() as name:
+        jobs = [_Job(source, key, Path(name)) for key, source in sources.items()]
         _run_all(jobs, compiler, flags)
         for job in jobs:
+            if _unloadable(job.built) is not None:
+                _run_all([job], compiler, flags)  # a disk that was full for a moment, a wrapper's mistake
+            if (problem := _unloadable(job.built)) is not None:
+                raise BuildError(f"{compiler.path} wrote a library that cannot be used: {problem}", hint=_HINT)
             # loaded before the folder goes away: when nothing can be stored, the path is the built file itself
             library = Library(store().put_library("kernels", job.key, job.built))
             with _lock:
                 _libraries.setdefault(job.key, library)
 
 
+def _unloadable(built: Path) -> str | None:
+    """Why a library does not load, or None: what is published was loaded once."""
+    try:
+        problem = elf.problem_of(built.read_bytes())
+        if problem is None:
+            Library(built).close()
+    except OSError as error:
+        problem = str(error)
+    return problem
+
+
 def _run_all(jobs: list[_Job], compiler: Compiler, flags: Sequence[str]) -> None:
     """Run the compiler on every job, as many at a time as there are processors."""
     waiting = list(reversed(jobs))
-    running: list[_Job] = []
+    running: list[tuple[_Job, CompilerProcess]] = []
     try:
         while waiting or running:
             while waiting and len(running) < (os.cpu_count() or 1):
                 job = waiting.pop()
-                job.process = _start(job, compiler, flags)
-                running.append(job)
-            job = running.pop(0)
-            assert job.process is not None
-            _, errors = job.process.communicate()
-            if job.process.returncode != 0:
-                raise _refused(job, compiler, errors.decode(errors="replace"))
+                running.append((job, _start(job, compiler, flags)))
+            job, process = running[0]
+            status = process.wait()
+            running.pop(0)
+            if status != 0:
+                raise _refused(process, status, compiler)
     finally:
-        for job in running:
-            assert job.process is not None
-            job.process.kill()
-            job.process.communicate()
+        for _, process in running:
+            process.stop()
 
 
-def _start(job: _Job, compiler: Compiler, flags: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(job: _Job, compiler: Compiler, flags: Sequence[str]) -> CompilerProcess:
     job.text.write_text(job.source)
     command = [compiler.path, *FLAGS, *compiler.flags, *flags, str(job.text), *_link(compiler), "-o", str(job.built)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return CompilerProcess(command, environment().build_timeout_s)
 
 
-def _refused(job: _Job, compiler: Compiler, errors: str) -> BuildError:
-    lines = errors.strip().splitlines()
+def _refused(process: CompilerProcess, status: int, compiler: Compiler) -> BuildError:
+    if process.timed_out:
+        what = f"{compiler.path} did not end within {process.limit_s:g} s and was stopped"
+        return BuildError(what, hint="SMELT_BUILD_TIMEOUT_S allows more; CXX names another compiler")
+    if process.stopped:
+        return BuildError(f"{compiler.path} was stopped, as nobody waited for it any more")
+    lines = process.errors.decode(errors="replace").strip().splitlines()
     shown = "\n".join(lines[:30])
+    if status in (-signal.SIGKILL, 128 + signal.SIGKILL) or "Killed signal terminated" in shown:
+        what = f"{compiler.path} was killed, as the system does when memory runs out"
+        return BuildError(what, why=shown or None, hint="fewer processes at a time, or more memory")
     return BuildError(f"{compiler.path} refused a generated kernel:\n{shown}", why=f"compiler: {compiler.version}")

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 
 import pytest
@@ -13,6 +19,7 @@ from smelt.base.errors import BuildError, SmeltWarning
 from smelt.base.store import store
 from smelt.runtime import build as module
 from smelt.runtime.build import build, find_compiler
+from smelt.runtime.compiler_process import CompilerGroup
 from smelt.runtime.openmp import loaded_runtimes, torch_openmp
 
 SOURCE = """
@@ -122,3 +129,125 @@ build(['extern "C" int f() { return 1; }'])
 """
     for state in ("cold", "warm"):
         subprocess.run([sys.executable, "-c", program, state], check=True)
+
+
+SLOW = """#!/bin/sh
+case "$*" in *--version*) echo "slow g++ 1.0"; exit 0;; esac
+{body}
+"""
+
+
+def use_compiler(monkeypatch: pytest.MonkeyPatch, folder: Path, body: str) -> None:
+    path = folder / "g++"
+    path.write_text(SLOW.format(body=body))
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+    find_compiler.cache_clear()
+
+
+@pytest.fixture
+def other_compiler() -> Iterator[None]:
+    yield
+    find_compiler.cache_clear()
+
+
+ALIVE = "while :; do sleep 0.05; touch {mark}; done"
+
+
+def is_alive(mark: Path) -> bool:
+    """Whether something goes on touching a file."""
+    mark.unlink(missing_ok=True)
+    time.sleep(0.4)
+    return mark.exists()
+
+
+@pytest.mark.usefixtures("other_compiler")
+def test_a_compiler_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = tmp_path / "mark"
+    loop = ALIVE.format(mark=mark)
+    use_compiler(monkeypatch, tmp_path, f"( {loop} ) & wait")
+    monkeypatch.setenv("SMELT_BUILD_TIMEOUT_S", "0.5")
+    with pytest.raises(BuildError, match=r"did not end within 0.5 s.*\n.*SMELT_BUILD_TIMEOUT_S"):
+        build(["int x;"])
+    assert not is_alive(mark)
+
+
+@pytest.mark.usefixtures("other_compiler")
+def test_an_interrupt_ends_compilers_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = tmp_path / "mark"
+    use_compiler(monkeypatch, tmp_path, ALIVE.format(mark=mark))
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), ThreadPoolExecutor(1) as pool, CompilerGroup():
+        pool.submit(copy_context().run, build, ["int x;"])
+        while not mark.exists():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+    assert time.monotonic() - started < 60  # not the compiler's 120 s
+    assert not is_alive(mark)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_no_compiler_outlives_a_killed_process(tmp_path: Path, how: int) -> None:
+    mark, compiler = tmp_path / "mark", tmp_path / "g++"
+    compiler.write_text(SLOW.format(body=ALIVE.format(mark=mark)))
+    compiler.chmod(0o755)
+    code = "from smelt.runtime.build import build; build(['int x;'])"
+    environment = {**os.environ, "CXX": str(compiler), "SMELT_CACHE_DIR": str(tmp_path / "cache")}
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL)
+    while not mark.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(how)
+    process.wait()
+    time.sleep(0.2)
+    assert not is_alive(mark)
+
+
+@pytest.mark.usefixtures("other_compiler")
+@pytest.mark.parametrize("kept", [0, 20, 0.5, 0.95])
+def test_what_a_compiler_cut_off_is_never_loaded_or_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: float
+) -> None:
+    real = find_compiler().path
+    out = 'for last; do :; done; cp "$last" "$last.whole"'
+    size = f"{kept}" if kept in (0, 20) else f'$(($(stat -c %s "$last") * {int(kept * 100)} / 100))'
+    use_compiler(monkeypatch, tmp_path, f'{real} "$@"; {out}; head -c {size} "$last.whole" > "$last"; exit 0')
+    with pytest.raises(BuildError, match="library that cannot be used"):
+        build([SOURCE.replace("NAME", "whole") % 9])
+    assert not list(store().root.rglob("*.so"))
+
+
+@pytest.mark.usefixtures("other_compiler")
+def test_a_compiler_that_failed_once_without_saying_so_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, mark = find_compiler().path, tmp_path / "mark"
+    once = f'if [ ! -e {mark} ]; then touch {mark}; for last; do :; done; echo garbage > "$last"; exit 0; fi'
+    use_compiler(monkeypatch, tmp_path, f'{once}; exec {real} "$@"')
+    (library,) = build([SOURCE.replace("NAME", "again") % 9])
+    assert function(library.address("again"))(1) == 9
+
+
+def test_an_entry_that_does_not_load_is_made_again() -> None:
+    source = SOURCE.replace("NAME", "loads") % 4
+    store().put("kernels", module._key(source, find_compiler(), ()), b"text with a valid checksum", ".so")
+    with pytest.warns(SmeltWarning, match="cannot load"):
+        (library,) = build([source])
+    assert function(library.address("loads"))(1) == 4
+
+
+@pytest.mark.usefixtures("other_compiler")
+def test_a_wrapper_is_known_by_the_compiler_that_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_compiler(monkeypatch, tmp_path, "exit 1")
+    assert find_compiler().version == "slow g++ 1.0"
+    path = Path(find_compiler().path)
+    path.write_text(path.read_text().replace("1.0", "2.0"))
+    find_compiler.cache_clear()
+    assert find_compiler().version == "slow g++ 2.0"
+
+
+@pytest.mark.usefixtures("other_compiler")
+def test_a_compiler_killed_for_memory_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_compiler(monkeypatch, tmp_path, "kill -KILL $$")
+    with pytest.raises(BuildError, match="was killed, as the system does when memory runs out"):
+        build(["int x;"])
