@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,9 +17,12 @@ from smelt.capture import explain as capture_explain
 from smelt.pipeline import compile_graph
 from smelt.twin import CompiledTwin, Remake, make_twin, original_of
 
+NOT_GIVEN: Any = object()
+"""In place of a model: `compile` is used as a decorator."""
+
 
 def compile(
-    model: Any = None,
+    model: Any = NOT_GIVEN,
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
@@ -48,6 +52,7 @@ def compile(
 
     Raises:
         OptionError: an unknown backend, mode or option, or a value of the wrong type.
+        TypeError: `model` is nothing that can be compiled.
     """
     kwargs: dict[str, Any] = {
         "fullgraph": fullgraph,
@@ -57,9 +62,10 @@ def compile(
         "options": options,
         "disable": disable,
     }
-    if model is None:
-        return functools.partial(compile, **kwargs)
     chosen = _options(fullgraph, dynamic, backend, mode, options)
+    if model is NOT_GIVEN:
+        return functools.partial(compile, **kwargs)
+    _check_target(model)
     if disable:
         return model
     if isinstance(model, nn.Module):
@@ -90,6 +96,22 @@ def reset() -> None:
 def is_compiled(module: Any) -> bool:
     """Whether `module` came from `smelt.compile`."""
     return isinstance(module, CompiledTwin) or hasattr(module, "_smelt_session")
+
+
+def _check_target(model: Any) -> None:
+    """Raises TypeError for what cannot be compiled, with what can."""
+    if isinstance(model, nn.Module):
+        return
+    problem = None
+    if isinstance(model, type):
+        problem = f"{model.__name__} is a class", "compile an instance of it, or a method"
+    elif inspect.iscoroutine(model) or inspect.isgenerator(model) or inspect.isasyncgen(model):
+        problem = f"{model!r} has begun to run", "compile the function that makes it"
+    elif not callable(model):
+        problem = f"{model!r} is a {type(model).__name__}", "@smelt.compile() without a model is a decorator"
+    if problem is not None:
+        what, hint = problem
+        raise TypeError(f"smelt.compile takes an nn.Module or a function, and {what}\n  try: {hint}")
 
 
 def _options(

@@ -195,3 +195,57 @@ def test_other_devices_are_left_to_eager(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_functions_of_torch_are_compiled_too(fn: Callable[..., torch.Tensor]) -> None:
     torch.testing.assert_close(smelt.compile(fn, fullgraph=True)(X), fn(X))
     assert smelt.stats()["graphs"] == 1
+
+
+@pytest.mark.parametrize(
+    "bad, says",
+    [
+        ({"mode": []}, "mode wants a name"),
+        ({"mode": "fast"}, "unknown mode"),
+        ({"options": "gemm"}, "options wants a dict"),
+        ({"options": {3: 4}}, "unknown option 3"),
+        ({"options": {"recompile_limit": -5}}, "positive"),
+        ({"options": {"recompile_limit": 0}}, "positive"),
+        ({"options": {"recompile_limit": "8"}}, "wants int"),
+        ({"dynamic": "yes"}, "dynamic wants"),
+        ({"fullgraph": torch.ones(2)}, "fullgraph wants"),
+    ],
+)
+def test_bad_options_are_told_before_anything_runs(bad: dict[str, object], says: str) -> None:
+    with pytest.raises(smelt.OptionError, match=says):
+        smelt.compile(double, **bad)
+    with pytest.raises(smelt.OptionError, match=says):
+        smelt.compile(**bad)  # a decorator, too
+
+
+class Layer(torch.nn.Module):
+    pass
+
+
+async def later() -> None:
+    pass
+
+
+@pytest.mark.parametrize("bad", [Layer, int, None, 3, "double", X, (n for n in range(3)), [double]])
+def test_what_cannot_be_compiled_is_told_at_once(bad: object) -> None:
+    with pytest.raises(TypeError, match="takes an nn.Module or a function"):
+        smelt.compile(bad)
+
+
+def test_a_coroutine_that_has_begun_cannot_be_compiled() -> None:
+    coroutine = later()
+    with pytest.raises(TypeError, match="has begun to run"):
+        smelt.compile(coroutine)
+    coroutine.close()
+
+
+def test_a_scripted_module_cannot_be_compiled() -> None:
+    with pytest.raises(smelt.OptionError, match="TorchScript"):
+        smelt.compile(torch.jit.script(torch.nn.Linear(2, 2)))
+
+
+@pytest.mark.parametrize("name", ["SMELT_CACHE_DIR", "SMELT_CACHE_BYTES", "SMELT_BUILD_TIMEOUT_S"])
+def test_a_variable_that_is_none_is_told_at_compile(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "")
+    with pytest.raises(smelt.OptionError, match=name):
+        smelt.compile(double)

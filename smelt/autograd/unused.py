@@ -7,13 +7,13 @@ as large as the result.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
+from smelt.base.locks import new_lock
 from smelt.graph.meta import TensorMeta
 from smelt.graph.module import Graph, GraphModule
 from smelt.prims.table import PRIMS, Prim
@@ -50,7 +50,7 @@ class Backward:
     ) -> None:
         self.graph, self.make = graph, make
         self.programs = {absent: program}
-        self.lock = threading.Lock()
+        self.lock = new_lock()
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         return self._program(())(inputs)

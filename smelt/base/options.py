@@ -84,6 +84,9 @@ def list_mode_options(mode: str | None = None) -> dict[str, Any]:
     return dict(MODES[mode])
 
 
+_KEYS = "smelt.list_options() names its keys"
+
+
 def resolve_options(
     *,
     backend: str = "smelt",
@@ -96,8 +99,16 @@ def resolve_options(
 
     Raises:
         OptionError: unknown mode or option key (names the nearest), a value of the wrong type,
-            or `mode` together with `options`.
+            `mode` together with `options`, or a variable of the environment that is none.
     """
+    environment()
+    if mode is not None and not isinstance(mode, str):
+        raise OptionError(f"mode wants a name, got {mode!r}", hint=f"one of {', '.join(MODES)}")
+    if options is not None and not isinstance(options, Mapping):
+        raise OptionError(f"options wants a dict, got {options!r}", hint=f'such as {{"gemm": "aten"}}; {_KEYS}')
+    for name, value in (("fullgraph", fullgraph), ("dynamic", dynamic)):
+        if value is not None and not (isinstance(value, int) and value in (0, 1)):
+            raise OptionError(f"{name} wants True or False, got {value!r}")
     if mode is not None and options:
         raise OptionError("mode and options were both given", hint="a mode is a set of options: pass one of the two")
     if mode is not None and mode not in MODES:
@@ -111,7 +122,7 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     valid = user_options()
     values: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in valid:
+        if not isinstance(name, str) or name not in valid:
             raise unknown_name("option", name, valid)
         want = type(getattr(defaults, name))
         if want is float and type(value) is int:
@@ -122,6 +133,8 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, choices in CHOICES.items():
         if values.get(name, "auto") not in choices:
             raise unknown_name(f"value of option {name!r}", values[name], choices)
+    if values.get("recompile_limit", 1) < 1:
+        raise OptionError(f"recompile_limit wants a positive number, got {values['recompile_limit']}")
     if not 0.0 <= values.get("activation_memory_budget", 1.0) <= 1.0:
         raise OptionError("activation_memory_budget must lie between 0 and 1")
     return values

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-_lock = threading.Lock()
+from smelt.base.locks import new_lock
+
+_lock = new_lock()
 _counts: Counter[str] = Counter()
 _named: defaultdict[str, Counter[str]] = defaultdict(Counter)
 _seconds: defaultdict[str, float] = defaultdict(float)

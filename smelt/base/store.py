@@ -16,7 +16,6 @@ import os
 import shutil
 import stat
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from pathlib import Path
 
 from smelt.base import eviction
 from smelt.base.errors import SmeltWarning
+from smelt.base.locks import new_lock
 from smelt.base.options import environment
 from smelt.base.private_folder import (
     UnsafeFolder,
@@ -40,7 +40,7 @@ _MARK = b"\n# smelt sha256 "
 _FOOTER_BYTES = len(_MARK) + 64 + 1
 _POLL_S = 0.02
 """How often a process that waits for another's build looks."""
-_lock = threading.Lock()
+_lock = new_lock()
 _opened: dict[Path, Store] = {}
 
 

@@ -21,7 +21,7 @@ from smelt.base import torch_c
 from smelt.base.default_device import without_default_device
 from smelt.capture import _native
 
-_IMPL_BYTES = 192  # sizeof(TensorImpl) is asserted to be at least this in every torch of the supported range
+_IMPL_BYTES = 176  # of a TensorImpl in the torch of the supported range, where the allocator does not tell
 _OBJECT_BYTES = 48  # the head of the Python object, up to and including its pointer to the TensorImpl
 _STORAGE_BYTES = 48  # of a StorageImpl: head, counts, the pointer to its memory with what frees it
 _INLINE_DIMS = 5  # more dims than this make TensorImpl allocate sizes and strides elsewhere
@@ -85,16 +85,16 @@ def _tensor_layout() -> dict[str, int] | None:
     if not requires_grad or struct.calcsize("P") != 8:
         return None
     samples = _samples()
-    bodies = [ctypes.string_at(torch_c.implementation_address(t), _IMPL_BYTES) for t in samples]
+    bodies = _bodies(samples)
     heads = [ctypes.string_at(id(t), _OBJECT_BYTES) for t in samples]
     try:
-        kind = _only(at for at in range(0, _IMPL_BYTES - 8, 2) if _is_kind(at, samples, bodies))
+        kind = _only(at for at in range(0, len(bodies[0]) - 8, 2) if _is_kind(at, samples, bodies))
         layout = {
             "impl": _word_equal(heads, [torch_c.implementation_address(t) for t in samples]),
             "keys": _word_equal(bodies, [torch_c.dispatch_key_word(t) for t in samples]),
             "dims": _only(
                 at
-                for at in range(0, _IMPL_BYTES - 8 * (2 * _INLINE_DIMS + 1) + 8, 8)
+                for at in range(0, len(bodies[0]) - 8 * (2 * _INLINE_DIMS + 1) + 8, 8)
                 if all(_is_shape(at, t, body) for t, body in zip(samples, bodies, strict=True))
             ),
             "kind": kind,
@@ -114,12 +114,29 @@ def _tensor_layout() -> dict[str, int] | None:
     return layout if _agrees(samples) else None
 
 
+def _bodies(tensors: list[torch.Tensor]) -> list[bytes]:
+    """The bytes of each TensorImpl, no more than the smallest of their allocations has."""
+    addresses = [torch_c.implementation_address(t) for t in tensors]
+    size = min(_allocated_bytes(address) for address in addresses) // 8 * 8
+    return [ctypes.string_at(address, size) for address in addresses]
+
+
+def _allocated_bytes(address: int) -> int:
+    """How much of what lies at the address, the begin of an object made by `new`, belongs to that."""
+    try:
+        usable = ctypes.CDLL(None).malloc_usable_size
+    except (AttributeError, OSError):  # not on macOS
+        return _IMPL_BYTES
+    usable.restype, usable.argtypes = ctypes.c_size_t, (ctypes.c_void_p,)
+    return usable(address) or _IMPL_BYTES
+
+
 def _storage_layout() -> dict[str, int]:
     """Where a tensor's memory is: without it, questions about memory go to Python. Nothing where it is not found."""
     base = torch.empty(5, 7, 3)
     foreign = torch.frombuffer(bytearray(96), dtype=torch.float32)  # what frees its memory stands elsewhere
     samples = [base, base[1], base[3, 5:], foreign, foreign[17:], torch.empty(11, device="meta")[4:]]
-    bodies = [ctypes.string_at(torch_c.implementation_address(t), _IMPL_BYTES) for t in samples]
+    bodies = _bodies(samples)
     storages = [t.untyped_storage() for t in samples]
     memories = [ctypes.string_at(storage._cdata, _STORAGE_BYTES) for storage in storages]
     try:
@@ -151,8 +168,8 @@ def _hooks_layout() -> dict[str, int]:
 def _gradients_layout() -> dict[str, int]:
     """Where a tensor points to what autograd keeps of it: a word that only leaves with gradients have, each its own."""
     samples = [torch.empty(3, 1), torch.empty(2, requires_grad=True), torch.nn.Parameter(torch.empty(3, 1))]
-    without, *leaves = [ctypes.string_at(torch_c.implementation_address(t), _IMPL_BYTES) for t in samples]
-    places = [at for at in range(0, _IMPL_BYTES, 8) if not _word(without, at)]
+    without, *leaves = _bodies(samples)
+    places = [at for at in range(0, len(without), 8) if not _word(without, at)]
     found = [at for at in places if len({_word(leaf, at) for leaf in leaves} - {0}) == len(leaves)]
     return {"gradients": found[0]} if len(found) == 1 else {}
 

@@ -5,12 +5,13 @@ Autograd walks the nodes, so most captured graphs never become code; fx would wr
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from torch import fx
 
-_WRITING = threading.RLock()
+from smelt.base.locks import new_recursive_lock
+
+_WRITING = new_recursive_lock()
 
 
 class CapturedGraph(fx.GraphModule):

@@ -22,6 +22,7 @@ from torch import fx
 from smelt.base import torch_c
 from smelt.base.collection import no_collection
 from smelt.base.errors import CompileError, RecompileError, SmeltError, Unsupported
+from smelt.base.locks import new_recursive_lock
 from smelt.base.log import log
 from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
@@ -126,7 +127,7 @@ class Session(Told):
         self.points: dict[tuple[int, int, int, tuple[int, ...]], native.ResumePoint] = {}
         self.handling: weakref.WeakKeyDictionary[native.ResumePoint, tuple[int, ...]] = weakref.WeakKeyDictionary()
         self._interpreters: list[Interpreter] = []  # of the present capture
-        self._lock = threading.RLock()
+        self._lock = new_recursive_lock()
 
     # -- callbacks -----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ import re
 import shutil
 import signal
 import subprocess
-import threading
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from smelt.base.errors import BuildError, SmeltWarning
 from smelt.base.eviction import new_build_folder
+from smelt.base.locks import new_lock
 from smelt.base.options import environment
 from smelt.base.store import content_key, store
 from smelt.base.version import VERSION
@@ -44,7 +44,7 @@ FLAGS = (
 """Flags of every build. None changes a floating-point value beyond contracting a*b+c, the compilers' default."""
 
 _HINT = "install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; conda: gxx) or set CXX"
-_lock = threading.Lock()
+_lock = new_lock()
 _libraries: dict[str, Library] = {}
 
 

@@ -10,10 +10,11 @@ import os
 import selectors
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Sequence
 from contextvars import ContextVar
+
+from smelt.base.locks import new_lock
 
 _WATCH = r"""
 exec 3<&0 </dev/null
@@ -39,7 +40,7 @@ class CompilerGroup:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._running: set[CompilerProcess] = set()
         self._ended = False
 

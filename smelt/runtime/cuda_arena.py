@@ -22,6 +22,7 @@ import torch
 from smelt.base import torch_c
 from smelt.base.arena import extent
 from smelt.base.faults import fault_error
+from smelt.base.locks import new_lock
 from smelt.runtime.launch import read_fast
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Arenas:
         self.stream, self.recording, self.allocate = stream, recording, allocate
         self.make_word, self.wait = word, wait
         self.free: dict[int, list[Arena]] = {}
-        self.lock = threading.Lock()
+        self.lock = new_lock()
         self.shared: Callable[[], Arena | None] = lambda: None  # a weak reference
         self.replaying: threading.Lock | None = None
         self.last_replay: Callable[[], int | None] = lambda: None  # its stream

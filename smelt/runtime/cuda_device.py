@@ -7,7 +7,6 @@ libraries, and memory that was handed out on one stream may be written over by a
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
 import weakref
 from collections import Counter
@@ -19,6 +18,7 @@ import torch
 
 from smelt.base import torch_c
 from smelt.base.collection import no_collection
+from smelt.base.locks import new_lock
 from smelt.base.options import Owner
 from smelt.runtime.cuda_arena import Arena, Arenas, device_arenas
 from smelt.runtime.launch import read_fast
@@ -75,7 +75,7 @@ class Device:
         self._most_used: weakref.WeakKeyDictionary[Owner, int] = weakref.WeakKeyDictionary()
         self._kinds: weakref.WeakKeyDictionary[Owner, int] = weakref.WeakKeyDictionary()
         self._most_memory = 0
-        self.replaying = threading.Lock()
+        self.replaying = new_lock()
         self._stream = 0  # of the last replay, as the driver's handle; says nothing before the first one
         self._last: Any = None
         self._side: Any = None

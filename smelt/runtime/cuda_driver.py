@@ -6,10 +6,10 @@ Kernels are loaded here, once in each process and device, and stay.
 from __future__ import annotations
 
 import functools
-import threading
 from dataclasses import dataclass
 
 from smelt.base.errors import BuildError, CompileError
+from smelt.base.locks import new_lock
 from smelt.runtime import _native
 from smelt.runtime.triton_build import Cubin
 
@@ -20,7 +20,7 @@ OLDEST = 12000
 _COMPUTE_MAJOR, _COMPUTE_MINOR, _MOST_SHARED = 75, 76, 97  # CU_DEVICE_ATTRIBUTE_...
 _NOT_FOR_THIS = {200, 209, 222, 300}  # invalid image, no binary for this GPU, unsupported PTX version, invalid source
 _TOO_LARGE = {1, 2, 701}  # invalid value (more than a block may have), out of memory, launch out of resources
-_lock = threading.Lock()
+_lock = new_lock()
 _functions: dict[tuple[_native.Driver, int, str], Function] = {}
 
 

@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import re
-import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from smelt.base.errors import BuildError
 from smelt.base.kernel_source import Config, KernelSource
+from smelt.base.locks import new_lock
 from smelt.base.options import environment
 from smelt.base.store import content_key, store
 from smelt.runtime.triton_pool import pool
@@ -27,7 +27,7 @@ from smelt.runtime.triton_worker import Reply
 _FORMAT = "1"
 """Of the entries in the store and of what a worker answers."""
 _HINT = "pip install triton, in the version that this PyTorch asks for: pip show torch"
-_lock = threading.Lock()
+_lock = new_lock()
 _builds: dict[str, Build] = {}
 
 

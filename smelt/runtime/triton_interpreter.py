@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from smelt.base.errors import BuildError
 from smelt.base.kernel_source import KernelSource
+from smelt.base.locks import new_lock
 from smelt.base.options import environment
 from smelt.runtime.interpreted_math import LIBDEVICE
 from smelt.runtime.triton_worker import load_module, triton_module
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from smelt.runtime.launch import Table
     from smelt.runtime.triton_plan import Argument, PlannedLaunch
 
-_lock = threading.Lock()  # the interpreter keeps the position in the grid in a global variable
+_lock = new_lock()  # the interpreter keeps the position in the grid in a global variable
 
 
 class InterpretedSegment:

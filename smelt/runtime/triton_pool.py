@@ -17,6 +17,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
+from smelt.base.locks import new_lock
 from smelt.runtime import triton_worker
 from smelt.runtime.triton_worker import Reply
 
@@ -26,7 +27,7 @@ IDLE_S = 60.0
 _START_S = 120.0
 """A server that says nothing for so long is given up."""
 
-_lock = threading.Lock()
+_lock = new_lock()
 _pool: Pool | None = None
 
 
@@ -48,8 +49,8 @@ def _processors() -> int:
 
 def _after_fork() -> None:
     """The parent's threads are not here, and its connections are its own."""
-    global _pool, _lock
-    _pool, _lock = None, threading.Lock()
+    global _pool
+    _pool = None
 
 
 def _at_exit() -> None:
@@ -70,7 +71,7 @@ class Pool:
 
     def __init__(self, workers: int) -> None:
         self.most = workers
-        self.lock, self.here = threading.Lock(), threading.Lock()
+        self.lock, self.here = new_lock(), new_lock()
         self.hopeless = False
         # those that take longest first, so that nobody waits for one alone in the end; equal ones in order
         self.jobs: queue.PriorityQueue[tuple[int, int, tuple[dict[str, Any], Future[Reply]] | None]]
@@ -174,7 +175,7 @@ class _Server:
     """The process that forks workers."""
 
     def __init__(self, command: list[str]) -> None:
-        self.lock = threading.Lock()
+        self.lock = new_lock()
         self.ready = False
         self.control: socket.socket | None = None
         self.process: subprocess.Popen[bytes] | None = None

@@ -11,7 +11,6 @@ stream is recorded, or where something cannot be copied, the library does the wo
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from smelt.base.errors import BuildError, CompileError
+from smelt.base.locks import new_lock
 from smelt.base.stats import count_named
 from smelt.base.store import content_key, store
 from smelt.runtime import _native
@@ -37,7 +37,7 @@ H100 the kernels of a step of BERT take 17.4 ms with the 36 templates that win s
 Run = Callable[..., None]
 """`run(table, out, *factors)`."""
 
-_lock = threading.Lock()
+_lock = new_lock()
 _known: dict[str, str] = {}
 
 

@@ -7,13 +7,13 @@ that a kernel both reads and writes is stood in for by a copy, so that timing ch
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from smelt.base.errors import BuildError, CompileError
 from smelt.base.kernel_source import KernelSource
+from smelt.base.locks import new_lock
 from smelt.base.store import content_key, store
 from smelt.runtime import _native, tune
 from smelt.runtime.cuda_driver import OutOfResources, load
@@ -36,7 +36,7 @@ MOST_COPIED = 1 << 30
 
 K = TypeVar("K")
 
-_lock = threading.Lock()
+_lock = new_lock()
 _known: dict[str, int] = {}
 
 

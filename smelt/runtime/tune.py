@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
 
+from smelt.base.locks import new_lock
 from smelt.base.store import content_key, store
 from smelt.base.version import VERSION
 from smelt.runtime.build import cpu_features
@@ -38,7 +38,7 @@ LOST = 1.5
 LOSSES = 3
 """Clear losses in a family, without a better result, after which a candidate is no longer tried there."""
 
-_lock = threading.Lock()
+_lock = new_lock()
 _known: dict[str, str] = {}
 _losses: dict[tuple[str, str], float] = {}
 """(family, candidate) -> clear losses; infinitely negative once it came close to winning."""

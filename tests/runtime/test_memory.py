@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -158,3 +160,18 @@ def test_tensors_of_another_device() -> None:
     for tensor in (fresh(*kind)(), memory.empty_strided(*kind)):
         assert (tensor.device, tensor.dtype, tensor.stride()) == (meta, torch.float16, (1, 2))
     assert memory.empty_strided((3,), (1,), torch.float32, torch.device("cpu")).device.type == "cpu"
+
+
+def test_addresses_are_taken_as_they_are_used() -> None:
+    """A limit on address space leaves nearly all of it to the program."""
+    code = """
+import re, torch, smelt
+size = lambda: int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
+before = size()
+f = smelt.compile(lambda x: (x * 2).relu())
+for _ in range(3):
+    f(torch.randn(1000, 1000, requires_grad=True)).sum().backward()
+print(size() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1000

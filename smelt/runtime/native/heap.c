@@ -2,7 +2,7 @@
  * returns blocks of that size to the system, so every step touches new pages. A page fault costs 0.1 to 0.4 ms per
  * megabyte (the upper end under virtualisation): 13 % of an eager BERT-base step on the machine of docs/decisions.
  *
- * One reserved range of addresses grows like a stack of chunks. Free neighbours merge, so blocks of the forward pass
+ * One range of addresses grows like a stack of chunks. Free neighbours merge, so blocks of the forward pass
  * become gradients of the backward pass. Free chunks are kept by size class (four per power of two), found through a bit
  * map, and the smallest that fits among the first few of a class is taken. To stay near the true need, free pages go
  * back to the system whenever over several rounds of use the most bytes in use at a time were clearly fewer than what is
@@ -14,11 +14,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
+
 enum {
     GRAIN = 256,            /* sizes are multiples of this */
     CLASSES = 64 * 4,
     LOOK = 24,              /* free chunks of one class that are compared */
     PAGE = 4096,
+    STEP = 64 << 20,        /* addresses are taken in multiples of this */
     ROUNDS = 4,             /* a check takes place each time this many times the resident bytes were handed out */
     SPARE = 64 << 20,       /* resident bytes beyond a quarter of the peak that are not worth giving back */
 };
@@ -94,22 +99,42 @@ static chunk *find(size_t size) {
     return found;
 }
 
+static void lock_for_fork(void) { pthread_mutex_lock(&heap.lock); }
+static void unlock_after_fork(void) { pthread_mutex_unlock(&heap.lock); }
+
+/* Finds a range of addresses in which the heap can grow, and takes nothing of it yet: address space may be limited. */
 static int start(void) {
     if (heap.unavailable) return 0;
     const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     for (size_t size = memory * 2; size >= (1u << 28); size /= 2) {
-        void *range = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *range = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (range == MAP_FAILED) continue;
-        heap.bottom = heap.top = heap.touched = range;
-        heap.end = heap.bottom + size;
+        munmap(range, size);
+        heap.bottom = heap.top = heap.touched = heap.end = range;
+        pthread_atfork(lock_for_fork, unlock_after_fork, unlock_after_fork);
         return 1;
     }
     heap.unavailable = 1;
     return 0;
 }
 
+/* Takes the addresses behind the end; 0 where something else lies there or no more may be had. */
+static int grow(size_t bytes) {
+    const size_t step = (bytes + STEP - 1) & ~(size_t)(STEP - 1);
+    char *range = mmap(heap.end, step, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (range == MAP_FAILED) return 0;
+    if (range != heap.end) { /* a kernel that does not know the flag took other addresses */
+        munmap(range, step);
+        return 0;
+    }
+    heap.end += step;
+    return 1;
+}
+
 static chunk *extend(size_t size) {
-    if ((size_t)(heap.end - heap.top) < size) return NULL;
+    const size_t left = (size_t)(heap.end - heap.top);
+    if (left < size && !grow(size - left)) return NULL;
     chunk *c = (chunk *)heap.top;
     c->size = size;
     c->before = heap.last;
