@@ -1,11 +1,12 @@
 """Residual code: the Python source that takes the frame's place. Runs the graph, repeats effects, returns or resumes.
 
     def residual(x, _c, _f):
+        _f0 = _f[3]
         try:
             _out = (_c.shown if _c.profiler._is_profiler_enabled else _c.graph)(*_f[:3])
         except _c.Error as _e:
             _c.explain_error(_e, _f[:3])
-        _f[3].calls = 4
+        _f0.calls = 4
         return {'logits': _out[0]}
 
 `_c` holds constants, `_f` what the guards fetched. The source is compiled with `compile`; `explain` prints it.
@@ -139,7 +140,7 @@ class Writer:
         if source.kind == native.CONST:
             return self.value.constant(source.key, source.text)
         index = self.vm.guards.fetch(source)
-        return f"_f[{self.fetches.setdefault(index, len(self.fetches))}]"
+        return f"_f{self.fetches.setdefault(index, len(self.fetches))}"
 
     # -- the two ways a frame ends -------------------------------------------------------------------------------
 
@@ -367,9 +368,7 @@ class Writer:
         if gm is not None:
             indices = [self.vm.guards.fetch(i.source) for i in inputs if i.source.kind != HOST]
             order = list(dict.fromkeys([*indices, *self.fetches]))
-            renamed = {old: order.index(index) for index, old in self.fetches.items()}
-            self._renumber(renamed)
-            head += [self._renumbered(line, renamed) for line in [*host, *early]]  # what nobody reads is not kept then
+            head += [*host, *early]  # what nobody reads is not kept then
             given = _arguments(inputs, len(order) == len(indices))
             args = given[1:] if given.startswith("*") and "," not in given else f"[{given}]"
             target = "" if not self.value.outputs else "_out = "
@@ -388,11 +387,12 @@ class Writer:
                 head.append(f"    _c.expect_failure(_failed, {args})")
                 head += ["    _state.restore()"] if rewinds else []
                 head += ["    _drawn.restore()"] if devices else []
-                head.append(f"    return {self._renumbered(again, renamed)}")
+                head.append(f"    return {again}")
         else:
             order = list(self.fetches)
             head += host
-        body = textwrap.indent("\n".join([*self._tracebacks(), *head, *self.lines]), "    ")
+        names = [f"_f{number} = _f[{order.index(index)}]" for index, number in self.fetches.items()]
+        body = textwrap.indent("\n".join([*self._tracebacks(), *names, *head, *self.lines]), "    ")
         source = f"def residual({', '.join([*self.slots, '_c', '_f'])}):\n{body}\n{host_source}"
         return Residual(source, gm, inputs, order, self.constants, ops, points=self.points)
 
@@ -485,14 +485,6 @@ class Writer:
         self.value.release()
         del self.frame
 
-    def _renumber(self, renamed: dict[int, int]) -> None:
-        """Graph inputs come first in `_f`; the lines written so far counted without them."""
-        for at, line in enumerate(self.lines):
-            self.lines[at] = self._renumbered(line, renamed)
-
-    def _renumbered(self, line: str, renamed: dict[int, int]) -> str:
-        return _FETCHED.sub(lambda m: f"_f[{renamed[int(m.group(1))]}]", line)
-
     def _again(self) -> str:
         """The expression that runs the whole frame in eager, from where it began."""
         begin, code = self.begin, self.frame.code
@@ -545,7 +537,6 @@ def _arguments(inputs: list[Input], all_fetched: bool) -> str:
     return ", ".join(parts)
 
 
-_FETCHED = re.compile(r"\b_f\[(\d+)\]")
 _PLAIN_SETTERS = (object.__setattr__, type.__setattr__, BaseException.__setattr__)
 
 

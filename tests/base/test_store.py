@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import stat
@@ -121,6 +122,16 @@ def test_a_valid_entry_copied_over_another_is_noticed(quiet_store: Store) -> Non
     second.write_bytes(first.read_bytes())
     with pytest.warns(SmeltWarning, match="damaged or foreign"):
         assert quiet_store.get("kind", "2" * 64) is None
+
+
+def test_an_entry_of_an_earlier_version_is_made_again_without_a_word(quiet_store: Store) -> None:
+    path = quiet_store.put("kind", "3" * 64, b"")
+    assert path is not None
+    path.write_bytes(b"old\n# smelt sha256 " + hashlib.sha256(b"old").hexdigest().encode() + b"\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert quiet_store.get("kind", "3" * 64) is None
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("thing", ["fifo", "folder", "link", "dangling link"])

@@ -428,3 +428,22 @@ def test_a_queues_limit_is_looked_at():
         else:
             assert torch.equal(run(torch.ones(2), mine), program(torch.ones(2), theirs))
         assert mine == theirs and mine.maxlen == limit
+
+
+def test_text_that_looks_like_residual_code_stays_as_it_is() -> None:
+    """Residual code is never edited as text: constants of the program may hold anything."""
+
+    class Holder:
+        pass
+
+    def keep(x: torch.Tensor, holder: Holder) -> dict[str, object]:
+        holder.count = holder.count + 1
+        return {holder.key: x * 2, "t": "see _f[7], _f3 and _out[0]", "_f[0]": holder.text}
+
+    for key, text in (("_f[0]", "_f[1]"), ("_c.graph", "'); import os; ('"), ("\\", '"""\n'), ("ﬁ\ud800", "\x00{}%s")):
+        mine, its = Holder(), Holder()
+        for holder in (mine, its):
+            holder.count, holder.key, holder.text = 1, key, text
+        result, right = smelt.compile(keep)(torch.ones(2), mine), keep(torch.ones(2), its)
+        assert list(result) == list(right) and result["t"] == right["t"] and result["_f[0]"] == right["_f[0]"]
+        assert mine.count == its.count == 2
