@@ -234,18 +234,26 @@ def memory_order(val: TensorMeta) -> list[int] | None:
 
 def _target(place: Place, base: Place) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Shape, strides and offset of `place`, the offset relative to the first element of `base`."""
-    val = _val(place)
-    return val.shape, val.stride, place.layout.offset - base.layout.offset
+    val, own = _val(place), _val(base)
+    if val.dtype.itemsize == own.dtype.itemsize:
+        return val.shape, val.stride, place.layout.offset - base.layout.offset
+    bytes = place.layout.offset * val.dtype.itemsize - base.layout.offset * own.dtype.itemsize
+    return val.shape, val.stride, bytes // val.dtype.itemsize
 
 
 def _to_memory(emit: Emit, node: fx.Node, place: Place, base: Place) -> fx.Node:
-    """The elements of `base` (with value `node`) in memory order, as one dimension; zeros where it has gaps."""
+    """The elements of `base` (with value `node`) in memory order, as one dimension; zeros where it has gaps.
+
+    In the type of `place`: an operator of a user's library may show the memory as another one.
+    """
     val = _val(base)
     shape, stride, offset = _target(place, base)
     order = memory_order(val)
-    if order is not None and offset >= 0 and offset + extent(shape, stride) <= val.numel:
-        return emit(aten.view.default, emit(aten.permute.default, node, order), [val.numel])
-    if order is not None or not _lies_within(shape, stride, offset, val):
+    other, size = _val(place).dtype, _val(place).dtype.itemsize
+    if order is not None and offset >= 0 and (offset + extent(shape, stride)) * size <= val.numel * val.dtype.itemsize:
+        flat = emit(aten.view.default, emit(aten.permute.default, node, order), [val.numel])
+        return flat if other is val.dtype else emit(aten.view.dtype, flat, other)
+    if order is not None or other is not val.dtype or not _lies_within(shape, stride, offset, val):
         raise Unsupported(
             f"{place.step.op if place.step else 'as_strided'} that reaches outside the tensor it is called on",
             why=f"shape {list(shape)}, stride {list(stride)} of a tensor {val}",
@@ -257,6 +265,8 @@ def _to_memory(emit: Emit, node: fx.Node, place: Place, base: Place) -> fx.Node:
 
 def _from_memory(emit: Emit, flat: fx.Node, val: TensorMeta) -> fx.Node:
     order = memory_order(val)
+    if flat.meta["val"].dtype is not val.dtype:
+        flat = emit(aten.view.dtype, flat, val.dtype)
     if order is None:
         return emit(aten.index.Tensor, flat, [_positions(emit, flat, val.shape, val.stride, 0)])
     return emit(aten.permute.default, emit(aten.view.default, flat, [val.shape[d] for d in order]), inverse(order))

@@ -21,11 +21,11 @@ from torch import fx
 from smelt.base.kernel_source import KernelSource
 from smelt.base.text import Writer
 from smelt.codegen.parameters import FAULT
-from smelt.loops.ir import Constant, Extern, Input, Item, Ref
+from smelt.loops.ir import Constant, Extern, Input, Item, Ref, references
 from smelt.schedule.places import writes_into
 from smelt.schedule.plan import Schedule
 from smelt.schedule.products import Product
-from smelt.schedule.realize import StridedView, metas_of, references
+from smelt.schedule.realize import StridedView, metas_of
 from smelt.shapes.size import IntLike, same, same_all
 
 

@@ -174,6 +174,7 @@ class Extern:
     """A call of a kernel that is not generated. `args` and `kwargs` hold Refs where tensors go.
 
     `meta` is one TensorMeta or a tuple of them (None for absent results). `parameters` names the args, if known.
+    `shares`: inputs whose memory a result may be a view of.
     """
 
     name: str
@@ -183,6 +184,19 @@ class Extern:
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
     parameters: tuple[str, ...] = ()
+    shares: tuple[str, ...] = ()
+
+
+def references(value: Any) -> list[str]:
+    """Names of the Refs inside extern arguments, in order."""
+    match value:
+        case Ref(name):
+            return [name]
+        case tuple() | list():
+            return [name for item in value for name in references(item)]
+        case dict():
+            return [name for item in value.values() for name in references(item)]
+    return []
 
 
 @dataclass(slots=True)

@@ -13,8 +13,21 @@ from torch._ops import OpOverload
 
 from smelt.base.errors import CompileError
 from smelt.graph.meta import TensorMeta, meta_of
+from smelt.graph.sharing import shared_operands
 from smelt.loops import indexing, movement, pointwise, reductions
-from smelt.loops.ir import Constant, Extern, Input, Item, LoopProgram, Node, Output, Pointwise, Ref, Scatter
+from smelt.loops.ir import (
+    Constant,
+    Extern,
+    Input,
+    Item,
+    LoopProgram,
+    Node,
+    Output,
+    Pointwise,
+    Ref,
+    Scatter,
+    references,
+)
 from smelt.loops.registry import LOWERINGS, Operand
 from smelt.prims.table import Prim
 from smelt.shapes.size import Size, Symbol, as_symbol
@@ -184,7 +197,8 @@ def _extern(node: fx.Node, meta: Any) -> Extern:
         args, kwargs = _references(node.args), _references(node.kwargs)
     inputs = tuple(dict.fromkeys(n.name for n in node.all_input_nodes if not isinstance(n.meta["val"], Size)))
     parameters = target.parameters if isinstance(target, Prim) else ()
-    return Extern(node.name, meta, inputs, target, args, kwargs, parameters)
+    shared = references(shared_operands(target, args, kwargs))
+    return Extern(node.name, meta, inputs, target, args, kwargs, parameters, tuple(dict.fromkeys(shared)))
 
 
 def _references(value: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from smelt.graph.functional_form import base_of
 from smelt.graph.meta import TensorMeta, is_dense
 from smelt.graph.module import Graph, GraphModule
 from smelt.graph.seeds import is_seed
+from smelt.graph.sharing import memory_of
 from smelt.prims.dtypes import PLAIN
 from smelt.prims.kernels.fourier import REAL
 from smelt.prims.mixed import Mixed
@@ -226,6 +228,7 @@ def _check(node: Node, value: Any, result: Any) -> None:
 def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
     """The output node: the values, each in memory of its own where the ATen graph promised that."""
     owner: dict[Node, Node] = {}
+    memory = cache(memory_of)
 
     def place(arg: Any, meta: Any) -> Any:
         if isinstance(arg, (tuple, list)):
@@ -235,8 +238,8 @@ def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
         value, source = values[arg], _source(arg)
         if value is None:
             return None
-        taken = owner.setdefault(value, source)
-        if taken is not source or (value.op == "placeholder" and source.op != "placeholder"):
+        kept = {"get_attr"} if source.op == "placeholder" else {"get_attr", "placeholder"}
+        if any(n.op in kept or owner.setdefault(n, source) is not source for n in memory(value)):
             value = p.call(PRIMS["clone"], (value,), {}, value.meta["val"])
         _lay_out(value, meta)
         return value

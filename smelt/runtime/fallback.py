@@ -145,7 +145,35 @@ def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list
     args, kwargs = params.get("args"), params.get("kwargs", {})
     if args is None:
         args = tuple(Slot(i) for i in range(len(inputs)))
-    return [Candidate("aten", _call_with(KERNELS.get(op, op), args, kwargs))]
+    call = _call_with(KERNELS.get(op, op), args, kwargs)
+    return [Candidate("aten", call if namespace in _SAYS_ALIASES or _shows_arguments(op) else _apart(call))]
+
+
+_SAYS_ALIASES = frozenset({"aten", "prims", "quantized"})
+"""Namespaces of operators that return views of their arguments only where their schemas say so."""
+
+
+def _shows_arguments(op: Any) -> bool:
+    return any(result.alias_info is not None for result in op._schema.returns)
+
+
+def _apart(call: Call) -> Call:
+    """The same with results in memory of their own: an operator of a user's library may return what it was given."""
+
+    def run(*tensors: Any) -> Any:
+        result = call(*tensors)
+        given = {t.untyped_storage()._cdata for t in tensors if t is not None and t.layout is torch.strided}
+
+        def own(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return tuple(map(own, value))
+            if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+                return value
+            return value.clone() if value.untyped_storage()._cdata in given else value
+
+        return own(result)
+
+    return run
 
 
 def _call_with(op: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:

@@ -12,6 +12,7 @@ from smelt.schedule.machine import Machine
 from smelt.schedule.order import Unit
 from smelt.schedule.products import Product
 from smelt.schedule.realize import Realized, metas_of
+from smelt.schedule.sharing import Sharing, behind
 from smelt.shapes.expr import flat_index
 from smelt.shapes.size import same_all
 
@@ -20,9 +21,16 @@ class Overwriting:
     """Asks this of the values of one program, whose products (by number of the unit) are found."""
 
     def __init__(
-        self, program: LoopProgram, real: Realized, fused: Fused, products: Mapping[int, Product], machine: Machine
+        self,
+        program: LoopProgram,
+        real: Realized,
+        fused: Fused,
+        products: Mapping[int, Product],
+        machine: Machine,
+        sharing: Sharing,
     ) -> None:
         self.program, self.real, self.fused, self.products, self.machine = program, real, fused, products, machine
+        self.sharing = sharing
 
     def overwrites(self, step: list[Unit], output: str, source: str) -> bool:
         """Whether a unit may write a value over a buffer that it ends, which none that runs at the same time reads."""
@@ -44,10 +52,11 @@ class Overwriting:
             name: unit_of.get(number, number) for number, each in self.fused.groups.items() for name in each.members
         }
         names = [o.name for o in self.program.outputs]
+        shown = {*names, *behind(self.sharing, (name for name in names if name is not None))}
         found: dict[str, str] = {}
         for position, old in updates.items():
             new = names[position]
-            if new is None or new not in group or new not in stored or names.count(new) > 1 or old in names:
+            if new is None or new not in group or new not in stored or names.count(new) > 1 or old in shown:
                 continue
             made, read = metas_of(self.program.nodes[new]), metas_of(self.program.nodes[old])
             alike = made.dtype == read.dtype and same_all(made.shape, read.shape)
@@ -72,7 +81,7 @@ class Overwriting:
 
     def may_overwrite(self, number: int, output: str, source: str) -> bool:
         group = self.fused.groups.get(number)
-        if group is None or _may_run_again(group):
+        if group is None or _may_run_again(group) or source in behind(self.sharing, group.accesses):
             return False
         if group.scatter:
             return self.machine.takes_over and self.adds_to(group.members[output].node, group, source)

@@ -11,6 +11,7 @@ from smelt.schedule.memory import MemoryPlan, aligned, plan_memory
 from smelt.schedule.order import Unit
 from smelt.schedule.overwrite import Overwriting
 from smelt.schedule.realize import Realized, metas_of
+from smelt.schedule.sharing import behind
 from smelt.shapes.size import IntLike, hint, same_all
 
 WRITE_INTO = frozenset({"mm", "bmm"})
@@ -65,6 +66,7 @@ class Places:
         self.program, self.real, self.fused, self.overwriting = program, real, fused, overwriting
         self.updates, self.held = updates, held
         self.outputs = {o.name for o in program.outputs if o.name is not None}
+        self.outputs |= behind(overwriting.sharing, self.outputs)  # the caller holds their memory, too
         self.over_others: dict[str, str] = {}
         self.covered: set[str] = set()
         self.apart: set[str] = set()

@@ -7,7 +7,7 @@ with what is around them -> order -> bundle -> memory plan
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from smelt.base.options import Options
 from smelt.loops.ir import Extern, Input, Item, LoopProgram
@@ -22,6 +22,7 @@ from smelt.schedule.overwrite import Overwriting
 from smelt.schedule.places import Places, flat
 from smelt.schedule.products import Product, ProductSearch, in_parts
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
+from smelt.schedule.sharing import behind, find_sharing
 from smelt.schedule.shown import show_products
 from smelt.schedule.split import split_reductions
 from smelt.shapes.size import IntLike, hint, is_symbolic, same
@@ -159,11 +160,12 @@ class _Planner:
         self.products, self.machine = products, machine
         self.unit_of = {part: number for number, product in products.items() for part in product.parts}
         self.in_units = {product.name for product in products.values()}
-        self.outputs = {o.name for o in program.outputs if o.name is not None}
+        self.sharing = find_sharing(program, real.views)
         self.externs = {n: node for n, node in fused.others.items() if isinstance(node, Extern)}
-        self.overwriting = Overwriting(program, real, fused, products, machine)
+        self.overwriting = Overwriting(program, real, fused, products, machine, self.sharing)
         self.updates = self.overwriting.possible_updates(updates, stored, self.unit_of)
         self.places = Places(program, real, fused, self.overwriting, self.updates, held)
+        self.outputs = self.places.outputs
 
     def plan(self) -> Schedule:
         """Order, bundles (where they are wanted), memory."""
@@ -278,6 +280,12 @@ class _Planner:
         return after
 
     def units(self) -> Iterable[Unit]:
+        """All units. Who reads a view of a buffer reads the buffer, which so lives as long as its views."""
+        for unit in self.plain_units():
+            more = behind(self.sharing, unit.reads) - {*unit.reads, *unit.writes}
+            yield replace(unit, reads=(*unit.reads, *sorted(more))) if more else unit
+
+    def plain_units(self) -> Iterable[Unit]:
         for product in self.products.values():
             yield self.product_unit(product)
         for number, group in self.fused.groups.items():

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch._ops import OpOverload
 
 from smelt.graph.meta import TensorMeta, by_element_stride, is_channels_last, is_dense, same_steps
 from smelt.graph.schema import sees_strides
-from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, Ref
+from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, references
 from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, trace, weight
 from smelt.schedule.machine import CPU, Machine
 from smelt.shapes.expr import Var, flat_index, variable
@@ -68,18 +67,6 @@ def metas_of(node: Node) -> TensorMeta:
     """The meta of a node that is one tensor."""
     assert isinstance(node.meta, TensorMeta), node
     return node.meta
-
-
-def references(value: Any) -> list[str]:
-    """Names of the Refs inside extern arguments, in order."""
-    match value:
-        case Ref(name):
-            return [name]
-        case tuple() | list():
-            return [name for item in value for name in references(item)]
-        case dict():
-            return [name for item in value.values() for name in references(item)]
-    return []
 
 
 def realize(program: LoopProgram, machine: Machine = CPU) -> Realized:

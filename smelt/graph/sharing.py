@@ -1,0 +1,76 @@
+"""What the result of an operator shares memory with, by its schema: asked wherever lifetimes or results are decided.
+
+A functional graph has values and no memory. Its programs do: a kernel of a library may return a view of an argument
+(`x.view(torch.int32)`), which is good for as long as the argument's memory is, and changes when that is written.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+from torch._ops import OpOverload
+from torch.fx import Node
+
+
+@cache
+def shared_arguments(op: OpOverload) -> tuple[tuple[int | str, bool], ...]:
+    """Which arguments a result of the operator may be a view of: position (or name), and whether it is keyword-only.
+
+    Those that the schema marks with an alias set of a result; all that it marks where a result may be of any set.
+    """
+    schema = op._schema
+    results: set[str] = set()
+    for value in schema.returns:
+        if value.alias_info is not None:
+            results |= {*value.alias_info.before_set, *value.alias_info.after_set} or {"*"}  # a list names none
+    found: list[tuple[int | str, bool]] = []
+    for i, argument in enumerate(schema.arguments):
+        info = argument.alias_info
+        if info is not None and ("*" in results or results & {*info.before_set, *info.after_set}):
+            found.append((argument.name if argument.kwarg_only else i, argument.kwarg_only))
+    return tuple(found)
+
+
+def shared_operands(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The arguments of a call whose memory a result may share; tensors or lists of them."""
+    if not isinstance(target, OpOverload):
+        return []
+    found = []
+    names = [argument.name for argument in target._schema.arguments]
+    for key, keyword in shared_arguments(target):
+        if keyword:
+            found.append(kwargs.get(key))  # type: ignore[arg-type]
+        elif isinstance(key, int):
+            found.append(args[key] if key < len(args) else kwargs.get(names[key]))
+    return found
+
+
+def memory_of(node: Node) -> set[Node]:
+    """The nodes whose memory the value of a node may lie in: itself, if it is nobody's view."""
+    found: set[Node] = set()
+    waiting, seen = [node], {node}
+    while waiting:
+        one = waiting.pop()
+        behind = list(_behind(one))
+        if not behind:
+            found.add(one)
+        for other in behind:
+            if other not in seen:
+                seen.add(other)
+                waiting.append(other)
+    return found
+
+
+def _behind(node: Node) -> Iterable[Node]:
+    if node.op != "call_function":
+        return ()
+    if node.target is operator.getitem:
+        source = node.args[0]
+        return (n for n in _behind(source)) if isinstance(source, Node) else ()
+    operands = shared_operands(node.target, node.args, dict(node.kwargs))
+    return (
+        n for each in operands for n in (each if isinstance(each, (list, tuple)) else (each,)) if isinstance(n, Node)
+    )
