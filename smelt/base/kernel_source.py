@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+ALIGNMENT = 16
+"""Bytes of the widest load: what kernels rely on of pointers that are declared divisible."""
 
 
 def ceil_power(n: int) -> int:
@@ -39,9 +43,11 @@ class KernelSource:
             function `kernel` under `@triton.jit`.
         signature: run-time parameters in order, (name, type): a type is "*fp32", "*bf16", "*fp16", "*fp64", "*i64",
             "*i32", "*i16", "*i8", "*u8", "*i1", "i32" or "i64". Constexpr parameters follow them.
-        divisible: parameters that are multiples of 16: pointers aligned so, sizes.
+        divisible: parameters that are multiples of 16: pointers aligned so, sizes. A launch looks at the pointers, and
+            where some are not takes the kernel without them in this list (see `undeclared`).
         configs: the first is the heuristic's choice, further ones are candidates of max-autotune.
         name: for people (profiles, errors); no part of the identity.
+        unaligned: the text for pointers that are not multiples of 16, where `source` counts words from them.
     """
 
     source: str
@@ -49,3 +55,9 @@ class KernelSource:
     divisible: tuple[str, ...]
     configs: tuple[Config, ...]
     name: str = "kernel"
+    unaligned: str | None = None
+
+    def undeclared(self, names: Collection[str]) -> KernelSource:
+        """The kernel for these pointers anywhere; its configurations are those of this one."""
+        divisible = tuple(name for name in self.divisible if name not in names)
+        return replace(self, source=self.unaligned or self.source, divisible=divisible, unaligned=None)

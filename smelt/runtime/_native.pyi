@@ -1,7 +1,7 @@
 """Types of the C extension; its sources are _native.c and native/."""
 
 from collections.abc import Callable, Sequence
-from typing import Never, final
+from typing import Literal, Never, final
 
 import torch
 
@@ -60,19 +60,30 @@ class Driver:
 LaunchPlan = tuple[str, int, tuple[int, int, int], int, int, tuple[tuple[int, int] | int, ...], int]
 """(name, function, grid, threads, shared bytes, arguments, pointers appended)."""
 
+Prepared = (
+    tuple[tuple[LaunchPlan, ...], bool]
+    | tuple[
+        tuple[LaunchPlan, ...],
+        bool,
+        tuple[tuple[int, int], ...],
+        Callable[[tuple[int, ...]], tuple[LaunchPlan, ...] | None],
+    ]
+)
+"""(plan, launched[, pointers that it needs at multiples of 16, plan for some that are not])."""
+
 @final
 class Segment:
-    """Launches the kernels of a plan on the device's current stream."""
+    """Launches the kernels of a plan on the device's current stream; False: not with pointers like these."""
 
     def __new__(
         cls,
         driver: Driver,
         device: int,
         stream: Callable[[int], int],
-        prepare: Callable[[Table], tuple[tuple[LaunchPlan, ...], bool] | None],
+        prepare: Callable[[Table], Prepared | None],
         /,
     ) -> Segment: ...
-    def __call__(self, table: Table, /) -> None: ...
+    def __call__(self, table: Table, /) -> Literal[False] | None: ...
 
 @final
 class Addresses:
@@ -109,6 +120,7 @@ def set_layout(
     slow: Callable[[torch.Tensor], int],
     /,
 ) -> None: ...
+def aligned(*tensors: torch.Tensor | None) -> bool: ...
 def data_ptr(tensor: object, /) -> int: ...
 def threads_init(path: str | None, /) -> bool: ...
 def gemm_kind() -> str: ...

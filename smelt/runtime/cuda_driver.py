@@ -19,7 +19,8 @@ OLDEST = 12000
 
 _COMPUTE_MAJOR, _COMPUTE_MINOR, _MOST_SHARED = 75, 76, 97  # CU_DEVICE_ATTRIBUTE_...
 _NOT_FOR_THIS = {200, 209, 222, 300}  # invalid image, no binary for this GPU, unsupported PTX version, invalid source
-_TOO_LARGE = {1, 2, 701}  # invalid value (more than a block may have), out of memory, launch out of resources
+_TOO_LARGE = {1, 701}  # invalid value (more than a block may have), launch out of resources
+_OUT_OF_MEMORY = 2
 _lock = new_lock()
 _functions: dict[tuple[_native.Driver, int, str], Function] = {}
 
@@ -98,6 +99,12 @@ def _load(driver: _native.Driver, device: int, cubin: Cubin) -> Function:
     try:
         address, registers, local_bytes, threads = driver.load(device, cubin.image, cubin.entry, cubin.shared)
     except _native.CudaError as error:
+        if error.code == _OUT_OF_MEMORY:
+            raise BuildError(
+                f"the device's memory ran out while kernel {cubin.name!r} was loaded",
+                why=str(error),
+                hint="use less: torch.cuda.empty_cache() gives back what PyTorch's allocator keeps",
+            ) from None
         if error.code in _TOO_LARGE:
             raise OutOfResources(f"kernel {cubin.name!r} does not fit the device", why=str(error)) from None
         hint = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from smelt.base.errors import CompileError
 from smelt.base.kernels import KERNELS
+from smelt.runtime.attention_memory import in_words
 from smelt.runtime.externs import EXTERNS, Candidate, Spec, register
 from smelt.runtime.memory import empty_strided
 
@@ -146,8 +148,13 @@ def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list
     if args is None:
         args = tuple(Slot(i) for i in range(len(inputs)))
     call = _call_with(KERNELS.get(op, op), args, kwargs)
+    if namespace == "aten" and _ATTENTION.match(name):
+        return [Candidate("aten", in_words(call, inputs))]
     return [Candidate("aten", call if namespace in _SAYS_ALIASES or _shows_arguments(op) else _apart(call))]
 
+
+_ATTENTION = re.compile(r"_scaled_dot_product_(flash|efficient|cudnn)_attention(_backward)?$")
+"""Kernels of attention on GPUs."""
 
 _SAYS_ALIASES = frozenset({"aten", "prims", "quantized"})
 """Namespaces of operators that return views of their arguments only where their schemas say so."""

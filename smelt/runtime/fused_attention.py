@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from smelt.runtime import tiled_attention
+from smelt.runtime.attention_memory import in_words
 from smelt.runtime.externs import Candidate, Spec, empty_as, register
 
 aten = torch.ops.aten
@@ -173,7 +174,7 @@ def _forward_candidates(kind: str, params: Params, inputs: Specs, outputs: list[
     own = FORWARDS[kind](params)
     q, k, v, bias = (*inputs, None)[:4]
     assert q is not None and k is not None and v is not None
-    found = [Candidate("aten", own)]
+    found = [Candidate("aten", in_words(own, inputs))]
     how = {name: value for name, value in params.items() if name != "sums"}
 
     def named(other: str) -> Candidate:
@@ -185,7 +186,7 @@ def _forward_candidates(kind: str, params: Params, inputs: Specs, outputs: list[
                 return out, empty_as(outputs[1], q.device)
             return out, _stored(_rows(sums, other, q.shape[2]), kind, q.shape[2])
 
-        return Candidate(other, call)
+        return Candidate(other, call if other == "tiled" else in_words(call, inputs))
 
     return found + [named(other) for other in _others(kind, params, q, k, v, bias)]
 
@@ -221,9 +222,13 @@ def _backward_candidates(kind: str, params: Params, inputs: Specs, outputs: list
 
         return call
 
+    def in_order(name: str, run: Backward) -> Callable[..., Any]:
+        call = IN_ORDER[kind](run)
+        return call if name == "tiled" else in_words(call, inputs)
+
     others = _others(kind, params, specs["q"], specs["k"], specs["v"], specs.get("bias"))
     found = [("aten", BACKWARDS[kind](params)), *((other, named(other)) for other in others)]
-    return [Candidate(name, IN_ORDER[kind](run)) for name, run in found]
+    return [Candidate(name, in_order(name, run)) for name, run in found]
 
 
 for _kind in FORWARDS:

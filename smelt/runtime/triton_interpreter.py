@@ -19,6 +19,7 @@ from smelt.base.kernel_source import KernelSource
 from smelt.base.locks import new_lock
 from smelt.base.options import environment
 from smelt.runtime.interpreted_math import LIBDEVICE
+from smelt.runtime.triton_align import moved_in
 from smelt.runtime.triton_worker import load_module, triton_module
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class InterpretedSegment:
     def __call__(self, table: Table) -> None:
         with _lock, np.errstate(all="ignore"):
             for function, launch in zip(self.functions, self.launches, strict=True):
+                if launch.source.unaligned is not None and moved_in(table, launch):
+                    function = _function(launch.source.undeclared(launch.source.divisible))
                 _run(function, launch, table)
 
 

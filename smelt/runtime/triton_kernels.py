@@ -22,13 +22,14 @@ from smelt.runtime import _native
 from smelt.runtime.cuda_clock import CudaClock
 from smelt.runtime.cuda_driver import LIBRARY, compute_capability, open_driver
 from smelt.runtime.launch import Table
+from smelt.runtime.triton_align import BuildVariant, Variants, segment_of
 from smelt.runtime.triton_build import Build, build
 from smelt.runtime.triton_interpreter import InterpretedSegment
 from smelt.runtime.triton_plan import Launch, PlannedLaunch, plan_launch
 from smelt.runtime.triton_products import Library, Product, Template
-from smelt.runtime.triton_tune import Choice, Clock, Target, choice_key, choose, remembered
+from smelt.runtime.triton_tune import Choice, Clock, Target, choice_key, fastest, remembered
 
-Segment = Callable[[Table], None]
+Segment = Callable[[Table], object]
 
 
 class Kernels:
@@ -82,7 +83,8 @@ class Kernels:
         if target is None:
             return InterpretedSegment([candidates[0] for candidates in planned])
         choices = [self._choice(launch[0], each, target) for launch, each in zip(launches, planned, strict=True)]
-        return _native.Segment(target.driver, target.ordinal, target.stream, _Preparation(target, choices))
+        preparation = _Preparation(target, choices, self.variant)
+        return _native.Segment(target.driver, target.ordinal, target.stream, preparation)
 
     def product(
         self,
@@ -90,7 +92,7 @@ class Kernels:
         before: Sequence[Launch],
         after: Sequence[Launch],
         templates: Sequence[tuple[Sequence[Launch], Launch]],
-    ) -> Callable[..., None]:
+    ) -> Callable[..., object]:
         """What computes a matrix product together with what is around it: `product(table, out, *factors)`.
 
         Args:
@@ -143,6 +145,10 @@ class Kernels:
             known = self.builds[kernel, config] = build(source, source.configs[config], self.arch)
         return known
 
+    def variant(self, source: KernelSource, launch: PlannedLaunch) -> Build:
+        """Another source of a launch's kernel, which begins to build."""
+        return build(source, launch.config, self.arch)
+
 
 def _launched(launches: Sequence[Launch]) -> list[Launch]:
     """Without those that have nothing to do."""
@@ -152,17 +158,15 @@ def _launched(launches: Sequence[Launch]) -> list[Launch]:
 class _Preparation:
     """Makes the plan of a segment when it is first called; launches meanwhile where candidates are timed."""
 
-    def __init__(self, target: Target, choices: list[Choice]) -> None:
-        self.target, self.choices = target, choices
+    def __init__(self, target: Target, choices: list[Choice], build: BuildVariant) -> None:
+        self.target, self.choices, self.build = target, choices, build
 
-    def __call__(self, table: Table) -> tuple[tuple[_native.LaunchPlan, ...], bool]:
-        if all(len(choice.launches) == 1 for choice in self.choices):
-            return tuple(self.target.plan(c.launches[0], c.builds[0]) for c in self.choices), False
-        plan: list[_native.LaunchPlan] = []
+    def __call__(self, table: Table) -> _native.Prepared:
+        alone = all(len(choice.launches) == 1 for choice in self.choices)
+        chosen = []
         for choice in self.choices:
-            if len(choice.launches) == 1:
-                plan.append(self.target.plan(choice.launches[0], choice.builds[0]))
-            else:
-                plan.append(choose(self.target, choice, table))
-            self.target.segment((plan[-1],))(table)  # the next one is timed on its results
-        return tuple(plan), True
+            number = 0 if alone else fastest(self.target, choice, table)
+            chosen.append((choice.launches[number], choice.builds[number]))
+            if not alone:  # the next one is timed on its results
+                segment_of(self.target, chosen[-1:], self.build)(table)
+        return Variants(self.target, chosen, self.build).prepared(launched=not alone)

@@ -5,7 +5,8 @@
 
 The first call times the ways on its own arguments, over copies of what they change, and runs the fastest; the choice
 is remembered in the store. Templates that do not build, or need more than the device has, are no candidates. While a
-stream is recorded, or where something cannot be copied, the library does the work and the choice waits.
+stream is recorded, or where something cannot be copied, the library does the work and the choice waits. It also does
+the work of calls in which a pointer is no multiple of 16: a template would read such a factor element by element.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from typing import Any, Protocol
 import torch
 
 from smelt.base.errors import BuildError, CompileError
+from smelt.base.kernel_source import KernelSource
 from smelt.base.locks import new_lock
 from smelt.base.stats import count_named
 from smelt.base.store import content_key, store
 from smelt.runtime import _native
 from smelt.runtime.cuda_driver import OutOfResources
 from smelt.runtime.launch import Table
+from smelt.runtime.triton_align import moved_in, segment_of
 from smelt.runtime.triton_build import Build, triton_identity
 from smelt.runtime.triton_plan import Argument, Launch, PlannedLaunch
-from smelt.runtime.triton_tune import Choice, Target, choose, race, stand_ins, with_stand_ins
+from smelt.runtime.triton_tune import Choice, Target, choose, fastest, race, stand_ins, with_stand_ins
 
 LIBRARY = "library"
 
@@ -51,7 +54,7 @@ class Library(Protocol):
 class Maker(Protocol):
     """What makes launches of the program's kernels."""
 
-    def segment(self, launches: Sequence[Launch]) -> Callable[[Table], None]:
+    def segment(self, launches: Sequence[Launch]) -> Callable[[Table], object]:
         """What runs these launches."""
 
     def planned(self, launch: Launch) -> list[PlannedLaunch]:
@@ -62,6 +65,9 @@ class Maker(Protocol):
 
     def build(self, kernel: int, config: int) -> Build:
         """A kernel with one of its configurations, which begins to build."""
+
+    def variant(self, source: KernelSource, launch: PlannedLaunch) -> Build:
+        """Another source of a launch's kernel, which begins to build."""
 
 
 @dataclass(frozen=True)
@@ -126,13 +132,16 @@ class Product:
         return ways
 
     def _first_call(self, table: Table, out: torch.Tensor, *factors: torch.Tensor) -> None:
+        if self.measured and self._moved(table):
+            self._library()(table, out, *factors)
+            return
         known = remembered(self.key)
         if known is None and self.target.clock.recording():
             self._library()(table, out, *factors)  # nothing can be timed now
             return
         chosen = known or (self._measured(table, out, factors) if self.measured else self._first())
         way = next((way for way in self.ways if way.name == chosen), None)
-        self.run = self._library() if way is None else self._template(way)
+        self.run = self._library() if way is None else self._template(way, table)
         count_named("product_choices", {LIBRARY if self.run is self.by_library else "template": 1})
         self.run(table, out, *factors)
 
@@ -149,19 +158,26 @@ class Product:
             self.by_library = run if self.before or self.after else lambda table, *tensors: library.into(*tensors)
         return self.by_library
 
-    def _template(self, way: Way) -> Run:
+    def _moved(self, table: Table) -> bool:
+        """Whether a pointer of a template is no multiple of 16."""
+        return any(moved_in(table, way.launch) for way in {id(way.template): way for way in self.ways}.values())
+
+    def _template(self, way: Way, table: Table) -> Run:
         """What launches the template; the library, where one that is remembered does not run any more."""
         try:
-            segment = self.target.segment((self.target.plan(way.launch, way.build),))
+            self.target.plan(way.launch, way.build)
         except (OutOfResources, BuildError):
             return self._library()
-        if not way.template.before:
-            return lambda table, *_: segment(table)
-        before = self.maker.segment(way.template.before)
+        chosen = []
+        for choice in map(self.maker.choice, way.template.before):
+            number = fastest(self.target, choice, table)
+            chosen.append((choice.launches[number], choice.builds[number]))
+        chosen.append((way.launch, way.build))
+        segment = segment_of(self.target, chosen, self.maker.variant, refused=self.measured)
 
-        def run(table: Table, *_: torch.Tensor) -> None:
-            before(table)
-            segment(table)
+        def run(table: Table, out: torch.Tensor, *factors: torch.Tensor) -> None:
+            if segment(table) is False:
+                self._library()(table, out, *factors)
 
         return run
 

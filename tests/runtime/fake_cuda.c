@@ -6,6 +6,7 @@ enum { DRIVER_VERSION, LOAD, ATTRIBUTE, SET_ATTRIBUTE, LAUNCH, INIT, CALLS };
 int fake_error[CALLS];    /* what a call answers */
 int fake_version = 12040, fake_shared = 232448, fake_threads = 1024, fake_registers = 32, fake_parameters = 0;
 int fake_loads = 0, fake_unloads = 0, fake_launches = 0, fake_fail_at = -1, fake_pushes = 0, fake_pops = 0;
+int fake_mode = 1, fake_loaded_in = -1; /* the capture mode of the thread, now and at the last load */
 int fake_allowed = 0;     /* dynamic shared memory that was asked for */
 char fake_entry[128];
 typedef struct {
@@ -34,6 +35,7 @@ int cuCtxPushCurrent_v2(void *context) { under[depth++] = current; current = con
 int cuCtxPopCurrent_v2(void **context) { *context = current; current = under[--depth]; fake_pops++; return 0; }
 int cuModuleLoadData(void **module, const void *image) {
     if (fake_error[LOAD]) return fake_error[LOAD];
+    fake_loaded_in = fake_mode;
     *module = (void *)(intptr_t)(1000 + ++fake_loads);
     return 0;
 }
@@ -59,6 +61,7 @@ int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned 
     for (int i = 0; i < fake_parameters; i++) memcpy(&l->values[i], parameters[i], 8);
     return 0;
 }
+int cuThreadExchangeStreamCaptureMode(int *mode) { int before = fake_mode; fake_mode = *mode; *mode = before; return 0; }
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
     memcpy((void *)to, (void *)from, bytes); /* tests give memory of the host */
     return 0;

@@ -239,3 +239,36 @@ def test_templates_without_measuring(fake: FakeCuda) -> None:
     assert case() == ([32], 0) and case.library.calls == 0
     with pytest.raises(CompileError, match=r"(?s)no template of mm of this test runs.*shared memory.*'gemm': 'auto'"):
         Case(fake, {}, (bad,), measured=False)()
+
+
+def moved_table(*slots: int) -> Table:
+    made = table()
+    for slot in slots:
+        made.set(slot, made.get(slot) + 2)
+    return made
+
+
+def test_factors_between_words_are_the_librarys(fake: FakeCuda) -> None:
+    """The template is neither timed on such a call nor run; calls at multiples of 16 are as before."""
+    case = Case(fake, {LIBRARY: 2e-4, 8: 1e-4, 32: 2.5e-4, 16: 1e-5})
+    given = [torch.empty(0)] * 3
+
+    def called(where: Table) -> tuple[list[int], int]:
+        before, calls = fake["launches"], case.library.calls
+        case.product(where, *given)
+        return [one.grid[0] for one in fake.launched()[before:]], case.library.calls - calls
+
+    assert called(moved_table(1)) == ([8], 1) and case.clock.timed == 0
+    case()
+    assert called(table()) == ([16], 0)
+    assert called(moved_table(1)) == called(moved_table(2, 3)) == ([8], 1)
+    assert called(table()) == ([16], 0)
+
+
+def test_templates_that_are_asked_for_run_between_words(fake: FakeCuda) -> None:
+    case = Case(fake, {LIBRARY: 2e-4, 8: 1e-4}, measured=False)
+    plain = case()
+    before = fake["launches"]
+    case.product(moved_table(1), *[torch.empty(0)] * 3)
+    assert ([one.grid[0] for one in fake.launched()[before:]], case.library.calls) == plain
+    assert fake.launched()[-1].function != fake.launched()[before - 1].function

@@ -6,7 +6,7 @@ be folded, the next one uses the results. Where a tile holds whole rows there is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -48,7 +48,14 @@ class TritonKernel:
 
 def render_kernel(group: Group, plan: Schedule, autotune: bool = False) -> TritonKernel:
     """The kernel of a group of pointwise values and reductions."""
-    return KernelRenderer(make_tiling(group, plan, autotune), plan, group.label()).render()
+    tiling, label = make_tiling(group, plan, autotune), group.label()
+    kernel = KernelRenderer(tiling, plan, label).render()
+    if tiling.words is None:
+        return kernel
+    other = WithoutWords(tiling, plan, label).render()
+    if other.buffers != kernel.buffers or other.symbols != kernel.symbols:
+        raise CompileError(f"codegen: {label} has other parameters where words are not read")
+    return replace(kernel, source=replace(kernel.source, unaligned=other.source.source))
 
 
 def pointer_type(buffer: str, plan: Schedule) -> str:
@@ -447,3 +454,15 @@ class KernelRenderer(TileKernel):
         if member is None and name in self.plan.stored:
             return self.from_memory(name, index)
         return self.inlined(name, index)
+
+
+class WithoutWords(KernelRenderer):
+    """The same blocks where rows are read element by element: words counted from a pointer are none in memory."""
+
+    def __init__(self, tiling: Tiling, plan: Schedule, label: str) -> None:
+        super().__init__(tiling, plan, label)
+        self.words = None
+
+    def always_inside(self, axis: Axis) -> bool:
+        """Blocks are shared out for rows and the words around them."""
+        return axis is not self.axes[-1] and super().always_inside(axis)

@@ -6,6 +6,7 @@
 #include "cuda.h"
 #include "cuda_driver.h"
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
 
 static PyObject *cuda_error;
@@ -22,6 +23,44 @@ PyObject *smelt_cuda_fail(const smelt_cuda_driver *driver, int error, const char
     Py_XDECREF(exception);
     Py_XDECREF(message);
     return NULL;
+}
+
+/* Errors inside of a kernel, after which nothing runs in the context any more. */
+static int ends_context(int error) {
+    switch (error) {
+    case 214: /* an uncorrectable error of the memory */
+    case 226:
+    case 700: /* an illegal address */
+    case 702: /* a kernel that ran too long */
+    case 709:
+    case 710: /* an assertion in a kernel */
+    case 714:
+    case 715:
+    case 716: /* a misaligned address */
+    case 717:
+    case 718:
+    case 719: /* any other */
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+PyObject *smelt_cuda_fail_launch(const smelt_cuda_driver *driver, int error, const char *kernel) {
+    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+    char doing[640];
+    if (!ends_context(error))
+        PyOS_snprintf(doing, sizeof doing, "launching kernel '%.200s'", kernel);
+    else if (blocking && strcmp(blocking, "1") == 0)
+        PyOS_snprintf(doing, sizeof doing,
+                      "kernel '%.200s' failed on the GPU; its CUDA context is lost, and nothing runs there until the "
+                      "process is started anew", kernel);
+    else
+        PyOS_snprintf(doing, sizeof doing,
+                      "a kernel failed on the GPU, found when kernel '%.200s' was launched after it; the CUDA context "
+                      "is lost, and nothing runs there until the process is started anew (CUDA_LAUNCH_BLOCKING=1 names "
+                      "the kernel that failed)", kernel);
+    return smelt_cuda_fail(driver, error, doing);
 }
 
 static int resolve(void *library, smelt_cuda_api *api) {
@@ -43,6 +82,7 @@ static int resolve(void *library, smelt_cuda_api *api) {
         {"cuFuncGetAttribute", (void **)&api->attribute},
         {"cuFuncSetAttribute", (void **)&api->set_attribute},
         {"cuLaunchKernel", (void **)&api->launch},
+        {"cuThreadExchangeStreamCaptureMode", (void **)&api->capture_mode},
         {"cuMemcpyDtoDAsync_v2", (void **)&api->copy},
         {"cuGetErrorName", (void **)&api->error_name},
         {"cuGetErrorString", (void **)&api->error_text},
@@ -132,10 +172,13 @@ static PyObject *driver_load(PyObject *self, PyObject *args) {
         return NULL;
     }
     const char *doing = "entering the device";
+    int mode = SMELT_CUDA_RELAXED; /* a kernel may be needed first while its thread records a stream */
     Py_BEGIN_ALLOW_THREADS
     error = driver->api.push(context);
     if (!error) {
+        driver->api.capture_mode(&mode);
         error = load_function(&driver->api, image.buf, &kernel, &doing);
+        driver->api.capture_mode(&mode);
         driver->api.pop(&before);
     }
     Py_END_ALLOW_THREADS

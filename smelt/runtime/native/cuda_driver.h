@@ -22,6 +22,7 @@ typedef struct {
     int (*set_attribute)(void *function, int attribute, int value);
     int (*launch)(void *function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
                   unsigned threads_z, unsigned shared, void *stream, void **parameters, void **extra);
+    int (*capture_mode)(int *mode);
     int (*copy)(uint64_t to, uint64_t from, size_t bytes, void *stream);
     int (*error_name)(int error, const char **name);
     int (*error_text)(int error, const char **text);
@@ -33,7 +34,8 @@ enum {
     SMELT_CUDA_REGISTERS = 4,       /* CU_FUNC_ATTRIBUTE_NUM_REGS */
     SMELT_CUDA_DYNAMIC_SHARED = 8,  /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
     SMELT_CUDA_FREE_SHARED = 48 << 10, /* dynamic shared memory that needs no permission */
-    SMELT_CUDA_MAX_DEVICES = 64
+    SMELT_CUDA_MAX_DEVICES = 64,
+    SMELT_CUDA_RELAXED = 2 /* CU_STREAM_CAPTURE_MODE_RELAXED */
 };
 
 typedef struct {
@@ -45,6 +47,9 @@ typedef struct {
 
 /* Raises CudaError: "<doing>: CUDA_ERROR_NAME: text". Returns NULL. */
 PyObject *smelt_cuda_fail(const smelt_cuda_driver *driver, int error, const char *doing);
+/* The same for a launch. An error inside of a kernel ends the context: it comes up at whatever is launched next, unless
+ * launches block, and the message says so. */
+PyObject *smelt_cuda_fail_launch(const smelt_cuda_driver *driver, int error, const char *kernel);
 /* The primary context of a device; NULL with a Python error set. */
 void *smelt_cuda_context(smelt_cuda_driver *driver, int ordinal);
 #endif

@@ -1,9 +1,14 @@
 /* Segment(driver, device, stream, prepare): kernels that one call launches in order on the device's current stream.
  *
  * Until there is a plan, a call asks `prepare(table)`, which answers None when it has launched everything itself and
- * comes to be asked again, or (plan, launched). A plan is a tuple of launches
+ * comes to be asked again, or (plan, launched[, pointers, variant]). A plan is a tuple of launches
  *     (name, function, (x, y, z), threads, shared, arguments, appended)
  * whose arguments are (slot, bytes), a pointer of the table, or an integer; `appended` null pointers follow them.
+ *
+ * The kernels of the plan rely on it that `pointers`, given as (slot, bytes), are multiples of 16. Each call looks at
+ * them all. Where some are not, it launches the plan that `variant(positions)` gives for those positions in `pointers`;
+ * each such set is asked for once, but after MOST_VARIANTS sets there is one more plan, for all positions, which serves
+ * any. Where `variant` answers None, nothing is launched and the call returns False.
  *
  * The interpreter lock is released while launching: the driver blocks when its queue is full, and what would empty the
  * queue may be another thread's kernel. So the values live on the stack and a plan is never replaced. */
@@ -14,7 +19,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { MOST_PARAMETERS = 1024 };
+enum { MOST_PARAMETERS = 1024, MOST_VARIANTS = 16, ALIGNMENT = 16 };
 
 typedef struct {
     int64_t slot, value; /* slot -1: the value itself */
@@ -26,26 +31,38 @@ typedef struct {
     Py_ssize_t first, count;
 } Launch;
 typedef struct {
+    Launch *launches;
+    Argument *arguments;
+    Py_ssize_t count, slots, parameters;
+} Plan;
+typedef struct Variant { /* `moved`: a bit for each pointer that is no multiple of 16 */
+    struct Variant *next;
+    int any, refused;
+    Plan plan;
+    uint64_t moved[];
+} Variant;
+typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
     smelt_cuda_driver *driver;
     int ordinal, ready;
-    PyObject *ordinal_object, *stream, *prepare;
-    Launch *launches;
-    Argument *arguments;
-    Py_ssize_t count, slots, parameters;
+    PyObject *ordinal_object, *stream, *prepare, *variant;
+    Plan plan;
+    Argument *pointers;
+    Py_ssize_t pointer_count, variant_count;
+    Variant *variants;
 } Segment;
 
-static int launch_all(const Segment *s, char **slots, void *stream, Py_ssize_t *at) {
+static int launch_all(const Segment *s, const Plan *p, char **slots, void *stream, Py_ssize_t *at) {
     const smelt_cuda_api *api = &s->driver->api;
-    uint64_t values[s->parameters + 1];
-    void *parameters[s->parameters + 1];
-    for (Py_ssize_t i = 0; i < s->parameters; i++) parameters[i] = &values[i];
+    uint64_t values[p->parameters + 1];
+    void *parameters[p->parameters + 1];
+    for (Py_ssize_t i = 0; i < p->parameters; i++) parameters[i] = &values[i];
     int error = 0;
-    for (*at = 0; *at < s->count; ++*at) {
-        const Launch *l = &s->launches[*at];
+    for (*at = 0; *at < p->count; ++*at) {
+        const Launch *l = &p->launches[*at];
         for (Py_ssize_t i = 0; i < l->count; i++) {
-            const Argument *a = &s->arguments[l->first + i];
+            const Argument *a = &p->arguments[l->first + i];
             values[i] = (uint64_t)a->value + (a->slot < 0 ? 0 : (uint64_t)(uintptr_t)slots[a->slot]);
         }
         error = api->launch(l->function, l->grid[0], l->grid[1], l->grid[2], l->threads, 1, 1, l->shared, stream,
@@ -56,22 +73,19 @@ static int launch_all(const Segment *s, char **slots, void *stream, Py_ssize_t *
 }
 
 /* In the device's context: another device may be current, and a thread that never used CUDA has none. */
-static int launch_inside(const Segment *s, void *context, char **slots, void *stream, Py_ssize_t *at) {
+static int launch_inside(const Segment *s, const Plan *p, void *context, char **slots, void *stream, Py_ssize_t *at) {
     void *current = NULL;
     int error = s->driver->api.current(&current);
-    if (error || current == context) return error ? error : launch_all(s, slots, stream, at);
+    if (error || current == context) return error ? error : launch_all(s, p, slots, stream, at);
     error = s->driver->api.push(context);
     if (error) return error;
-    error = launch_all(s, slots, stream, at);
+    error = launch_all(s, p, slots, stream, at);
     s->driver->api.pop(&current);
     return error;
 }
 
-static PyObject *run(Segment *s, PyObject *table) {
-    Py_ssize_t size, at = 0;
-    char **slots = smelt_table_slots(table, &size);
-    if (!slots) return NULL;
-    if (size < s->slots) return PyErr_Format(PyExc_IndexError, "a table of %zd slots, not %zd", size, s->slots);
+static PyObject *run(Segment *s, const Plan *plan, char **slots) {
+    Py_ssize_t at = 0;
     void *context = smelt_cuda_context(s->driver, s->ordinal);
     PyObject *number = context ? PyObject_CallOneArg(s->stream, s->ordinal_object) : NULL;
     if (!number) return NULL;
@@ -80,12 +94,10 @@ static PyObject *run(Segment *s, PyObject *table) {
     if (!stream && PyErr_Occurred()) return NULL;
     int error;
     Py_BEGIN_ALLOW_THREADS
-    error = launch_inside(s, context, slots, stream, &at);
+    error = launch_inside(s, plan, context, slots, stream, &at);
     Py_END_ALLOW_THREADS
     if (!error) Py_RETURN_NONE;
-    char doing[256];
-    PyOS_snprintf(doing, sizeof doing, "launching kernel '%.200s'", at < s->count ? s->launches[at].name : "");
-    return smelt_cuda_fail(s->driver, error, doing);
+    return smelt_cuda_fail_launch(s->driver, error, at < plan->count ? plan->launches[at].name : "");
 }
 
 static int read_argument(PyObject *object, Argument *to, Py_ssize_t *slots) {
@@ -104,7 +116,7 @@ static int read_argument(PyObject *object, Argument *to, Py_ssize_t *slots) {
     return !PyErr_Occurred();
 }
 
-static int read_launch(PyObject *object, Segment *to, Launch *launch, Py_ssize_t *arguments) {
+static int read_launch(PyObject *object, Plan *to, Launch *launch, Py_ssize_t *arguments) {
     const char *name;
     unsigned long long function;
     PyObject *given;
@@ -140,28 +152,61 @@ static int read_launch(PyObject *object, Segment *to, Launch *launch, Py_ssize_t
     return 1;
 }
 
-static void free_plan(Segment *s) {
-    for (Py_ssize_t i = 0; s->launches && i < s->count; i++) PyMem_Free(s->launches[i].name);
-    PyMem_Free(s->launches);
-    PyMem_Free(s->arguments);
-    s->launches = NULL;
-    s->arguments = NULL;
-    s->count = s->slots = s->parameters = 0;
+static void free_plan(Plan *p) {
+    for (Py_ssize_t i = 0; p->launches && i < p->count; i++) PyMem_Free(p->launches[i].name);
+    PyMem_Free(p->launches);
+    PyMem_Free(p->arguments);
+    *p = (Plan){0};
 }
 
-static int install(Segment *s, PyObject *plan) {
+static int read_plan(PyObject *plan, Plan *to) {
     Py_ssize_t arguments = 0;
-    s->count = PyTuple_GET_SIZE(plan);
-    s->launches = PyMem_Calloc((size_t)s->count + 1, sizeof(Launch));
-    if (!s->launches) {
+    to->count = PyTuple_GET_SIZE(plan);
+    to->launches = PyMem_Calloc((size_t)to->count + 1, sizeof(Launch));
+    if (!to->launches) {
         PyErr_NoMemory();
         return 0;
     }
-    for (Py_ssize_t i = 0; i < s->count; i++)
-        if (!read_launch(PyTuple_GET_ITEM(plan, i), s, &s->launches[i], &arguments)) {
-            free_plan(s);
+    for (Py_ssize_t i = 0; i < to->count; i++)
+        if (!read_launch(PyTuple_GET_ITEM(plan, i), to, &to->launches[i], &arguments)) {
+            free_plan(to);
             return 0;
         }
+    return 1;
+}
+
+static int read_pointers(Segment *s, PyObject *pointers) {
+    const Py_ssize_t count = PyTuple_GET_SIZE(pointers);
+    s->pointers = PyMem_Calloc((size_t)count + 1, sizeof(Argument));
+    if (!s->pointers) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    for (s->pointer_count = 0; s->pointer_count < count; s->pointer_count++) {
+        Argument *to = &s->pointers[s->pointer_count];
+        if (!read_argument(PyTuple_GET_ITEM(pointers, s->pointer_count), to, &s->plan.slots)) return 0;
+        if (to->slot < 0) {
+            PyErr_SetString(PyExc_TypeError, "a pointer is (slot, bytes)");
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static void drop_plan(Segment *s) {
+    free_plan(&s->plan);
+    PyMem_Free(s->pointers);
+    s->pointers = NULL;
+    s->pointer_count = 0;
+}
+
+static int install(Segment *s, PyObject *plan, PyObject *pointers, PyObject *variant) {
+    if (!read_plan(plan, &s->plan)) return 0;
+    if (pointers && !read_pointers(s, pointers)) {
+        drop_plan(s);
+        return 0;
+    }
+    s->variant = Py_XNewRef(variant);
     s->ready = 1;
     Py_CLEAR(s->prepare);
     return 1;
@@ -170,20 +215,83 @@ static int install(Segment *s, PyObject *plan) {
 /* 1: launch the plan now; 0: prepare launched; -1: error. */
 static int prepare_plan(Segment *s, PyObject *table) {
     PyObject *prepare = Py_NewRef(s->prepare); /* another thread may finish first and drop it */
-    PyObject *answer = PyObject_CallOneArg(prepare, table), *plan;
+    PyObject *answer = PyObject_CallOneArg(prepare, table), *plan, *pointers = NULL, *variant = NULL;
     Py_DECREF(prepare);
     if (!answer) return -1;
     int launched = 1;
     if (answer != Py_None) {
-        if (!PyTuple_Check(answer) || !PyArg_ParseTuple(answer, "O!p", &PyTuple_Type, &plan, &launched)) {
+        if (!PyTuple_Check(answer) || !PyArg_ParseTuple(answer, "O!p|O!O", &PyTuple_Type, &plan, &launched,
+                                                        &PyTuple_Type, &pointers, &variant)) {
             if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "prepare answers None or (plan, launched)");
             launched = -1;
-        } else if (!s->ready && !install(s, plan)) {
+        } else if (!s->ready && !install(s, plan, variant ? pointers : NULL, variant)) {
             launched = -1;
         }
     }
     Py_DECREF(answer);
     return launched < 0 ? -1 : !launched;
+}
+
+static Variant *find_variant(const Segment *s, const uint64_t *moved, size_t words) {
+    for (Variant *v = s->variants; v; v = v->next)
+        if (v->any || memcmp(v->moved, moved, words * sizeof *moved) == 0) return v; /* the newest, `any`, is first */
+    return NULL;
+}
+
+static PyObject *positions_of(const Segment *s, const uint64_t *moved) {
+    PyObject *found = PyList_New(0);
+    for (Py_ssize_t i = 0; found && i < s->pointer_count; i++) {
+        if (!(moved[i / 64] >> i % 64 & 1)) continue;
+        PyObject *position = PyLong_FromSsize_t(i);
+        if (!position || PyList_Append(found, position) < 0) Py_CLEAR(found);
+        Py_XDECREF(position);
+    }
+    PyObject *positions = found ? PyList_AsTuple(found) : NULL;
+    Py_XDECREF(found);
+    return positions;
+}
+
+static Variant *make_variant(Segment *s, const uint64_t *moved, size_t words) {
+    const int any = s->variant_count >= MOST_VARIANTS;
+    Variant *made = PyMem_Calloc(1, sizeof(Variant) + words * sizeof *moved);
+    if (!made) return (Variant *)PyErr_NoMemory();
+    made->any = any;
+    if (any) memset(made->moved, 0xFF, words * sizeof *moved);
+    else memcpy(made->moved, moved, words * sizeof *moved);
+    PyObject *positions = positions_of(s, made->moved), *variant = Py_NewRef(s->variant);
+    PyObject *plan = positions ? PyObject_CallOneArg(variant, positions) : NULL;
+    Py_XDECREF(positions);
+    Py_DECREF(variant);
+    made->refused = plan == Py_None;
+    if (plan && !made->refused && !PyTuple_Check(plan)) PyErr_SetString(PyExc_TypeError, "variant answers a plan or None");
+    const int good = plan && (made->refused || (PyTuple_Check(plan) && read_plan(plan, &made->plan)));
+    Py_XDECREF(plan);
+    Variant *known = good ? find_variant(s, moved, words) : NULL; /* another thread may have been faster */
+    if (!good || known) {
+        free_plan(&made->plan);
+        PyMem_Free(made);
+        return known;
+    }
+    made->next = s->variants;
+    s->variants = made;
+    s->variant_count++;
+    return made;
+}
+
+/* The plan for pointers of which some are no multiples of 16. NULL: an error, or `refused`. */
+static const Plan *moved_plan(Segment *s, char **slots, int *refused) {
+    const size_t words = (size_t)(s->pointer_count + 63) / 64;
+    uint64_t moved[words];
+    memset(moved, 0, sizeof moved);
+    for (Py_ssize_t i = 0; i < s->pointer_count; i++) {
+        const uint64_t at = (uint64_t)(uintptr_t)slots[s->pointers[i].slot] + (uint64_t)s->pointers[i].value;
+        moved[i / 64] |= (uint64_t)(at % ALIGNMENT != 0) << i % 64;
+    }
+    Variant *variant = find_variant(s, moved, words);
+    if (!variant) variant = make_variant(s, moved, words);
+    if (!variant) return NULL;
+    *refused = variant->refused;
+    return variant->refused ? NULL : &variant->plan;
 }
 
 static PyObject *segment_vectorcall(PyObject *self, PyObject *const *args, size_t flags, PyObject *keywords) {
@@ -197,7 +305,19 @@ static PyObject *segment_vectorcall(PyObject *self, PyObject *const *args, size_
         if (left < 0) return NULL;
         if (!left) Py_RETURN_NONE;
     }
-    return run(s, args[0]);
+    Py_ssize_t size;
+    char **slots = smelt_table_slots(args[0], &size);
+    if (!slots) return NULL;
+    if (size < s->plan.slots)
+        return PyErr_Format(PyExc_IndexError, "a table of %zd slots, not %zd", size, s->plan.slots);
+    uint64_t all = 0;
+    for (Py_ssize_t i = 0; i < s->pointer_count; i++)
+        all |= (uint64_t)(uintptr_t)slots[s->pointers[i].slot] + (uint64_t)s->pointers[i].value;
+    const Plan *plan = &s->plan;
+    int refused = 0;
+    if (all % ALIGNMENT) plan = moved_plan(s, slots, &refused);
+    if (refused) Py_RETURN_FALSE;
+    return plan ? run(s, plan, slots) : NULL;
 }
 
 static PyObject *segment_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -223,12 +343,14 @@ static int segment_traverse(PyObject *self, visitproc visit, void *arg) {
     Segment *s = (Segment *)self;
     Py_VISIT(s->stream);
     Py_VISIT(s->prepare);
+    Py_VISIT(s->variant);
     return 0;
 }
 
 static int segment_clear(PyObject *self) {
     Py_CLEAR(((Segment *)self)->stream);
     Py_CLEAR(((Segment *)self)->prepare);
+    Py_CLEAR(((Segment *)self)->variant);
     return 0;
 }
 
@@ -236,7 +358,12 @@ static void segment_dealloc(PyObject *self) {
     Segment *s = (Segment *)self;
     PyObject_GC_UnTrack(self);
     segment_clear(self);
-    free_plan(s);
+    drop_plan(s);
+    for (Variant *next, *v = s->variants; v; v = next) {
+        next = v->next;
+        free_plan(&v->plan);
+        PyMem_Free(v);
+    }
     Py_XDECREF((PyObject *)s->driver);
     Py_XDECREF(s->ordinal_object);
     Py_TYPE(self)->tp_free(self);

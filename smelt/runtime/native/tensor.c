@@ -114,7 +114,19 @@ static PyObject *data_ptr(PyObject *module, PyObject *tensor) {
     return failed ? NULL : PyLong_FromVoidPtr(data);
 }
 
+static PyObject *aligned(PyObject *module, PyObject *const *tensors, Py_ssize_t count) {
+    uintptr_t all = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        int failed = 0;
+        if (tensors[i] != Py_None) all |= (uintptr_t)smelt_tensor_data(tensors[i], &failed);
+        if (failed) return NULL;
+    }
+    return PyBool_FromLong(all % 16 == 0);
+}
+
 PyMethodDef smelt_tensor_methods[] = {
+    {"aligned", (PyCFunction)(void (*)(void))aligned, METH_FASTCALL,
+     "aligned(*tensors) -> bool: whether all begin at multiples of 16 bytes; None does"},
     {"peek", peek, METH_VARARGS, "peek(object, words) -> the first machine words of an object"},
     {"peek_at", peek_at, METH_VARARGS, "peek_at(address, words) -> machine words at an address"},
     {"set_layout", set_layout, METH_VARARGS,

@@ -158,3 +158,56 @@ def test_elements_are_selected_in_the_end_blocks_of_a_walked_row(walked: None, t
     assert config.num_warps * 32 == tiles.WORD_LOOP_THREADS
     elements = dict(config.constants)["RBLOCK"] // tiles.WORD_LOOP_THREADS
     assert len(instructions(source, tmp_path)) / elements < 26
+
+
+def between_words(x: torch.Tensor, by: int = 1) -> torch.Tensor:
+    """The values in memory that begins so many elements behind a word, between others that show."""
+    memory = torch.full((x.numel() + 48,), 111, dtype=x.dtype)
+    start = -memory.data_ptr() % 16 // x.dtype.itemsize + by
+    return memory[start : start + x.numel()].copy_(x.flatten()).view(x.shape)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("by", [1, 3, 5])
+def test_rows_of_a_tensor_between_words(by: int, dtype: torch.dtype) -> None:
+    """Words counted from its first element are none in memory."""
+    x, each = rows_beside_nan(5, 2037, dtype), torch.arange(1, 6).to(dtype)
+    text = check(scaled(5, 2037, dtype), between_words(x, by), each)
+    assert "skip0" in text
+    x = rows_beside_nan(5, 2048, dtype)[:, 3:2043]
+    g = GraphBuilder()
+    part = g.slice(g.input(5, 2048, dtype=dtype), (0, 3), (5, 2043), (1, 1))
+    check(g.build(g.amax(part, (1,))), between_words(rows_beside_nan(5, 2048, dtype), by))
+
+
+def test_whole_and_walked_rows_of_a_tensor_between_words(walked: None) -> None:
+    assert "for rstart" in check(softmax(9, 127, NARROW), between_words(rows_beside_nan(9, 127, NARROW)))
+    g = GraphBuilder()
+    x = g.input(7, 101)
+    outputs = [g.amax(x, (1,)), g.amin(x, (1,)), g.argmax(x, 1), g.sum(x, (1,))]
+    check(g.build(*outputs), between_words(rows_beside_nan(7, 101, WIDE), 3))
+
+
+@pytest.mark.parametrize("dtype", [NARROW, WIDE])
+def test_kernels_for_rows_between_words(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Another text where nothing begins with a word: no word is read or written, only what lies in the rows."""
+    source = rendered(scaled(8192, 50257, dtype))
+    assert source.unaligned is not None and "skip0" in source.source and "skip0" not in source.unaligned
+    one = {"U16"} if dtype is NARROW else {"32"}
+    names = instructions(source.undeclared(source.divisible), tmp_path)
+    assert widths(names, "LDG") | widths(names, "STG") == one
+    assert rendered(scaled(8192, 32000, dtype)).unaligned is None
+
+
+@pytest.mark.parametrize(("dtype", "one"), [(NARROW, "U16"), (WIDE, "32"), (torch.int64, "64"), (torch.uint8, "U8")])
+def test_only_what_begins_with_a_word_is_read_in_words(dtype: torch.dtype, one: str, tmp_path: Path) -> None:
+    """Tensors that begin elsewhere do not make others' loads and stores narrow."""
+    g = GraphBuilder()
+    source = rendered(g.build(g.add(g.input(1 << 20, dtype=dtype), g.input(1 << 20, dtype=dtype))))
+    first, second, out = (name for name, _ in source.signature)
+    plain = instructions(source, tmp_path)
+    assert widths(plain, "LDG") == widths(plain, "STG") == {"128"}
+    moved = instructions(source.undeclared([first]), tmp_path)
+    assert widths(moved, "LDG") == {"128", one} and widths(moved, "STG") == {"128"}
+    moved = instructions(source.undeclared([first, second, out]), tmp_path)
+    assert widths(moved, "LDG") == widths(moved, "STG") == {one}

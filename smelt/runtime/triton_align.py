@@ -1,0 +1,103 @@
+"""Launches whose pointers are not all multiples of 16: kernels that rely on less, built when the first such call comes.
+
+A kernel is built for the pointers that its source declares divisible. What a program allocates itself is so; an input,
+a saved tensor, a constant, or what a library or a custom operator returns may begin at any element. Segments look at
+all these pointers at each call (native/cuda_segment.c) and ask here for another plan where some are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from smelt.base.kernel_source import ALIGNMENT, KernelSource
+from smelt.base.stats import count
+from smelt.runtime import _native
+from smelt.runtime.launch import Table
+from smelt.runtime.triton_build import Build
+from smelt.runtime.triton_plan import Argument, PlannedLaunch
+from smelt.runtime.triton_tune import Target
+
+Pointer = tuple[int, int]
+"""(slot, bytes): of what lies at different places of one slot only the place in a word counts."""
+
+BuildVariant = Callable[[KernelSource, PlannedLaunch], Build]
+"""Begins to build another source for a launch's configuration."""
+
+
+def relied_on(launch: PlannedLaunch) -> dict[str, Pointer]:
+    """The pointers that a kernel is built to find at multiples of 16, by parameter."""
+    return {name: _in_word(argument) for name, argument in _pointers(launch) if name in launch.source.divisible}
+
+
+def pointers_of(launches: Sequence[PlannedLaunch]) -> tuple[Pointer, ...]:
+    """All of these, each once."""
+    return tuple(dict.fromkeys(pointer for launch in launches for pointer in relied_on(launch).values()))
+
+
+def moved_names(launch: PlannedLaunch, moved: Collection[Pointer]) -> list[str]:
+    """Parameters that a kernel relies on and that are among the pointers that are no multiples of 16."""
+    return [name for name, pointer in relied_on(launch).items() if pointer in moved]
+
+
+def moved_in(table: Table, launch: PlannedLaunch) -> list[Argument]:
+    """Arguments of which the kernel expects multiples of 16 and which are none in this table."""
+    named = dict(_pointers(launch))
+    return [named[name] for name, (slot, byte) in relied_on(launch).items() if (table.get(slot) + byte) % ALIGNMENT]
+
+
+class Variants:
+    """The plans of a segment for calls in which pointers are no multiples of 16.
+
+    Args:
+        chosen: its launches with the configuration of each, and the kernels that they run otherwise.
+        refused: whether such calls are somebody else's: launches of a kernel that is worth nothing then.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        chosen: Sequence[tuple[PlannedLaunch, Build]],
+        build: BuildVariant,
+        refused: bool = False,
+    ) -> None:
+        self.target, self.chosen, self.build, self.refused = target, list(chosen), build, refused
+        self.pointers = pointers_of([launch for launch, _ in chosen])
+
+    def prepared(self, launched: bool = False) -> _native.Prepared:
+        """What `prepare` answers a segment: the plan for multiples of 16, and who makes others."""
+        plan = tuple(self.target.plan(launch, build) for launch, build in self.chosen)
+        return plan, launched, self.pointers, self
+
+    def __call__(self, positions: tuple[int, ...]) -> tuple[_native.LaunchPlan, ...] | None:
+        """The plan in which nobody relies on the pointers at these positions."""
+        if self.refused:
+            return None
+        moved = {self.pointers[position] for position in positions}
+        made = []
+        for launch, build in self.chosen:  # all begin to build before one is waited for
+            names = moved_names(launch, moved)
+            if names:
+                source = launch.source.undeclared(names)
+                build = self.build(source, launch)
+                launch = replace(launch, source=source)
+                count("unaligned_kernels")
+            made.append((launch, build))
+        return tuple(self.target.plan(launch, build) for launch, build in made)
+
+
+def segment_of(
+    target: Target, chosen: Sequence[tuple[PlannedLaunch, Build]], build: BuildVariant, refused: bool = False
+) -> _native.Segment:
+    """What launches these, wherever their pointers lie (see `Variants`)."""
+    variants = Variants(target, chosen, build, refused)
+    return _native.Segment(target.driver, target.ordinal, target.stream, lambda _: variants.prepared())
+
+
+def _pointers(launch: PlannedLaunch) -> list[tuple[str, tuple[int, int]]]:
+    pairs = zip(launch.source.signature, launch.arguments, strict=True)
+    return [(name, argument) for (name, _), argument in pairs if isinstance(argument, tuple)]
+
+
+def _in_word(pointer: tuple[int, int]) -> Pointer:
+    return pointer[0], pointer[1] % ALIGNMENT
