@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 
 from smelt.graph.elementwise import broadcast, elementwise_rule, is_row_major, result_stride, val_of
 from smelt.graph.fourier import transformed
+from smelt.graph.fused_layers import FUSED_LAYERS
 from smelt.graph.layouts import in_range
 from smelt.graph.meta import (
     TensorMeta,
@@ -482,7 +483,9 @@ def _batch_norm(outputs: str) -> Rule:
             return None
         dtype = _statistics(x, *parameters)
         made = {"o": _as_format(x), "s": _fresh(x, (x.shape[1],), dtype), "e": _fresh(x, (0,), dtype, (1,))}
-        if training is False:  # the statistics are those that were given
+        if x.device.type == "cuda":  # its kernels give the statistics that they used, also those that were given
+            made["e"] = made["s"]
+        elif training is False:
             made["s"] = made["e"]
         running = iter(args[3:5])
         return tuple(_fresh(val_of(r := next(running)), val_of(r).shape) if k == "r" else made[k] for k in outputs)
@@ -519,6 +522,7 @@ def _group_norm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 _RULES: dict[OpOverload, Rule] = {
+    **FUSED_LAYERS,
     aten.repeat_interleave.Tensor: _repeat_interleave,
     aten._cudnn_rnn.default: recurrent_answer,
     aten._cudnn_rnn_backward.default: recurrent_backward_answer,
@@ -576,6 +580,7 @@ _RULES: dict[OpOverload, Rule] = {
     aten.fractional_max_pool3d_backward.default: _same_row_major(1),
     aten.native_layer_norm.default: _layer_norm,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
+    aten.native_batch_norm.default: _batch_norm("oss"),
     aten._native_batch_norm_legit.default: _batch_norm("oss"),
     aten._native_batch_norm_legit.no_stats: _batch_norm("oss"),
     aten._native_batch_norm_legit_functional.default: _batch_norm("ossrr"),

@@ -22,6 +22,15 @@ def last(*shape: int) -> torch.Tensor:
 
 
 CASES: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "vector norm": lambda: (aten.linalg_vector_norm.default, torch.rand(4, 3, 5), 2, [-2]),
+    "vector norm over one": lambda: (aten.linalg_vector_norm.default, torch.rand(7, 1, 9), 2, [-2]),
+    "vector norm of a transposed one": lambda: (aten.linalg_vector_norm.default, torch.rand(4, 1, 3).mT, 3.0, [1]),
+    "vector norm over all": lambda: (aten.linalg_vector_norm.default, last(2, 3, 4, 4), float("inf"), None, True),
+    "encoder layer": lambda: (
+        aten._transformer_encoder_layer_fwd.default, torch.rand(2, 3, 4), 4, 2, torch.rand(12, 4), torch.rand(12),
+        torch.rand(4, 4), torch.rand(4), False, False, 1e-5, *[torch.rand(4)] * 4, torch.rand(8, 4), torch.rand(8),
+        torch.rand(4, 8), torch.rand(4),
+    ),
     "addmm": lambda: (aten.addmm.default, torch.ones(3), torch.ones(2, 4), torch.ones(3, 4).t()),
     "convolution": lambda: (
         aten.convolution.default, torch.ones(2, 4, 7, 9), torch.ones(6, 2, 3, 2), None, [2, 1], [1, 0], [1, 2], False,
