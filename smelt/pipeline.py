@@ -270,7 +270,7 @@ def render_part(
     empty = {i - len(counts): s for i, n in enumerate(counts) for s in symbols(n) if may_be_empty(s)}
     with at_least(1, list(empty.values())):
         with _stage("loops"):
-            loops = lower(part)
+            loops = lower(part, atomic_words=device is not None)
             report.add(f"4_{name}_loops.txt", lambda: describe_loops(loops))
         with _stage("schedule"):
             machine = CPU if device is None else GPU

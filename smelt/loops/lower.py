@@ -36,11 +36,13 @@ FAMILIES = (pointwise, movement, reductions, indexing)
 """The modules whose import fills LOWERINGS."""
 
 
-def lower(gm: fx.GraphModule) -> LoopProgram:
+def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
     """The loop program of a prim graph.
 
     Args:
         gm: placeholders, get_attr tensors, prims and ATen overloads; every node has `meta["val"]`.
+        atomic_words: where elements are added at places that meet, nothing narrower than 32 bits can be added to: so
+            it is on a GPU.
 
     Raises:
         CompileError: a node that is none of these.
@@ -65,7 +67,7 @@ def lower(gm: fx.GraphModule) -> LoopProgram:
                 lowered = _lower_call(node)
                 if isinstance(lowered, Extern) and is_random(node.target):
                     lowered, drawn = _after(lowered, drawn), lowered.name
-                nodes |= {n.name: n for n in _widened(lowered)}
+                nodes |= {n.name: n for n in _widened(lowered, atomic_words)}
             case "output":
                 outputs = [_output(value) for value in node.args[0]]
             case other:
@@ -142,25 +144,31 @@ def _lower_call(node: fx.Node) -> Node:
     return _extern(node, meta)
 
 
-def _widened(node: Node) -> list[Node]:
-    """Sums of many low-precision numbers into few places run in float32 and are rounded once."""
-    narrow = (torch.bfloat16, torch.float16)
-    if not isinstance(node, Scatter) or not node.accumulate or node.meta.dtype not in narrow:
+def _widened(node: Node, atomic_words: bool) -> list[Node]:
+    """Sums of many narrow values into few places run in 32 bits: of floats, to be rounded once; of integers on a GPU,
+    where they are taken modulo 2^width at the end, which is the same. A sum of bools is whether any of them holds."""
+    if not isinstance(node, Scatter) or not node.accumulate:
         return [node]
-    dtype, wide = node.meta.dtype, f"{node.name}_wide"
-    base, body = node.base, node.body
+    dtype = node.meta.dtype
+    if dtype in (torch.bfloat16, torch.float16):
+        wide_dtype = torch.float32
+    elif atomic_words and dtype in (torch.bool, torch.uint8, torch.int8, torch.int16):
+        wide_dtype = torch.int32
+    else:
+        return [node]
+    wide, base, body = f"{node.name}_wide", node.base, node.body
     scatter = replace(
         node,
         name=wide,
-        meta=replace(node.meta, dtype=torch.float32),
-        base=lambda ops, index: ops.convert(base(ops, index), dtype, torch.float32),
-        body=lambda ops, index: ops.convert(body(ops, index), dtype, torch.float32),
+        meta=replace(node.meta, dtype=wide_dtype),
+        base=lambda ops, index: ops.convert(base(ops, index), dtype, wide_dtype),
+        body=lambda ops, index: ops.convert(body(ops, index), dtype, wide_dtype),
     )
     rounded = Pointwise(
         node.name,
         node.meta,
         (wide,),
-        lambda ops, index: ops.convert(ops.load(wide, index), torch.float32, dtype),
+        lambda ops, index: ops.convert(ops.load(wide, index), wide_dtype, dtype),
         "convert",
     )
     return [scatter, rounded]
