@@ -17,7 +17,7 @@ from smelt.base.precision import products_round_to_tf32
 from smelt.graph.meta import TensorMeta, contiguous_stride
 from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.ops import PRIMS
-from smelt.prims.registry import LIBRARY, Lowering, any_dtype, aten, decomposition
+from smelt.prims.registry import LIBRARY, Lowering, any_dtype, aten, decomposition, is_empty, shape_of
 from smelt.prims.rules.kernels import as_eager_lays_out
 from smelt.prims.simplify import constant_of
 from smelt.shapes.size import same, same_all
@@ -36,7 +36,11 @@ LIBRARY |= {
 
 def _forward(p: Lowering, name: str, *args: Any) -> Any:
     """The results of a kernel, and for what only dropout needs something that nobody reads."""
-    values = p.emit(PRIMS[name], *args)
+    out, sums = p.emit(PRIMS[name], *args)
+    promised = p.result[1]
+    if promised is not None and is_empty(shape_of(sums)) and not is_empty(promised.shape):
+        sums = p.full(promised.shape, 0, promised.dtype, promised.device)  # no gradient wants it, so nobody reads it
+    values = out, sums
     kept = [v for v, meta in zip(values, p.result, strict=False) if meta is not None]
     as_eager_lays_out(tuple(kept), [meta for meta in p.result[:2] if meta is not None])
     rest = (p.full(m.shape, 0, m.dtype, m.device) if isinstance(m, TensorMeta) else m for m in p.result[2:])
