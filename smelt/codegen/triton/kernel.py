@@ -32,6 +32,11 @@ from smelt.shapes.size import IntLike, Symbol, known_less
 LEAST = -3.4028234663852886e38
 """The least finite float32."""
 
+ROW_VALUES = 3
+"""From so many values of rows on that a kernel stores, they are stored as vectors. Triton (3.6) moves the layouts of
+several (rows, 1) stores, of which one value is computed from another, before the values that they are computed from:
+"operand does not dominate this use"."""
+
 Extent = tuple[IntLike, str | None]
 
 
@@ -71,6 +76,7 @@ class TileKernel(WordRows):
     ) -> None:
         super().__init__(plan)
         self.axes, self.configs, self.extents = axes, configs, extents
+        self.row_vectors = False
 
     def shape(self) -> str:
         return "[" + ", ".join(axis.block for axis in self.axes) + "]"
@@ -144,7 +150,10 @@ class TileKernel(WordRows):
             guard = f", mask={masks}" if masks else ""
             self.scopes.line(f"tl.atomic_add({address}, {text}{guard}, sem='relaxed')", axes)
             return
-        self.scopes.later(f"tl.store({address}, {text}{f', {masks}' if masks else ''})", axes)
+        parts = [address, text, masks] if masks else [address, text]
+        if self.row_vectors and axes == value.depth == self.bit(self.axes[0]):
+            parts = [f"tl.reshape({part}, [{self.axes[0].block}])" for part in parts]
+        self.scopes.later(f"tl.store({', '.join(parts)})", axes)
 
     def finish(self, label: str) -> TritonKernel:
         """The source of what was written."""
@@ -172,6 +181,9 @@ class KernelRenderer(TileKernel):
         self.results: dict[str, V] = {}
         self.columns: dict[str, tuple[Fold, str]] = {}
         self.online: dict[str, str] = {}
+        if len(self.axes) == 2 and self.tiling.form is not Form.FLAT:
+            rows = (m for m in self.nest.members.values() if m.place in (Place.ROW, Place.OUTER))
+            self.row_vectors = sum(m.name in plan.stored for m in rows) >= ROW_VALUES
         if tiling.online:
             self.online = online_sums(self.nest.members, self.phases, plan)
 
