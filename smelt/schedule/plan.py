@@ -6,10 +6,12 @@ with what is around them -> order -> bundle -> memory plan
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from smelt.base.options import Options
+from smelt.graph.meta import TensorMeta
 from smelt.loops.ir import Extern, Input, Item, LoopProgram
 from smelt.schedule.bundle import MOVED, ROOM, TINY, Mobile, Profile, gather
 from smelt.schedule.dependencies import Names
@@ -69,6 +71,12 @@ class Schedule:
     apart: set[str] = field(default_factory=set)
     breaks: set[int] = field(default_factory=set)
     needed: int = 0
+
+    @functools.cached_property
+    def on_gpu(self) -> bool:
+        """Whether the kernels run on a GPU: not so where an interpreter runs them over tensors of the CPU."""
+        metas = (node.meta for node in self.program.nodes.values() if isinstance(node.meta, TensorMeta))
+        return any(meta.device.type == "cuda" for meta in metas)
 
     @property
     def arena_end(self) -> int:

@@ -14,7 +14,7 @@ from smelt.codegen.ops import OpsRenderer
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.scope import V
 from smelt.codegen.triton.scopes import TileScopes
-from smelt.codegen.triton.target import NARROW, VALUE_TYPES, literal, operator
+from smelt.codegen.triton.target import NARROW, VALUE_TYPES, division, literal, operator
 from smelt.loops.ir import BOOLEAN, Condition, Index
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
@@ -35,6 +35,7 @@ class TileBody(OpsRenderer):
     def __init__(self, plan: Schedule) -> None:
         super().__init__(plan, TileScopes(), Arguments(), set())
         self.axis_masks: dict[int, V] = {}
+        self.not_zero: set[str] = set()
         self.wide = False
 
     # axes
@@ -97,17 +98,22 @@ class TileBody(OpsRenderer):
         if isinstance(value, Size):
             number = V(f"tl.full([], {self.size(value)}, tl.int64)", torch.int64, 0)
             return self.convert(number, torch.int64, dtype)
-        return V(literal(value, dtype), dtype, 0)
+        text = literal(value, dtype)
+        if value:
+            self.not_zero.add(text)
+        return V(text, dtype, 0)
 
     def integer(self, expr: Expr, dtype: torch.dtype) -> V:
         return self.scopes.define("", self.number(expr, dtype), dtype, self.depth_of(expr))
 
     def apply(self, op: str, dtype: torch.dtype, *args: V) -> V:
         result = torch.bool if op in BOOLEAN else dtype
-        if op in DIVISIONS and not dtype.is_floating_point:
+        doubtful = op in DIVISIONS and not dtype.is_floating_point and args[1].text not in self.not_zero
+        if doubtful and not self.plan.on_gpu:  # there eager divides by 0
             self.fault(f"({args[1].text} == 0)", args[1], DIVIDED_BY_ZERO)
         try:
-            text = operator(op, dtype, [a.text for a in args])
+            texts = [a.text for a in args]
+            text = division(op, dtype, *texts) if doubtful and self.plan.on_gpu else operator(op, dtype, texts)
         except KeyError:
             raise CompileError(f"triton has no {op} of {dtype}") from None
         self.used.update(CALLS.findall(text))

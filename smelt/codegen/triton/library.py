@@ -135,6 +135,32 @@ def m_floor_div_int(a, b):
     return tl.where((r != 0) & ((b < 0) != (r < 0)), q - 1, q)""",
         ("m_trunc_div_int", "m_fmod_int"),
     ),
+    "m_divisor": (
+        """\
+def m_divisor(b):
+    return (
+        tl.inline_asm_elementwise("mov.b64 $0, $1;", "=l,l", [b], dtype=tl.int64, is_pure=True, pack=1)
+        if b.dtype == tl.int64
+        else tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [b], dtype=tl.int32, is_pure=True, pack=1)
+    )""",
+        (),
+    ),
+    "m_trunc_div_any": ("def m_trunc_div_any(a, b):\n    return a // m_divisor(b)", ("m_divisor",)),
+    "m_fmod_any": ("def m_fmod_any(a, b):\n    return a % m_divisor(b)", ("m_divisor",)),
+    "m_remainder_any": (
+        """\
+def m_remainder_any(a, b):
+    r = a % m_divisor(b)
+    return tl.where((r != 0) & ((b < 0) != (r < 0)), r + b, r)""",
+        ("m_divisor",),
+    ),
+    "m_floor_div_any": (
+        """\
+def m_floor_div_any(a, b):
+    by = m_divisor(b)
+    return a // by - (((a < 0) != (b < 0)) & (a % by != 0)).to(a.dtype)""",
+        ("m_divisor",),
+    ),
     "m_pow_int": (
         """\
 def m_pow_int(a, b):
@@ -219,7 +245,9 @@ def grouped_blocks(GROUP: tl.constexpr):
 }
 """The text of each function and the functions that it calls. `grouped_blocks`: the block of rows and the block of
 columns of a product that a program computes; neighbours in time share rows or columns, which stay in the second-level
-cache. Random bits are those of smelt.prims.random_bits."""
+cache. `m_divisor`: a divisor of whole numbers of which the compiler knows nothing. Over 0 the device then gives what it
+gives in eager's kernels, by the same instruction; from a division LLVM would conclude that its divisor is not 0. Random
+bits are those of smelt.prims.random_bits."""
 
 PRELUDE = """\
 import triton

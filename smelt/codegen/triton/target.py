@@ -138,6 +138,18 @@ def operator(op: str, dtype: torch.dtype, args: list[str]) -> str:
     return template.format(*args, bits=8 * dtype.itemsize)
 
 
+def division(op: str, dtype: torch.dtype, a: str, b: str) -> str:
+    """The quotient or remainder of whole numbers by one that may be 0, as eager's kernel on a GPU computes it.
+
+    That is with C's types: what is narrower is widened to 32 bits. Unsigned numbers are rounded towards 0.
+    """
+    if dtype is torch.uint8:
+        op = {"floor_div": "trunc_div", "remainder": "fmod"}.get(op, op)
+    if dtype.itemsize >= 4:
+        return f"m_{op}_any({a}, {b})"
+    return f"m_{op}_any({a}.to(tl.int32), {b}.to(tl.int32)).to({VALUE_TYPES[dtype]})"
+
+
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:
     """A number of the dtype, rounded to it. Plain float32 numbers take part in any float arithmetic as they are."""
     if dtype is torch.bool:
