@@ -36,7 +36,7 @@ from smelt.autograd.plan import (
     Spoilt,
     View,
 )
-from smelt.autograd.reach import heads_of, tangents_of
+from smelt.autograd.reach import comes_through_function, heads_of, tangents_of
 from smelt.autograd.reads import JointReads, owner_of
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
@@ -251,6 +251,8 @@ class _Trace:
         steps = _path(out.place, base.place)
         after: tuple[Step, ...] = ()
         history = None
+        if _has_history(out) and comes_through_function(out, base, len(steps)):
+            return View(owner is not None, self.base_index(base, owner), steps, self.program_index(out), derived=True)
         if _has_history(out) and not _replay_has_history(base, steps):
             written = _written_for(out)
             if not (_leads_to(base.place, written.place) and _leads_to(written.place, out.place)):
@@ -258,7 +260,10 @@ class _Trace:
                 raise Unsupported("a result with a history of its own", why=why, hint="return a clone() of it")
             steps, after = _path(written.place, base.place), _path(out.place, written.place)
             history = self.program_index(written)
-        return View(owner is not None, self.program_index(base) if owner is None else owner, steps, history, after)
+        return View(owner is not None, self.base_index(base, owner), steps, history, after)
+
+    def base_index(self, base: TraceTensor, owner: int | None) -> int:
+        return self.program_index(base) if owner is None else owner
 
     def program_index(self, tensor: TraceTensor) -> int:
         for i, known in enumerate(self.program):

@@ -42,6 +42,26 @@ def _spoil(joint: Joint, inputs: Sequence[torch.Tensor], results: Sequence[torch
         spoilt(tensors[i], text, [inputs[k] for k in origins if inputs[k] is not tensors[i]], kind)
 
 
+class _Derived(torch.autograd.Function):
+    """A view whose history is that of another tensor with the same values, as one that a user's function returned."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+        return view.view_as(view)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None
+
+
+def _with_history(value: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+    if not value.requires_grad:
+        return view
+    with torch.enable_grad():
+        out: torch.Tensor = _Derived.apply(value, view)
+    return out
+
+
 class _Call:
     """The results of one call.
 
@@ -69,8 +89,10 @@ class _Call:
                 return self.results[index]
             case SameInput(i):
                 return self.inputs[i]
-            case View(of_input, index, steps, history, after):
+            case View(of_input, index, steps, history, after, derived):
                 base = self.inputs[index] if of_input else self.results[index]
+                if derived and history is not None:
+                    return _with_history(self.results[history], self._replay(base, steps, base))
                 if history is None:
                     return self._another(self._replay(base, steps, base), steps)
                 if history not in self.written:

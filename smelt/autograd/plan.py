@@ -41,6 +41,8 @@ class View:
         history: index of the program output whose gradients it takes instead of the base's, or None. So it is for a
             detached tensor that was then written with something that requires grad.
         after: the views to take then, which nobody may write.
+        derived: the history is that of a `torch.autograd.Function` which returned a view of its argument: nothing was
+            written.
     """
 
     of_input: bool
@@ -48,6 +50,7 @@ class View:
     steps: tuple[Step, ...]
     history: int | None = None
     after: tuple[Step, ...] = ()
+    derived: bool = False
 
 
 @dataclass(frozen=True)

@@ -47,3 +47,19 @@ def heads_of(heads: Sequence[torch.Tensor], leaves: Mapping[int, torch.Tensor]) 
             if each is not None:
                 masks[each] |= masks[node]
     return {key: frozenset(k for k in range(len(heads)) if mask >> k & 1) for key, mask in found.items()}
+
+
+def comes_through_function(out: torch.Tensor, base: torch.Tensor, steps: int) -> bool:
+    """Whether `out`, a view of `base` by some steps, has its history from a `torch.autograd.Function` among them.
+
+    Taken again from `base`, the views would have the derivatives of views and not that of the function.
+    """
+    node, end = out.grad_fn, base.grad_fn
+    for _ in range(steps):
+        if node is None or node is end or "Copy" in node.name():  # written: the history is that of what was written
+            return False
+        if hasattr(type(node), "_forward_cls"):
+            return True
+        following = [before for before, _ in node.next_functions if before is not None]
+        node = following[0] if len(following) == 1 else None
+    return False
