@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.nn import Parameter
 from torch.utils._python_dispatch import _disable_current_modes
 
 from smelt.autograd.draws import seeded_devices
@@ -38,6 +39,7 @@ from smelt.autograd.plan import (
 )
 from smelt.autograd.reach import comes_through_function, heads_of, tangents_of
 from smelt.autograd.reads import JointReads, owner_of
+from smelt.autograd.saved import saved_places
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, is_plain_view
@@ -136,6 +138,7 @@ class _Trace:
         self.gm, self.options, self.careful = gm, options, careful
         self.spoilt: dict[int, Spoilt] = {}
         self.reached: dict[int, frozenset[int]] = {}
+        self.saved: set[Storage] = set()
         self.rec = GraphRecorder()
         self.reads = self.rec.reads = JointReads(self.rec, owner_of(gm))
         given = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
@@ -165,6 +168,7 @@ class _Trace:
                 values = [self.rec.value(t.place) for t in self.program]
                 values += [self.rec.value(self.inputs[m.input].place) for m in mutations]
             written = self.versions()
+            self.note_saved(mutations)
             seed = self.rec.placeholder("seeds", TensorMeta((), torch.int64, (), torch.device("cpu")))
             differentiable, found = self.backward(mutations)
             mutations = self.without_gradients(mutations)
@@ -275,6 +279,24 @@ class _Trace:
         return len(self.program) - 1
 
     # -- backward ---------------------------------------------------------------------------------------------------
+
+    def note_saved(self, mutations: Sequence[Mutation]) -> None:
+        """Find what eager's graph saves: the memory, and (as a mark of the nodes) the values."""
+        heads = [*self.program, *(self.inputs[m.input].seen for m in mutations)]
+        for place in saved_places(head for head in heads if _has_history(head)):
+            self.saved.add(place.storage)
+            while place.node is None and place.step is not None and place.step.op is aten.detach.default:
+                assert place.parent is not None
+                place = place.parent
+            if place.node is not None and place.version == place.storage.version:
+                place.node.meta["saved"] = True
+
+    def unsaved(self) -> tuple[frozenset[int], frozenset[int]]:
+        """The primals and the program outputs that it does not save; parameters are written by optimizers alone."""
+        given = enumerate(zip(self.inputs, self.examples, strict=True))
+        primals = (i for i, (one, e) in given if not (one.place.storage in self.saved or isinstance(e, Parameter)))
+        outputs = (i for i, out in enumerate(self.program) if out.place.storage not in self.saved)
+        return frozenset(primals), frozenset(outputs)
 
     def backward(self, mutations: Sequence[Mutation]) -> tuple[tuple[int, ...], dict[int, TraceTensor]]:
         """Positions that have tangents, and the gradient of each input that gets one."""
@@ -404,6 +426,7 @@ class _Trace:
         for each in self.sizes:
             rec.placeholder(each.symbol.name, of_factor(each.symbol))  # type: ignore[arg-type]
         reals = [real for real, _ in rec.reals.values()]
+        unsaved, unsaved_outputs = self.unsaved()
         _placeholders_first(graph, [node for _, node in rec.reals.values()])
         return Joint(
             module=GraphModule(rec.root, graph),
@@ -418,6 +441,8 @@ class _Trace:
             seeds=seeds,
             autocast=casting(),
             cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned),
+            unsaved=unsaved,
+            unsaved_outputs=unsaved_outputs,
             sizes=self.sizes,
             spoilt=self.spoilt,
             reached=self.reached,

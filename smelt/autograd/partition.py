@@ -14,12 +14,15 @@ from torch.fx import Node
 
 from smelt.autograd.cut import Cut
 from smelt.autograd.joint import Joint
-from smelt.autograd.recompute import Costs, kind_of
+from smelt.autograd.recompute import Costs, kind_of, nbytes
 from smelt.autograd.split import ancestors, dependents
 from smelt.autograd.step import with_recomputation
 from smelt.base.options import Options
 from smelt.graph.module import Graph, GraphModule
 from smelt.prims.table import PRIMS, Kind
+
+SMALL_RESULT = 1 << 16
+"""Bytes of a result that the backward takes a copy of where eager does not save it."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,34 @@ class _Split:
         self.needed = needed
         self.direct = {g for g in _nodes(self.gradients) if g not in self.late}  # gradients that need no tangent
         self.results = set(_nodes(self.values))
+        self.copied = self._copied(joint)
         self.shown = _reshaped(_nodes(self.values), self.results)
-        self.costs = Costs(self.nodes[:-1], self.needed_forward, [*_nodes(self.values), *self.shown])
+        stored = [n for n in _nodes(self.values) if n not in self.copied]
+        self.costs = Costs(self.nodes[:-1], self.needed_forward, [*stored, *self.shown], self.copied)
+
+    def _copied(self, joint: Joint) -> set[Node]:
+        """Inputs and results that the backward takes copies of, since eager does not save them.
+
+        Of the results those that are small, or whose value eager saves in other memory. A large one (logits) stays
+        what it is for the backward: a write to it raises an error there.
+        """
+        copied = {self.inputs[i] for i in joint.unsaved}
+        kept = {v for i, v in enumerate(self.values[: joint.num_outputs]) if i not in joint.unsaved_outputs}
+        for i in joint.unsaved_outputs:
+            value = self.values[i]
+            if isinstance(value, Node) and value.op == "call_function" and value not in kept:
+                if nbytes(value.meta["val"]) <= SMALL_RESULT or "saved" in value.meta:
+                    copied.add(value)
+        return copied
+
+    def _own(self, value: Node) -> Node:
+        """What forward hands on as a saved value: a copy of what may be written before the backward."""
+        if value not in self.copied:
+            return value
+        with self.module.graph.inserting_before(self.nodes[-1]):
+            copy = self.module.graph.call_function(PRIMS["clone"], (value,))
+        copy.meta["val"] = value.meta["val"]
+        return copy
 
     def choose(self, budget: float) -> list[Node]:
         """The values to save, in graph order."""
@@ -94,7 +123,7 @@ class _Split:
     # -- building the two graphs
 
     def forward(self, saved: Sequence[Node]) -> fx.GraphModule:
-        results = [*self.values, *saved, *self.found]
+        results = [*self.values, *map(self._own, saved), *self.found]
         metas = (*self.value_metas, *(n.meta["val"] for n in saved), *self.found_metas)
         module = _extract(self.module, [*self.inputs, *self.sizes], results, metas, self.nodes)
         describe = self._describer()
@@ -105,7 +134,7 @@ class _Split:
         late = (n for n in self.nodes if n in self.late)  # recomputed values then live briefly
         inputs = [*saved, *self.tangents, *self.sizes, *self.reads]
         module = _extract(self.module, inputs, self.gradients, self.gradient_metas, late, self.shown)
-        others = self.results.union(self.inputs)
+        others = self.results.union(self.inputs) - self.copied
         for node, value in zip(module.graph.nodes, saved, strict=False):
             if value in others:
                 node.meta["held"] = True  # by the caller: it does not end with its last use
@@ -116,9 +145,9 @@ class _Split:
         outputs = {node: i for i, node in reversed(list(enumerate(self.values)))}
 
         def describe(node: Node) -> Saved:
-            if node in inputs:
+            if node in inputs and node not in self.copied:
                 return Saved("input", inputs[node], node.name)
-            if node in outputs:
+            if node in outputs and node not in self.copied:
                 return Saved("output", outputs[node], node.name)
             return Saved("intermediate", -1, node.name)
 

@@ -153,6 +153,9 @@ class Joint:
             `differentiable` of all that lead to it.
         idle: primals that require grad and have no gradient, whatever result is used.
         cloned: primals that the program calls `clone()` on: the caller may write to them before the backward.
+        unsaved: primals that eager's autograd graph does not save, and that are no parameters of a module: the backward
+            takes none of them as it is then.
+        unsaved_outputs: program outputs that it does not save, likewise.
     """
 
     module: fx.GraphModule
@@ -165,6 +168,8 @@ class Joint:
     seeds: tuple[torch.device, ...]
     autocast: tuple[str, ...]
     cloned: frozenset[int] = frozenset()
+    unsaved: frozenset[int] = frozenset()
+    unsaved_outputs: frozenset[int] = frozenset()
     touched: tuple[int, ...] = ()
     idle: tuple[int, ...] = ()
     spoilt: Mapping[int, Spoilt] = field(default_factory=dict)

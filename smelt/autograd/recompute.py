@@ -8,7 +8,7 @@ meanwhile), re-reading for reductions, and a write when a backward kernel needs 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import torch
 from torch._ops import OpOverload
@@ -60,10 +60,13 @@ class Costs:
         nodes: the graph's nodes in order.
         forward: nodes that the forward outputs need.
         kept_anyway: forward outputs; they are stored whatever the partition decides.
+        copied: inputs that are only kept as copies.
     """
 
-    def __init__(self, nodes: Sequence[Node], forward: set[Node], kept_anyway: Iterable[Node]) -> None:
-        self.forward = forward
+    def __init__(
+        self, nodes: Sequence[Node], forward: set[Node], kept_anyway: Iterable[Node], copied: Container[Node] = ()
+    ) -> None:
+        self.forward, self.copied = forward, copied
         self.outputs = set(kept_anyway)
         self.level: dict[Node, int] = {}
         for node in nodes:
@@ -78,7 +81,7 @@ class Costs:
             return math.inf
         size = float(max(nbytes(meta), 1))
         if node.op in ("placeholder", "get_attr"):
-            return INPUT * size
+            return size * (READ + HOLD + WRITE) if node in self.copied else INPUT * size
         if kind_of(node) in FREE:
             return size * (READ + HOLD + WRITE) * SLICE if _cuts(node) else math.inf
         if node in self.outputs:

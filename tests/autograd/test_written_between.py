@@ -1,0 +1,96 @@
+"""Inputs and results that the caller writes between a call and its backward: gradients are those of eager's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import smelt
+
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "relu": lambda x, w: (x * 2).relu().exp(),
+    "where": lambda x, w: torch.where(x > 0, x * 3, -x) * 2,
+    "masked_fill": lambda x, w: x.masked_fill(x < 0.2, 0.5) + 1,
+    "maximum of all": lambda x, w: (x + 1).max() * x.sum(),
+    "sin": lambda x, w: ((x * 2).sin() * w).sum(),
+    "input saved": lambda x, w: (x * w).sum(),
+    "sigmoid twice": lambda x, w: torch.sigmoid(x + 1).sigmoid(),
+    "norm": lambda x, w: F.layer_norm(x + 0.5, (8,)) * w,
+    "tanh times one": lambda x, w: torch.tanh(x) * 1.0,
+    "two results": lambda x, w: (torch.tanh(x) * 1.0, (x * 2).exp()),
+    "softmax": lambda x, w: (x * 3).softmax(0) * w,
+    "clone": lambda x, w: x.clone() * w,
+    "cast": lambda x, w: x.double().exp().float() * w,
+    "dropout of nothing": lambda x, w: F.dropout(x.exp(), 0.0) + 0,
+}
+
+
+def _zero(x: torch.Tensor) -> None:
+    with torch.no_grad():
+        x.zero_()
+
+
+def _refill(x: torch.Tensor) -> None:
+    x.data.fill_(0.7)
+
+
+def _numpy(x: torch.Tensor) -> None:
+    x.detach().numpy()[...] = 0.3
+
+
+WRITES = {"in place": _zero, "data": _refill, "numpy": _numpy}
+
+
+def _gradients(run: Callable[..., Any], kind: str, write: Callable[[torch.Tensor], None], what: str) -> list[Any]:
+    found: list[Any] = []
+    for start in (-1.0, -0.5):
+        leaf = torch.linspace(start, 1, 8, requires_grad=kind != "buffer")
+        w = torch.linspace(1, 2, 8, requires_grad=True)
+        x = leaf * 1 if kind == "computed" else leaf
+        out = run(x, w)
+        results = out if isinstance(out, tuple) else (out,)
+        for target in {"input": [x], "results": results, "weight": [w]}[what]:
+            write(target)
+        try:
+            if results[0].requires_grad:
+                sum(r.sum() for r in results).backward()
+        except RuntimeError:
+            found.append("error")
+        else:
+            found.append([None if t.grad is None else t.grad.tolist() for t in (leaf, w)])
+    return found
+
+
+@pytest.mark.parametrize("how", WRITES)
+@pytest.mark.parametrize("kind", ["leaf", "computed", "buffer"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_inputs_written_after_the_call(name: str, kind: str, how: str) -> None:
+    _compare(name, kind, how, "input")
+
+
+@pytest.mark.parametrize("how", WRITES)
+@pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - {"sigmoid twice"}))  # eager saves its result
+def test_results_written_before_the_backward(name: str, how: str) -> None:
+    _compare(name, "computed", how, "results")
+
+
+@pytest.mark.parametrize("name", ["relu", "sin", "norm", "softmax"])
+def test_other_inputs_written_after_the_call(name: str) -> None:
+    _compare(name, "buffer", "in place", "weight")
+
+
+def _compare(name: str, kind: str, how: str, what: str) -> None:
+    expected = _gradients(PROGRAMS[name], kind, WRITES[how], what)
+    made = _gradients(smelt.compile(PROGRAMS[name]), kind, WRITES[how], what)
+    for a, b in zip(made, expected, strict=True):
+        if a == "error" or b == "error":
+            assert a == b
+            continue
+        for one, other in zip(a, b, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                torch.testing.assert_close(torch.tensor(one), torch.tensor(other))
