@@ -79,6 +79,8 @@ def _places(vm: Any, mask: TraceTensor) -> tuple[Any, ...] | None:
 
 def _getitem(vm: Any, tensor: TraceTensor, key: Any) -> Any:
     """`tensor[mask]`, `tensor[mask, ...]`"""
+    if any(map(_is_flag, _parts(key))):
+        return vm.tensors.run(operator.getitem, _raised(vm, tensor, key), {})
     index = _index(vm, key)
     if index is not None:
         return vm.tensors.run(operator.getitem, (tensor, index), {})
@@ -88,6 +90,9 @@ def _getitem(vm: Any, tensor: TraceTensor, key: Any) -> Any:
 
 def _setitem(vm: Any, tensor: TraceTensor, key: Any, value: Any) -> Any:
     """`tensor[mask, ...] = values`"""
+    if any(map(_is_flag, _parts(key))):
+        vm.tensors.run(operator.setitem, (*_raised(vm, tensor, key), value), {})
+        return DONE
     index = _index(vm, key) if _masks_fit(tensor, key) else None
     if index is None:
         return DONE if set_unknown_item(vm, tensor, key, value) else None
@@ -95,9 +100,30 @@ def _setitem(vm: Any, tensor: TraceTensor, key: Any, value: Any) -> Any:
     return DONE
 
 
+def _parts(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def _is_flag(part: Any) -> bool:
+    """A mask without dimensions."""
+    return type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8) and not part.dim()
+
+
+def _raised(vm: Any, tensor: TraceTensor, key: Any) -> tuple[TraceTensor, tuple[Any, ...]]:
+    """The tensor and the index with a dimension of size 1 for each mask that has none: it keeps or drops that one."""
+    parts = _parts(key)
+    for at, part in enumerate(parts):
+        if _is_flag(part):
+            behind = ... in [p for p in parts[:at] if type(p) is not TraceTensor]
+            dim = tensor.dim() - sum(map(taken, parts[at:])) if behind else sum(map(taken, parts[:at]))
+            tensor, mask = (vm.tensors.run(torch.unsqueeze, (x, d), {}) for x, d in ((tensor, dim), (part, 0)))
+            parts = (*parts[:at], mask, *parts[at + 1 :])
+    return tensor, parts
+
+
 def _masks_fit(tensor: TraceTensor, key: Any) -> bool:
     """Whether each mask has the sizes of the dimensions that it stands for: its places alone would not tell."""
-    parts = key if isinstance(key, tuple) else (key,)
+    parts = _parts(key)
     for at, part in enumerate(parts):
         if type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8):
             behind = ... in [p for p in parts[:at] if type(p) is not TraceTensor]
@@ -109,7 +135,7 @@ def _masks_fit(tensor: TraceTensor, key: Any) -> bool:
 
 def _index(vm: Any, key: Any) -> tuple[Any, ...] | None:
     """An index with the places of its masks and the numbers of its tensors; None where nothing of that is known."""
-    given = key if isinstance(key, tuple) else (key,)
+    given = _parts(key)
     whole: list[Any] = []
     for part in _numbers(vm, given) if isinstance(key, (slice, tuple)) else given:
         if type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8):

@@ -13,7 +13,7 @@ from smelt.codegen.ops import OpsRenderer
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.scope import Scopes, V
 from smelt.codegen.target import ROUNDING, Renderer
-from smelt.loops.ir import BOOLEAN, Condition, Index
+from smelt.loops.ir import BOOLEAN, REFUSE, Condition, Index
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Expr, Runtime, flat_index
@@ -88,6 +88,9 @@ class BodyRenderer(OpsRenderer):
         return self.scopes.define(self.target.value_types[dtype], text, dtype, self.depth_of(expr))
 
     def apply(self, op: str, dtype: torch.dtype, *args: V) -> V:
+        if op.startswith(REFUSE):
+            self.fault(args[1].text, args[1], int(op.removeprefix(REFUSE)))
+            return args[0]
         result = torch.bool if op in BOOLEAN else dtype
         if op in DIVISIONS and not dtype.is_floating_point and args[1].text not in self.not_zero:
             self.fault(f"({args[1].text} == 0)", args[1], DIVIDED_BY_ZERO)

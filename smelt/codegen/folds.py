@@ -20,7 +20,10 @@ HIGHEST = {
 
 @dataclass
 class Fold:
-    """One reduction in text. With nested inner loops the innermost one sums a part that is then added to the whole."""
+    """One reduction in text. With nested inner loops the innermost one sums a part that is then added to the whole.
+
+    `ordered`: whether the loops meet the indices of an arg kind in increasing order, and the first of equals is kept.
+    """
 
     kind: str
     dtype: torch.dtype
@@ -28,6 +31,7 @@ class Fold:
     ctype: str
     start: str
     nested: bool
+    ordered: bool = True
 
     @property
     def vector(self) -> bool:
@@ -98,8 +102,13 @@ class Fold:
             lines = [self.combine(self.innermost, value)]
             return [*lines, f"{self.nan} |= {value} != {value};"] if self.nan else lines
         better = f"{value} {'>' if self.kind == 'argmax' else '<'} {self.name}"
-        if self.dtype.is_floating_point:
+        floating = self.dtype.is_floating_point
+        if floating:
             better = f"({better} || {value} != {value}) && {self.name} == {self.name}"
+        if not self.ordered:
+            equal = f"{value} == {self.name}"
+            equal = f"({equal} || ({value} != {value} && {self.name} != {self.name}))" if floating else equal
+            better = f"({better}) || ({where} < {self.name}_at && {equal})"
         first = f"({where}) == 0"
         return [f"if ({first} || ({better})) {{ {self.name} = {value}; {self.name}_at = {where}; }}"]
 
@@ -112,7 +121,7 @@ class Fold:
         return self.combine(slot, value)
 
 
-def fold(kind: str, dtype: torch.dtype, name: str, nested: bool) -> Fold:
+def fold(kind: str, dtype: torch.dtype, name: str, nested: bool, ordered: bool = True) -> Fold:
     """The text of a reduction of `dtype` values into the accumulator `name`."""
     if dtype is torch.bool:
         kind = {"amax": "any", "amin": "all", "sum": "any", "prod": "all"}.get(kind, kind)
@@ -132,4 +141,4 @@ def fold(kind: str, dtype: torch.dtype, name: str, nested: bool) -> Fold:
         "argmax": "0",
         "argmin": "0",
     }[kind]
-    return Fold(kind, dtype, name, ctype, start, nested)
+    return Fold(kind, dtype, name, ctype, start, nested, ordered)

@@ -6,18 +6,20 @@ from operator import itemgetter
 
 from smelt.codegen.parameters import Arguments, SizeRenderer
 from smelt.codegen.scope import Scopes, V
-from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Runtime
-from smelt.shapes.size import IntLike, Size, known_at_most, same
+from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Runtime, Var
+from smelt.shapes.size import IntLike, Size, bounds, known_at_most, known_less, same
 
 
 class IndexRenderer(SizeRenderer):
     """Renders index expressions. `names` and `depths` say what is known of the loop variables.
 
     `quotient`: how the target divides integers (towards zero). `long`: how it writes constants beyond 32 bits.
+    `widened`: how it writes a loop variable as an integer of 64 bits.
     """
 
     quotient = "/"
     long = "(int64_t){}"
+    widened = "(int64_t){}"
 
     def __init__(self, scopes: Scopes, arguments: Arguments) -> None:
         super().__init__(scopes, arguments)
@@ -37,10 +39,13 @@ class IndexRenderer(SizeRenderer):
         return self.depths[atom]
 
     def text_of(self, expr: Expr) -> str:
-        """Text of an index expression; C computes in int64 except over the innermost variable alone."""
-        parts = []
+        """Text of an index expression, in 32 bits where the ranges of the variables show that no part leaves them."""
+        parts, wide = [], self.leaves_32_bits(expr)
         # by generated name: the text of equal kernels must not depend on how variables were called before
-        for name, c in sorted(((self.atom_text(atom), c) for atom, c in expr.terms), key=itemgetter(0)):
+        terms = sorted(((self.atom_text(atom), atom, c) for atom, c in expr.terms), key=itemgetter(0))
+        for name, atom, c in terms:
+            if wide and self.is_narrow(atom):
+                name = self.widened.format(name)
             if isinstance(c, Size):
                 parts.append(f"{self.size(c)} * {name}")
             else:
@@ -50,6 +55,24 @@ class IndexRenderer(SizeRenderer):
         if not same(expr.const, 0) or not parts:
             parts.append(self.size(expr.const))
         return " + ".join(parts).replace("+ -", "- ")
+
+    def leaves_32_bits(self, expr: Expr) -> bool:
+        """Whether a product or a sum of the terms that are computed in 32 bits may need more, in any order of them."""
+        most = 0 if isinstance(expr.const, Size) else abs(expr.const)
+        narrow = False
+        for atom, c in expr.terms:
+            if not isinstance(c, Size) and self.is_narrow(atom):
+                most, narrow = most + abs(c) * _farthest(atom), True
+        return narrow and most >= 2**31
+
+    def is_narrow(self, atom: Atom) -> bool:
+        """Whether the text of an atom has 32 bits: a loop counts in that many where it is known to end within them."""
+        match atom:
+            case Quotient() | Remainder():
+                return not isinstance(atom.by, Size) and all(self.is_narrow(a) for a, _ in atom.of.terms)
+            case Var():
+                return known_less(atom.size, 2**31)
+        return False
 
     def atom_text(self, atom: Atom) -> str:
         match atom:
@@ -78,3 +101,9 @@ class IndexRenderer(SizeRenderer):
         return (
             f"({above} {sign} {below} - ({rest} < 0))" if sign == self.quotient else f"(({rest} + {below}) % {below})"
         )
+
+
+def _farthest(atom: Atom) -> int:
+    """The largest magnitude of an atom that has 32 bits."""
+    low, high = bounds(atom.low)[0], bounds(atom.high)[1]
+    return 2**31 if low is None or high is None else max(abs(low), abs(high))

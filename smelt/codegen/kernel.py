@@ -213,17 +213,17 @@ class KernelRenderer(BodyRenderer):
             innermost = place == len(self.nest.inner) - 1
             short = innermost and known_less(var.size, 2**31)
             name, bound = self.names[var], self.int_size(var.size) if short else self.size(var.size)
+            counter = "int" if short else "int64_t"
             head: list[str] = []
             if var in self.nest.limits:
                 bound = self.scopes.name("n")
-                head.append(f"const int {bound} = {self.bound(var)};")
+                head.append(f"const {counter} {bound} = {self.bound(var)};")
             if innermost:
                 head += before
                 # However short, a loop that sums a part names it, and so does one with masked loads: GCC 12 unrolls it
                 # otherwise, vectorises the loop around it, and mixes up the lanes of what is masked (-O3, AVX).
                 if loop.vector and (hint(var.size) >= 4 or before or self.met_mask):
                     head.append(" ".join(["#pragma omp simd", *loop.clauses]))
-            counter = "int" if short else "int64_t"
             head.append(f"for ({counter} {name} = 0; {name} < {bound}; {name}++) {{")
             self.scopes.close(head, ["}", *(after if innermost else ())])
 
@@ -290,7 +290,8 @@ class KernelRenderer(BodyRenderer):
         for member in rows:
             node = member.node
             assert isinstance(node, Reduction)
-            one = fold(node.kind, node.dtype, self.scopes.name("s"), nested)
+            ordered = not node.kind.startswith("arg") or self.nest.increasing(member.source[node.dims[0]])
+            one = fold(node.kind, node.dtype, self.scopes.name("s"), nested, ordered)
             for line in one.declare:
                 self.scopes.line(line, self.row_depth)
             folds.append(one)

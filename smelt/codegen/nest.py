@@ -21,6 +21,7 @@ from smelt.shapes.size import (
     hint,
     is_symbolic,
     known_divides,
+    known_less,
     same,
 )
 
@@ -65,6 +66,20 @@ class Nest:
     def size(self, loops: Sequence[Var]) -> IntLike:
         """Iterations of some of the loops."""
         return math.prod(v.size for v in loops)
+
+    def increasing(self, place: Expr) -> bool:
+        """Whether the inner loops are known to meet the values of an expression in increasing order."""
+        if not place.is_linear():
+            return False
+        reach: IntLike = 0
+        for var in reversed(self.inner):
+            step = place.coefficient(var)
+            if same(step, 0):
+                continue
+            if not known_less(reach, step):
+                return False
+            reach = reach + step * (var.size - 1)
+        return True
 
     def rest(self) -> Nest:
         """The loops over what unrolling left over."""

@@ -93,6 +93,10 @@ BOOLEAN = frozenset(
 """Ops whose result is bool whatever their operands are."""
 
 
+REFUSE = "refuse_"
+"""How ops begin that give their first operand, and set the fault whose bit follows where their second one holds."""
+
+
 @dataclass(slots=True)
 class Input:
     """A tensor that the caller passes."""

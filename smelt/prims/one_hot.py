@@ -14,7 +14,7 @@ from torch.fx import Node
 from smelt.prims.ops import PRIMS
 from smelt.prims.simplify import CONVERT, WHERE, constant_of, operands
 from smelt.prims.table import Shape
-from smelt.shapes.size import same
+from smelt.shapes.size import known_at_most, same
 
 if TYPE_CHECKING:
     from smelt.prims.builder import Builder
@@ -36,6 +36,8 @@ def sum_of_one_hot(p: Builder, x: Node, dims: Shape) -> Any:
     hit, value, other = operands(x)
     index, row = _index(hit, dim), _row(p, x, value, dim)
     if index is None or row is None or isinstance(other, Node) or other != 0:
+        return None
+    if not _meets_each(index.meta["val"].dtype, x.meta["val"].shape[dim]):
         return None
     inside = p.logical_and(p.ge(index, 0), p.lt(index, x.meta["val"].shape[dim]))
     found = p.where(inside, row, 0)
@@ -60,6 +62,11 @@ def _counts(x: Node, dim: int) -> bool:
         return False
     length, start, step, *_ = operands(operands(x)[0])
     return same(start, 0) and same(step, 1) and same(length, x.meta["val"].shape[dim])
+
+
+def _meets_each(dtype: torch.dtype, count: int) -> bool:
+    """Whether every index of this type is one of 0 to `count - 1` or none: neither 2.5 nor 1 for 257."""
+    return not dtype.is_floating_point and known_at_most(count, torch.iinfo(dtype).max)
 
 
 def _row(p: Builder, x: Node, value: Any, dim: int) -> Node | None:

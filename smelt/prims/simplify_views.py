@@ -89,19 +89,27 @@ def _slice(p: Builder, x: Node, starts: Shape, stops: Shape, steps: Shape) -> An
         return _constant(p, x, tuple(sizes))
     if x.target is SLICE:
         source, first, _, strides = operands(x)
-        begin = tuple(f + a * t for f, a, t in zip(first, starts, strides, strict=True))
+        begin = tuple(map(_begin_of_both, first, starts, stops, strides))
         end = tuple(map(_end_of_both, first, starts, stops, strides))
         jump = tuple(s * t for s, t in zip(steps, strides, strict=True))
         return p.slice(source, begin, end, jump) if all(e is not None for e in end) else None
     return None
 
 
+def _begin_of_both(first: int, start: int, stop: int, stride: int) -> int:
+    """Where a slice `start:stop` of a slice that begins at `first` with steps of `stride` begins in what both cut.
+
+    One without elements begins where the other does: a step beyond the last element may lie outside.
+    """
+    return first if same(start, stop) else first + start * stride
+
+
 def _end_of_both(first: int, start: int, stop: int, stride: int) -> int | None:
-    """Where a slice `start:stop` of a slice that begins at `first` with steps of `stride` ends in what both cut."""
+    """Where it ends there; None where that is not known."""
+    if same(start, stop):
+        return first
     if stride == 1:
         return first + stop
-    if same(start, stop):
-        return first + start * stride
     return first + (stop - 1) * stride + 1 if known_less(start, stop) else None
 
 

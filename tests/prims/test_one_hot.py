@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import smelt
 from smelt.prims.builder import Builder
 from tests.prims.test_simplify import CPU, built
 
@@ -75,3 +76,21 @@ OTHERS: dict[str, Callable[[Builder, Any, Any], Any]] = {
 def test_other_sums_stay(name: str) -> None:
     names, _ = built(OTHERS[name], INDEX, VALUE)
     assert {"sum", "amax"} & set(names)
+
+
+@pytest.mark.parametrize(
+    "index, classes",
+    [
+        (torch.tensor([2.5, 3.0, -0.0, float("nan"), float("inf")]), torch.arange(8.0)),
+        (torch.tensor([2.5, 3.0, 2048.0, 2049.0, 1.0], dtype=torch.float16), torch.arange(9, dtype=torch.float16)),
+        (torch.tensor([2, 3, 0, 255, 1], dtype=torch.uint8), torch.arange(256).to(torch.uint8)),
+        (torch.tensor([2, 3, -1, 127, -128], dtype=torch.int8), torch.arange(100, dtype=torch.int8)),
+    ],
+)
+def test_only_whole_numbers_that_are_told_apart_count(index: torch.Tensor, classes: torch.Tensor) -> None:
+    def chosen(index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        classes_here = torch.arange(len(classes), dtype=classes.dtype)
+        return torch.where(classes_here == index[:, None], value[:, None], 0.0).sum(1)
+
+    value = torch.tensor([1.5, -2.0, 3.0, 4.0, 5.0])
+    torch.testing.assert_close(smelt.compile(chosen)(index, value), chosen(index, value), rtol=0, atol=0)

@@ -15,10 +15,10 @@ from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.scope import V
 from smelt.codegen.triton.scopes import TileScopes
 from smelt.codegen.triton.target import NARROW, VALUE_TYPES, division, literal, operator
-from smelt.loops.ir import BOOLEAN, Condition, Index
+from smelt.loops.ir import BOOLEAN, REFUSE, Condition, Index
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
-from smelt.shapes.expr import Expr, Runtime, flat_index
+from smelt.shapes.expr import Atom, Expr, Runtime, flat_index
 from smelt.shapes.size import IntLike, Size, same
 
 CALLS = re.compile(r"\b(m_\w+|random_\w+)\(")
@@ -30,6 +30,7 @@ class TileBody(OpsRenderer):
 
     quotient = "//"
     long = "{}"
+    widened = "{}.to(tl.int64)"
     scopes: TileScopes
 
     def __init__(self, plan: Schedule) -> None:
@@ -45,6 +46,9 @@ class TileBody(OpsRenderer):
         for atom, _ in expr.terms:
             axes |= self.atom_depth(atom)
         return axes
+
+    def is_narrow(self, atom: Atom) -> bool:
+        return not self.wide and super().is_narrow(atom)
 
     def inside(self, axes: int) -> list[V]:
         """The masks of a value that varies along these axes: those of its axes, then those of the body."""
@@ -107,6 +111,9 @@ class TileBody(OpsRenderer):
         return self.scopes.define("", self.number(expr, dtype), dtype, self.depth_of(expr))
 
     def apply(self, op: str, dtype: torch.dtype, *args: V) -> V:
+        if op.startswith(REFUSE):
+            self.fault(args[1].text, args[1], int(op.removeprefix(REFUSE)))
+            return args[0]
         result = torch.bool if op in BOOLEAN else dtype
         doubtful = op in DIVISIONS and not dtype.is_floating_point and args[1].text not in self.not_zero
         if doubtful and not self.plan.on_gpu:  # there eager divides by 0
