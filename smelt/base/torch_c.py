@@ -34,8 +34,16 @@ disabled_torch_function = torch._C._disabled_torch_function_impl
 
 
 def is_composite(op: torch._ops.OpOverload) -> bool:
-    """True when the operator is only a recipe over other operators, also for the autograd engine."""
-    return op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    """True when the operator is only a recipe over other operators, also for the autograd engine.
+
+    Recipes that PyTorch adds in Python, for compilers, do not count: some give other values than the kernels do.
+    """
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+
+
+def run_recipe(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    """What a composite operator does, as eager does it."""
+    return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
 def counts_inside(op: torch._ops.OpOverload) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,8 @@ def for_stand_ins(target: Any, args: Sequence[Any], kwargs: dict[str, Any] | Non
         return layers
     if target is functional.one_hot:
         return _one_hot
+    if target in _GRIDS and _has_one_line(*args, **(kwargs or {})):
+        return partial(_grid_of_one_line, target)
     if target is operator.setitem and _writes_all_or_nothing(*args):
         return _fill_if
     if target is operator.setitem and _writes_one_row(*args):
@@ -177,6 +180,27 @@ def _max_pool1d(
     windows = (wide(kernel_size, 1), wide(stride or None, 1), wide(padding, 0), wide(dilation, 1))
     out: Any = functional.max_pool2d(x.unsqueeze(-2), *windows, ceil_mode, return_indices)  # type: ignore[call-overload]
     return tuple(part.squeeze(-2) for part in out) if return_indices else out.squeeze(-2)
+
+
+_GRIDS = (functional.affine_grid, torch.affine_grid_generator)
+
+
+def _has_one_line(theta: Any = None, size: Any = (), align_corners: Any = None) -> bool:
+    """Whether a gradient will go through a grid with one place in some dimension: PyTorch makes a tensor of it then."""
+    traced = isinstance(theta, PlacedTensor) and theta.requires_grad and theta.is_floating_point()
+    return traced and any(type(n) is int and n == 1 for n in tuple(size)[2:])
+
+
+def _grid_of_one_line(target: Any, theta: torch.Tensor, size: Any, align_corners: Any = None) -> torch.Tensor:
+    """`affine_grid` as the product of places and matrices that it is."""
+    target(theta.detach(), size, align_corners)  # which says what is wrong with them
+    lines, space = [], tuple(size)[2:]
+    for dim, n in reversed(list(enumerate(space))):
+        line = torch.linspace(-1, 1, n, dtype=theta.dtype, device=theta.device) if n != 1 else theta.new_zeros(1)
+        line = line if align_corners else line * ((n - 1) / n)
+        lines.append(line.reshape(*[1] * dim, n, *[1] * (len(space) - dim - 1)).expand(space))
+    places = torch.stack([*lines, torch.ones_like(lines[0])], -1).reshape(1, -1, len(space) + 1)
+    return places.expand(size[0], -1, -1).bmm(theta.transpose(1, 2)).reshape(size[0], *space, len(space))
 
 
 _OTHER: dict[Any, Callable[..., Any]] = {

@@ -18,7 +18,7 @@ from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smelt.base.errors import Unsupported
-from smelt.base.torch_c import disabled_torch_function
+from smelt.base.torch_c import disabled_torch_function, run_recipe
 from smelt.graph.answers import DataDependent, answer_for, depends_on_values
 from smelt.graph.known import follow, forget, known_value
 from smelt.graph.meta import OpaqueMeta, TensorMeta
@@ -203,7 +203,7 @@ class TraceMode(TorchDispatchMode):
     ) -> Any:
         if op_info(func).composite:
             with self:
-                return func.decompose(*args, **(kwargs or {}))
+                return run_recipe(func, args, kwargs or {})
         return to_torch(propagate(func, args, kwargs or {}, self.recorder))
 
 
@@ -261,7 +261,7 @@ def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     """
     info = op_info(func)
     if info.composite:
-        return func.decompose(*args, **kwargs)
+        return run_recipe(func, args, kwargs)
     if has_symint(args) or (kwargs and has_symint(tuple(kwargs.values()))):
         args, kwargs = from_torch(tuple(args)), {k: from_torch(v) for k, v in kwargs.items()}
         func, args = _without_ratios(func, args, kwargs, recorder)

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from smelt.prims.registry import Lowering, as_float, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
-from smelt.shapes.size import Size, exact_quotient, same
+from smelt.shapes.size import Size, exact_quotient, known_less, same, same_all
 
 # -- along one dimension: read at places, and its transpose
 
@@ -27,6 +27,26 @@ def _add_back(p: Lowering, g: Node, dim: int, places: Node, size: int) -> Node:
 
 
 # -- nearest
+
+
+def _copies(p: Lowering, before: Sequence[int], after: Sequence[int], dim: int, each: bool) -> bool:
+    """Whether eager copies along a dimension, whatever scale it is given: where no size changes.
+
+    Args:
+        each: whether this holds for each dimension by itself on a GPU, too; on a CPU it does.
+    """
+    if not each and p.out.device.type != "cpu":
+        return same_all(before[2:], after[2:])
+    return same(before[dim], after[dim])
+
+
+def _kept(p: Lowering, place: Node, at: Node, size: int, out: int) -> Node:
+    """`at`, but each place itself where a size turns out not to change; numbers are looked at before."""
+    if not isinstance(size, Size) and not isinstance(out, Size):
+        return at
+    if known_less(size, out) or known_less(out, size):
+        return at
+    return p.where(p.eq(p.full_like(place, size), p.full_like(place, out)), place, at)
 
 
 def _given(scales: Sequence[float | None], i: int) -> float | None:
@@ -50,11 +70,12 @@ def _factor(scales: Sequence[float | None], i: int, size: int, out: int) -> int 
     return factor  # type: ignore[return-value]
 
 
-def _nearest(p: Lowering, size: int, out: int, given: float | None, exact: bool = False) -> Node:
-    """floor(place * scale), or that of the middle of each element."""
+def _nearest(p: Lowering, size: int, out: int, given: float | None, exact: bool = False, keeps: bool = True) -> Node:
+    """floor(place * scale), or that of the middle of each element. `keeps`: sizes that do not change are copied."""
     place = p.iota(out, 0, 1, torch.float32, p.out.device)
-    place = p.add(place, 0.5) if exact else place
-    return p.minimum(p.convert(p.floor(_scaled(p, place, given, size, out)), torch.int64), size - 1)
+    at = _scaled(p, p.add(place, 0.5) if exact else place, given, size, out)
+    at = at if exact or not keeps else _kept(p, place, at, size, out)
+    return p.minimum(p.convert(p.floor(at), torch.int64), size - 1)
 
 
 @decomposition(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default)
@@ -62,15 +83,18 @@ def upsample_nearest(p: Lowering, x: Node, sizes: Sequence[int], *scales: float 
     """Whole factors repeat elements; others look up floor(place * scale)."""
     if is_empty(shape_of(x)):
         return NotImplemented
+    before, images = shape_of(x), rank_of(x) == 4  # lines and volumes are scaled all the same
     for i, out in enumerate(p.out.shape[2:]):
         shape, dim = shape_of(x), 2 + i
+        if images and _copies(p, before, p.out.shape, dim, each=True):
+            continue
         factor = _factor(scales, i, shape[dim], out)
         if factor is not None:
             split = (*shape[: dim + 1], factor, *shape[dim + 1 :])
             spread = p.broadcast_in_dim(x, split, (*range(dim + 1), *range(dim + 2, len(split))))
             x = p.reshape(spread, (*shape[:dim], out, *shape[dim + 1 :]))
         else:
-            x = _read(p, x, dim, _nearest(p, shape[dim], out, _given(scales, i)))
+            x = _read(p, x, dim, _nearest(p, shape[dim], out, _given(scales, i), keeps=images))
     return x
 
 
@@ -90,16 +114,19 @@ def _nearest_backward(
 ) -> Any:
     if is_empty(input_size):
         return NotImplemented
-    a = p.widen(g)
+    a, after = p.widen(g), shape_of(g)
     for i, size in enumerate(input_size[2:]):
         shape, dim = shape_of(a), 2 + i
         out = shape[dim]
+        if not exact and _copies(p, input_size, after, dim, each=False):
+            continue
         factor = None if exact else _factor(scales, i, size, out)
         if factor is not None:
             tiles = p.reshape(a, (*shape[:dim], size, factor, *shape[dim + 1 :]))
             a = p.sum(tiles, (dim + 1,))
         else:
-            a = _add_back(p, a, dim, _nearest(p, size, out, _given(scales, i), exact), size)
+            keeps = p.out.device.type == "cpu"
+            a = _add_back(p, a, dim, _nearest(p, size, out, _given(scales, i), exact, keeps), size)
     return p.convert(a, p.out.dtype)
 
 
@@ -134,6 +161,7 @@ def _weights(p: Lowering, like: Node, size: int, out: int, align: bool, scale: f
     else:
         at = p.sub(_scaled(p, p.add(place, 0.5), scale, size, out), 0.5)
         at = p.maximum(at, 0.0)
+        at = _kept(p, place, at, size, out) if p.out.device.type == "cpu" else at
     left = p.minimum(p.convert(p.floor(at), torch.int64), size - 1)
     right = p.minimum(p.add(left, 1), size - 1)
     weight = p.sub(at, p.convert(left, dtype_of(like)))
@@ -151,6 +179,8 @@ def upsample_linear(p: Lowering, x: Node, sizes: Sequence[int], align: bool, *sc
     a = p.widen(x)
     for i, out in enumerate(p.out.shape[2:]):
         dim = 2 + i
+        if _copies(p, shape_of(x), p.out.shape, dim, each=False):
+            continue
         left, right, weight = _weights(p, a, shape_of(a)[dim], out, align, scales[i] if i < len(scales) else None)
         low, high = _read(p, a, dim, left), _read(p, a, dim, right)
         w = _along(p, weight, low, dim)
@@ -168,9 +198,11 @@ def upsample_linear_backward(
 ) -> Any:
     if is_empty(input_size) or not dtype_of(g).is_floating_point:
         return NotImplemented
-    a = p.widen(g)
+    a, after = p.widen(g), shape_of(g)
     for i, size in enumerate(input_size[2:]):
         dim = 2 + i
+        if _copies(p, input_size, after, dim, each=False):
+            continue
         left, right, weight = _weights(p, a, size, shape_of(a)[dim], align, scales[i] if i < len(scales) else None)
         w = _along(p, weight, a, dim)
         low = _add_back(p, p.mul(a, p.sub(1.0, w)), dim, left, size)
