@@ -5,9 +5,25 @@ from __future__ import annotations
 OUT_OF_RANGE, DIVIDED_BY_ZERO = 1, 2
 """The bits: an index out of range, a whole number over 0."""
 
+NOT_IN_UNIT, TARGET_NOT_IN_UNIT, NO_PROBABILITY, NEGATIVE_DEVIATION, NO_WEIGHTS, ALL_WEIGHTS_ZERO, TOO_FEW = (
+    1 << bit for bit in range(2, 9)
+)
+"""More bits: what operators check of the values that they are given."""
+
+_ERRORS: dict[int, tuple[type[Exception], str]] = {
+    OUT_OF_RANGE: (IndexError, "index out of range in a compiled graph"),
+    DIVIDED_BY_ZERO: (RuntimeError, "ZeroDivisionError"),
+    NOT_IN_UNIT: (RuntimeError, "all elements of input should be between 0 and 1"),
+    TARGET_NOT_IN_UNIT: (RuntimeError, "all elements of target should be between 0 and 1"),
+    NO_PROBABILITY: (RuntimeError, "Expected p_in >= 0 && p_in <= 1 to be true, but got false."),
+    NEGATIVE_DEVIATION: (RuntimeError, "normal expects all elements of std >= 0.0"),
+    NO_WEIGHTS: (RuntimeError, "probability tensor contains either `inf`, `nan` or element < 0"),
+    ALL_WEIGHTS_ZERO: (RuntimeError, "invalid multinomial distribution (sum of probabilities <= 0)"),
+    TOO_FEW: (RuntimeError, "masked_scatter: Number of elements of source < number of ones in mask"),
+}
+
 
 def fault_error(word: int) -> Exception:
-    """The error that eager raises for such values."""
-    if word & OUT_OF_RANGE:
-        return IndexError("index out of range in a compiled graph")
-    return RuntimeError("ZeroDivisionError")
+    """The error that eager raises for such values: of several the one with the lowest bit."""
+    error, text = _ERRORS.get(word & -word, _ERRORS[DIVIDED_BY_ZERO])
+    return error(text)

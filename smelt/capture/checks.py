@@ -10,6 +10,7 @@ from torch.distributions import Distribution, distribution
 
 from smelt.capture.breaks import Break, UserError, user
 from smelt.capture.caught import note_caught
+from smelt.capture.raising import must_be_true
 from smelt.capture.registry import special
 from smelt.capture.torch_calls import call_torch
 from smelt.graph.known import known_value
@@ -27,11 +28,14 @@ def assert_that(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 @special(torch._is_all_true)
 def is_all_true(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The check of a distribution's parameters or sample: a condition on tensors is not checked in a graph.
+    """The check of a distribution's parameters or sample: where it fails the frame runs in eager, which raises.
 
-    Like `assert`, it only raises, and torch lets a program switch it off. Elsewhere the answer needs values.
+    On a GPU, which would have to be waited for, a graph does not check it: it only raises, and torch lets
+    a program switch it off. Elsewhere the answer needs values.
     """
     if vm.where().code in _VALIDATION and type(args[0]) is TraceTensor:
+        if args[0].device.type == "cpu":
+            must_be_true(vm, call_torch(vm, torch._is_all_true, args, kwargs))
         return True
     return call_torch(vm, torch._is_all_true, args, kwargs)
 

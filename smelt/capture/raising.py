@@ -57,6 +57,11 @@ def only_raises(decoded: Decoded, start: int) -> bool:
     return False
 
 
+def must_be_true(vm: Any, condition: TraceTensor) -> bool:
+    """Record that the program raises unless the condition is true; False: values are not read."""
+    return _check(vm, condition, False)
+
+
 def _check(vm: Any, condition: TraceTensor, raises: bool) -> bool:
     """Record that the condition is not `raises`."""
     reads = vm.changes.asserts and vm.reads_values and vm.tensors is vm.outermost and not vm.branching

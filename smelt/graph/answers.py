@@ -14,7 +14,7 @@ from smelt.base.log import log
 from smelt.graph.meta import channels_last_stride, is_channels_last
 from smelt.graph.place import LIMIT, META, Layout, Place, PlacedTensor, layout_for
 from smelt.graph.plain_calls import is_plain
-from smelt.graph.refusals import refusal, sharing
+from smelt.graph.refusals import refusal, sharing, too_large
 from smelt.graph.rules import rule_for
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.symbolic_rules import SYMBOLIC_RULES, written
@@ -81,7 +81,8 @@ def _ask_twice(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapp
         raise
     except Exception as error:
         doubted = error
-    refused = refusal(func, info, args, kwargs, doubted)
+    refused = too_large(answer) if doubted is None and info.kind is Kind.PURE else None
+    refused = refused or refusal(func, info, args, kwargs, doubted)
     if doubted is not None:
         raise refused or doubted  # outside of the clause: the program sees it without a context
     if refused is None:

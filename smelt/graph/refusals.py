@@ -4,7 +4,9 @@ Meta kernels know shapes, but not all that a kernel checks: `torch.mm` of two dt
 large, `rand_like` of whole numbers. Some word their errors in another way. A program that catches such an error has to
 meet it where it stands, with what it did before it done, and not when a whole graph runs; so capture must know. For
 tensors on the CPU that are small the operator runs once for each new layout of its arguments. An error that it raises
-for zeros and for ones alike does not come from values: any call with these layouts raises it.
+for zeros and for ones alike does not come from values: any call with these layouts raises it. Where the arguments are
+large, and no number among them is a size, it runs on smaller ones (see `Sizes`): types and numbers are refused whatever
+the size is.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ def refusal(
     """
     if not _may_run(func, info, args, kwargs, doubted is not None):
         return None
+    if _is_large(info, args, kwargs, doubted is not None):
+        return _refusal_of_small(func, info, args, kwargs) if doubted is None and not _has_sizes(func) else None
     error = _attempt(func, info, args, kwargs, 0)
     if error is None and doubted is not None:
         raise Unsupported(f"{func} cannot be traced", why=f"its metadata rule refuses what it accepts: {doubted}")
@@ -61,6 +65,72 @@ def refusal(
         return None
     setattr(again, _MARK, True)
     return again
+
+
+def _refusal_of_small(
+    func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Exception | None:
+    """The error that the operator raises for smaller tensors as well, whatever their sizes are."""
+    error = None
+    for step, fill in ((1, 0), (1, 1), (3, 1)):
+        again = _attempt(func, info, args, kwargs, fill, Sizes((*args, *kwargs.values()), step))
+        if again is None or (error is not None and (type(again) is not type(error) or str(again) != str(error))):
+            return None
+        error = again
+    if error is None or (_elsewhere((*args, *kwargs.values())) and any(name in str(error) for name in _ON_A_GPU)):
+        return None
+    setattr(error, _MARK, True)
+    return error
+
+
+class Sizes:
+    """Small sizes in place of those of large tensors: in the same order, equal where they are; 0 and 1 stay."""
+
+    def __init__(self, values: Sequence[Any], step: int) -> None:
+        shapes = [map(hint, tensor.place.layout.val.shape) for tensor in _tensors(values)]
+        found = sorted({n for shape in shapes for n in shape} - {0, 1})
+        self.small = {n: min(n, 2 + step * at) for at, n in enumerate(found)} | {0: 0, 1: 1}
+
+    def shrink(self, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """A shape in small sizes, and strides in the same order as before."""
+        sizes, steps, step = [self.small[n] for n in shape], [0] * len(shape), 1
+        for dim in sorted(range(len(shape)), key=lambda d: (stride[d], -d)):
+            if stride[dim]:
+                steps[dim], step = step, step * max(sizes[dim], 1)
+        return tuple(sizes), tuple(steps)
+
+
+@functools.cache
+def _has_sizes(func: OpOverload) -> bool:
+    """Whether numbers among the operator's arguments are sizes or places, which do not fit smaller tensors."""
+    if any(part in func._opname for part in _SHAPING):
+        return True
+    return any(a.name not in _NO_SIZES and "int" in str(a.type).lower() for a in func._schema.arguments)
+
+
+_NO_SIZES = frozenset(
+    "dim dims reduction ignore_index correction low high num_samples dtype layout memory_format".split()
+)
+_SHAPING = ("fold", "shuffle", "pool", "pad", "upsample", "embedding_bag", "grid", "unpool", "glu", "multinomial")
+"""In the names of operators to whose results or checks a size is more than its order among others."""
+
+_ON_A_GPU = ("Half", "BFloat16", "CPU", "cpu")
+"""In errors that only kernels of the CPU raise."""
+
+
+def too_large(answer: Any) -> Exception | None:
+    """The error that eager raises before it asks for memory, where the bytes of a result are beyond 64 bits."""
+    if isinstance(answer, (list, tuple)):
+        return next(filter(None, map(too_large, answer)), None)
+    if not isinstance(answer, Layout) or answer.val.symbolic:
+        return None
+    shape, stride = answer.val.shape, answer.val.stride
+    if extent(shape, stride) * answer.val.dtype.itemsize < 2**63:
+        return None
+    text = f"Storage size calculation overflowed with sizes={list(shape)}"
+    error = RuntimeError(text)
+    setattr(error, _MARK, True)
+    return error
 
 
 def is_refusal(error: Exception) -> bool:
@@ -84,16 +154,37 @@ def _may_run(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
         return False
     if torch.are_deterministic_algorithms_enabled():  # the same layouts may be refused for that, now but not later
         return False
-    layouts = [tensor.place.layout for tensor in _tensors((*args, *kwargs.values()))]
-    if (not layouts and not doubted) or kwargs.get("device") not in (None, _CPU):
-        return False
-    large = doubted or info.kind is Kind.WRITE and bool(sharing((*args, *kwargs.values())))
-    total = 0
-    for layout in layouts:
-        if layout.val.device != _CPU or layout.val.dtype not in _DTYPES:
+    values = (*args, *kwargs.values())
+    if _elsewhere(values) or kwargs.get("device") not in (None, _CPU):
+        if doubted or not (info.random or func._opname in _ARGUMENTS) or not all(map(_is_known, _tensors(values))):
             return False
-        total += _memory(layout)
-    return total <= (ELEMENTS << 10 if large else ELEMENTS)
+    if next(_tensors(values), None) is None and not doubted:
+        return info.random and any(isinstance(value, (list, tuple)) for value in args)
+    return all(tensor.place.layout.val.dtype in _DTYPES for tensor in _tensors(values))
+
+
+_ARGUMENTS = frozenset(
+    "argmax argmin nll_loss_forward nll_loss2d_forward smooth_l1_loss huber_loss binary_cross_entropy".split()
+)
+"""Operators that look at types and numbers in the same way on every device; those that draw numbers do, too."""
+
+
+def _is_known(tensor: PlacedTensor) -> bool:
+    return tensor.place.layout.val.device.type in ("cpu", "cuda")
+
+
+def _elsewhere(values: Sequence[Any]) -> bool:
+    """Whether a tensor is not the CPU's: what that one says is about types and numbers alone."""
+    return any(tensor.place.layout.val.device != _CPU for tensor in _tensors(values))
+
+
+def _is_large(info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: bool) -> bool:
+    """Whether the operator would take long, or much memory, to run on tensors of these sizes."""
+    values = (*args, *kwargs.values())
+    if _elsewhere(values):
+        return True
+    most = ELEMENTS << 10 if doubted or info.kind is Kind.WRITE and bool(sharing(values)) else ELEMENTS
+    return sum(_memory(tensor.place.layout) for tensor in _tensors(values)) > most
 
 
 def _memory(layout: Layout) -> int:
@@ -131,15 +222,23 @@ def _tensors(values: Sequence[Any]) -> Iterator[PlacedTensor]:
 
 
 def _attempt(
-    func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], fill: int
+    func: OpOverload,
+    info: OpInfo,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    fill: int,
+    sizes: Sizes | None = None,
 ) -> Exception | None:
-    shared = _shared_memory((*args, *kwargs.values()), fill)
+    shared = _shared_memory((*args, *kwargs.values()), fill) if sizes is None else {}
+    creates = next(_tensors((*args, *kwargs.values())), None) is None
 
     def real(value: Any) -> Any:
         kind = type(value)
         if issubclass(kind, PlacedTensor):
             val = value.place.layout.val
             shape, stride = tuple(map(hint, val.shape)), tuple(map(hint, val.stride))
+            if sizes is not None:
+                shape, stride = sizes.shrink(shape, stride)
             memory = shared.get(value.place.storage)
             if memory is not None:
                 return memory.as_strided(shape, stride, hint(value.place.layout.offset))
@@ -149,8 +248,8 @@ def _attempt(
         if kind is Real:
             return value.hint
         if isinstance(value, (list, tuple)):
-            return kind(map(real, value))
-        return value
+            return kind(min(real(n), 1) if creates and isinstance(n, (int, Size)) else real(n) for n in value)
+        return _CPU if kind is torch.device else value
 
     state = torch.get_rng_state() if info.random else None
     try:

@@ -15,6 +15,7 @@ import torch
 from smelt.base.errors import CompileError
 from smelt.graph.meta import TensorMeta, extent
 from smelt.loops.ir import (
+    REFUSE,
     Condition,
     Constant,
     Extern,
@@ -81,6 +82,8 @@ class Interpreter:
         return self.number(expr).to(dtype)
 
     def apply(self, op: str, dtype: torch.dtype, *args: Value) -> Value:
+        if op.startswith(REFUSE):
+            return PRIMS["refuse"].reference(*args, int(op.removeprefix(REFUSE)))
         return PRIMS[op].reference(*args)
 
     def convert(self, value: Value, source: torch.dtype, target: torch.dtype) -> Value:

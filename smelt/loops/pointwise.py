@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from smelt.graph.meta import TensorMeta, contiguous_stride
-from smelt.loops.ir import Index, Ops, Pointwise, Value
+from smelt.loops.ir import REFUSE, Index, Ops, Pointwise, Value
 from smelt.loops.registry import LOWERINGS, Operand, lowering, pointwise, view
 from smelt.shapes.expr import flat_index
 from smelt.shapes.size import IntLike, Size
@@ -56,6 +56,16 @@ def convert(name: str, meta: TensorMeta, x: Operand, dtype: torch.dtype) -> Poin
     if source is dtype:
         return view(name, meta, x, lambda index: index, "convert")
     return pointwise(name, meta, [x], lambda ops, index: ops.convert(ops.load(x.name, index), source, dtype), "convert")
+
+
+@lowering("refuse")
+def refuse(name: str, meta: TensorMeta, x: Operand, wrong: Operand, fault: int) -> Pointwise:
+    op = f"{REFUSE}{fault}"
+
+    def body(ops: Ops, index: Index) -> Value:
+        return ops.apply(op, meta.dtype, ops.load(x.name, index), ops.load(wrong.name, index))
+
+    return pointwise(name, meta, [x, wrong], body, op)
 
 
 @lowering("clone")

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from smelt.base.faults import fault_error
 from smelt.graph.meta import TensorMeta
 from smelt.prims.table import Kind, Number, pointwise_like, prim, require
 from smelt.shapes.size import same_all
@@ -172,6 +173,19 @@ def where(cond: TensorMeta, a: TensorMeta | Number, b: TensorMeta | Number) -> T
 def convert(x: TensorMeta, dtype: torch.dtype) -> TensorMeta:
     """x in another dtype: round to nearest even between floats, truncate to integers, != 0 to bool."""
     return pointwise_like((x,), dtype)
+
+
+def _refuse(x: Tensor, wrong: Tensor, fault: int) -> Tensor:
+    if wrong.any():
+        raise fault_error(fault)
+    return x.clone()
+
+
+@prim("refuse", kind=Kind.POINTWISE, reference=_refuse)
+def refuse(x: TensorMeta, wrong: TensorMeta, fault: int) -> TensorMeta:
+    """x, for whose values an operator raises an error where the bool tensor `wrong` holds; `fault` names the error."""
+    require(wrong.dtype is torch.bool and same_all(wrong.shape, x.shape), f"prim refuse: {wrong.dtype} {wrong.shape}")
+    return pointwise_like((x, wrong), x.dtype)
 
 
 @prim("clone", kind=Kind.POINTWISE, reference=lambda x: x.clone())

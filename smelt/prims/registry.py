@@ -122,6 +122,13 @@ class Lowering(Builder):
         """x in the dtype that arithmetic on it runs in."""
         return self.convert(x, compute_dtype(x.meta["val"].dtype))
 
+    def within(self, x: Node, low: float, high: float | None, fault: int) -> Node:
+        """x, of which a number outside of the range (nan is) raises the error that `fault` stands for."""
+        inside = self.ge(x, low)
+        if high is not None:
+            inside = self.logical_and(inside, self.le(x, high))
+        return self.refuse(x, self.logical_not(inside), fault)
+
     def dims_of(self, x: Node, dims: Sequence[int] | int | None) -> tuple[int, ...]:
         """Non-negative sorted dims; None and empty mean all."""
         rank = len(x.meta["val"].shape)

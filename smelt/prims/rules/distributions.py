@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from smelt.base.faults import ALL_WEIGHTS_ZERO, NEGATIVE_DEVIATION, NO_WEIGHTS
 from smelt.prims.dtypes import compute_dtype
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
 from smelt.prims.rules.random import normal01, uniform01
@@ -47,6 +48,8 @@ def normal(p: Lowering, mean: Any, std: Any = 1.0, size: Any = None, *, generato
     if drawn is None:
         return NotImplemented
     wide = compute_dtype(p.out.dtype)
+    if isinstance(std, Node):
+        std = p.within(p.convert(std, wide), 0.0, None, NEGATIVE_DEVIATION)
     mean, std = (p.broadcast(p.convert(v, wide), p.out.shape) if isinstance(v, Node) else v for v in (mean, std))
     return p.convert(p.add(p.mul(p.convert(drawn, wide), std), mean), p.out.dtype)
 
@@ -64,6 +67,9 @@ def multinomial(p: Lowering, x: Node, count: int, replacement: bool = False, *, 
     if generator is not None or is_empty(shape_of(x)) or known_at_most(_TOO_MANY, shape_of(x)[-1]):
         return NotImplemented
     a, last = p.widen(x), rank_of(x) - 1
+    a = p.refuse(a, p.logical_not(p.logical_and(p.ge(a, 0.0), p.lt(a, math.inf))), NO_WEIGHTS)
+    none = p.spread(p.eq(p.sum(a, (last,)), 0.0), shape_of(a), (last,))
+    a = p.refuse(a, none, ALL_WEIGHTS_ZERO)
     if replacement:
         shape = (*shape_of(x)[:-1], count, shape_of(x)[-1])
         a = p.broadcast_in_dim(a, shape, (*range(last), last + 1))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from smelt.base.faults import TOO_FEW
 from smelt.prims.registry import (
     Lowering,
     aten,
@@ -193,11 +194,13 @@ def masked_scatter(p: Lowering, x: Node, mask: Node, source: Node) -> Any:
     size, available = math.prod(p.out.shape), math.prod(shape_of(source))
     if same(size, 0) or same(available, 0):
         return NotImplemented
+    count = available
     if isinstance(available, Size) and lowest(available) == 0:  # some element is read also where none is taken
         source = p.cat((p.reshape(source, (available,)), p.full((1,), 0, dtype_of(source), device_of(source))), 0)
         available = available + 1
     x, mask = p.broadcast(x, p.out.shape), p.reshape(p.broadcast(mask, p.out.shape), (size,))
     place = p.sub(p.cumsum(p.convert(mask, torch.int64), 0), 1)
+    mask = p.refuse(mask, p.logical_and(mask, p.ge(place, count)), TOO_FEW)
     place = p.minimum(p.maximum(place, 0), available - 1)
     picked = p.index(p.reshape(source, (available,)), (place,))
     return p.reshape(p.where(mask, picked, p.reshape(x, (size,))), p.out.shape)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from smelt.base.faults import NOT_IN_UNIT, TARGET_NOT_IN_UNIT
 from smelt.prims.dtypes import compute_dtype, result_dtype
 from smelt.prims.registry import Lowering, aten, common_shape, decomposition, device_of, dtype_of, rank_of, shape_of
 from smelt.prims.rules.reductions import mean_of
@@ -166,6 +167,9 @@ def huber_loss_backward(p: Lowering, g: Node, x: Node, target: Node, reduction: 
 @decomposition(aten.binary_cross_entropy.default)
 def binary_cross_entropy(p: Lowering, x: Node, target: Node, weight: Node | None = None, reduction: int = MEAN) -> Node:
     def compute(a: Node, t: Node, *w: Node) -> Node:
+        a = p.within(a, 0.0, 1.0, NOT_IN_UNIT)
+        if p.out.device.type == "cpu":  # on a GPU eager looks at the first operand only
+            t = p.within(t, 0.0, 1.0, TARGET_NOT_IN_UNIT)
         # eager bounds the logarithms at -100
         left = p.mul(p.sub(t, 1), p.maximum(p.log1p(p.neg(a)), -100.0))
         loss = p.sub(left, p.mul(t, p.maximum(p.log(a), -100.0)))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from smelt.base.faults import NO_PROBABILITY
 from smelt.prims.dtypes import compute_dtype
 from smelt.prims.registry import Lowering, as_float, aten, decomposition, dtype_of, shape_of
 
@@ -58,8 +59,8 @@ def bernoulli(p: Lowering, x: Node, *, generator: Any = None) -> Any:
     drawn = uniform01(p, shape_of(x)) if generator is None else None
     if drawn is None:
         return NotImplemented
-    wide = compute_dtype(dtype_of(x))
-    return p.convert(p.lt(p.convert(drawn, wide), p.widen(x)), p.out.dtype)
+    chance = p.within(p.widen(x), 0.0, 1.0, NO_PROBABILITY)
+    return p.convert(p.lt(p.convert(drawn, dtype_of(chance)), chance), p.out.dtype)
 
 
 @decomposition(aten.rand.default, aten.rand_like.default)
