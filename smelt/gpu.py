@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from smelt.autograd.plan import Joint
-from smelt.base.options import Options
+from smelt.base.options import Options, environment
 from smelt.base.report import Report
 from smelt.base.stats import count_named
 from smelt.program import Program
@@ -28,7 +28,7 @@ class Recordings:
         self.joint = joint
         self.names = [node.name for node in joint.module.graph.nodes if node.op == "placeholder"]
         self.on_gpu = device is not None and device.type == "cuda"
-        wanted = options.cuda_graphs and not joint.reads and not (joint.sizes and options.mode == "default")
+        wanted = _wants_recordings(options) and not joint.reads and not (joint.sizes and options.mode == "default")
         self.recorder: Recorder | None = None
         if device is not None and self.on_gpu and wanted:
             self.recorder = recorder = _recorder(device, report, options)
@@ -37,6 +37,8 @@ class Recordings:
             count_named("cuda_graph_reasons", {f"{report.name}: no CUDA graphs: {self._why_not(options)}": 1})
 
     def _why_not(self, options: Options) -> str:
+        if environment().debug_memory:
+            return "SMELT_DEBUG_MEMORY looks at memory after each kernel"
         if not options.cuda_graphs:
             return "switched off by the mode or options={'cuda_graphs': False}"
         if self.joint.reads:
@@ -70,9 +72,13 @@ class Recordings:
 
 def recorded_alone(program: Program, device: torch.device, report: Report, options: Options) -> Program:
     """A backward program that was made later: with recordings of its own, where the graph's programs have them."""
-    if device.type != "cuda" or not options.cuda_graphs:
+    if device.type != "cuda" or not _wants_recordings(options):
         return program
     return _recorder(device, report, options).wrap(program, "backward", written=(), visible=0)
+
+
+def _wants_recordings(options: Options) -> bool:
+    return options.cuda_graphs and not environment().debug_memory
 
 
 def _recorder(device: torch.device, report: Report, options: Options) -> Recorder:

@@ -57,6 +57,7 @@ from smelt.runtime.compiler_process import CompilerGroup
 from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.machine import CPU, GPU
 from smelt.schedule.plan import schedule
+from smelt.schedule.watched import watch
 from smelt.shapes.size import Size, symbols
 from smelt.shapes.unbacked import at_least, may_be_empty
 
@@ -276,6 +277,9 @@ def render_part(
             machine = CPU if device is None else GPU
             parts = device is not None and _takes_parts(device, options)
             plan = schedule(loops, options, updates, machine, _held(part, name), parts)
+            if environment().debug_memory:
+                at = {n.name: str(n.meta["line"]) for n in part.graph.nodes if n.meta.get("line") is not None}
+                plan = watch(plan, at)
             report.add(f"5_{name}_schedule.txt", lambda: describe_schedule(plan))
         with _stage("codegen"):
             if device is None:

@@ -24,6 +24,7 @@ from smelt.runtime.memory import empty_strided, fresh
 from smelt.runtime.sizes import Sized, Version
 from smelt.runtime.triton_kernels import Kernels
 from smelt.runtime.tune import Clock
+from smelt.runtime.watched_memory import Watch
 from smelt.runtime.workspace import Workspaces
 
 Program = Callable[[list[Any]], list[Any]]
@@ -71,6 +72,7 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
         "empty_strided": empty_strided,
         "fresh": fresh,
         "place_buffers": place_buffers,
+        "Watch": Watch,
         "Sized": Sized,
         "Version": Version,
         "torch": torch,
@@ -114,6 +116,7 @@ def _on_device(rendered: Rendered, options: Options) -> dict[str, Any]:
     return {
         "kernels": kernels,
         "Workspaces": functools.partial(Workspaces, device=device),
+        "Watch": functools.partial(Watch, device=device),
         "empty_strided": functools.partial(empty_strided, device=device),
         "fresh": functools.partial(fresh, device=device),
     }

@@ -42,6 +42,7 @@ class GraphRecorder:
         graph: the graph so far.
         root: the module that will own the constants.
         origin: name of the torch-level node that is running; becomes `node.meta["from"]`.
+        line: the user's line of that node; becomes `node.meta["line"]`.
         checkpoint: the `torch.utils.checkpoint` region of that node; becomes `node.meta["checkpoint"]`.
         backward: the autograd engine is running; becomes `node.meta["backward"]`.
         derivative: which of the program's own calls of the engine is running; becomes `node.meta["derivative"]`.
@@ -54,6 +55,7 @@ class GraphRecorder:
         self.graph = Graph()
         self.root = torch.nn.Module()
         self.origin: str | None = None
+        self.line: Any = None
         self.checkpoint: int | None = None
         self.backward = False
         self.derivative: int | None = None
@@ -180,7 +182,7 @@ class GraphRecorder:
         meta = node.meta
         meta["val"] = vals
         if self.origin is not None:
-            meta["from"] = self.origin
+            meta["from"], meta["line"] = self.origin, self.line
         if self.checkpoint is not None and not self.backward:
             meta["checkpoint"] = self.checkpoint
         if self.backward:

@@ -502,7 +502,8 @@ def run_graph(gm: fx.GraphModule, inputs: Sequence[Any], rec: GraphRecorder | No
             (result,) = args
             return list(result) if isinstance(result, (list, tuple)) else [result]
         if rec is not None:
-            rec.origin, rec.checkpoint = node.name, node.meta.get("checkpoint")
+            rec.origin, rec.line = node.name, node.meta.get("at")
+            rec.checkpoint = node.meta.get("checkpoint")
             rec.derivative = next(derivatives) if node.target in DERIVATIVES else None
             if rec.reads is not None:
                 rec.reads.running = node.meta.get("origin")

@@ -158,6 +158,7 @@ class Environment:
     cxx: str | None
     ptxas: str | None
     triton_interpret: bool
+    debug_memory: bool
 
 
 def environment() -> Environment:
@@ -178,6 +179,7 @@ def environment() -> Environment:
         cxx=os.environ.get("CXX"),
         ptxas=os.environ.get("TRITON_PTXAS_PATH"),
         triton_interpret=_flag("TRITON_INTERPRET"),
+        debug_memory=_flag("SMELT_DEBUG_MEMORY"),
     )
 
 

@@ -69,6 +69,10 @@ class CppHost(Host):
             body(f"{self.launcher(touched)}(segment{len(self.segments)}, table)")
             self.segments.append(calls)
 
+    def kernel_names(self, number: int) -> str:
+        launch = self.kernels.launches.get(number)
+        return "no kernel" if launch is None else kernel_name(launch.kernel)
+
     def launcher(self, touched: IntLike) -> str:
         """What launches kernels that touch so many bytes."""
         if not isinstance(touched, Size):

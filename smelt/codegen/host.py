@@ -119,6 +119,7 @@ class Host:
         self.arena_numbers = {name: i for i, name in enumerate(plan.memory.offsets)}
         self.fault = 0
         self.binds = False
+        self.made: list[str] = []
         self.steps = self.make_steps()
         self.drops = self.plan_drops()
 
@@ -164,7 +165,7 @@ class Host:
 
     def may_follow(self, steps: Sequence[_Step], number: int) -> bool:
         """Whether kernels join the run before them."""
-        if not steps or number in self.plan.breaks:
+        if not steps or number in self.plan.breaks or self.plan.watched is not None:
             return False
         return steps[-1].externs is None and steps[-1].product is None
 
@@ -177,7 +178,8 @@ class Host:
                 of_position[position] = index
             first = step.last + 1
         drops: dict[int, list[str]] = {}
-        overwritten = {*self.plan.over_inputs.values(), *self.plan.over_others.values()}
+        shared = self.plan.watched.shared if self.plan.watched is not None else frozenset[str]()  # they get poison
+        overwritten = {*shared, *self.plan.over_inputs.values(), *self.plan.over_others.values()}
         for name, position in self.plan.last_use.items():
             node = self.nodes[name]
             if name in self.outputs or self.in_arena(name) or isinstance(node, Constant):
@@ -198,16 +200,12 @@ class Host:
         bound: set[str] = set()
         ended = self.arena_ended()
         for index, step in enumerate(self.steps):
-            if step.externs is not None:
-                self.extern_step(body, step.externs, bound)
+            if step.check:
+                body(*REFUSE)
+            if self.plan.watched is None:
+                self.step(body, step, bound)
             else:
-                if step.check:
-                    body(*REFUSE)
-                self.make_room(body, step.groups, bound)
-                if step.product is not None:
-                    self.product(body, step.product, bound)
-                else:
-                    self.launches(body, step.groups, bound)
+                self.watched_step(body, index, step, bound)
             names = [self.variable[n] for n in self.drops.get(index, []) if n in self.variable]
             if names:
                 body(f"del {', '.join(names)}")
@@ -227,14 +225,75 @@ class Host:
                 if self.inputs:
                     call("table.bind_all(1, inputs)")
             call("inputs.clear()")
+            if self.plan.watched is not None:
+                call("w = watch.begin()")
             call(*body.text().splitlines())
             if self.fault:
                 call(*REFUSE)
             if self.uses_workspace():
                 call("give(workspace)")
             results = [self.variable[o.name] if o.name else str(o.number) for o in self.plan.program.outputs]
-            call(f"return [{', '.join(results)}]")
+            listed = f"[{', '.join(results)}]"
+            call(f"return {listed if self.plan.watched is None else f'w.returned({listed})'}")
         return head + "\n" + call.text() if not self.symbols else self.sized(head, call.text())
+
+    def step(self, body: Writer, step: _Step, bound: set[str]) -> None:
+        """One step."""
+        if step.externs is not None:
+            return self.extern_step(body, step.externs, bound)
+        self.make_room(body, step.groups, bound)
+        if step.product is not None:
+            self.product(body, step.product, bound)
+        else:
+            self.launches(body, step.groups, bound)
+
+    def watched_step(self, body: Writer, index: int, step: _Step, bound: set[str]) -> None:
+        """One step of the debug mode for memory: it gets its buffers, runs, and they are looked at."""
+        run, self.made = Writer(), []
+        self.step(run, step, bound)
+        makes = [line for line in run.text().splitlines() if " = w.empty(" in line]
+        body(*makes)
+        written = {name: self.variable[name] for name in self.made}
+        makers = self.plan.made_by(step.groups[0]) if step.groups else []
+        repeats = bool(written) and not any(name in self.plan.over_inputs for name in makers)
+        named = ", ".join(f"{name!r}: {variable}" for name, variable in written.items())
+        taken = [name for name in self.taken(step) if name in self.plan.apart]
+        with body.block(f"for _ in w.step({index}, {{{named}}}, {taken}, {repeats}):"):
+            body(*(line for line in run.text().splitlines() if line and line not in makes))
+            body("pass")
+        shared = self.plan.watched.shared if self.plan.watched is not None else ()
+        ended = [repr(n) for n, at in self.plan.last_use.items() if n in shared and self.step_at(at) == index]
+        if ended:
+            body(f"w.ended({', '.join(ended)})")
+
+    def taken(self, step: _Step) -> list[str]:
+        """The buffers that a step reads."""
+        if step.externs is not None:
+            return [self.plan.buffer_of(name) for name in step.externs.inputs]
+        number = step.groups[0]
+        parts = [number] if step.product is None else step.product.parts
+        factors = [] if step.product is None else [operand.view.base for operand in step.product.operands]
+        made = self.plan.made_by(number)
+        read = (name for part in parts for name in self.plan.groups[part].accesses if name not in made)
+        return list(dict.fromkeys([*factors, *read]))
+
+    def step_at(self, position: int) -> int:
+        """The step to which a position of the plan belongs."""
+        return next(i for i, step in enumerate(self.steps) if step.last >= position)
+
+    def define_watch(self, w: Writer) -> None:
+        """What the debug mode for memory says of each step: its name, and the lines that its values come from."""
+        known = self.plan.watched.lines if self.plan.watched is not None else {}
+        with w.block("watch = Watch([", "])"):
+            for step in self.steps:
+                made = [step.externs.name] if step.externs is not None else self.plan.made_by(step.groups[0])
+                lines = {name: known[name] for name in made if name in known}
+                name = _identifier(step.externs) if step.externs is not None else self.kernel_names(step.groups[0])
+                w(f"({name!r}, {lines!r}),")
+
+    def kernel_names(self, number: int) -> str:
+        """What the kernels of a group are called."""
+        raise NotImplementedError
 
     def arena_ended(self) -> int | None:
         """The step after which nobody needs the arena; None where none follows it."""
@@ -272,6 +331,8 @@ class Host:
         for name, definition in self.extern_lines:
             w(f"{name} = {definition}")
         self.define_segments(w)
+        if self.plan.watched is not None:
+            self.define_watch(w)
         if self.uses_workspace():
             addresses = ", ".join(f"{slot}: {text}" for slot, text in self.addresses().items())
             room = "room" if self.symbols and self.arena_numbers else self.plan.memory.size
@@ -340,6 +401,10 @@ class Host:
     def allocate(self, body: Writer, name: str) -> None:
         meta = metas_of(self.nodes[name])
         shape, stride = self.shown(name) or (meta.shape, self.plan.strides[name])
+        if self.plan.watched is not None:
+            self.made.append(name)
+            body(f"{self.variable[name]} = w.empty({name!r}, {shape}, {stride}, {meta.dtype})")
+            return
         if self.symbols:
             maker = self.makers.setdefault((shape, stride, meta.dtype), f"make{len(self.makers)}")
             body(f"{self.variable[name]} = {maker}()")

@@ -111,6 +111,12 @@ class TritonHost(Host):
             body(f"segment{len(self.segments)}(table)")
             self.segments.append(lines)
 
+    def kernel_names(self, number: int) -> str:
+        product = self.plan.products.get(number)
+        if product is not None:
+            return f"product {product.name}"
+        return ", ".join(kernel.source.name for kernel in self.kernels.get(number, ())) or "no kernel"
+
     def launch_lines(self, body: Writer, groups: Sequence[int], bound: set[str]) -> list[str]:
         return [self.launch(body, kernel, bound) + "," for number in groups for kernel in self.kernels.get(number, ())]
 

@@ -30,6 +30,19 @@ from smelt.schedule.split import split_reductions
 from smelt.shapes.size import IntLike, hint, is_symbolic, same
 
 
+@dataclass(frozen=True)
+class Watched:
+    """What the debug mode for memory knows of buffers, each of which has memory of its own then.
+
+    Attributes:
+        lines: the user's line that a value comes from, where one is known.
+        shared: buffers whose memory others have after their last use, as the program is planned without that mode.
+    """
+
+    lines: dict[str, str]
+    shared: frozenset[str]
+
+
 @dataclass
 class Schedule:
     """Everything codegen needs.
@@ -52,6 +65,7 @@ class Schedule:
         bundles: groups that follow each other in `steps` and may run at the same time, each list in order.
         breaks: groups before which a run of kernels ends, so that memory is free before more is taken.
         needed: bytes in use at most, in the arena and outside of it; inputs that others hold are not counted.
+        watched: in the debug mode for memory, what host programs say of buffers.
     """
 
     program: LoopProgram
@@ -71,6 +85,7 @@ class Schedule:
     apart: set[str] = field(default_factory=set)
     breaks: set[int] = field(default_factory=set)
     needed: int = 0
+    watched: Watched | None = None
 
     @functools.cached_property
     def on_gpu(self) -> bool:

@@ -160,7 +160,7 @@ INDICES = (
 WRITES = (
     "x.mul_(0.5)|x.add_(y)|x.copy_(y)|x.fill_(0.25)|x[1:] = y[:-1]|x[..., ::2] = 0.5|x[m] = 0.25|x[0] = y[-1]"
     "|x.clamp_(-0.5, 0.5)|x.neg_()|x.zero_()|x[i.flatten() % x.shape[0]] = 1.5|x.masked_fill_(m, 0.75)|x += 1"
-    "|x.sub_(x[:1])|x.index_add_(0, i.flatten()[: y.shape[0]] % x.shape[0], y)|x.t().mul_(2)|x.select(d, 0).add_(1)"
+    "|x.index_add_(0, i.flatten()[: y.shape[0]] % x.shape[0], y)|x.t().mul_(2)|x.select(d, 0).add_(1)"
     "|x.transpose(0, -1)[1:] = 2|x.diagonal().fill_(3)|x.view(-1)[1:].mul_(2)|x[..., -1] = x[..., 0]"
     "|x.scatter_(0, (i % x.shape[0]), 0.5)|x.relu_()"
 ).split("|")

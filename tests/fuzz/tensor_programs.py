@@ -84,8 +84,10 @@ class _Maker:
             leaf = leaves and rng.random() < 0.7
             own = dtype if rng.random() < 0.85 else rng.choice(list(FLOATS))
             self.inputs.append(Input(f"x{number}", own, rng.choice(SHAPES), rng.choice(LAYOUTS), leaf, special))
-        for number in range(rng.choice((0, 0, 1, 1, 2))):
-            self.inputs.append(Input(f"k{number}", rng.choice(("I64", "I64", "I32", "U8", "BOOL")), rng.choice(SHAPES)))
+        if rng.random() < 0.5:
+            self.inputs.append(Input("k0", "I64", rng.choice((("N",), ("N", 1), ("N", "M"), ("M",), (1,)))))
+        for number in range(1, rng.choice((1, 1, 2, 3))):
+            self.inputs.append(Input(f"k{number}", rng.choice(("I64", "I32", "U8", "BOOL")), rng.choice(SHAPES)))
 
     def _pick(self, kind: str) -> str | None:
         wanted = {

@@ -81,7 +81,7 @@ def test_a_failing_program_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_programs_are_the_same_each_time_and_of_all_kinds() -> None:
-    programs = [make_program(f"1:{n}") for n in range(150)]
+    programs = [make_program(f"1:{n}") for n in range(250)]
     assert [str(p) for p in programs[:5]] == [str(make_program(f"1:{n}")) for n in range(5)]
     text = "\n".join(map(str, programs))
     for part in (

@@ -1,0 +1,283 @@
+"""The debug mode for memory, SMELT_DEBUG_MEMORY=1: each buffer of a program in an allocation of its own, watched.
+
+A buffer lies between guards. Buffer and guards hold poison (a NaN that arithmetic keeps, a pattern for integers) until
+a kernel writes, and again after the last use that the plan knows. Host programs run kernel by kernel then:
+
+    w = watch.begin()
+    o0 = w.empty("exp", (8, 16), (16, 1), torch.float32)
+    for _ in w.step(0, {"exp": o0}, ["sum_1"]):
+        launch(segment0, table)
+    w.ended("exp")
+    return w.returned([...])
+
+After each step guards must be whole and what the step writes must be written in full, without poison read on the way.
+A value that only looks like poison is told from it by running the step once more over another pattern. When the call
+ends, buffers whose life is over must still hold poison, and results none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from smelt.base.arena import extent
+from smelt.base.errors import SmeltError
+
+GUARD = 512
+"""Bytes before and behind each buffer."""
+
+POISON: dict[torch.dtype, int] = {
+    torch.float32: 0x7FE5A5A5,
+    torch.float64: 0x7FFCA5A5A5A5A5A5,
+    torch.bfloat16: 0x7FE5,
+    torch.float16: 0x7EA5,
+    torch.complex64: 0x7FE5A5A57FE5A5A5,
+    torch.complex128: 0x7FFCA5A5A5A5A5A5,
+}
+"""The bits of quiet NaNs that no operation makes; of other types each byte is 0xA5."""
+
+OTHER: dict[torch.dtype, int] = {dtype: bits ^ 0xF for dtype, bits in POISON.items()}
+"""The second pattern; of other types 0x5A."""
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class MemoryFault(SmeltError):
+    """A kernel has written or read memory that is not its own to write or read. Only the debug mode finds out."""
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """What a step is called, and the user's line of each buffer that it makes, where one is known."""
+
+    name: str
+    lines: Mapping[str, str]
+
+
+@dataclass
+class _Block:
+    """A buffer with its guards: `whole`, of which `size` bytes from `start` on are the buffer's."""
+
+    name: str
+    dtype: torch.dtype
+    whole: torch.Tensor
+    start: int
+    size: int
+    tensor: torch.Tensor
+    ended: str = ""
+
+    def body(self) -> torch.Tensor:
+        return _numbers(self.whole[self.start : self.start + self.size], self.dtype)
+
+    def guards(self) -> tuple[torch.Tensor, torch.Tensor]:
+        end = self.start + self.size
+        before, behind = self.whole[self.start - GUARD : self.start], self.whole[end : end + GUARD]
+        return _numbers(before, self.dtype), _numbers(behind, self.dtype)
+
+
+class Watch:
+    """What a program's calls are watched with.
+
+    Args:
+        steps: what each step is.
+        device: where buffers are.
+    """
+
+    def __init__(self, steps: Sequence[tuple[str, Mapping[str, str]]], device: torch.device | None = None) -> None:
+        self.steps = [StepInfo(*step) for step in steps]
+        self.device = device or torch.device("cpu")
+
+    def begin(self) -> WatchedCall:
+        return WatchedCall(self)
+
+
+class WatchedCall:
+    """The buffers of one running call."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch, self.blocks = watch, list[_Block]()
+        self.number = -1
+
+    def empty(self, name: str, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A buffer: poison, between guards."""
+        if 0 in shape:
+            return torch.empty_strided(shape, stride, dtype=dtype, device=self.watch.device)
+        block = _allocate(name, shape, stride, dtype, self.watch.device)
+        for part in (block.body(), *block.guards()):
+            part.fill_(_pattern(dtype))
+        self.blocks.append(block)
+        return block.tensor
+
+    def step(
+        self, number: int, written: Mapping[str, torch.Tensor], taken: Sequence[str] = (), repeats: bool = True
+    ) -> Iterator[None]:
+        """Watch the body of the loop run a step; it runs twice where that tells values from poison.
+
+        Args:
+            written: buffers that are complete when the step has run.
+            taken: those that it reads.
+            repeats: whether the step may run again: it writes over nothing that it reads.
+        """
+        self.number = number
+        for block in self.blocks:
+            if block.ended and block.name in taken:
+                raise self.fault(block.name, f"reads buffer {block.name!r}, whose memory is free after {block.ended}")
+        yield
+        self.require_guards()
+        doubtful = {name: t for name, t in written.items() if _holds(t, _pattern(t.dtype)).any()}
+        if not doubtful:
+            return
+        if not repeats:
+            for name, tensor in doubtful.items():
+                if tensor.dtype.itemsize >= 4 or tensor.is_floating_point():
+                    self.refuse_unwritten(name, tensor, _holds(tensor, _pattern(tensor.dtype)))
+            return
+        for name in doubtful:
+            for block in self.blocks:
+                if block.name == name and not block.ended:
+                    block.body().fill_(_other(block.dtype))
+        yield
+        for name, tensor in doubtful.items():
+            self.refuse_unwritten(name, tensor, _holds(tensor, _other(tensor.dtype)))
+            if tensor.is_floating_point() or tensor.is_complex():
+                self.refuse_poison(name, tensor)
+
+    def refuse_unwritten(self, name: str, tensor: torch.Tensor, where: torch.Tensor) -> None:
+        if where.any():
+            raise self.fault(name, f"leaves {_places(where)} of buffer {name!r} unwritten ({_kind(tensor)})")
+
+    def refuse_poison(self, name: str, tensor: torch.Tensor) -> None:
+        where = _holds(tensor, _pattern(tensor.dtype))
+        if where.any():
+            told = f"has read memory that holds no value: {_places(where)} of buffer {name!r} is poison"
+            raise self.fault(name, f"{told} ({_kind(tensor)})")
+
+    def require_guards(self) -> None:
+        """Raise where something was written beside a buffer."""
+        for block in self.blocks:
+            for side, guard in zip(("before", "behind"), block.guards(), strict=True):
+                touched = guard != _pattern(block.dtype)
+                if touched.any():
+                    at = int(touched.nonzero()[0 if side == "behind" else -1].item())
+                    distance = at if side == "behind" else len(touched) - 1 - at
+                    raise self.fault(
+                        block.name,
+                        f"has written {side} buffer {block.name!r}, {int(touched.sum())} elements, "
+                        f"the nearest {distance} elements from it ({_kind(block.tensor)})",
+                    )
+
+    def ended(self, *names: str) -> None:
+        """The plan knows no later use of these buffers."""
+        for block in self.blocks:
+            if block.name in names and not block.ended:
+                block.ended = self.step_name()
+                block.body().fill_(_pattern(block.dtype))
+
+    def returned(self, results: list[Any]) -> list[Any]:
+        """The results, when all is in order."""
+        self.require_guards()
+        for block in self.blocks:
+            if block.ended:
+                changed = block.body() != _pattern(block.dtype)
+                if changed.any():
+                    told = (
+                        f"was written after its last use, in {block.ended}: {_places(changed)} ({_kind(block.tensor)})"
+                    )
+                    raise MemoryFault(f"buffer {block.name!r} {told}", at=self.line(block.name))
+        for number, result in enumerate(results):
+            if isinstance(result, torch.Tensor) and result.layout is torch.strided:
+                self.require_result(number, result)
+        return results
+
+    def require_result(self, number: int, result: torch.Tensor) -> None:
+        """Raise where a result lies in a buffer whose life is over, as the view of another type may."""
+        memory = result.untyped_storage().data_ptr()
+        for block in self.blocks:
+            if block.ended and memory and block.tensor.untyped_storage().data_ptr() == memory:
+                raise MemoryFault(
+                    f"result {number} lies in buffer {block.name!r}, whose memory is free after {block.ended}",
+                    at=self.line(block.name),
+                )
+
+    def step_name(self) -> str:
+        if self.number < 0:
+            return "no step"
+        return f"step {self.number} ({self.watch.steps[self.number].name})"
+
+    def line(self, name: str) -> str | None:
+        return next((s.lines[name] for s in self.watch.steps if name in s.lines), None)
+
+    def fault(self, name: str, told: str) -> MemoryFault:
+        return MemoryFault(f"{self.step_name()} {told}", at=self.line(name))
+
+
+def _allocate(
+    name: str, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> _Block:
+    size = extent(shape, stride) * dtype.itemsize
+    whole = torch.empty(size + 3 * GUARD, dtype=torch.uint8, device=device)
+    start = GUARD + -(whole.data_ptr() + GUARD) % GUARD
+    storage = _part(whole, start, size).untyped_storage()
+    tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, 0, shape, stride)
+    return _Block(name, dtype, whole, start, size, tensor)
+
+
+def _part(whole: torch.Tensor, start: int, size: int) -> torch.Tensor:
+    """These bytes as a tensor with a storage that begins there, which keeps the whole alive."""
+    if whole.device.type == "cpu":
+        return torch.frombuffer(whole.numpy().data[start : start + size], dtype=torch.uint8)
+    return torch.as_tensor(_Span(whole, start, size), device=whole.device)
+
+
+class _Span:
+    """Bytes of a GPU, for those who read the CUDA array interface (Numba's documentation, version 3)."""
+
+    def __init__(self, whole: torch.Tensor, start: int, size: int) -> None:
+        self.whole = whole
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (whole.data_ptr() + start, False),
+            "version": 3,
+            "strides": None,
+        }
+
+
+def _numbers(raw: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Bytes as integers of the width in which a dtype's pattern is."""
+    return raw.view(_INTEGERS[min(dtype.itemsize, 8)])
+
+
+def _pattern(dtype: torch.dtype) -> int:
+    return _signed(POISON.get(dtype, int.from_bytes(b"\xa5" * min(dtype.itemsize, 8))), dtype)
+
+
+def _other(dtype: torch.dtype) -> int:
+    return _signed(OTHER.get(dtype, int.from_bytes(b"\x5a" * min(dtype.itemsize, 8))), dtype)
+
+
+def _signed(bits: int, dtype: torch.dtype) -> int:
+    """The bits as a number of the integer type that they are compared in."""
+    width = 8 * min(dtype.itemsize, 8)
+    return bits - (1 << width) if width > 8 and bits >> (width - 1) else bits
+
+
+def _holds(tensor: torch.Tensor, pattern: int) -> torch.Tensor:
+    """Which elements are the pattern; what lies between them does not count."""
+    tensor = tensor.detach()
+    if tensor.dtype is torch.complex128:
+        return (torch.view_as_real(tensor).view(torch.int64) == pattern).any(-1)
+    return tensor.view(_INTEGERS[tensor.dtype.itemsize]) == pattern
+
+
+def _places(where: torch.Tensor) -> str:
+    first = [int(i) for i in where.nonzero()[0]]
+    return f"{int(where.sum())} of {where.numel()} elements, the first at {first},"
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{dtype} {list(tensor.shape)} with strides {list(tensor.stride())} on {tensor.device.type}"

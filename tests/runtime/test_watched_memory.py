@@ -1,0 +1,194 @@
+"""SMELT_DEBUG_MEMORY=1 names buffer, kernel and line of what touches memory that is not its own."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import smelt
+from smelt import pipeline
+from smelt.codegen.host import Rendered
+from smelt.runtime.watched_memory import GUARD, MemoryFault, Watch
+from tests.fuzz.tensor_programs import make_program
+from tests.fuzz.tensor_runs import compare
+
+TARGETS = pytest.mark.parametrize("target", ["cpp", "triton"])
+STEPS = [("first kernel", {"a": "model.py:3"}), ("second kernel", {"b": "model.py:4"})]
+DTYPES = [
+    torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64, torch.complex128,
+    torch.int64, torch.int32, torch.int16, torch.uint8, torch.bool,
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_DEBUG_MEMORY", "1")
+
+
+def write(address: int, value: int = 1) -> None:
+    ctypes.memset(address, value, 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_buffer_is_an_ordinary_tensor(dtype: torch.dtype) -> None:
+    w = Watch(STEPS).begin()
+    a = w.empty("a", (5, 3), (4, 1), dtype)
+    assert a.storage_offset() == 0 and a.stride() == (4, 1) and not a._is_view() and a.data_ptr() % 64 == 0
+    assert a.untyped_storage().nbytes() == 19 * dtype.itemsize
+    for _ in w.step(0, {"a": a}):
+        a.copy_(torch.arange(15).reshape(5, 3))
+    w.ended("a")
+    assert w.returned([3])
+    del w
+    a.fill_(1)  # the memory lives as long as the tensor
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_an_element_that_is_not_written(dtype: torch.dtype) -> None:
+    w = Watch(STEPS).begin()
+    a = w.empty("a", (4, 6), (6, 1), dtype)
+    with pytest.raises(MemoryFault, match=r"(?s)step 0 \(first kernel\) leaves 1 of 24 .*\[2, 5\].*'a'.*model.py:3"):
+        for _ in w.step(0, {"a": a}):
+            a.view(-1)[:17] = 1
+            a.view(-1)[18:] = 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("before", [False, True])
+def test_a_write_beside_a_buffer(dtype: torch.dtype, before: bool) -> None:
+    w = Watch(STEPS).begin()
+    a, b = w.empty("a", (7,), (1,), dtype), w.empty("b", (7,), (1,), dtype)
+    for _ in w.step(0, {"a": a}):
+        a.fill_(1)
+    side = "before" if before else "behind"
+    with pytest.raises(MemoryFault, match=rf"(?s)step 1 \(second kernel\) has written {side} buffer 'a'.*model.py:3"):
+        for _ in w.step(1, {"b": b}):
+            b.fill_(1)
+            write(a.data_ptr() - 1 if before else a.data_ptr() + 7 * dtype.itemsize)
+
+
+def test_values_that_look_like_poison_are_values() -> None:
+    w = Watch(STEPS).begin()
+    for dtype, value in ((torch.uint8, 0xA5), (torch.int16, -23131), (torch.int64, -6510615555426900571)):
+        a = w.empty("a", (9,), (1,), dtype)
+        for _ in w.step(0, {"a": a}):
+            a.fill_(value)
+        assert (a == value).all()
+    assert w.returned([a])
+
+
+def test_poison_that_was_read() -> None:
+    w = Watch(STEPS).begin()
+    a, b = w.empty("a", (7,), (1,), torch.float32), w.empty("b", (7,), (1,), torch.float32)
+    for _ in w.step(0, {"a": a}):
+        a.fill_(1)
+    w.ended("a")
+    with pytest.raises(MemoryFault, match=r"(?s)step 1 \(second kernel\) has read memory that holds no value.*'b'"):
+        for _ in w.step(1, {"b": b}):
+            torch.mul(a, 2, out=b)
+
+
+def test_a_write_after_the_last_use() -> None:
+    w = Watch(STEPS).begin()
+    a = w.empty("a", (7,), (1,), torch.int32)
+    for _ in w.step(0, {"a": a}):
+        a.fill_(1)
+    w.ended("a")
+    a[3] = 4
+    with pytest.raises(MemoryFault, match=r"(?s)buffer 'a' was written after its last use, in step 0.*1 of 7.*\[3\]"):
+        w.returned([])
+
+
+def test_a_result_in_memory_that_is_free() -> None:
+    w = Watch(STEPS).begin()
+    a = w.empty("a", (7,), (1,), torch.float32)
+    for _ in w.step(0, {"a": a}):
+        a.fill_(1)
+    view = a.view(torch.int32)
+    w.ended("a")
+    with pytest.raises(MemoryFault, match=r"(?s)result 1 lies in buffer 'a', whose memory is free.*model.py:3"):
+        w.returned([torch.ones(2), view])
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str]) -> None:
+    """Have generated C++ kernels say something else."""
+    render = pipeline.render_cpp
+
+    def faulty(*args: Any) -> Rendered:
+        rendered = render(*args)
+        changed = [change(source) for source in rendered.cpp_sources]
+        assert changed != rendered.cpp_sources
+        rendered.cpp_sources = changed
+        return rendered
+
+    monkeypatch.setattr(pipeline, "render_cpp", faulty)
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    return (x.softmax(-1) @ x.t()).cumsum(-1).exp().sum(1)
+
+
+def test_a_kernel_that_writes_past_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, lambda text: re.sub(r"a(\d)\[k0\] = (\w+);", r"a\1[k0] = \2; a\1[k0 + 1] = \2;", text))
+    with pytest.raises(
+        MemoryFault, match=r"(?s)\(kernel\d\) has written behind buffer '\w+'.*test_watched_memory.py:\d+"
+    ):
+        smelt.compile(rows)(torch.randn(50, 70))
+
+
+def test_a_kernel_that_leaves_an_element_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, lambda text: text.replace("k0 < 50;", "k0 < 49;"))
+    with pytest.raises(MemoryFault, match=r"(?s)\(kernel0\) leaves 70 of 3500 elements.*test_watched_memory.py:\d+"):
+        smelt.compile(rows)(torch.randn(50, 70))
+
+
+def test_a_buffer_whose_life_ends_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = pipeline.watch
+
+    def shortened(*args: Any) -> Any:
+        plan = watch(*args)
+        plan.last_use |= {name: 0 for name in plan.watched.shared}
+        return plan
+
+    monkeypatch.setattr(pipeline, "watch", shortened)
+    with pytest.raises(MemoryFault, match=r"(?s)reads buffer '\w+', whose memory is free after step 0.*py:\d+"):
+        smelt.compile(lambda x: ((x * 2).cumsum(-1).cumsum(0).exp() * x.sum(1)).relu())(torch.randn(50, 50))
+
+
+@TARGETS
+def test_programs_that_are_right_are_not_refused(target: str) -> None:
+    def step(x: torch.Tensor, w: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.layer_norm((x @ w).relu(), (w.shape[1],))
+        z = torch.zeros_like(y).index_add(0, i, y) + y.sort(-1)[0]
+        return torch.cat([z, z.flip(0)]).softmax(-1).square().mean()
+
+    compiled = smelt.compile(step, options={"target": target})
+    for rows in (12, 12, 31):
+        x = torch.randn(rows, 20, requires_grad=True)
+        w, i = torch.randn(20, 20, requires_grad=True), torch.randint(0, rows, (rows,))
+        want = torch.autograd.grad(step(x, w, i), (x, w))
+        got = torch.autograd.grad(compiled(x, w, i), (x, w))
+        torch.testing.assert_close(got, want)
+
+
+@TARGETS
+@pytest.mark.parametrize("number", range(8))
+def test_random_programs(target: str, number: int) -> None:
+    found = compare(make_program(f"watched:{number}"), target=target)
+    assert found["status"] in ("same", "invalid"), found["detail"]
+
+
+def test_a_program_of_every_size() -> None:
+    compiled = smelt.compile(rows, dynamic=True)
+    for n in (3, 8, 65):
+        x = torch.randn(n, 7)
+        torch.testing.assert_close(compiled(x), rows(x))
+
+
+def test_guards_are_as_large_as_a_line_of_any_cache() -> None:
+    assert GUARD % 64 == 0
