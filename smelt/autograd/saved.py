@@ -45,7 +45,7 @@ def _saved_by(node: Any) -> Iterator[Any]:
 
 @functools.cache
 def _names(kind: type) -> tuple[str, ...]:
-    """The attributes under which nodes of a kind show what they save."""
+    """The attributes under which nodes of a kind show the tensors that they save: to read a size would fix it."""
     if hasattr(kind, "_forward_cls"):
         return ("saved_tensors",)
-    return tuple(name for name in dir(kind) if name.startswith("_saved_"))
+    return tuple(name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_"))
