@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import fx
+from torch._ops import OpOverload
 
 from smelt.autograd.plan import Joint
 from smelt.base.options import Options, environment
@@ -28,7 +31,9 @@ class Recordings:
         self.joint = joint
         self.names = [node.name for node in joint.module.graph.nodes if node.op == "placeholder"]
         self.on_gpu = device is not None and device.type == "cuda"
+        self.waiting = _waiting_operator(joint.module.graph)
         wanted = _wants_recordings(options) and not joint.reads and not (joint.sizes and options.mode == "default")
+        wanted = wanted and self.waiting is None
         self.recorder: Recorder | None = None
         if device is not None and self.on_gpu and wanted:
             self.recorder = recorder = _recorder(device, report, options)
@@ -43,6 +48,8 @@ class Recordings:
             return "switched off by the mode or options={'cuda_graphs': False}"
         if self.joint.reads:
             return "the program reads a number from a tensor"
+        if self.waiting is not None:
+            return f"{self.waiting} waits for the GPU"
         return "its sizes change, and each would need one (mode='reduce-overhead' makes them)"
 
     def of_part(self, program: Program) -> Program:
@@ -75,6 +82,21 @@ def recorded_alone(program: Program, device: torch.device, report: Report, optio
     if device.type != "cuda" or not _wants_recordings(options):
         return program
     return _recorder(device, report, options).wrap(program, "backward", written=(), visible=0)
+
+
+_WAITING = re.compile(r"aten::(_?linalg_(eigh?|eigvals|eigvalsh|svd|svdvals|lstsq)|_?symeig|svd)$")
+"""Decompositions that go on by what the GPU has found. One that is begun while a stream records fails, and cuSOLVER
+then fails outside of recordings, too (seen of `cusolverDnXsyevd` with torch 2.11 on an H100)."""
+
+
+def _waiting_operator(graph: fx.Graph) -> str | None:
+    """The first operator of a graph that cannot be recorded, and must not be tried."""
+    for node in graph.nodes:
+        if isinstance(node.target, OpOverload):
+            name = node.target.name().split(".")[0]
+            if _WAITING.match(name):
+                return name
+    return None
 
 
 def _wants_recordings(options: Options) -> bool:

@@ -7,11 +7,13 @@ import warnings
 import pytest
 import torch
 
-from smelt import stats
+from smelt import compile, stats
+from smelt.autograd.joint import trace_joint
 from smelt.base.errors import SmeltWarning
-from smelt.base.options import Owner
+from smelt.base.options import Options, Owner
 from smelt.base.stats import reset_stats
 from smelt.base.torch_c import below_autograd
+from smelt.gpu import _waiting_operator
 from smelt.runtime import cuda_device, recorded_program
 from smelt.runtime.cuda_graphs import Recorder
 from tests.runtime.fake_device import FakeDevice
@@ -751,3 +753,48 @@ def test_the_allocator_gives_much_that_is_unused_back_before_a_recording(monkeyp
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(True))
     FakeDevice()._give_back_unused()
     assert bool(calls) == given
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_types_that_torch_copies_one_at_a_time(recorder, dtype):
+    """Inputs that move are copied in, results that callers keep are copied out."""
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+
+    def program(inputs):
+        return [(value.view(bits) + 1).view(dtype) for value in inputs]
+
+    call, kept = recorder.wrap(program, "forward"), []
+    for i in range(6):
+        given = [torch.full((2, 3), n + i, dtype=bits).view(dtype) for n in (1, 20)]
+        right = [value.view(bits) + 1 for value in given]
+        kept.append((call(list(given)), right))
+    for results, right in kept:
+        assert all(torch.equal(result.view(bits), value) for result, value in zip(results, right, strict=True))
+
+
+@pytest.mark.parametrize("function", [torch.linalg.eigh, torch.linalg.svd, torch.linalg.eigvals])
+def test_a_decomposition_that_waits_for_the_gpu_is_never_tried(function):
+    """cuSOLVER fails outside of recordings, too, after it was called inside of one."""
+
+    def traced(x):
+        return [value.real for value in function(x + 1) if isinstance(value, torch.Tensor)]
+
+    found = []
+
+    def look(gm, inputs):
+        joint = trace_joint(gm, inputs, Options())
+        found.append(_waiting_operator(joint.module.graph))
+        return gm.forward
+
+    compile(traced, backend=look)(torch.eye(3))
+    assert found[0] is not None and found[0].startswith("aten::")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("function", [torch.linalg.eigh, torch.linalg.eigvalsh, torch.linalg.svdvals])
+def test_decompositions_on_a_gpu(function):
+    matrix = torch.randn(5, 5, device="cuda")
+    matrix = matrix @ matrix.T
+    call = compile(lambda x: function(x * 2))
+    for _ in range(4):
+        torch.testing.assert_close(call(matrix), function(matrix * 2), rtol=1e-3, atol=1e-3)
