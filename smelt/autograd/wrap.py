@@ -20,6 +20,7 @@ from smelt.autograd.draws import Beginning, beginning, draws, from_beginning, ge
 from smelt.autograd.outputs import finisher
 from smelt.autograd.plan import Fresh, Joint, Mutation, SparseGradient, unreached
 from smelt.autograd.sized import wrap_reading, wrap_sized
+from smelt.autograd.unpacked import copy_of, packed_metas, unpacked
 from smelt.autograd.unused import Backward
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast, set_grad_enabled
@@ -248,7 +249,7 @@ class _Compiled(torch.autograd.Function):
             ctx.inputs = plan.memory.note(inputs)
             ctx.version = plan.memory.version(inputs)
         for k in saving.copied:
-            saved[k] = saved[k].clone()
+            saved[k] = copy_of(saved[k])
         outputs = results[: plan.num_outputs]
         mutations = plan.joint.mutations
         _update(
@@ -259,6 +260,7 @@ class _Compiled(torch.autograd.Function):
         _touch(plan.joint, inputs)
         saved += [inputs[i] for i in saving.watched_inputs]
         saved += [outputs[i] for i in saving.watched_outputs]
+        ctx.packed = packed_metas(saved)
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
         ctx.plan = plan
@@ -273,6 +275,8 @@ class _Compiled(torch.autograd.Function):
             _quiet(ctx, range(len(plan.joint.gradients)))
             return (None,) * (1 + len(plan.joint.gradients))
         saved = [*ctx.saved_tensors]
+        if ctx.packed is not None:
+            saved = unpacked(saved, ctx.packed)
         assert plan.saving is not None
         absent = plan.absent(grads)
         _quiet(ctx, absent)

@@ -59,10 +59,11 @@ def _set(layout: tuple[tuple[int, ...], tuple[int, ...], int] | None) -> bool:
 
 
 def slow_data_ptr(tensor: object) -> int:
-    """The data pointer of any dense CPU tensor.
+    """The data pointer of any dense tensor.
 
     Raises:
         TypeError: not a tensor, a meta tensor, or a lazy conjugate or negative view (its memory holds other values).
+        RuntimeError: its memory was freed, by `untyped_storage().resize_(0)` for instance.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a tensor, got {type(tensor).__name__}")
@@ -70,7 +71,12 @@ def slow_data_ptr(tensor: object) -> int:
         raise TypeError("a lazy conjugate or negative view: call resolve_conj() or resolve_neg() first")
     if tensor.is_meta:
         raise TypeError("a meta tensor has no data")
-    return tensor.data_ptr()
+    address = tensor.data_ptr()
+    if address <= tensor.storage_offset() * tensor.itemsize and tensor.numel():
+        raise RuntimeError(
+            f"a tensor of {list(tensor.shape)} has no memory: its storage was freed or resized to nothing"
+        )
+    return address
 
 
 def _search() -> tuple[tuple[int, ...], tuple[int, ...], int]:

@@ -116,3 +116,47 @@ def test_a_retained_graph_keeps_what_its_backward_has_read():
         torch.testing.assert_close(a, w)
     with pytest.raises(RuntimeError, match="second time"):
         torch.autograd.grad(loss, weights)
+
+
+SAVED_LAYOUTS = {
+    "transposed": lambda c: c.t(), "columns": lambda c: c[:, 1:6].t(), "every second": lambda c: c[:, ::2],
+    "repeated": lambda c: c[:, :1].expand(8, 8), "contiguous": lambda c: c,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", SAVED_LAYOUTS)
+@pytest.mark.parametrize("hook", ["cpu", "contiguous", "transposed", "elsewhere"])
+def test_hooks_that_keep_values_but_not_strides(layout, hook):
+    """A backward program reads its saved tensors by address."""
+
+    def run(compile):
+        x = torch.arange(64.0).view(8, 8).div(64).requires_grad_()
+        view = SAVED_LAYOUTS[layout](x)
+        w = torch.linspace(-1, 1, view.shape[1]).requires_grad_()
+        unpack = {
+            "contiguous": lambda t: t.contiguous(), "transposed": lambda t: t.mT.contiguous().mT if t.dim() > 1 else t,
+            "elsewhere": lambda t: torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape),
+        }  # fmt: skip
+        hooks = save_on_cpu() if hook == "cpu" else saved_tensors_hooks(lambda t: t, unpack[hook])
+        with hooks:
+            out = compile(lambda v, w: (v * w).tanh() * v)(view, w)
+        out.sum().backward()
+        return out, x.grad, w.grad
+
+    same(run)
+
+
+@pytest.mark.parametrize(
+    ("unpack", "told"),
+    [
+        (lambda t: t.double(), r"float64\[8, 8\] on cpu.*packed as float32\[8, 8\] on cpu"),
+        (lambda t: t[:2], r"float32\[2, 8\]"),
+        (lambda t: t.to("meta"), r"on meta"),
+    ],
+)
+def test_hooks_that_give_back_something_else(unpack, told):
+    x = torch.randn(8, 8, requires_grad=True)
+    with saved_tensors_hooks(lambda t: t, unpack):
+        out = smelt.compile(lambda x: (x @ x).tanh())(x)
+    with pytest.raises(RuntimeError, match=told):
+        out.sum().backward()

@@ -113,3 +113,16 @@ def test_two_threads_launch_at_once() -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_tensor_whose_memory_was_freed(first: int) -> None:
+    tensor = torch.ones(40)[first:]
+    table = Table(2)
+    table.bind(0, tensor)
+    tensor.untyped_storage().resize_(0)
+    for bind in (lambda: table.bind(1, tensor), lambda: table.bind_all(0, [torch.ones(2), tensor])):
+        with pytest.raises(RuntimeError, match=r"has no memory: its storage was freed"):
+            bind()
+    table.bind(1, torch.empty(0))
+    assert table.get(1) == 0

@@ -3,8 +3,8 @@
  * smelt/runtime/native_layout.py finds at import where a tensor object keeps its implementation pointer, its dispatch
  * key word, its storage and its storage offset, checks the result on many tensors, and hands the offsets to set_layout.
  * A tensor whose key word is not one of the plain dense ones of the CPU or of a GPU in use (subclasses with Python keys, conjugate or negative
- * views, sparse, functorch wrappers), one with a storage offset and one whose storage is copy-on-write take the slow
- * path: the Python callable `slow`. Until set_layout succeeded every tensor takes the slow path. */
+ * views, sparse, functorch wrappers), one with a storage offset and one whose storage is copy-on-write or has no memory
+ * take the slow path: the Python callable `slow`. Until set_layout succeeded every tensor takes the slow path. */
 #include "tensor.h"
 #include <stdint.h>
 
@@ -51,7 +51,7 @@ char *smelt_tensor_data(PyObject *tensor, int *failed) {
     if (implementation) {
         const uint64_t *storage = (const uint64_t *)implementation[layout.storage];
         if (plain_key(implementation[layout.key]) && implementation[layout.offset] == 0 &&
-            storage[layout.deleter] != layout.cow_deleter)
+            storage[layout.deleter] != layout.cow_deleter && storage[layout.data])
             return (char *)storage[layout.data];
     }
     return slow_data(tensor, failed);
