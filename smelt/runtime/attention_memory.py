@@ -24,12 +24,7 @@ def in_words(call: Callable[..., Any], specs: Sequence[Spec | None]) -> Callable
     """
     (first, *_) = specs
     scattered = [spec is not None and first is not None and _scattered(spec, first) for spec in specs]
-
-    def run(*tensors: Tensor | None) -> Any:
-        if _native.aligned(*tensors):
-            return call(*tensors)
-        return call(*(None if tensor is None else _moved(tensor) for tensor in tensors))
-
+    run = from_words(call)
     if not any(scattered):
         return run
 
@@ -38,6 +33,17 @@ def in_words(call: Callable[..., Any], specs: Sequence[Spec | None]) -> Callable
         return run(*(_gathered(t) if t is not None and apart else t for t, apart in whole))
 
     return in_rows
+
+
+def from_words(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call` for tensors that begin anywhere: it is given copies of those that do not begin with a word."""
+
+    def run(*tensors: Tensor | None) -> Any:
+        if _native.aligned(*tensors):
+            return call(*tensors)
+        return call(*(None if tensor is None else _moved(tensor) for tensor in tensors))
+
+    return run
 
 
 def _scattered(spec: Spec, like: Spec) -> bool:

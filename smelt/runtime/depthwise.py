@@ -17,7 +17,7 @@ from smelt.base.kernel_source import Config, KernelSource, ceil_power, floor_pow
 from smelt.runtime import depthwise_source as source
 from smelt.runtime.depthwise_source import Window
 from smelt.runtime.externs import Candidate, Spec, empty_as
-from smelt.runtime.launch import Table, data_ptr
+from smelt.runtime.launch import Table
 from smelt.runtime.triton_kernels import Kernels, Segment
 from smelt.runtime.triton_plan import Argument, Launch
 
@@ -116,7 +116,7 @@ class Shape:
 
 
 class DepthwiseKernel:
-    """One kernel with its arguments: `source(aligned)` as it is built, `launch(number, slots)` as it runs.
+    """One kernel with its arguments: `source()` as it is built, `launch(number, slots)` as it runs.
 
     Args:
         operands: name -> element type of each pointer, in the order of the text's parameters.
@@ -136,11 +136,10 @@ class DepthwiseKernel:
         self.name, self.text, self.operands, self.numbers = name, text, operands, numbers
         self.config, self.extents = config, tuple(extents)
 
-    def source(self, aligned: bool) -> KernelSource:
-        """The kernel as it is built; `aligned`: all pointers are."""
+    def source(self) -> KernelSource:
+        """The kernel as it is built."""
         signature = [*self.operands.items(), *((name, "i32") for name in self.numbers)]
-        divisible = tuple(self.operands) if aligned else ()
-        return KernelSource(self.text, tuple(signature), divisible, (self.config,), f"depthwise_{self.name}")
+        return KernelSource(self.text, tuple(signature), tuple(self.operands), (self.config,), f"depthwise_{self.name}")
 
     def launch(self, number: int, slots: Sequence[int]) -> Launch:
         """Kernel `number` of several, with the tensors at these slots as operands."""
@@ -234,31 +233,30 @@ class Bound:
 
     def __init__(self, kernels: Sequence[tuple[DepthwiseKernel, Sequence[str]]], names: Sequence[str]) -> None:
         self.kernels, self.names = kernels, names
-        self.segments: dict[tuple[torch.device, bool], Segment] = {}
+        self.segments: dict[torch.device, Segment] = {}
 
-    def segment(self, device: torch.device, aligned: bool) -> Segment:
-        known = self.segments.get((device, aligned))
+    def segment(self, device: torch.device) -> Segment:
+        known = self.segments.get(device)
         if known is None:
-            made = Kernels([kernel.source(aligned) for kernel, _ in self.kernels], device)
+            made = Kernels([kernel.source() for kernel, _ in self.kernels], device)
             slots = {name: slot for slot, name in enumerate(self.names)}
             launches = [
                 kernel.launch(number, [slots[name] for name in names])
                 for number, (kernel, names) in enumerate(self.kernels)
             ]
-            known = self.segments[device, aligned] = made.segment(launches)
+            known = self.segments[device] = made.segment(launches)
         return known
 
     def __call__(self, tensors: Sequence[Tensor]) -> None:
         table = Table(len(tensors))
         for slot, tensor in enumerate(tensors):
             table.bind(slot, tensor)
-        aligned = all(data_ptr(tensor) % ALIGNED == 0 for tensor in tensors)
-        self.segment(tensors[0].device, aligned)(table)
+        self.segment(tensors[0].device)(table)
 
     def begin(self, device: torch.device | None) -> None:
         """Have them built while the program is made."""
         if device is not None and device.type == "cuda":
-            self.segment(device, True)
+            self.segment(device)
 
 
 def _by_element(w: Tensor) -> Tensor:

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from smelt.base.kernel_source import Config, KernelSource, ceil_power
 from smelt.base.random_source import key_step
+from smelt.runtime.attention_memory import from_words
 from smelt.runtime.attention_source import attention_source
 from smelt.runtime.externs import Candidate, Spec, empty_as, register
-from smelt.runtime.launch import Table, data_ptr
+from smelt.runtime.launch import Table
 from smelt.runtime.triton_kernels import Kernels, Segment
 from smelt.runtime.triton_plan import Argument, Launch
 
@@ -141,7 +142,7 @@ class AttentionKernel:
         self.programs = -(-(sizes.columns if name == "by_columns" else sizes.rows) // shared) * sizes.pairs
         self.numbers = sizes.numbers() | self._strides()
         self.constants = sizes.constants(self.blocks) | dict(extra) | self._steps()
-        self.segments: dict[tuple[torch.device, bool], Segment] = {}
+        self.segments: dict[torch.device, Segment] = {}
 
     def _strides(self) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -160,13 +161,12 @@ class AttentionKernel:
             found["BN" if letter == "b" else letter.upper() + "D"] = 1 if spec is None else _still(spec)[3]
         return found
 
-    def source(self, aligned: bool) -> KernelSource:
-        """The kernel as it is built; `aligned`: all pointers are."""
+    def source(self) -> KernelSource:
+        """The kernel as it is built."""
         pointers = [(name, _POINTERS[self._stand_in(name, spec)]) for name, spec in self.operands.items()]
         integers = [(name, "i64" if self._is_long(name) else "i32") for name in self.numbers]
         divisible = [name for name, number in self.numbers.items() if number % ALIGNED == 0 and name != "step"]
-        if aligned:
-            divisible += self.operands
+        divisible += self.operands
         config = Config(tuple(self.constants.items()), self.blocks.warps, self.blocks.stages)
         label = f"attention_{self.name}"
         return KernelSource(self.sizes.text(self.name), (*pointers, *integers), tuple(divisible), (config,), label)
@@ -181,12 +181,12 @@ class AttentionKernel:
         length = max(self.sizes.rows, self.sizes.columns)
         return len(name) == 2 and self.numbers[name] * length >= 2**31
 
-    def segment(self, device: torch.device, aligned: bool) -> Segment:
-        known = self.segments.get((device, aligned))
+    def segment(self, device: torch.device) -> Segment:
+        known = self.segments.get(device)
         if known is None:
             pointers: list[Argument] = [(slot, 0) for slot in range(len(self.operands))]
             launch: Launch = (0, ((self.programs, None),), [*pointers, *self.numbers.values()])
-            known = self.segments[device, aligned] = Kernels([self.source(aligned)], device).segment([launch])
+            known = self.segments[device] = Kernels([self.source()], device).segment([launch])
         return known
 
     def __call__(self, tensors: Sequence[Tensor | None]) -> None:
@@ -196,8 +196,7 @@ class AttentionKernel:
         table = Table(len(given))
         for slot, tensor in enumerate(given):
             table.bind(slot, tensor)
-        aligned = all(data_ptr(tensor) % ALIGNED == 0 for tensor in given)
-        self.segment(first.device, aligned)(table)
+        self.segment(first.device)(table)
 
 
 def _still(spec: Spec) -> tuple[int, ...]:
@@ -226,7 +225,7 @@ def tiled(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]
         kernel((q, k, v, bias, seed, out, sums))
         return out, sums
 
-    return [Candidate("triton", call)]
+    return [Candidate("triton", from_words(call))]  # keys and values are read often: copies are cheap
 
 
 def rows_kernel(params: Params, inputs: Specs, results: Specs, blocks: Blocks | None = None) -> AttentionKernel:
@@ -291,7 +290,7 @@ def tiled_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> list[C
         by_columns((grad, q, k, v, bias, seed, sums, deltas, dk, dv))
         return tuple(one if wanted else None for one, wanted in zip((dq, dk, dv, dbias), mask, strict=True))
 
-    return [Candidate("triton", call)]
+    return [Candidate("triton", from_words(call))]
 
 
 def _begin(params: Params, kernels: Sequence[AttentionKernel]) -> None:
@@ -299,4 +298,4 @@ def _begin(params: Params, kernels: Sequence[AttentionKernel]) -> None:
     device = params.get("device")
     if device is not None and device.type == "cuda":
         for kernel in kernels:
-            kernel.segment(device, True)
+            kernel.segment(device)

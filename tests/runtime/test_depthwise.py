@@ -238,7 +238,7 @@ def test_kernels_fit_a_gpu(layer: tuple[Any, ...], tmp_path: Path) -> None:
 
     tools = Path(triton.__file__).parent / "backends/nvidia/bin"
     kernels = kernels_of(*layer)
-    sources = [kernel.source(aligned=True) for kernel in kernels]
+    sources = [kernel.source() for kernel in kernels]
     for kernel, started in zip(kernels, [build(source, source.configs[0], 90) for source in sources], strict=True):
         cubin = started.result()
         file = tmp_path / f"{cubin.name}.cubin"
@@ -255,7 +255,7 @@ def test_images_share_their_kernels() -> None:
     """Sizes are arguments, channels too: in vectors."""
     small, large = kernels_of(torch.bfloat16, 480, 14, 3, 1), kernels_of(torch.bfloat16, 184, 112, 3, 1)
     for one, other in zip(small, large, strict=True):
-        assert one.source(True) == other.source(True) and one.numbers != other.numbers
+        assert one.source() == other.source() and one.numbers != other.numbers
 
 
 def test_large_images_are_the_librarys() -> None:

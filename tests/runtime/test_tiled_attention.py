@@ -240,7 +240,7 @@ def test_kernels_fit_a_gpu(dtype: torch.dtype, width: int, tmp_path: Path) -> No
     import triton
 
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    sources = [kernel.source(aligned=True) for kernel in kernels_of(dtype, width)]
+    sources = [kernel.source() for kernel in kernels_of(dtype, width)]
     for started in [build(source, source.configs[0], 90) for source in sources]:
         cubin = started.result()
         assert cubin.shared <= 227 << 10
@@ -258,6 +258,6 @@ def test_layers_share_their_kernels() -> None:
     out = Spec((2, 2, 70, 16), (70 * 32, 70 * 16, 16, 1), torch.float32)
     sums = Spec((2, 2, 96), (192, 96, 1), torch.float32)
     first, second = (
-        forward_kernel(parameters(case) | {"stream": n, "sums": True}, given, [out, sums]).source(True) for n in (1, 2)
+        forward_kernel(parameters(case) | {"stream": n, "sums": True}, given, [out, sums]).source() for n in (1, 2)
     )
     assert first == second
