@@ -153,7 +153,7 @@ def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list
     return [Candidate("aten", call if namespace in _SAYS_ALIASES or _shows_arguments(op) else _apart(call))]
 
 
-_ATTENTION = re.compile(r"_scaled_dot_product_(flash|efficient|cudnn)_attention(_backward)?$")
+_ATTENTION = re.compile(r"_(scaled_dot_product_)?(flash|efficient|cudnn)_attention(_forward|_backward)?$")
 """Kernels of attention on GPUs."""
 
 _SAYS_ALIASES = frozenset({"aten", "prims", "quantized"})
