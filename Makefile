@@ -1,4 +1,4 @@
-# Everything starts here: `make demo`, `make test`, `make test-gpu`, `make test-ops`, `make bench-suites`, `make lint`, `make docs`. Each sets up what it needs first.
+# Everything starts here: `make demo`, `make test`, `make test-gpu`, `make test-ops`, `make test-fuzz`, `make test-memory`, `make bench-suites`, `make lint`, `make docs`. Each sets up what it needs first.
 #   PYTHON=3.12 (a version or an executable; default: the first of 3.11 to 3.13 found)
 #   TORCH=2.12.1 (default 2.13.0)
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu (another package index for torch alone; default: none)
@@ -33,7 +33,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := $(shell find smelt -name '*.c' -o -name '*.h')
 
-.PHONY: help setup demo test test-gpu test-ops test-ops-gpu bench-suites lint format docs clean
+.PHONY: help setup demo test test-gpu test-ops test-ops-gpu test-fuzz test-fuzz-gpu test-memory sanitize-gpu bench-suites lint format docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -82,6 +82,28 @@ test-ops: setup
 OPS_GPU ?= --dtypes float32,bfloat16,int64 --layouts all --samples 1 --seconds 480
 test-ops-gpu: setup
 	$(BIN)/python -m tests.ops --device cuda --jobs $(JOBS) --out smelt_report/ops-gpu $(OPS_GPU)
+
+# Random programs of tensors of any dtype and layout; a run that was interrupted goes on.
+FUZZ ?= --programs 2000
+test-fuzz: setup
+	$(BIN)/python -m tests.fuzz.tensors --out smelt_report/fuzz $(FUZZ)
+
+FUZZ_GPU ?= --programs 20000
+test-fuzz-gpu: setup
+	$(BIN)/python -m tests.fuzz.tensors --device cuda --jobs $(JOBS) --out smelt_report/fuzz-gpu $(FUZZ_GPU)
+
+# Behaviour, the smoke suite and both sweeps with each buffer in memory of its own, watched after every kernel.
+MEMORY_TESTS ?= tests/test_api.py tests/test_program.py tests/test_dynamic.py tests/test_models.py tests/test_whole_step.py \
+    tests/autograd tests/codegen/test_programs.py tests/ops tests/fuzz/test_tensors.py tests/bench/suites/test_smoke.py
+test-memory: export SMELT_DEBUG_MEMORY = 1
+test-memory: setup
+	$(BIN)/python -m pytest -n $(WORKERS) $(MEMORY_TESTS) $(ARGS)
+	$(BIN)/python -m tests.fuzz.tensors --out smelt_report/memory --seed memory --programs 1000 --jobs $(WORKERS)
+	$(BIN)/python -m tests.ops --out smelt_report/memory --dtypes float32 --layouts all --samples 2 --jobs $(WORKERS)
+
+# NVIDIA's compute-sanitizer, which comes with the CUDA toolkit, over a slice of the random programs.
+sanitize-gpu: setup
+	PYTHON=$(BIN)/python tools/sanitize_gpu.sh
 
 # All 163 models at CPU size, one file of results a day; a run that was interrupted goes on.
 RIVALS ?= eager

@@ -45,6 +45,8 @@ def main() -> int:
         found = compare(make_program(f"{given.seed}:{given.run}"), given.device, given.target)
         print(found["status"], found["detail"] or "")
         return int(found["status"] in FAILED)
+    if given.series:
+        return _in_this_process(given)
     out = given.out or Path(tempfile.gettempdir()) / f"smelt-tensors-{os.getuid()}"
     out.mkdir(parents=True, exist_ok=True)
     results = out / f"tensors-{given.seed}-{given.device}-{given.target}.jsonl"
@@ -59,6 +61,18 @@ def main() -> int:
     return int(bool(failed)) if ended else 2
 
 
+def _in_this_process(given: argparse.Namespace) -> int:
+    """For tools that look at one process: whatever differs is printed."""
+    failed = 0
+    for number in range(given.start, given.start + given.series):
+        found = compare(make_program(f"{given.seed}:{number}"), given.device, given.target)
+        if found["status"] in FAILED:
+            failed += 1
+            print(f"{number}: {found['status']}: {found['detail']}", flush=True)
+    print(f"{given.series} programs, {failed} differ")
+    return int(bool(failed))
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.tensors", description=__doc__)
     parser.add_argument("--programs", type=int, default=1000)
@@ -71,6 +85,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=None, help="results and built kernels (default: a folder in /tmp)")
     parser.add_argument("--show", type=int, default=None, help="print this program and stop")
     parser.add_argument("--run", type=int, default=None, help="compare this program in this process and stop")
+    parser.add_argument("--series", type=int, default=0, help="compare so many programs in this process and stop")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
