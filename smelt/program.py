@@ -60,7 +60,10 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
 
     def bound(name: str, params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> ExternKernel:
         if name in EXTERNS or name.count(".") == 2:
-            return extern(name, params, inputs, outputs, only, rendered.device, clock)
+            kernel = extern(name, params, inputs, outputs, only, rendered.device, clock)
+            if on_gpu and name in PRIMS:
+                (kernel.reference,) = _reference(name, params, outputs).candidates
+            return kernel
         return _reference(name, params, outputs)
 
     scope: dict[str, Any] = {
@@ -82,6 +85,8 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
     if rendered.device is not None:
         scope |= _on_device(rendered, options)
     program = _executed(rendered, scope)
+    if rendered.device is not None and not isinstance(program, Sized) and "product0" not in scope:
+        scope["kernels"].seconds.clear()  # all segments are made: each has what it may need until its first call
     if not on_gpu:
         _release_after_first_call(scope)
     return program if rendered.empty is None else _unless_empty(program, rendered.empty, rendered.counts)
@@ -110,7 +115,7 @@ def _on_device(rendered: Rendered, options: Options) -> dict[str, Any]:
     """What the host text of a GPU's program finds under the same names."""
     device = rendered.device
     assert device is not None
-    kernels = Kernels(rendered.kernels, device, measured=options.gemm != "template")
+    kernels = Kernels(rendered.kernels, device, measured=options.gemm != "template", seconds=rendered.seconds)
     if device.type == "cpu":  # Triton's interpreter
         return {"kernels": kernels}
     return {

@@ -16,7 +16,10 @@ _seconds: defaultdict[str, float] = defaultdict(float)
 NAMES = ("graphs", "breaks", "ops", "recompiles", "fallbacks", "fallback_ops", "compile_s")
 """The keys that are always present in `stats()`."""
 
-TABLES = ("break_reasons", "cuda_graph_reasons", "extern_ops", "kernel_choices", "product_choices", "recompile_reasons")
+TABLES = (
+    "break_reasons", "cuda_graph_reasons", "extern_ops", "kernel_choices", "product_choices", "recompile_reasons",
+    "second_ways",
+)  # fmt: skip
 """The tables that are always present in `stats()`."""
 
 
@@ -46,7 +49,8 @@ def stats() -> dict[str, Any]:
     of each ATen operator the compiled programs hand back to torch (`fallback_ops` is their sum); `cuda_graph_reasons`
     how often a program on a GPU ran without a CUDA graph, and why; `kernel_choices` what was chosen by time for
     attention and convolutions on a GPU; `product_choices` how many matrix products are
-    computed by a library and how many by a template, where that was chosen by timing.
+    computed by a library and how many by a template, where that was chosen by timing; `second_ways` which kernels and
+    calls of libraries were refused, and what ran in their place.
     """
     with _lock:
         known: dict[str, Any] = {name: _counts[name] for name in NAMES if name != "compile_s"}

@@ -44,6 +44,7 @@ class Rendered:
             for tensors with elements.
         kernels: Triton kernels, in the order of their numbers in the text.
         device: where the tensors are, of a program for a GPU.
+        seconds: for each Triton kernel what computes the same otherwise (see codegen/triton/second_way.py).
     """
 
     cpp_sources: list[str]
@@ -56,6 +57,7 @@ class Rendered:
     counts: tuple[int, ...] = ()
     kernels: list[KernelSource] = field(default_factory=list)
     device: torch.device | None = None
+    seconds: list[Any] = field(default_factory=list)
 
 
 @dataclass

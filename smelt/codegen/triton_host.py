@@ -21,6 +21,7 @@ from smelt.codegen.triton.bundle import render_bundle
 from smelt.codegen.triton.kernel import TritonKernel, render_kernel
 from smelt.codegen.triton.product import render_product
 from smelt.codegen.triton.scatter import render_scatter
+from smelt.codegen.triton.second_way import SecondWay, second_way
 from smelt.schedule.plan import Schedule
 from smelt.schedule.products import Product
 from smelt.schedule.realize import metas_of
@@ -44,7 +45,7 @@ def render_triton(plan: Schedule, device: torch.device, autotune: bool = False, 
     templates = {number: _templates(product, plan, rounded, autotune) for number, product in plan.products.items()}
     host = TritonHost(plan, kernels, templates, device, list(together))
     text = host.text()
-    return Rendered([], [], text, host.constants, kernels=host.sources, device=device)
+    return Rendered([], [], text, host.constants, kernels=host.sources, device=device, seconds=host.seconds)
 
 
 def print_kernels(sources: Sequence[KernelSource]) -> str:
@@ -97,6 +98,7 @@ class TritonHost(Host):
     ) -> None:
         self.kernels, self.templates, self.device = kernels, templates, device
         self.sources: list[KernelSource] = []
+        self.seconds: list[SecondWay | None] = []
         self.known: dict[tuple[object, ...], int] = {}
         self.products: list[list[str]] = []
         buffers = {number: [b for k in each for b in k.buffers] for number, each in kernels.items()}
@@ -150,6 +152,7 @@ class TritonHost(Host):
         if key not in self.known:
             self.known[key] = len(self.sources)
             self.sources.append(source)
+            self.seconds.append(second_way(kernel, self.plan, self.device))
         return self.known[key]
 
     def pointer(self, body: Writer, name: str, bound: set[str]) -> str:

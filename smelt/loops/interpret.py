@@ -39,12 +39,16 @@ Sizes = Mapping[Symbol, int]
 
 STATIC: Sizes = {}
 
+CPU = torch.device("cpu")
+
 
 class Interpreter:
     """An `Ops` handler whose values are tensors over one iteration space."""
 
-    def __init__(self, values: dict[str, torch.Tensor], ranges: Sequence[IntLike], sizes: Sizes) -> None:
-        self.values, self.sizes = values, sizes
+    def __init__(
+        self, values: Mapping[str, torch.Tensor], ranges: Sequence[IntLike], sizes: Sizes, device: torch.device = CPU
+    ) -> None:
+        self.values, self.sizes, self.device = values, sizes, device
         self.ranges = tuple(value_in(n, sizes) for n in ranges)
         self.points: dict[Atom, torch.Tensor] = {}
         index = []
@@ -52,31 +56,48 @@ class Interpreter:
             var = Var(f"i{d}", form)
             shape = [1] * len(self.ranges)
             shape[d] = size
-            self.points[var] = torch.arange(size).reshape(shape)
+            self.points[var] = torch.arange(size, device=device).reshape(shape)
             index.append(variable(var))
         self.index: Index = tuple(index)
         self.inside: list[torch.Tensor] = []
 
     def number(self, expr: Expr) -> torch.Tensor:
         """The expression over the space, as int64."""
-        result = expr.evaluate(self.points, self.sizes)  # type: ignore[arg-type]
-        return torch.as_tensor(result, dtype=torch.int64).expand(self.ranges)
+        result: Any = expr.evaluate(self.points, self.sizes)  # type: ignore[arg-type]
+        if not isinstance(result, torch.Tensor):
+            return torch.full((), result, dtype=torch.int64, device=self.device).expand(self.ranges)
+        return result.to(torch.int64).expand(self.ranges)
 
     def load(self, name: str, index: Index) -> Value:
         tensor = self.values[name]
         if not index:
             return tensor.expand(self.ranges)
+        view = None if self.inside else self.view(tensor, index)
+        if view is not None:
+            return view
         places = [self.number(part) for part in index]
         if self.inside:
             places = [p.clamp(0, max(n - 1, 0)) for p, n in zip(places, tensor.shape, strict=True)]
         if tensor.numel() == 0:
-            return torch.zeros(self.ranges, dtype=tensor.dtype)
+            return torch.zeros(self.ranges, dtype=tensor.dtype, device=self.device)
         return tensor[tuple(places)]
+
+    def view(self, tensor: torch.Tensor, index: Index) -> torch.Tensor | None:
+        """The elements as a view, where they lie at steps: nothing is as large as the indices of all places."""
+        place = flat_index(index, tensor.stride())
+        if not place.is_linear() or tensor.numel() == 0:
+            return None
+        strides = [value_in(place.coefficient(var), self.sizes) for var in self.points if isinstance(var, Var)]
+        start = value_in(place.const, self.sizes)
+        if start < 0 or min(strides, default=0) < 0:
+            return None
+        return tensor.as_strided(self.ranges, strides, tensor.storage_offset() + start)
 
     def constant(self, value: bool | int | float | Size, dtype: torch.dtype) -> Value:
         if isinstance(value, Size):
             value = evaluate(value, self.sizes)
-        return torch.tensor(value, dtype=dtype).expand(self.ranges)
+        number = torch.tensor(value, dtype=dtype)
+        return torch.full((), number.item(), dtype=dtype, device=self.device).expand(self.ranges)
 
     def integer(self, expr: Expr, dtype: torch.dtype) -> Value:
         return self.number(expr).to(dtype)
@@ -90,7 +111,7 @@ class Interpreter:
         return value.to(target)
 
     def masked(self, conditions: Sequence[Condition], body: Callable[[], Value], other: Value) -> Value:
-        mask = torch.ones(self.ranges, dtype=torch.bool)
+        mask = torch.ones(self.ranges, dtype=torch.bool, device=self.device)
         for c in conditions:
             x = self.number(c.expr)
             low, high = (None if n is None else value_in(n, self.sizes) for n in (c.low, c.high))
@@ -117,6 +138,10 @@ class Interpreter:
     def random(self, seed: Value, stream: int, index: Expr, count: IntLike) -> Value:
         everything = PRIMS["random"].reference(seed.reshape(-1)[0], stream, (value_in(count, self.sizes),))
         return everything[self.number(index)]
+
+
+Space = Callable[[Mapping[str, Any], Sequence[IntLike], Sizes], Interpreter]
+"""(values, ranges, sizes) -> the handler of this iteration space."""
 
 
 def interpret(program: LoopProgram, inputs: Sequence[Any]) -> list[Any]:
@@ -149,18 +174,22 @@ def laid_out(value: torch.Tensor, meta: TensorMeta, sizes: Sizes = STATIC) -> to
     return storage.as_strided(shape, stride)
 
 
-def run_node(node: Node, values: dict[str, Any], sizes: Sizes) -> Any:
-    """The value of one node from the values of its inputs."""
+def run_node(node: Node, values: dict[str, Any], sizes: Sizes, make: Space = Interpreter) -> Any:
+    """The value of one node from the values of its inputs.
+
+    Args:
+        make: the handler of an iteration space.
+    """
     match node:
         case Constant(tensor=tensor):
             return tensor
         case Pointwise(meta=meta, body=body):
-            ops = Interpreter(values, meta.shape, sizes)
+            ops = make(values, meta.shape, sizes)
             return body(ops, ops.index).to(meta.dtype).contiguous()
         case Reduction():
-            return _reduce(node, values, sizes)
+            return _reduce(node, values, sizes, make)
         case Scatter():
-            return _scatter(node, values, sizes)
+            return _scatter(node, values, sizes, make)
         case Extern(target=target, args=args, kwargs=kwargs):
             return target(*_resolved(args, values, sizes), **_resolved(kwargs, values, sizes))
         case Item(inputs=(source,), position=position):
@@ -181,23 +210,56 @@ def _resolved(value: Any, values: dict[str, Any], sizes: Sizes) -> Any:
     return value
 
 
-def _reduce(node: Reduction, values: dict[str, Any], sizes: Sizes) -> torch.Tensor:
-    ops = Interpreter(values, node.source_shape, sizes)
+def _reduce(node: Reduction, values: dict[str, Any], sizes: Sizes, make: Space) -> torch.Tensor:
+    ops = make(values, node.source_shape, sizes)
+    left_out = None if node.ragged is None else _left_out(ops, *node.ragged)
+    if left_out is not None:
+        ops.inside.append(~left_out)  # what is read there is any element
     elements = node.body(ops, ops.index).expand(ops.ranges)
+    if left_out is not None:
+        elements = elements.masked_fill(left_out, _neutral(node.kind, elements.dtype))
     shape = _resolved(node.meta.shape, values, sizes)
     dims = node.dims[0] if node.kind.startswith("arg") else node.dims
     return PRIMS[node.kind].reference(elements, dims).to(node.meta.dtype).reshape(shape)
 
 
-def _scatter(node: Scatter, values: dict[str, Any], sizes: Sizes) -> torch.Tensor:
-    copy = Interpreter(values, node.meta.shape, sizes)
-    result = node.base(copy, copy.index).clone().reshape(-1)
-    ops = Interpreter(values, node.ranges, sizes)
+def _left_out(ops: Interpreter, high: int, low: int, total: IntLike) -> torch.Tensor:
+    """Where the last part of a dimension that was cut has no elements (see `Reduction`)."""
+    place = ops.number(ops.index[high]) * ops.ranges[low] + ops.number(ops.index[low])
+    return place >= value_in(total, ops.sizes)
+
+
+def _neutral(kind: str, dtype: torch.dtype) -> bool | int | float:
+    """What changes no fold of this kind."""
+    match kind:
+        case "sum" | "any":
+            return 0
+        case "prod" | "all":
+            return 1
+    lowest = kind in ("amax", "argmax")
+    if dtype is torch.bool:
+        return not lowest
+    if dtype.is_floating_point:
+        return -math.inf if lowest else math.inf
+    return torch.iinfo(dtype).min if lowest else torch.iinfo(dtype).max
+
+
+def _scatter(node: Scatter, values: dict[str, Any], sizes: Sizes, make: Space) -> torch.Tensor:
+    copy = make(values, node.meta.shape, sizes)
+    return scattered(node, node.base(copy, copy.index).expand(copy.ranges), values, sizes, make)
+
+
+def scattered(
+    node: Scatter, base: torch.Tensor, values: Mapping[str, Any], sizes: Sizes, make: Space = Interpreter
+) -> torch.Tensor:
+    """A copy of `base` with the node's elements written or added at their places."""
+    result = base.clone(memory_format=torch.contiguous_format).reshape(-1)
+    ops = make(values, node.ranges, sizes)
     if math.prod(ops.ranges) == 0:
-        return result.reshape(copy.ranges)
-    flat = torch.zeros(ops.ranges, dtype=torch.int64)
-    for part, size in zip(node.target(ops, ops.index), copy.ranges, strict=True):
+        return result.reshape(base.shape)
+    flat = torch.zeros(ops.ranges, dtype=torch.int64, device=ops.device)
+    for part, size in zip(node.target(ops, ops.index), base.shape, strict=True):
         flat = flat * size + ops.number(part)
     elements = node.body(ops, ops.index).reshape(-1)
     result.index_put_((flat.reshape(-1),), elements, accumulate=node.accumulate)
-    return result.reshape(copy.ranges)
+    return result.reshape(base.shape)

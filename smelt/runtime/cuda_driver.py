@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from smelt.base.errors import BuildError, CompileError
 from smelt.base.locks import new_lock
 from smelt.runtime import _native
+from smelt.runtime.refusals import OutOfMemory
 from smelt.runtime.triton_build import Cubin
 
 LIBRARY = "libcuda.so.1"
@@ -100,7 +101,7 @@ def _load(driver: _native.Driver, device: int, cubin: Cubin) -> Function:
         address, registers, local_bytes, threads = driver.load(device, cubin.image, cubin.entry, cubin.shared)
     except _native.CudaError as error:
         if error.code == _OUT_OF_MEMORY:
-            raise BuildError(
+            raise OutOfMemory(
                 f"the device's memory ran out while kernel {cubin.name!r} was loaded",
                 why=str(error),
                 hint="use less: torch.cuda.empty_cache() gives back what PyTorch's allocator keeps",

@@ -19,6 +19,7 @@ import torch
 from smelt.base.errors import CompileError
 from smelt.base.stats import count_named
 from smelt.runtime.memory import empty_strided, trim
+from smelt.runtime.refusals import is_refused_call, tell
 from smelt.runtime.tune import Clock, choose, remembered
 
 LARGE = 16 << 20
@@ -111,15 +112,19 @@ class ExternKernel:
         call: `call(*tensors)` -> a tensor, or a tuple for several results; same as calling the kernel itself.
         into: `into(out, *tensors)` writes the single result into `out`; raises TypeError when not `supports_out`.
         chosen: name of the implementation in use, None until the first call has decided.
+        reference: the last way where a library refuses the call.
     """
 
-    __slots__ = ("name", "candidates", "outputs", "operation", "call", "into", "chosen", "supports_out", "clock")
+    __slots__ = (
+        "name", "candidates", "outputs", "operation", "call", "into", "chosen", "supports_out", "clock", "reference",
+    )  # fmt: skip
 
     def __init__(
         self, name: str, candidates: list[Candidate], outputs: list[Spec], operation: str, clock: Clock | None = None
     ) -> None:
         self.name, self.candidates, self.outputs, self.operation = name, candidates, outputs, operation
         self.clock = clock
+        self.reference: Candidate | None = None
         self.supports_out = len(outputs) == 1
         self.chosen: str | None = None
         self.call: Callable[..., Any] = self._first_call
@@ -141,7 +146,10 @@ class ExternKernel:
         if self.clock is not None:
             count_named("kernel_choices", {f"{self.name}: {self.chosen}": 1})
         call = runs[self.chosen]
-        result = call(*tensors)
+        try:
+            result = call(*tensors)
+        except RuntimeError as error:
+            call, result = self._otherwise(error, call, tensors)
         if _conforms(result, self.outputs):
             self.call = call
             return result
@@ -152,7 +160,35 @@ class ExternKernel:
         runs = {c.name: c.into or _copied_into(c.call) for c in self.candidates}
         self.chosen = self._decide("into", runs, (out, *tensors))
         self.into = runs[self.chosen]
-        return self.into(out, *tensors)
+        try:
+            return self.into(out, *tensors)
+        except RuntimeError as error:
+            chosen = next(c for c in self.candidates if c.name == self.chosen)
+            call, result = self._otherwise(error, chosen.call, tensors)
+            self.into = _copied_into(call)
+            return out.copy_(result)
+
+    def _otherwise(self, error: RuntimeError, call: Callable[..., Any], tensors: tuple[Any, ...]) -> Any:
+        """(what gives the results where a library has refused a call, the results): first on operands that lie in one
+        piece, as some kernels want them, then by the reference.
+
+        Raises:
+            RuntimeError: the one that is given, where it is about the operands' values or nothing else works.
+        """
+        ways = [Candidate(f"{self.chosen} on copies", _on_copies(call)), self.reference]
+        for way in ways if self.reference is not None and is_refused_call(error) else ():
+            if way is None:
+                continue
+            try:
+                result = way.call(*tensors)
+            except RuntimeError as other:
+                if not is_refused_call(other):
+                    raise
+                continue
+            self.chosen = way.name
+            tell(f"a call of {self.name}", error, f"{way.name} runs in its place")
+            return way.call, result
+        raise error
 
     def _decide(self, form: str, runs: dict[str, Callable[..., Any]], arguments: tuple[Any, ...]) -> str:
         if len(runs) == 1:
@@ -231,6 +267,14 @@ def _given_back(call: Callable[..., Any]) -> Callable[..., Any]:
     def run(*tensors: Any) -> None:
         call(*tensors)
         trim()
+
+    return run
+
+
+def _on_copies(call: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*tensors: Any) -> Any:
+        copies = (x.clone(memory_format=torch.contiguous_format) if isinstance(x, torch.Tensor) else x for x in tensors)
+        return call(*copies)
 
     return run
 

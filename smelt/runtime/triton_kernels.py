@@ -11,17 +11,20 @@ builds before the first call, so kernels compile while later stages and other se
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 
 from smelt.base import torch_c
 from smelt.base.errors import BuildError, CompileError
-from smelt.base.kernel_source import KernelSource
+from smelt.base.kernel_source import Config, KernelSource
 from smelt.runtime import _native
 from smelt.runtime.cuda_clock import CudaClock
 from smelt.runtime.cuda_driver import LIBRARY, compute_capability, open_driver
 from smelt.runtime.launch import Table
+from smelt.runtime.refusals import is_refused_kernel, tell
+from smelt.runtime.second_way import SecondWay, by_operators, simpler
 from smelt.runtime.triton_align import BuildVariant, Variants, segment_of
 from smelt.runtime.triton_build import Build, build
 from smelt.runtime.triton_interpreter import InterpretedSegment
@@ -42,6 +45,7 @@ class Kernels:
         stream: the address of a device's current stream, by its number.
         clock: what times candidates.
         measured: whether products may be the library's, where that is faster.
+        seconds: for each kernel what computes the same where it is refused, if anything does.
 
     Raises:
         BuildError: no Triton, no driver.
@@ -55,8 +59,10 @@ class Kernels:
         stream: Callable[[int], int] | None = torch_c.current_raw_stream,
         clock: Clock | None = None,
         measured: bool = True,
+        seconds: Sequence[SecondWay | None] = (),
     ) -> None:
         self.sources, self.device, self.measured = list(sources), torch.device(device), measured
+        self.seconds = list(seconds) or [None] * len(self.sources)
         self.target: Target | None = None
         if self.device.type == "cpu":
             return
@@ -83,7 +89,8 @@ class Kernels:
         if target is None:
             return InterpretedSegment([candidates[0] for candidates in planned])
         choices = [self._choice(launch[0], each, target) for launch, each in zip(launches, planned, strict=True)]
-        preparation = _Preparation(target, choices, self.variant)
+        seconds = [self.seconds[launch[0]] for launch in launches] if self.seconds else [None] * len(launches)
+        preparation = _Preparation(target, choices, self.variant, launches, seconds, self.device)
         return _native.Segment(target.driver, target.ordinal, target.stream, preparation)
 
     def product(
@@ -156,17 +163,91 @@ def _launched(launches: Sequence[Launch]) -> list[Launch]:
 
 
 class _Preparation:
-    """Makes the plan of a segment when it is first called; launches meanwhile where candidates are timed."""
+    """Makes the plan of a segment when it is first called, launch by launch: each sees the results of those before,
+    where it is timed, and what is refused gets another way."""
 
-    def __init__(self, target: Target, choices: list[Choice], build: BuildVariant) -> None:
-        self.target, self.choices, self.build = target, choices, build
+    def __init__(
+        self,
+        target: Target,
+        choices: list[Choice],
+        build: BuildVariant,
+        launches: Sequence[Launch],
+        seconds: Sequence[SecondWay | None],
+        device: torch.device,
+    ) -> None:
+        self.target, self.choices, self.build, self.device = target, choices, build, device
+        self.launches, self.seconds = launches, seconds
+        self.steps: list[Callable[[Table], object]] = []
 
-    def __call__(self, table: Table) -> _native.Prepared:
-        alone = all(len(choice.launches) == 1 for choice in self.choices)
-        chosen = []
-        for choice in self.choices:
-            number = 0 if alone else fastest(self.target, choice, table)
-            chosen.append((choice.launches[number], choice.builds[number]))
-            if not alone:  # the next one is timed on its results
-                segment_of(self.target, chosen[-1:], self.build)(table)
-        return Variants(self.target, chosen, self.build).prepared(launched=not alone)
+    def __call__(self, table: Table) -> _native.Prepared | None:
+        if self.steps:
+            for step in self.steps:
+                step(table)
+            return None
+        ways = [self._launch(number, table) for number in range(len(self.choices))]
+        kernels = [way for way in ways if isinstance(way, tuple)]
+        if len(kernels) == len(ways):
+            return Variants(self.target, kernels, self.build).prepared(launched=True)
+        self.steps = self._in_steps(ways)
+        return None
+
+    def _launch(self, number: int, table: Table) -> Way:
+        """Launch a kernel in the first way that nobody refuses."""
+        refusal: Exception | None = None
+        name = f"kernel {self.choices[number].launches[0].source.name!r}"
+        for make in self._makers(number, table):
+            try:
+                way = make()
+                segment_of(self.target, [way], self.build)(table)
+            except Exception as error:
+                if not is_refused_kernel(error):
+                    raise
+                refusal = refusal or error
+                continue
+            if refusal is not None:
+                tell(name, refusal, f"it runs as {way[0].config}")
+            return way
+        assert refusal is not None
+        second = self.seconds[number]
+        if second is None:
+            raise refusal
+        tell(name, refusal, "PyTorch's operators run in its place")
+        step = by_operators(second, self.launches[number][2], self.device)
+        step(table)
+        return step
+
+    def _makers(self, number: int, table: Table) -> Iterator[Callable[[], tuple[PlannedLaunch, Build]]]:
+        """What gives a launch with its kernel: of the configurations the fastest one, then simpler ones."""
+        choice = self.choices[number]
+
+        def wanted() -> tuple[PlannedLaunch, Build]:
+            found = fastest(self.target, choice, table)
+            return choice.launches[found], choice.builds[found]
+
+        def built(config: Config) -> tuple[PlannedLaunch, Build]:
+            _, extents, arguments = self.launches[number]
+            launch = plan_launch(choice.launches[0].source, config, extents, arguments)
+            return launch, self.build(launch.source, launch)
+
+        yield wanted
+        for config in simpler(choice.launches[0].config):
+            yield partial(built, config)
+
+    def _in_steps(self, ways: Sequence[Way]) -> list[Callable[[Table], object]]:
+        """Runs of kernels, and what stands in the place of the others."""
+        steps: list[Callable[[Table], object]] = []
+        run: list[tuple[PlannedLaunch, Build]] = []
+        for way in (*ways, None):
+            if isinstance(way, tuple):
+                run.append(way)
+                continue
+            if run:
+                steps.append(segment_of(self.target, run, self.build))
+                run = []
+            if way is not None:
+                steps.append(way)
+        return steps
+
+
+Way = tuple[PlannedLaunch, Build] | Callable[[Table], object]
+"""A launch with its kernel, or what runs in its place."""

@@ -26,6 +26,7 @@ from smelt.base.store import content_key, store
 from smelt.runtime import _native
 from smelt.runtime.cuda_driver import OutOfResources
 from smelt.runtime.launch import Table
+from smelt.runtime.refusals import is_refused_kernel, tell
 from smelt.runtime.triton_align import moved_in, segment_of
 from smelt.runtime.triton_build import Build, triton_identity
 from smelt.runtime.triton_plan import Argument, Launch, PlannedLaunch
@@ -139,11 +140,28 @@ class Product:
         if known is None and self.target.clock.recording():
             self._library()(table, out, *factors)  # nothing can be timed now
             return
-        chosen = known or (self._measured(table, out, factors) if self.measured else self._first())
+        chosen = known or self._chosen(table, out, factors)
         way = next((way for way in self.ways if way.name == chosen), None)
         self.run = self._library() if way is None else self._template(way, table)
         count_named("product_choices", {LIBRARY if self.run is self.by_library else "template": 1})
-        self.run(table, out, *factors)
+        try:
+            self.run(table, out, *factors)
+        except _native.CudaError as error:  # a template that is remembered, or that is never measured
+            if self.run is self.by_library or not is_refused_kernel(error):
+                raise
+            tell(f"a template of {self.library.operation}", error, "the library's product runs in its place")
+            self.run = self._library()
+            self.run(table, out, *factors)
+
+    def _chosen(self, table: Table, out: torch.Tensor, factors: Sequence[torch.Tensor]) -> str:
+        """The name of a way; the library where some kernel of the others is refused."""
+        try:
+            return self._measured(table, out, factors) if self.measured else self._first()
+        except Exception as error:
+            if not is_refused_kernel(error):
+                raise
+            tell(f"a template of {self.library.operation}", error, "the library's product runs in its place")
+            return LIBRARY
 
     def _library(self) -> Run:
         if self.by_library is None:
@@ -164,15 +182,16 @@ class Product:
 
     def _template(self, way: Way, table: Table) -> Run:
         """What launches the template; the library, where one that is remembered does not run any more."""
+        chosen = []
         try:
-            self.target.plan(way.launch, way.build)
+            for choice in map(self.maker.choice, way.template.before):
+                number = fastest(self.target, choice, table)
+                chosen.append((choice.launches[number], choice.builds[number]))
+            chosen.append((way.launch, way.build))
+            for launch, build in chosen:
+                self.target.plan(launch, build)
         except (OutOfResources, BuildError):
             return self._library()
-        chosen = []
-        for choice in map(self.maker.choice, way.template.before):
-            number = fastest(self.target, choice, table)
-            chosen.append((choice.launches[number], choice.builds[number]))
-        chosen.append((way.launch, way.build))
         segment = segment_of(self.target, chosen, self.maker.variant, refused=self.measured)
 
         def run(table: Table, out: torch.Tensor, *factors: torch.Tensor) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import smelt
-from smelt.base.errors import CompileError
+from smelt.base.errors import SmeltWarning
 from smelt.base.kernel_source import Config, KernelSource
 from smelt.base.stats import stats
 from smelt.base.store import store
@@ -237,8 +237,9 @@ def test_templates_without_measuring(fake: FakeCuda) -> None:
     bad = Config((("XBLOCK", 1),))
     case = Case(fake, {}, (bad, *TEMPLATE), measured=False)
     assert case() == ([32], 0) and case.library.calls == 0
-    with pytest.raises(CompileError, match=r"(?s)no template of mm of this test runs.*shared memory.*'gemm': 'auto'"):
-        Case(fake, {}, (bad,), measured=False)()
+    case = Case(fake, {}, (bad,), measured=False)
+    with pytest.warns(SmeltWarning, match="no template of mm of this test runs"):
+        assert case() == ([8], 1)
 
 
 def moved_table(*slots: int) -> Table:

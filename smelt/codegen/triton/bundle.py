@@ -86,7 +86,7 @@ def _step(stream: int) -> str:
 
 def render_bundle(groups: Sequence[Group], plan: Schedule, autotune: bool = False) -> list[TritonKernel] | None:
     """The kernels that together compute pointwise groups of known sizes; None where one of them may find a fault."""
-    place = _places(plan)
+    place = places_of(plan)
     tilings = [make_tiling(group, plan, bundled=True) for group in groups]
     (config,) = flat_configs(sum(hint(t.axes[0].size) for t in tilings if len(t.axes) == 1))
     classes: dict[_Body, list[tuple[Group, _Member]]] = {}
@@ -103,11 +103,13 @@ def render_bundle(groups: Sequence[Group], plan: Schedule, autotune: bool = Fals
         if sum(len(members) for _, members in chosen) == 1:
             kernels.append(render_kernel(chosen[0][1][0][0], plan, autotune))
         else:
-            kernels.append(_Launch([(b, [m for _, m in members]) for b, members in chosen], plan, place).kernel())
+            kernel = _Launch([(b, [m for _, m in members]) for b, members in chosen], plan, place).kernel()
+            named = (name for _, members in chosen for group, _ in members for name in group.members)
+            kernels.append(replace(kernel, computes=tuple(name for name in named if name in plan.stored)))
     return kernels
 
 
-def _places(plan: Schedule) -> Place:
+def places_of(plan: Schedule) -> Place:
     """Buffers that lie over each other, and have elements of one type, are told apart by nothing."""
 
     def place(buffer: str) -> Hashable:

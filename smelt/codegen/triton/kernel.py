@@ -42,13 +42,20 @@ Extent = tuple[IntLike, str | None]
 
 @dataclass(frozen=True)
 class TritonKernel:
-    """A kernel's source, the buffers, symbols and streams that it takes in order, and what its grid shares out."""
+    """A kernel's source, the buffers, symbols and streams that it takes in order, and what its grid shares out.
+
+    Attributes:
+        computes: values that it writes; not those of a kernel that computes a product.
+        part: of a scatter, whether it writes the "base" or the "elements".
+    """
 
     source: KernelSource
     buffers: tuple[str, ...]
     symbols: tuple[Symbol, ...]
     extents: tuple[Extent, ...]
     streams: tuple[int, ...] = ()
+    computes: tuple[str, ...] = ()
+    part: str = ""
 
 
 def render_kernel(group: Group, plan: Schedule, autotune: bool = False) -> TritonKernel:
@@ -198,7 +205,7 @@ class KernelRenderer(TileKernel):
                 self.whole_rows()
             case Form.ROW | Form.COLUMN | Form.MIXED:
                 self.walk()
-        return self.finish(self.label)
+        return replace(self.finish(self.label), computes=tuple(n for n in self.nest.members if n in self.plan.stored))
 
     @property
     def walked(self) -> Axis | None:

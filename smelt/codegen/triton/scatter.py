@@ -3,6 +3,8 @@ several elements may meet."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from smelt.base.errors import CompileError
@@ -41,7 +43,7 @@ def _opened(node: Scatter, plan: Schedule, shape: object, autotune: bool) -> tup
 def _copy(node: Scatter, plan: Schedule, autotune: bool) -> TritonKernel:
     kernel, index = _opened(node, plan, node.meta.shape, autotune)
     kernel.store(node.name, index, node.base(kernel, index))
-    return kernel.finish(f"{node.name} base")
+    return replace(kernel.finish(f"{node.name} base"), computes=(node.name,), part="base")
 
 
 def _update(node: Scatter, plan: Schedule, autotune: bool) -> TritonKernel:
@@ -58,4 +60,4 @@ def _update(node: Scatter, plan: Schedule, autotune: bool) -> TritonKernel:
     else:
         old = kernel.from_memory(node.name, target)
         kernel.store(node.name, target, kernel.apply("add", node.meta.dtype, old, value))
-    return kernel.finish(f"{node.name} updates")
+    return replace(kernel.finish(f"{node.name} updates"), computes=(node.name,), part="elements")

@@ -1,0 +1,142 @@
+"""The second way of a kernel: what it computes, node by node with the primitives' references, over the same memory.
+
+It runs where Triton, the driver or the device refuses the kernel. A kernel is known by its source, which several
+launches may have in common: what differs between them (pointers, sizes, streams of random numbers) are its arguments,
+and the second way takes these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from smelt.base.random_source import GOLDEN
+from smelt.codegen.triton.bundle import places_of
+from smelt.codegen.triton.kernel import TritonKernel
+from smelt.loops.interpret import Interpreter, Sizes, Space, run_node, scattered
+from smelt.loops.ir import Node, Scatter, Value
+from smelt.schedule.plan import Schedule
+from smelt.schedule.realize import metas_of
+from smelt.shapes.expr import Expr
+from smelt.shapes.size import IntLike, value_in
+
+Memory = Callable[[int, tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
+"""The tensor at an address: (address, shape, strides in elements, dtype)."""
+
+STREAM_OF_STEP = pow(GOLDEN, -1, 2**64)
+
+
+class SecondWay:
+    """`second(memory, addresses, numbers)` writes what the kernel would have written.
+
+    Args:
+        kernel: of one launch.
+        plan: where that is a launch of.
+    """
+
+    def __init__(self, kernel: TritonKernel, plan: Schedule, device: torch.device) -> None:
+        self.kernel, self.plan, self.device = kernel, plan, device
+        self.nodes: Mapping[str, Node] = plan.program.nodes
+
+    def __call__(self, memory: Memory, addresses: Sequence[int], numbers: Sequence[int]) -> None:
+        """Compute everything, then write.
+
+        Args:
+            memory: makes tensors of addresses.
+            addresses: of the kernel's buffers.
+            numbers: its other arguments.
+        """
+        sizes: Sizes = dict(zip(self.kernel.symbols, numbers, strict=False))
+        steps = numbers[len(self.kernel.symbols) :]
+        streams = {own: _stream(step) for own, step in zip(self.kernel.streams, steps, strict=True)}
+        buffers = _Buffers(self, memory, addresses, sizes)
+
+        def space(values: Mapping[str, Any], ranges: Sequence[IntLike], sizes: Sizes) -> Interpreter:
+            return _Space(values, ranges, sizes, self.device, streams)
+
+        values = _Values(self, buffers, sizes, space)
+        made = {name: values[name] for name in self.kernel.computes}
+        for name, value in made.items():
+            buffers[name].copy_(value)
+
+    def computes(self, name: str) -> bool:
+        """Whether a value is one of the kernel's."""
+        return name in self.kernel.computes
+
+    def value(self, name: str, values: _Values) -> Any:
+        """A value that is not known yet: from memory, or computed from others."""
+        node = self.nodes[name]
+        if not self.computes(name):
+            if values.buffers.known(name):
+                return values.buffers[name]
+        elif isinstance(node, Scatter) and self.kernel.part == "base":
+            ops = values.space(values, node.meta.shape, values.sizes)
+            return node.base(ops, ops.index).expand(ops.ranges)
+        elif isinstance(node, Scatter):  # another kernel has written the base
+            return scattered(node, values.buffers[name], values, values.sizes, values.space)
+        return run_node(node, values, values.sizes, values.space)
+
+
+class _Values(dict[str, Any]):
+    """The values that the kernel reads and computes, each when it is asked for."""
+
+    def __init__(self, way: SecondWay, buffers: _Buffers, sizes: Sizes, space: Space) -> None:
+        super().__init__()
+        self.way, self.buffers, self.sizes, self.space = way, buffers, sizes, space
+
+    def __missing__(self, name: str) -> Any:
+        value = self[name] = self.way.value(name, self)
+        return value
+
+
+class _Buffers:
+    """The memory of a launch by the names of the values in it."""
+
+    def __init__(self, way: SecondWay, memory: Memory, addresses: Sequence[int], sizes: Sizes) -> None:
+        self.plan, self.memory, self.sizes = way.plan, memory, sizes
+        self.at = dict(zip(way.kernel.buffers, addresses, strict=True))
+        # the kernel of a bundle has one pointer for what lies at one place
+        place = places_of(way.plan)
+        self.place = place
+        self.places = {place(name): address for name, address in self.at.items()}
+
+    def known(self, name: str) -> bool:
+        """Whether a value is in the memory that the kernel was given."""
+        return name in self.at or (name in self.plan.stored and self.place(name) in self.places)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        address = self.at[name] if name in self.at else self.places[self.place(name)]
+        meta = metas_of(self.plan.program.nodes[name])
+        shape = tuple(value_in(n, self.sizes) for n in meta.shape)
+        stride = tuple(value_in(n, self.sizes) for n in self.plan.strides[name])
+        return self.memory(address, shape, stride, meta.dtype)
+
+
+class _Space(Interpreter):
+    """An iteration space on a device, with the launch's streams of random numbers."""
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        ranges: Sequence[IntLike],
+        sizes: Sizes,
+        device: torch.device,
+        streams: Mapping[int, int],
+    ) -> None:
+        super().__init__(values, ranges, sizes, device)
+        self.streams = streams
+
+    def random(self, seed: Value, stream: int, index: Expr, count: IntLike) -> Value:
+        return super().random(seed, self.streams.get(stream, stream), index, count)
+
+
+def _stream(step: int) -> int:
+    """The stream that a step belongs to (see `key_step`)."""
+    return (step * STREAM_OF_STEP - 1) % 2**64
+
+
+def second_way(kernel: TritonKernel, plan: Schedule, device: torch.device) -> SecondWay | None:
+    """The second way of a kernel; None of one that computes a product, beside which the library's stands."""
+    return SecondWay(kernel, plan, device) if kernel.computes else None
