@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import smelt
 from smelt.base.store import store
 from smelt.runtime import tune
 from smelt.runtime.tune import choose, forget, measure, remembered
@@ -108,3 +109,19 @@ def test_entries_are_plain_json_and_bad_ones_are_ignored(monkeypatch: pytest.Mon
         forget()
         store().put_text("tune", key, bad)
         assert remembered("op", ("a", "b")) is None
+
+
+def test_candidates_that_refuse_are_out() -> None:
+    def refuse() -> None:
+        raise RuntimeError("no such strides")
+
+    assert choose("refusals", {"a": refuse, "b": lambda: None, "c": refuse}) == "b"
+    with pytest.raises(RuntimeError, match="no such strides"):
+        choose("refusals alone", {"a": refuse, "b": refuse})
+
+
+def test_a_product_of_elements_that_overlap() -> None:
+    x = torch.randn(600).as_strided((257, 257), (1, 1))
+    compiled = smelt.compile(lambda x: torch.addmm(x, x, x.t() @ x))
+    want = torch.addmm(x.double(), x.double(), x.t().double() @ x.double())
+    torch.testing.assert_close(compiled(x).double(), want, rtol=1e-4, atol=1e-2)

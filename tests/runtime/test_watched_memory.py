@@ -192,3 +192,30 @@ def test_a_program_of_every_size() -> None:
 
 def test_guards_are_as_large_as_a_line_of_any_cache() -> None:
     assert GUARD % 64 == 0
+
+
+@pytest.mark.gpu
+def test_faults_on_a_gpu() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    w = Watch(STEPS, device).begin()
+    a = w.empty("a", (7, 3), (4, 1), torch.float32)
+    assert a.device == device and a.storage_offset() == 0 and a.untyped_storage().nbytes() == 27 * 4
+    for _ in w.step(0, {"a": a}):
+        a.fill_(1)
+    whole = torch.empty(0, device=device).set_(w.blocks[0].whole.view(torch.float32).untyped_storage())
+    inside = w.blocks[0].start // 4
+    with pytest.raises(MemoryFault, match=r"step 1 \(second kernel\) has written behind buffer 'a'"):
+        for _ in w.step(1, {}):
+            whole[inside + 27] = 2.0
+    b = w.empty("b", (5,), (1,), torch.int64)
+    with pytest.raises(MemoryFault, match=r"leaves 2 of 5 elements"):
+        w.blocks.pop(0)
+        for _ in w.step(1, {"b": b}):
+            b[2:] = 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("number", range(20))
+def test_random_programs_on_a_gpu(number: int) -> None:
+    found = compare(make_program(f"watched gpu:{number}"), "cuda")
+    assert found["status"] in ("same", "invalid"), found["detail"]
