@@ -12,7 +12,7 @@ import torch
 
 from smelt.base.arena import extent
 from smelt.base.torch_c import saved_tensor_hooks
-from smelt.graph.meta import TensorMeta, meta_of
+from smelt.graph.meta import TensorMeta, may_overlap, meta_of
 
 
 def packed_metas(saved: Sequence[torch.Tensor]) -> list[TensorMeta] | None:
@@ -44,9 +44,14 @@ def _as_packed(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
     out = tensor.new_empty(size).as_strided(meta.shape, meta.stride)
     if 0 in meta.stride:  # what is repeated is written once
         once = tuple(slice(1) if step == 0 else slice(None) for step in meta.stride)
-        out[once].copy_(tensor[once])
-        return out
-    return out.copy_(tensor)
+        out, tensor = out[once], tensor[once]
+    if may_overlap(out.shape, out.stride()):  # windows: what two of them show is equal in both
+        places = torch.arange(size, device=tensor.device).as_strided(out.shape, out.stride())
+        flat = out.as_strided((size,), (1,))
+        flat[places] = tensor
+    else:
+        out.copy_(tensor)
+    return out.as_strided(meta.shape, meta.stride)
 
 
 def _told(meta: TensorMeta) -> str:
