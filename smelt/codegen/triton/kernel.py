@@ -152,7 +152,8 @@ class TileKernel(WordRows):
         if words is not None and not atomic:
             self.store_words(*words, text)
             return
-        address, masks, axes = self.address(name, index, value.depth)
+        whole = sum(map(self.bit, self.axes))  # each place of the tile adds, also where all add the same to one element
+        address, masks, axes = self.address(name, index, whole if atomic else value.depth)
         if atomic:
             guard = f", mask={masks}" if masks else ""
             self.scopes.line(f"tl.atomic_add({address}, {text}{guard}, sem='relaxed')", axes)
