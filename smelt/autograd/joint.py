@@ -40,6 +40,7 @@ from smelt.autograd.plan import (
 from smelt.autograd.reach import comes_through_function, heads_of, tangents_of
 from smelt.autograd.reads import JointReads, owner_of
 from smelt.autograd.saved import saved_places
+from smelt.autograd.settled import settle
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, is_plain_view
@@ -428,6 +429,8 @@ class _Trace:
         reals = [real for real, _ in rec.reals.values()]
         unsaved, unsaved_outputs = self.unsaved()
         _placeholders_first(graph, [node for _, node in rec.reals.values()])
+        if self.sizes or self.reads.nodes:
+            settle(graph)
         return Joint(
             module=GraphModule(rec.root, graph),
             num_primals=len(self.inputs) + len(reals),
