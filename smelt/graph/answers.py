@@ -327,6 +327,8 @@ _NOT_STRIDED = frozenset(
 _TRIED = frozenset(
     {
         aten._linalg_svd.default,
+        aten.im2col.default,
+        aten.index_fill.int_Scalar,
         aten.max_unpool2d.default,
         aten.nonzero_static.default,
     }
@@ -343,9 +345,12 @@ def _eigenvectors_cpu(answer: Any, args: Sequence[Any]) -> Any:
 
 _CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.linalg_eig.default: _eigenvectors_cpu,
+    aten.channel_shuffle.default: _like_cpu(0),
     aten.pixel_shuffle.default: _like_cpu(0),
     aten.pixel_unshuffle.default: _like_cpu(0),
     aten.reflection_pad2d.default: _like_cpu(0),
     aten.reflection_pad2d_backward.default: _like_cpu(1),
+    aten.replication_pad2d.default: _like_cpu(0),
+    aten.replication_pad2d_backward.default: _like_cpu(1),
     aten.native_group_norm_backward.default: _group_norm_backward_cpu,
 }

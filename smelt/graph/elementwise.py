@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense, may_overlap
+from smelt.graph.meta import TensorMeta, channels_last_stride, contiguous_stride, is_dense, may_overlap, same_steps
 from smelt.graph.place import PlacedTensor, layout_for
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.shapes.real import Real
@@ -61,6 +61,7 @@ _ALSO_POINTWISE = frozenset(
         aten.hardswish.default,
         aten.hardswish_backward.default,
         aten.hardsigmoid_backward.default,
+        aten.hardtanh_backward.default,
         aten.leaky_relu_backward.default,
         aten.elu_backward.default,
         aten.softplus_backward.default,
@@ -82,6 +83,8 @@ def elementwise(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     if kwargs and any(isinstance(v, PlacedTensor) for v in kwargs.values()) or "memory_format" in kwargs:
         return None
     operands = [val_of(a) for a in args if isinstance(a, PlacedTensor)]
+    if func is aten.threshold_backward.default:  # the iterator meets them in the other order
+        operands.reverse()
     shape = broadcast(operands)
     if shape is None or any(isinstance(a, (list, tuple)) for a in args):
         return None
@@ -159,6 +162,8 @@ def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], number
     if all(same_all(o.shape, shape) for o in operands) and not (numbers and shape):
         if all(is_row_major(o) for o in operands):
             return contiguous_stride(shape)
+        if len(shape) == 4 and all(same_steps(shape, o.stride, channels_last_stride(shape)) for o in operands):
+            return channels_last_stride(shape)
         if len({o.stride for o in operands}) == 1 and is_dense(shape, operands[0].stride):
             return operands[0].stride
     rows = [_broadcast_stride(o, shape) for o in operands]

@@ -29,7 +29,8 @@ from smelt.graph.place import Layout, layout_for
 from smelt.graph.question import Question, compare
 from smelt.graph.recurrent import recurrent_answer, recurrent_backward_answer
 from smelt.graph.schema import OpInfo
-from smelt.shapes.size import Size, same_all
+from smelt.graph.symbolic_rules import picked
+from smelt.shapes.size import Size, is_symbolic, same_all
 
 aten = torch.ops.aten
 
@@ -104,7 +105,22 @@ def _stack(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     if kwargs or not agree or not -first.ndim - 1 <= dim <= first.ndim:
         return None
     dim %= first.ndim + 1
-    return _fresh(first, (*first.shape[:dim], len(tensors), *first.shape[dim:]))
+    shape = (*first.shape[:dim], len(tensors), *first.shape[dim:])
+    if dim == first.ndim:
+        last = all(is_channels_last((*t.shape, 1), (*t.stride, 1)) for t in tensors)
+        return _fresh(first, shape, None, channels_last_stride(shape) if last else None)
+    last = all(is_channels_last(t.shape, t.stride) for t in tensors)
+    return _fresh(first, shape, None, _split_stride(first.shape, dim, len(tensors)) if last else None)
+
+
+def _split_stride(shape: Sequence[int], dim: int, count: int) -> tuple[int, ...]:
+    """Strides of images joined along `dim` in channels last, of which that dimension is then split into `count`."""
+    joined = (*shape[:dim], shape[dim] * count, *shape[dim + 1 :])
+    stride = channels_last_stride(joined)
+    if is_symbolic(joined):
+        return (*stride[:dim], stride[dim] * shape[dim], *stride[dim:])
+    whole = torch.empty_strided(joined, stride, device="meta")
+    return whole.view((*shape[:dim], count, *shape[dim:])).stride()
 
 
 def _same_row_major(position: int = 0) -> Rule:
@@ -134,6 +150,31 @@ def _safe_softmax(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     if kwargs or len(args) > 2 or not val.dtype.is_floating_point or not in_range(args[1], val.ndim):
         return None
     return _fresh(val, val.shape)
+
+
+def _log_sigmoid(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    """Row-major on a CPU; on a GPU in the order of its argument, and without the second result."""
+    val = val_of(args[0])
+    if val.device.type == "cpu":
+        return _fresh(val, val.shape), _fresh(val, val.shape)
+    stride = val.stride if is_dense(val.shape, val.stride) else result_stride(val.shape, [val], False)
+    return _fresh(val, val.shape, None, stride), _fresh(val, (0,))
+
+
+def _power_of_number(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    """Row-major, unlike other elementwise operators; the dtype is asked of the operator."""
+    val = val_of(args[1])
+    return _fresh(val, val.shape, func(args[0], torch.ones((0,) * len(val.shape), dtype=val.dtype)).dtype)
+
+
+def _ldexp(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    """A product with a power of a number, which is row-major."""
+    a, b = val_of(args[0]), val_of(args[1])
+    shape = broadcast([a, b])
+    if shape is None:
+        return None
+    dtype = func(*(torch.ones((0,) * v.ndim, dtype=v.dtype) for v in (a, b))).dtype
+    return _fresh(a if a.shape else b, shape, dtype, result_stride(shape, [a, _fresh(b, b.shape).val], False))
 
 
 def _nll_loss(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
@@ -220,13 +261,15 @@ def _index(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """Whole-number indices of neighbouring dimensions of a row-major tensor (or of all dimensions of any)."""
     val = val_of(args[0])
     places = [d for d, i in enumerate(args[1]) if i is not None]
-    if not places or len(args[1]) > val.ndim or places != list(range(places[0], places[-1] + 1)):
+    if not places or len(args[1]) > val.ndim:
         return None
+    if places != list(range(places[0], places[-1] + 1)):
+        return picked(func, args, kwargs)
     indices = [val_of(args[1][d]) for d in places]
     shape = broadcast(indices)
     plain = all(i.dtype in (torch.int64, torch.int32) and is_row_major(i) for i in indices)
     if shape is None or not plain or not (is_row_major(val) or len(indices) == val.ndim):
-        return None
+        return picked(func, args, kwargs)
     return _fresh(val, (*val.shape[: places[0]], *shape, *val.shape[places[-1] + 1 :]))
 
 
@@ -390,14 +433,45 @@ def _attention_cpu(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 def _convolution(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     x, weight = val_of(args[0]), val_of(args[1])
     shape = _convolution_shape(x.shape, weight.shape, args[3:9])
-    if shape is None or x.dtype != weight.dtype or x.device.type != "cpu":
+    if shape is None or x.dtype != weight.dtype or x.device.type not in ("cpu", "cuda"):
         return None
-    return _fresh(x, shape, None, channels_last_stride(shape) if _image_format(x, weight) else None)
+    return _fresh(x, shape, None, channels_last_stride(shape) if _image_format(x, weight, args[3:9]) else None)
 
 
-def _image_format(x: TensorMeta, weight: TensorMeta) -> bool:
-    """True when a 2-d convolution of these works, and answers, in channels last."""
-    return x.ndim == 4 and any(is_channels_last(v.shape, v.stride) for v in (x, weight))
+def _image_format(x: TensorMeta, weight: TensorMeta, options: Sequence[Any]) -> bool:
+    """True when a convolution of these works, and answers, in channels last.
+
+    One over lines is one over images of a single row; the lines themselves are made row-major before. Libraries know
+    no other order for float64 than row-major, but for images on a CPU. (PyTorch: aten/src/ATen/native/ConvUtils.h.)
+    """
+    if torch.float64 in (x.dtype, weight.dtype) and (x.device.type == "cuda" or weight.ndim == 5):
+        return False
+    if (
+        weight.ndim == 5
+        and x.device.type == "cpu"
+        and x.dtype is torch.float32
+        and not _worth_onednn(x, weight, options)
+    ):
+        return False
+    if weight.ndim == 3:
+        return is_channels_last(*_as_image(weight))
+    return any(is_channels_last(v.shape, v.stride) for v in (x, weight))
+
+
+def _worth_onednn(x: TensorMeta, weight: TensorMeta, options: Sequence[Any]) -> bool:
+    """Whether PyTorch takes oneDNN's kernels for float32 on a CPU. Its own have one order for volumes."""
+    stride, _, dilation, _, _, groups = options
+    one = same_all(weight.shape[-2:], (1, 1)) and not any(n != 1 for n in (*stride, *dilation))
+    if one and x.shape[0] < 16 and torch.get_num_threads() == 1:
+        return False
+    wide = weight.shape[-1] > 3 and weight.shape[-2] > 3
+    return bool(groups > 1 or wide or x.shape[0] > 1 or math.prod(x.shape[:4]) > 20480)
+
+
+def _as_image(line: TensorMeta) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of `line.unsqueeze(2)`."""
+    (n, c, length), (by_n, by_c, step) = line.shape, line.stride
+    return (n, c, 1, length), (by_n, by_c, length * step, step)
 
 
 def _convolution_shape(x: Sequence[int], weight: Sequence[int], options: Sequence[Any]) -> tuple[int, ...] | None:
@@ -423,9 +497,9 @@ def _convolution_shape(x: Sequence[int], weight: Sequence[int], options: Sequenc
 
 def _convolution_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     x, weight, bias_shape, mask = val_of(args[1]), val_of(args[2]), args[3], args[10]
-    if x.device.type != "cpu" or (mask[2] and bias_shape is None):
+    if x.device.type not in ("cpu", "cuda") or (mask[2] and bias_shape is None):
         return None
-    last = _image_format(x, weight)
+    last = _image_format(x, weight, args[4:10])
     dx, dw = (_fresh(v, v.shape, None, channels_last_stride(v.shape) if last else None) for v in (x, weight))
     db = _fresh(x, bias_shape) if mask[2] else None
     return dx if mask[0] else None, dw if mask[1] else None, db
@@ -543,6 +617,8 @@ _RULES: dict[OpOverload, Rule] = {
     aten._fft_c2r.default: transformed,
     aten.gather.default: _gather,
     aten.index.Tensor: _index,
+    aten.ldexp.Tensor: _ldexp,
+    aten.float_power.Scalar: _power_of_number,
     aten.index_add.default: _index_add,
     aten.masked_fill.Scalar: _masked_fill,
     aten.searchsorted.Tensor: _searchsorted,
@@ -570,6 +646,8 @@ _RULES: dict[OpOverload, Rule] = {
     aten._safe_softmax.default: _safe_softmax,
     aten._softmax_backward_data.default: _softmax_backward,
     aten._log_softmax_backward_data.default: _softmax_backward,
+    aten.log_sigmoid_forward.default: _log_sigmoid,
+    aten.pow.Scalar: _power_of_number,
     aten.nll_loss_forward.default: _nll_loss,
     aten.nll_loss_backward.default: _same_row_major(1),
     # these have no meta kernel

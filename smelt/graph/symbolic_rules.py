@@ -17,7 +17,7 @@ from smelt.graph.meta import TensorMeta, channels_last_stride, contiguous_stride
 from smelt.graph.place import layout_for
 from smelt.graph.symbolic_views import VIEW_RULES
 from smelt.graph.symbolic_windows import WINDOW_RULES
-from smelt.shapes.size import IntLike
+from smelt.shapes.size import IntLike, same
 
 aten = torch.ops.aten
 
@@ -197,7 +197,7 @@ def _nll_images(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     return fresh(val, each if reduction == 0 else ()), fresh(val, ())
 
 
-def _index(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+def picked(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     """Whole-number indices.
 
     Where they are neighbours their dimensions come in their place, else in front. The kernel walks the result in the
@@ -219,11 +219,21 @@ def _index(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     walked = TensorMeta(whole, val.dtype, (*source[:front], *(0,) * len(shape), *source[front:]), val.device)
     operands = [walked]
     for i in found:
-        lead = len(shape) - i.ndim
-        own = (*(1,) * lead, *i.shape, *(1,) * (len(sizes) - front))
-        steps = (*(0,) * lead, *i.stride, *(0,) * (len(sizes) - front))
-        operands.append(TensorMeta(own, i.dtype, steps, val.device))
+        operands.append(_as_walked(i, shape, front, len(sizes) - front))
     return fresh(val, whole, None, result_stride(whole, operands, False))
+
+
+def _as_walked(index: TensorMeta, shape: Sequence[IntLike], before: int, after: int) -> TensorMeta:
+    """`index.expand(shape)` viewed with so many sizes of 1 before and after, whose strides break ties."""
+    steps: list[IntLike] = []
+    for d in range(len(shape) - 1, -1, -1):
+        at = d - (len(shape) - index.ndim)
+        inner = shape[d + 1] * steps[0] if steps else 1
+        own = index.stride[at] if at >= 0 else inner
+        steps.insert(0, own if at >= 0 and same(index.shape[at], shape[d]) or same(shape[d], 1) else 0)
+    outer, inner = (shape[0] * steps[0], steps[-1]) if shape else (1, 1)
+    whole = ((1,) * before + tuple(shape) + (1,) * after, (outer,) * before + tuple(steps) + (inner,) * after)
+    return TensorMeta(whole[0], index.dtype, whole[1], index.device)  # type: ignore[arg-type]
 
 
 def _product(shape_of: Any) -> Rule:
@@ -352,8 +362,8 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
     aten.new_empty_strided.default: _new_strided,
     aten.empty_strided.default: _empty_strided,
     aten.index_select.default: _index_select,
-    aten.index.Tensor: _index,
-    aten._unsafe_index.Tensor: _index,
+    aten.index.Tensor: picked,
+    aten._unsafe_index.Tensor: picked,
     aten.repeat.default: _repeat,
     aten.roll.default: _roll,
     aten.sort.default: _sort,
@@ -398,10 +408,10 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
     aten.masked_fill.Tensor: _expanded,
     aten.masked_scatter.default: _expanded,
     aten.masked_scatter_backward.default: _of_shape(2),
-    aten._unsafe_masked_index.default: lambda f, a, k: _index(f, (a[0], a[2]), k),
+    aten._unsafe_masked_index.default: lambda f, a, k: picked(f, (a[0], a[2]), k),
     **{getattr(aten, f"{name}_like").default: _new_like for name in "empty zeros ones full rand randn".split()},
     aten._prelu_kernel_backward.default: like(1, results=2),
-    aten.log_sigmoid_backward.default: row_major_like(1),
+    aten.log_sigmoid_backward.default: like(),
     aten.randperm.default: _randperm,
     aten.eye.default: _eye,
     aten.eye.m: _eye,
@@ -439,10 +449,11 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
     **{
         op: _reduction()
         for op in (aten.amax.default, aten.amin.default, aten.var.correction, aten.std.correction)
-        + (aten.logsumexp.default, aten.linalg_vector_norm.default, aten.max.default, aten.min.default)
+        + (aten.linalg_vector_norm.default, aten.max.default, aten.min.default)
         + (aten.mean.default, aten.median.default, aten.nanmedian.default)
         + (aten.norm.Scalar, aten.norm.ScalarOpt_dim, aten.norm.ScalarOpt_dim_dtype)
     },
+    aten.logsumexp.default: lambda f, a, k: _reduction(whole=torch.get_default_dtype())(f, a, k),
     **{
         op: _reduction(whole=_number)
         for op in (aten.sum.default, aten.prod.default, aten.prod.dim_int, aten.nansum.default)

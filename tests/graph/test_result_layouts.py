@@ -1,0 +1,105 @@
+"""Strides that eager gives results of operands in unusual layouts: the answers against the operators themselves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from smelt.graph.answers import answer_for
+from smelt.graph.meta import TensorMeta, channels_last_stride, contiguous_stride
+from smelt.graph.place import Layout
+from smelt.graph.trace import trace_like
+
+aten = torch.ops.aten
+
+
+def in_layouts(values: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Each order of dimensions, and a gap behind each row."""
+    for order in itertools.permutations(range(values.ndim)):
+        yield values.permute(order).contiguous().permute([order.index(d) for d in range(values.ndim)])
+    wide = torch.zeros(*values.shape[:-1], values.shape[-1] + 2)
+    yield wide[..., : values.shape[-1]]
+
+
+def traced(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return trace_like(value, requires_grad=False)
+    return [traced(v) for v in value] if isinstance(value, list) else value
+
+
+def check(op: Any, *args: Any) -> None:
+    real, answer = op(*args), answer_for(op, tuple(map(traced, args)), {})
+    pairs = zip(answer, real, strict=True) if isinstance(real, (tuple, list)) else [(answer, real)]
+    for layout, result in pairs:
+        assert isinstance(layout, Layout)
+        assert (layout.val.shape, layout.val.dtype) == (tuple(result.shape), result.dtype)
+        assert layout.val.stride == result.stride() or not result.numel(), (op, [getattr(a, "shape", a) for a in args])
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3, 5), (1, 4, 3, 5), (2, 4, 1, 3), (4, 3), (2, 4, 3)])
+def test_operators(shape: tuple[int, ...]) -> None:
+    plain = torch.rand(shape) + 0.1
+    for x in in_layouts(plain):
+        check(aten.log_sigmoid_forward.default, x)
+        check(aten.log_sigmoid_backward.default, x, plain, plain)
+        check(aten.pow.Scalar, 2.0, x)
+        check(aten.ldexp.Tensor, x[:1], x)
+        check(aten.exp.default, x)
+        check(aten.mul.Tensor, x, x)
+        check(aten.threshold_backward.default, x, plain, 0)
+        check(aten.hardtanh_backward.default, x, plain, 0.0, 1.0)
+        if len(shape) > 2:
+            check(aten.channel_shuffle.default, x, 2)
+        for dim in range(len(shape) + 1):
+            check(aten.stack.default, [x, x], dim)
+        for dim in range(len(shape)):
+            check(aten.cat.default, [x, x], dim)
+            for index in (torch.tensor([0, 0]), torch.tensor([[0], [0]]), torch.tensor(0)):
+                check(aten.index.Tensor, x, [None] * dim + [index])
+        check(aten.index.Tensor, x, [torch.tensor([0]), torch.tensor([[0], [0]])])
+        if len(shape) == 4 and 1 not in shape:
+            check(aten.replication_pad2d.default, x, [1, 0, 0, 1])
+            check(aten.native_batch_norm.default, x, None, None, None, None, True, 0.1, 1e-5)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_convolutions(rank: int, dtype: torch.dtype, transposed: bool) -> None:
+    last = (0, *range(2, rank + 2), 1)
+    for batch, channels, kernel in itertools.product((1, 2), (1, 3), (1, 3)):
+        x, w = torch.rand(batch, channels, *[6] * rank), torch.rand(channels, channels, *[kernel] * rank)
+        for image, weight in itertools.product((False, True), repeat=2):
+            back = [last.index(d) for d in range(rank + 2)]
+            a = x.permute(last).contiguous().permute(back) if image else x
+            b = w.permute(last).contiguous().permute(back) if weight else w
+            how = ([1] * rank, [kernel // 2] * rank, [1] * rank, transposed, [0] * rank, 1)
+            check(aten.convolution.default, a.to(dtype), b.to(dtype), None, *how)
+
+
+def on_cuda(shape: tuple[int, ...], last: bool, dtype: torch.dtype) -> Any:
+    stride = channels_last_stride(shape) if last else contiguous_stride(shape)
+    return trace_like(TensorMeta(shape, dtype, stride, torch.device("cuda", 0)), requires_grad=False)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_convolutions_on_a_gpu(rank: int, dtype: torch.dtype) -> None:
+    """cuDNN answers in channels last where the images or the weights are; it has no such kernels for float64."""
+    for image, weight in itertools.product((False, True), repeat=2):
+        x, w = on_cuda((2, 3, *[8] * rank), image, dtype), on_cuda((4, 3, *[3] * rank), weight, dtype)
+        how = ([1] * rank, [1] * rank, [1] * rank, False, [0] * rank, 1)
+        found = answer_for(aten.convolution.default, (x, w, None, *how), {})
+        last = (image or weight) and dtype is not torch.float64
+        shape = (2, 4, *[8] * rank)
+        assert found.val.stride == (channels_last_stride(shape) if last else contiguous_stride(shape))
+        grads = answer_for(
+            aten.convolution_backward.default, (on_cuda(shape, last, dtype), x, w, [4], *how, [True] * 3), {}
+        )
+        for grad in grads[:2]:
+            whole = grad.val.shape
+            assert grad.val.stride == (channels_last_stride(whole) if last else contiguous_stride(whole))
