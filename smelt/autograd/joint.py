@@ -245,7 +245,8 @@ class _Trace:
         owner = self.by_storage.get(storage)
         if owner is not None:
             return self.plan_view(out, self.inputs[owner].seen, owner)
-        if out.place.parent is not None and (len(sharing) > 1 or not is_dense(val.shape, val.stride)):
+        lazy = out.place.conjugate or out.place.negative
+        if out.place.parent is not None and (lazy or len(sharing) > 1 or not is_dense(val.shape, val.stride)):
             base = _base_of(out, sharing)
             if base is not out:
                 return self.plan_view(out, base, None)

@@ -104,6 +104,7 @@ PURE: dict[OpOverload, Callable[[Values, Sequence[Any], Mapping[str, Any], Tenso
         op: _constant_fill(0)
         for op in (
             aten.zeros.default,
+            aten._efficientzerotensor.default,
             aten.zeros_like.default,
             aten.new_zeros.default,
             aten.empty.memory_format,

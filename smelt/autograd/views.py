@@ -384,6 +384,8 @@ _RULES: dict[OpOverload, tuple[Read, Write]] = {
     aten.unsqueeze.default: _RESHAPE,
     aten.view.dtype: (_read_dtype, _write_dtype),
     aten.view_as_real.default: _paired(aten.view_as_real.default, aten.view_as_complex.default),
+    aten._conj.default: _paired(aten._conj_physical.default, aten._conj_physical.default),
+    aten._neg_view.default: _paired(aten.neg.default, aten.neg.default),
     aten.view_as_complex.default: _paired(aten.view_as_complex.default, aten.view_as_real.default),
     aten.t.default: _PERMUTE,
     aten.transpose.int: _PERMUTE,

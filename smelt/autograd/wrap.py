@@ -25,7 +25,7 @@ from smelt.autograd.unused import Backward
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast, set_grad_enabled
 from smelt.graph.absent import hooks_of, quiet, quiet_below
-from smelt.graph.meta import TensorMeta
+from smelt.graph.meta import TensorMeta, is_lazy
 
 Program = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 Compiled = Callable[..., tuple[Any, ...]]
@@ -345,7 +345,7 @@ def _tangent(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:
         return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).zero_()
     if grad.layout is not torch.strided:
         grad = grad.to_dense()
-    if grad.stride() != meta.stride or grad.dtype is not meta.dtype:
+    if grad.stride() != meta.stride or grad.dtype is not meta.dtype or is_lazy(grad):
         out = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
         return out.copy_(grad.detach())
     return grad
@@ -374,7 +374,7 @@ def _tangent_again(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:
     """As `_tangent`, but differentiable."""
     if grad is not None and grad.layout is not torch.strided:
         grad = grad.to_dense()
-    if grad is None or grad.stride() == meta.stride and grad.dtype is meta.dtype:
+    if grad is None or grad.stride() == meta.stride and grad.dtype is meta.dtype and not is_lazy(grad):
         return _tangent(grad, meta)
     out = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
     return out.copy_(grad)

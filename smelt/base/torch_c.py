@@ -29,6 +29,12 @@ current_raw_stream: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCu
 swap_implementations: Callable[[torch.Tensor, torch.Tensor], None] = torch._C._swap_tensor_impl
 """Two tensor objects each become the tensor that the other was; views keep the base that they had."""
 
+set_conjugate: Callable[[torch.Tensor, bool], None] = torch._C._set_conj
+"""Whether a tensor's values are the conjugates of what its memory holds."""
+
+set_negative: Callable[[torch.Tensor, bool], None] = torch._C._set_neg
+"""Whether they are the negatives."""
+
 disabled_torch_function = torch._C._disabled_torch_function_impl
 """Assigned to a tensor subclass's `__torch_function__`: torch functions run without looking for overrides."""
 

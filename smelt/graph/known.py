@@ -42,7 +42,7 @@ def _seen_from(place: Place, constant: torch.Tensor) -> torch.Tensor:
     if place.parent is None:
         return constant
     assert place.step is not None
-    return place.step(_seen_from(place.parent, constant))
+    return place.step(_seen_from(place.parent, constant)).resolve_conj().resolve_neg()
 
 
 def remember(tensor: PlacedTensor, value: torch.Tensor) -> None:
@@ -79,6 +79,8 @@ def follow(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[
     if has_size((*given, *named.values())):
         return
     value = func(*given, **named)
+    if value._is_zerotensor():  # it has no memory, which operators below the dispatcher's own rules would read
+        value = torch.zeros(value.shape, dtype=value.dtype)
     if tuple(value.shape) == layout.val.shape and value.dtype is layout.val.dtype:
         out.place.storage.constant = value
 

@@ -71,6 +71,11 @@ class OpaqueMeta(TensorMeta):
         return f"{kind} {str(self.dtype).removeprefix('torch.')}{list(self.shape)}{place}"
 
 
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether the memory of a tensor does not hold its values: conjugates, negatives, zeros that have no memory."""
+    return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
+
+
 def is_opaque(tensor: torch.Tensor) -> bool:
     """Whether graphs hold the tensor as an `OpaqueMeta`."""
     return tensor.layout in _SPARSE or tensor.is_quantized

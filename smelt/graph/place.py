@@ -11,9 +11,10 @@ import torch
 from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
-from smelt.graph.meta import OpaqueMeta, TensorMeta, extent, is_opaque, meta_of
+from smelt.graph.meta import OpaqueMeta, TensorMeta, extent, is_lazy, is_opaque, meta_of
 
 META = torch.device("meta")
+_CONJ, _NEG_VIEW = torch.ops.aten._conj.default, torch.ops.aten._neg_view.default
 
 
 class Layout:
@@ -131,9 +132,10 @@ class Place:
         parent, step: how it views another place; None for the root.
         node: the recorder's value of this place as of storage version `version`.
         rows: what a sparse gradient is made of; the place then stands for it.
+        conjugate, negative: the values are the conjugates or the negatives of what the memory holds (`conj()`).
     """
 
-    __slots__ = ("layout", "storage", "parent", "step", "node", "version", "rows")
+    __slots__ = ("layout", "storage", "parent", "step", "node", "version", "rows", "conjugate", "negative")
 
     def __init__(self, layout: Layout, parent: Place | None = None, step: Step | None = None) -> None:
         self.layout, self.parent, self.step = layout, parent, step
@@ -141,9 +143,13 @@ class Place:
         self.version = -1
         self.rows: Rows | None = None
         if parent is None:
+            self.conjugate = self.negative = False
             self.storage = Storage()
             self.storage.root = self
         else:
+            op = None if step is None else step.op
+            self.conjugate = parent.conjugate ^ (op is _CONJ)
+            self.negative = parent.negative ^ (op is _NEG_VIEW)
             self.storage = parent.storage
 
 
@@ -177,8 +183,9 @@ def layout_of(tensor: torch.Tensor) -> Layout:
         raise Unsupported(
             f"a {kind} tensor", why="graphs know nothing of its memory", hint="convert it before the call"
         )
-    if tensor.is_conj() or tensor.is_neg():
-        raise Unsupported("a tensor with a lazy conjugate or negative bit", hint="call resolve_conj()/resolve_neg()")
+    if is_lazy(tensor):
+        what = "a lazy conjugate or negative, or zeros without memory"
+        raise Unsupported(what, hint="call resolve_conj(), resolve_neg() or clone()")
     return layout_for(
         tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()), tensor.device, int(tensor.storage_offset())
     )

@@ -20,7 +20,9 @@ from smelt.graph.trace import (
     REWRITES,
     SPECIAL,
     Call,
+    Place,
     Recorder,
+    Step,
     TraceTensor,
     argument,
     as_traced,
@@ -83,11 +85,28 @@ def _lstsq(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], rec
 
 
 def _conjugate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """No lazy bits: conjugate at once; also a number of the program, which the engine hands over as Python's."""
+    """Also of a number of the program, which the engine hands over as Python's."""
     if not isinstance(args[0], torch.Tensor):
         return torch.tensor(args[0].conjugate())
-    physical = aten._conj_physical.default
-    return ordinary(physical, op_info(physical), args, kwargs, recorder)
+    return ordinary(func, op_info(func), args, kwargs, recorder)
+
+
+def _lazy(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """A view whose values are the conjugates, or the negatives, of what the memory holds."""
+    if not isinstance(args[0], torch.Tensor):
+        return _conjugate(func, args, kwargs, recorder)
+    place = as_traced(args, kwargs, recorder)[0][0].place
+    return TraceTensor(Place(place.layout, place, Step(func, (), {}, None)))
+
+
+def _as_real(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    if args[0].is_conj():
+        raise RuntimeError(
+            "view_as_real doesn't work on unresolved conjugated tensors.  To resolve the conjugate tensor so you can "
+            "view it as real, use self.resolve_conj(); however, be warned that the resulting tensor will NOT alias the "
+            "original."
+        )
+    return ordinary(func, op_info(func), args, kwargs, recorder)
 
 
 def _cast(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
@@ -287,7 +306,9 @@ SPECIAL |= {
     aten.empty_strided.default: _strided,
     aten.new_empty_strided.default: _strided,
     aten._to_copy.default: _cast,
-    aten._conj.default: _conjugate,
+    aten._conj.default: _lazy,
+    aten._neg_view.default: _lazy,
+    aten.view_as_real.default: _as_real,
     aten._conj_physical.default: _conjugate,
     aten.is_pinned.default: _no,
     aten.is_same_size.default: _same_size,

@@ -18,7 +18,7 @@ from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smelt.base.errors import Unsupported
-from smelt.base.torch_c import disabled_torch_function, run_recipe
+from smelt.base.torch_c import disabled_torch_function, run_recipe, set_conjugate, set_negative
 from smelt.graph.answers import DataDependent, answer_for, depends_on_values
 from smelt.graph.known import follow, forget, known_value
 from smelt.graph.meta import OpaqueMeta, TensorMeta
@@ -90,6 +90,10 @@ class TraceTensor(Turned):
             cls, shape, strides=stride, storage_offset=offset, dtype=val.dtype, device=val.device
         )
         self.place = place
+        if place.conjugate:
+            set_conjugate(self, True)
+        if place.negative:
+            set_negative(self, True)
         return self
 
     def __init__(self, place: Place) -> None:
