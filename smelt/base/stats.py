@@ -50,8 +50,8 @@ def stats() -> dict[str, Any]:
     how often a program on a GPU ran without a CUDA graph, and why; `kernel_choices` what was chosen by time for
     attention and convolutions on a GPU; `product_choices` how many matrix products are
     computed by a library and how many by a template, where that was chosen by timing; `second_ways` which kernels and
-    calls of libraries were refused, and what ran in their place. `unaligned_kernels`, once there are any, counts kernels
-    for tensors of a GPU that do not begin at multiples of 16 bytes.
+    calls of libraries were refused, and what ran in their place. `unaligned_kernels`, once there are any, counts
+    kernels for tensors of a GPU that do not begin at multiples of 16 bytes.
     """
     with _lock:
         known: dict[str, Any] = {name: _counts[name] for name in NAMES if name != "compile_s"}

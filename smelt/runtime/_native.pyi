@@ -66,7 +66,7 @@ Prepared = (
         tuple[LaunchPlan, ...],
         bool,
         tuple[tuple[int, int], ...],
-        Callable[[tuple[int, ...]], tuple[LaunchPlan, ...] | None],
+        Callable[[tuple[int, ...], Table], tuple[LaunchPlan, ...] | None],
     ]
 )
 """(plan, launched[, pointers that it needs at multiples of 16, plan for some that are not])."""

@@ -15,7 +15,7 @@ from smelt.base.stats import count
 from smelt.runtime import _native
 from smelt.runtime.launch import Table
 from smelt.runtime.triton_build import Build
-from smelt.runtime.triton_plan import Argument, PlannedLaunch
+from smelt.runtime.triton_plan import PlannedLaunch
 from smelt.runtime.triton_tune import Target
 
 Pointer = tuple[int, int]
@@ -40,10 +40,9 @@ def moved_names(launch: PlannedLaunch, moved: Collection[Pointer]) -> list[str]:
     return [name for name, pointer in relied_on(launch).items() if pointer in moved]
 
 
-def moved_in(table: Table, launch: PlannedLaunch) -> list[Argument]:
-    """Arguments of which the kernel expects multiples of 16 and which are none in this table."""
-    named = dict(_pointers(launch))
-    return [named[name] for name, (slot, byte) in relied_on(launch).items() if (table.get(slot) + byte) % ALIGNMENT]
+def moved_in(table: Table, launch: PlannedLaunch) -> list[str]:
+    """Parameters that a kernel relies on and that are no multiples of 16 in this table."""
+    return [name for name, (slot, byte) in relied_on(launch).items() if (table.get(slot) + byte) % ALIGNMENT]
 
 
 class Variants:
@@ -52,6 +51,7 @@ class Variants:
     Args:
         chosen: its launches with the configuration of each, and the kernels that they run otherwise.
         refused: whether such calls are somebody else's: launches of a kernel that is worth nothing then.
+        ahead: begins to build what other segments will need for this table.
     """
 
     def __init__(
@@ -60,8 +60,10 @@ class Variants:
         chosen: Sequence[tuple[PlannedLaunch, Build]],
         build: BuildVariant,
         refused: bool = False,
+        ahead: Callable[[Table], None] | None = None,
     ) -> None:
         self.target, self.chosen, self.build, self.refused = target, list(chosen), build, refused
+        self.ahead = ahead
         self.pointers = pointers_of([launch for launch, _ in chosen])
 
     def prepared(self, launched: bool = False) -> _native.Prepared:
@@ -69,7 +71,11 @@ class Variants:
         plan = tuple(self.target.plan(launch, build) for launch, build in self.chosen)
         return plan, launched, self.pointers, self
 
-    def __call__(self, positions: tuple[int, ...]) -> tuple[_native.LaunchPlan, ...] | None:
+    def segment(self) -> _native.Segment:
+        """What launches these, wherever their pointers lie."""
+        return _native.Segment(self.target.driver, self.target.ordinal, self.target.stream, lambda _: self.prepared())
+
+    def __call__(self, positions: tuple[int, ...], table: Table) -> tuple[_native.LaunchPlan, ...] | None:
         """The plan in which nobody relies on the pointers at these positions."""
         if self.refused:
             return None
@@ -83,15 +89,9 @@ class Variants:
                 launch = replace(launch, source=source)
                 count("unaligned_kernels")
             made.append((launch, build))
+        if self.ahead is not None:
+            self.ahead(table)
         return tuple(self.target.plan(launch, build) for launch, build in made)
-
-
-def segment_of(
-    target: Target, chosen: Sequence[tuple[PlannedLaunch, Build]], build: BuildVariant, refused: bool = False
-) -> _native.Segment:
-    """What launches these, wherever their pointers lie (see `Variants`)."""
-    variants = Variants(target, chosen, build, refused)
-    return _native.Segment(target.driver, target.ordinal, target.stream, lambda _: variants.prepared())
 
 
 def _pointers(launch: PlannedLaunch) -> list[tuple[str, tuple[int, int]]]:

@@ -25,7 +25,7 @@ from smelt.runtime.cuda_driver import LIBRARY, compute_capability, open_driver
 from smelt.runtime.launch import Table
 from smelt.runtime.refusals import is_refused_kernel, tell
 from smelt.runtime.second_way import SecondWay, by_operators, simpler
-from smelt.runtime.triton_align import BuildVariant, Variants, segment_of
+from smelt.runtime.triton_align import Variants, moved_in
 from smelt.runtime.triton_build import Build, build
 from smelt.runtime.triton_interpreter import InterpretedSegment
 from smelt.runtime.triton_plan import Launch, PlannedLaunch, plan_launch
@@ -73,6 +73,7 @@ class Kernels:
         self.arch = compute_capability(driver, ordinal)
         self.target = Target(driver, ordinal, stream, clock or CudaClock(driver, ordinal, stream))
         self.builds: dict[tuple[int, int], Build] = {}
+        self.certain: list[PlannedLaunch] = []
         for kernel, source in enumerate(self.sources):
             if len(source.configs) == 1:  # of several, sizes may tell which one is wanted
                 self.build(kernel, 0)
@@ -89,8 +90,9 @@ class Kernels:
         if target is None:
             return InterpretedSegment([candidates[0] for candidates in planned])
         choices = [self._choice(launch[0], each, target) for launch, each in zip(launches, planned, strict=True)]
+        self.certain += [choice.launches[0] for choice in choices if len(choice.launches) == 1]
         seconds = [self.seconds[launch[0]] for launch in launches] if self.seconds else [None] * len(launches)
-        preparation = _Preparation(target, choices, self.variant, launches, seconds, self.device)
+        preparation = _Preparation(target, choices, self, launches, seconds, self.device)
         return _native.Segment(target.driver, target.ordinal, target.stream, preparation)
 
     def product(
@@ -156,6 +158,15 @@ class Kernels:
         """Another source of a launch's kernel, which begins to build."""
         return build(source, launch.config, self.arch)
 
+    def build_ahead(self, table: Table) -> None:
+        """Some pointers are no multiples of 16: begin to build what launches of other segments will need for them.
+
+        What is bound to the table later, as results of libraries, is not known now.
+        """
+        for launch in self.certain:
+            if names := moved_in(table, launch):
+                self.variant(launch.source.undeclared(names), launch)
+
 
 def _launched(launches: Sequence[Launch]) -> list[Launch]:
     """Without those that have nothing to do."""
@@ -170,12 +181,12 @@ class _Preparation:
         self,
         target: Target,
         choices: list[Choice],
-        build: BuildVariant,
+        kernels: Kernels,
         launches: Sequence[Launch],
         seconds: Sequence[SecondWay | None],
         device: torch.device,
     ) -> None:
-        self.target, self.choices, self.build, self.device = target, choices, build, device
+        self.target, self.choices, self.kernels, self.device = target, choices, kernels, device
         self.launches, self.seconds = launches, seconds
         self.steps: list[Callable[[Table], object]] = []
 
@@ -187,9 +198,12 @@ class _Preparation:
         ways = [self._launch(number, table) for number in range(len(self.choices))]
         kernels = [way for way in ways if isinstance(way, tuple)]
         if len(kernels) == len(ways):
-            return Variants(self.target, kernels, self.build).prepared(launched=True)
+            return self._variants(kernels).prepared(launched=True)
         self.steps = self._in_steps(ways)
         return None
+
+    def _variants(self, chosen: Sequence[tuple[PlannedLaunch, Build]]) -> Variants:
+        return Variants(self.target, chosen, self.kernels.variant, ahead=self.kernels.build_ahead)
 
     def _launch(self, number: int, table: Table) -> Way:
         """Launch a kernel in the first way that nobody refuses."""
@@ -198,7 +212,7 @@ class _Preparation:
         for make in self._makers(number, table):
             try:
                 way = make()
-                segment_of(self.target, [way], self.build)(table)
+                self._variants([way]).segment()(table)
             except Exception as error:
                 if not is_refused_kernel(error):
                     raise
@@ -227,7 +241,7 @@ class _Preparation:
         def built(config: Config) -> tuple[PlannedLaunch, Build]:
             _, extents, arguments = self.launches[number]
             launch = plan_launch(choice.launches[0].source, config, extents, arguments)
-            return launch, self.build(launch.source, launch)
+            return launch, self.kernels.variant(launch.source, launch)
 
         yield wanted
         for config in simpler(choice.launches[0].config):
@@ -242,7 +256,7 @@ class _Preparation:
                 run.append(way)
                 continue
             if run:
-                steps.append(segment_of(self.target, run, self.build))
+                steps.append(self._variants(run).segment())
                 run = []
             if way is not None:
                 steps.append(way)

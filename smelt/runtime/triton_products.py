@@ -27,7 +27,7 @@ from smelt.runtime import _native
 from smelt.runtime.cuda_driver import OutOfResources
 from smelt.runtime.launch import Table
 from smelt.runtime.refusals import is_refused_kernel, tell
-from smelt.runtime.triton_align import moved_in, segment_of
+from smelt.runtime.triton_align import Variants, moved_in
 from smelt.runtime.triton_build import Build, triton_identity
 from smelt.runtime.triton_plan import Argument, Launch, PlannedLaunch
 from smelt.runtime.triton_tune import Choice, Target, choose, fastest, race, stand_ins, with_stand_ins
@@ -192,7 +192,7 @@ class Product:
                 self.target.plan(launch, build)
         except (OutOfResources, BuildError):
             return self._library()
-        segment = segment_of(self.target, chosen, self.maker.variant, refused=self.measured)
+        segment = Variants(self.target, chosen, self.maker.variant, refused=self.measured).segment()
 
         def run(table: Table, out: torch.Tensor, *factors: torch.Tensor) -> None:
             if segment(table) is False:

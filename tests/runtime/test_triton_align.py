@@ -128,18 +128,40 @@ def test_variants_are_shared_and_stored(fake: FakeCuda, compiler: Compiler) -> N
     assert len(compiler.asked) == 3  # it was in the store
 
 
-def test_many_sets_end_in_one_plan_for_all(fake: FakeCuda, compiler: Compiler) -> None:
+def test_other_segments_are_built_ahead(fake: FakeCuda, compiler: Compiler) -> None:
+    """The first segment that meets a pointer between words begins the builds of those behind it."""
+    made = kernels(fake, add_kernel(), add_kernel(512, name="second"), add_kernel(128, name="third"))
+    runs = [made.segment([(number, LAUNCH[1], ((n, 0), (2, 0), (3, 0), 1024))]) for number, n in enumerate((1, 1, 0))]
+    where = table(1)
+    runs[0](where)
+    assert compiler.declared == ["a b out"] * 3 + ["b out"] * 2
+    assert [request["name"] for request in compiler.asked[3:]] == ["fused_add", "second"]
+    for run in runs[1:]:
+        run(where)
+    assert len(compiler.asked) == 5
+
+
+def test_many_sets_end_in_a_plan_for_all_of_them(fake: FakeCuda, compiler: Compiler) -> None:
+    """What was in one of the sets is no longer relied on; what never was still is."""
     parts = 8
     launches = [(0, ((8, "XBLOCK"),), ((3 * n, 0), (3 * n + 1, 0), (3 * n + 2, 0), 8)) for n in range(parts)]
     run = kernels(fake).segment(launches)
-    for number in range(1, MOST_VARIANTS + 20):
-        moved = [bit for bit in range(3 * parts) if number >> bit & 1]
-        run(table(*moved, slots=3 * parts))
-    last = functions(fake)[-parts:]
-    assert len(set(last)) == 1  # nobody relies on anything: each set is right for it
-    assert functions(fake)[-2 * parts : -parts] == last
-    run(table(slots=3 * parts))
-    assert len(set(functions(fake)[-parts:])) == 1 and functions(fake)[-1] != last[0]
+
+    def called(number: int) -> tuple[int, ...]:
+        run(table(*(bit for bit in range(3 * parts) if number >> bit & 1), slots=3 * parts))
+        return tuple(functions(fake)[-parts:])
+
+    plain = called(0)  # launch by launch, so that each can be refused
+    exact = [called(number) for number in range(1, MOST_VARIANTS + 1)]
+    union = called(MOST_VARIANTS + 1)  # of the bits 0 to 4
+    assert union[2:] == plain[2:] and len({union[0], union[1], plain[0]}) == 3
+    assert {called(number) for number in range(MOST_VARIANTS + 2, 32)} == {union}
+    assert [called(number) for number in range(1, MOST_VARIANTS + 1)] == exact  # these have plans of their own
+    built = len(compiler.asked)
+    wider = called(1 << 3 | 1 << 20)
+    assert wider != union and {called(1 << 20), called(31 | 1 << 20)} == {wider} and called(31) == union
+    assert wider[0] == union[0] and wider[2:6] == plain[2:6]
+    assert len(compiler.asked) == built  # another launch of this kernel has met it
 
 
 def test_more_pointers_than_a_word_has_bits(fake: FakeCuda, compiler: Compiler) -> None:
@@ -240,7 +262,7 @@ def test_candidates_are_timed_at_multiples_of_16(fake: FakeCuda, compiler: Compi
 def test_what_a_launch_relies_on() -> None:
     planned = plan_launch(add_kernel(), add_kernel().configs[0], ((8, "XBLOCK"),), ((1, 0), (0, 20), (1, 0), 8))
     assert relied_on(planned) == {"a": (1, 0), "b": (0, 4), "out": (1, 0)}
-    assert moved_in(table(1, by=8), planned) == [(1, 0), (0, 20), (1, 0)]
+    assert moved_in(table(1, by=8), planned) == ["a", "b", "out"]
     assert moved_in(table(0, by=12), planned) == []
 
 

@@ -6,9 +6,9 @@
  * whose arguments are (slot, bytes), a pointer of the table, or an integer; `appended` null pointers follow them.
  *
  * The kernels of the plan rely on it that `pointers`, given as (slot, bytes), are multiples of 16. Each call looks at
- * them all. Where some are not, it launches the plan that `variant(positions)` gives for those positions in `pointers`;
- * each such set is asked for once, but after MOST_VARIANTS sets there is one more plan, for all positions, which serves
- * any. Where `variant` answers None, nothing is launched and the call returns False.
+ * them all. Where some are not, it launches the plan that `variant(positions, table)` gives for those positions in
+ * `pointers`; each such set is asked for once. After MOST_VARIANTS sets a plan is asked for all positions that were ever
+ * in one, which serves any part of them. Where `variant` answers None, nothing is launched and the call returns False.
  *
  * The interpreter lock is released while launching: the driver blocks when its queue is full, and what would empty the
  * queue may be another thread's kernel. So the values live on the stack and a plan is never replaced. */
@@ -35,7 +35,7 @@ typedef struct {
     Argument *arguments;
     Py_ssize_t count, slots, parameters;
 } Plan;
-typedef struct Variant { /* `moved`: a bit for each pointer that is no multiple of 16 */
+typedef struct Variant { /* `moved`: a bit for each pointer that is no multiple of 16; `any`: or some of these are */
     struct Variant *next;
     int any, refused;
     Plan plan;
@@ -233,9 +233,14 @@ static int prepare_plan(Segment *s, PyObject *table) {
 }
 
 static Variant *find_variant(const Segment *s, const uint64_t *moved, size_t words) {
-    for (Variant *v = s->variants; v; v = v->next)
-        if (v->any || memcmp(v->moved, moved, words * sizeof *moved) == 0) return v; /* the newest, `any`, is first */
-    return NULL;
+    Variant *found = NULL;
+    for (Variant *v = s->variants; v; v = v->next) {
+        if (memcmp(v->moved, moved, words * sizeof *moved) == 0) return v;
+        uint64_t others = !v->any;
+        for (size_t i = 0; i < words; i++) others |= moved[i] & ~v->moved[i];
+        if (!others) found = v; /* the last one: it was made for the fewest */
+    }
+    return found;
 }
 
 static PyObject *positions_of(const Segment *s, const uint64_t *moved) {
@@ -251,15 +256,15 @@ static PyObject *positions_of(const Segment *s, const uint64_t *moved) {
     return positions;
 }
 
-static Variant *make_variant(Segment *s, const uint64_t *moved, size_t words) {
-    const int any = s->variant_count >= MOST_VARIANTS;
+static Variant *make_variant(Segment *s, PyObject *table, const uint64_t *moved, size_t words) {
     Variant *made = PyMem_Calloc(1, sizeof(Variant) + words * sizeof *moved);
     if (!made) return (Variant *)PyErr_NoMemory();
-    made->any = any;
-    if (any) memset(made->moved, 0xFF, words * sizeof *moved);
-    else memcpy(made->moved, moved, words * sizeof *moved);
+    memcpy(made->moved, moved, words * sizeof *moved);
+    made->any = s->variant_count >= MOST_VARIANTS;
+    for (const Variant *v = s->variants; made->any && v; v = v->next)
+        for (size_t i = 0; i < words; i++) made->moved[i] |= v->moved[i];
     PyObject *positions = positions_of(s, made->moved), *variant = Py_NewRef(s->variant);
-    PyObject *plan = positions ? PyObject_CallOneArg(variant, positions) : NULL;
+    PyObject *plan = positions ? PyObject_CallFunctionObjArgs(variant, positions, table, NULL) : NULL;
     Py_XDECREF(positions);
     Py_DECREF(variant);
     made->refused = plan == Py_None;
@@ -279,7 +284,7 @@ static Variant *make_variant(Segment *s, const uint64_t *moved, size_t words) {
 }
 
 /* The plan for pointers of which some are no multiples of 16. NULL: an error, or `refused`. */
-static const Plan *moved_plan(Segment *s, char **slots, int *refused) {
+static const Plan *moved_plan(Segment *s, PyObject *table, char **slots, int *refused) {
     const size_t words = (size_t)(s->pointer_count + 63) / 64;
     uint64_t moved[words];
     memset(moved, 0, sizeof moved);
@@ -288,7 +293,7 @@ static const Plan *moved_plan(Segment *s, char **slots, int *refused) {
         moved[i / 64] |= (uint64_t)(at % ALIGNMENT != 0) << i % 64;
     }
     Variant *variant = find_variant(s, moved, words);
-    if (!variant) variant = make_variant(s, moved, words);
+    if (!variant) variant = make_variant(s, table, moved, words);
     if (!variant) return NULL;
     *refused = variant->refused;
     return variant->refused ? NULL : &variant->plan;
@@ -315,7 +320,7 @@ static PyObject *segment_vectorcall(PyObject *self, PyObject *const *args, size_
         all |= (uint64_t)(uintptr_t)slots[s->pointers[i].slot] + (uint64_t)s->pointers[i].value;
     const Plan *plan = &s->plan;
     int refused = 0;
-    if (all % ALIGNMENT) plan = moved_plan(s, slots, &refused);
+    if (all % ALIGNMENT) plan = moved_plan(s, args[0], slots, &refused);
     if (refused) Py_RETURN_FALSE;
     return plan ? run(s, plan, slots) : NULL;
 }
