@@ -7,11 +7,11 @@ all these pointers at each call (native/cuda_segment.c) and ask here for another
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from smelt.base.kernel_source import ALIGNMENT, KernelSource
-from smelt.base.stats import count
 from smelt.runtime import _native
 from smelt.runtime.launch import Table
 from smelt.runtime.triton_build import Build
@@ -43,6 +43,29 @@ def moved_names(launch: PlannedLaunch, moved: Collection[Pointer]) -> list[str]:
 def moved_in(table: Table, launch: PlannedLaunch) -> list[str]:
     """Parameters that a kernel relies on and that are no multiples of 16 in this table."""
     return [name for name, (slot, byte) in relied_on(launch).items() if (table.get(slot) + byte) % ALIGNMENT]
+
+
+class Ahead:
+    """Launches of a segment whose configuration is known: what they will need of a table is seen before they come.
+
+    Where some pointers are no multiples of 16, `ahead(table)` begins the builds of all segments of the program. What is
+    bound to the table later, as results of libraries, is not known then.
+
+    Args:
+        everybody: of the program; this one joins.
+    """
+
+    def __init__(
+        self, launches: Sequence[PlannedLaunch], everybody: weakref.WeakSet[Ahead], build: BuildVariant
+    ) -> None:
+        self.launches, self.everybody, self.build = list(launches), everybody, build
+        everybody.add(self)
+
+    def __call__(self, table: Table) -> None:
+        for each in list(self.everybody):
+            for launch in each.launches:
+                if names := moved_in(table, launch):
+                    self.build(launch.source.undeclared(names), launch)
 
 
 class Variants:
@@ -87,7 +110,6 @@ class Variants:
                 source = launch.source.undeclared(names)
                 build = self.build(source, launch)
                 launch = replace(launch, source=source)
-                count("unaligned_kernels")
             made.append((launch, build))
         if self.ahead is not None:
             self.ahead(table)

@@ -11,6 +11,7 @@ builds before the first call, so kernels compile while later stages and other se
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -19,13 +20,14 @@ import torch
 from smelt.base import torch_c
 from smelt.base.errors import BuildError, CompileError
 from smelt.base.kernel_source import Config, KernelSource
+from smelt.base.stats import count
 from smelt.runtime import _native
 from smelt.runtime.cuda_clock import CudaClock
 from smelt.runtime.cuda_driver import LIBRARY, compute_capability, open_driver
 from smelt.runtime.launch import Table
 from smelt.runtime.refusals import is_refused_kernel, tell
 from smelt.runtime.second_way import SecondWay, by_operators, simpler
-from smelt.runtime.triton_align import Variants, moved_in
+from smelt.runtime.triton_align import Ahead, Variants
 from smelt.runtime.triton_build import Build, build
 from smelt.runtime.triton_interpreter import InterpretedSegment
 from smelt.runtime.triton_plan import Launch, PlannedLaunch, plan_launch
@@ -73,7 +75,8 @@ class Kernels:
         self.arch = compute_capability(driver, ordinal)
         self.target = Target(driver, ordinal, stream, clock or CudaClock(driver, ordinal, stream))
         self.builds: dict[tuple[int, int], Build] = {}
-        self.certain: list[PlannedLaunch] = []
+        self.variants: set[tuple[object, ...]] = set()
+        self.ahead: weakref.WeakSet[Ahead] = weakref.WeakSet()
         for kernel, source in enumerate(self.sources):
             if len(source.configs) == 1:  # of several, sizes may tell which one is wanted
                 self.build(kernel, 0)
@@ -90,7 +93,6 @@ class Kernels:
         if target is None:
             return InterpretedSegment([candidates[0] for candidates in planned])
         choices = [self._choice(launch[0], each, target) for launch, each in zip(launches, planned, strict=True)]
-        self.certain += [choice.launches[0] for choice in choices if len(choice.launches) == 1]
         seconds = [self.seconds[launch[0]] for launch in launches] if self.seconds else [None] * len(launches)
         preparation = _Preparation(target, choices, self, launches, seconds, self.device)
         return _native.Segment(target.driver, target.ordinal, target.stream, preparation)
@@ -156,16 +158,12 @@ class Kernels:
 
     def variant(self, source: KernelSource, launch: PlannedLaunch) -> Build:
         """Another source of a launch's kernel, which begins to build."""
+        key = source.source, source.divisible, launch.config
+        if key not in self.variants:
+            self.variants.add(key)
+            if source.divisible != launch.source.divisible:
+                count("unaligned_kernels")
         return build(source, launch.config, self.arch)
-
-    def build_ahead(self, table: Table) -> None:
-        """Some pointers are no multiples of 16: begin to build what launches of other segments will need for them.
-
-        What is bound to the table later, as results of libraries, is not known now.
-        """
-        for launch in self.certain:
-            if names := moved_in(table, launch):
-                self.variant(launch.source.undeclared(names), launch)
 
 
 def _launched(launches: Sequence[Launch]) -> list[Launch]:
@@ -188,6 +186,8 @@ class _Preparation:
     ) -> None:
         self.target, self.choices, self.kernels, self.device = target, choices, kernels, device
         self.launches, self.seconds = launches, seconds
+        alone = [choice.launches[0] for choice in choices if len(choice.launches) == 1]
+        self.ahead = Ahead(alone, kernels.ahead, kernels.variant)
         self.steps: list[Callable[[Table], object]] = []
 
     def __call__(self, table: Table) -> _native.Prepared | None:
@@ -203,7 +203,7 @@ class _Preparation:
         return None
 
     def _variants(self, chosen: Sequence[tuple[PlannedLaunch, Build]]) -> Variants:
-        return Variants(self.target, chosen, self.kernels.variant, ahead=self.kernels.build_ahead)
+        return Variants(self.target, chosen, self.kernels.variant, ahead=self.ahead)
 
     def _launch(self, number: int, table: Table) -> Way:
         """Launch a kernel in the first way that nobody refuses."""
