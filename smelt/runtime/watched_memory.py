@@ -29,6 +29,9 @@ from smelt.base.errors import SmeltError
 GUARD = 512
 """Bytes before and behind each buffer."""
 
+FEW = 64
+"""Buffers up to which all guards are looked at after each step; of more, those of the step, and all at the end."""
+
 POISON: dict[torch.dtype, int] = {
     torch.float32: 0x7FE5A5A5,
     torch.float64: 0x7FFCA5A5A5A5A5A5,
@@ -126,7 +129,8 @@ class WatchedCall:
             if block.ended and block.name in taken:
                 raise self.fault(block.name, f"reads buffer {block.name!r}, whose memory is free after {block.ended}")
         yield
-        self.require_guards()
+        near = [b for b in self.blocks if b.name in written or b.name in taken]
+        self.require_guards(self.blocks if len(self.blocks) <= FEW else near)
         doubtful = {name: t for name, t in written.items() if _holds(t, _pattern(t.dtype)).any()}
         if not doubtful:
             return
@@ -155,9 +159,9 @@ class WatchedCall:
             told = f"has read memory that holds no value: {_places(where)} of buffer {name!r} is poison"
             raise self.fault(name, f"{told} ({_kind(tensor)})")
 
-    def require_guards(self) -> None:
+    def require_guards(self, blocks: Sequence[_Block]) -> None:
         """Raise where something was written beside a buffer."""
-        for block in self.blocks:
+        for block in blocks:
             for side, guard in zip(("before", "behind"), block.guards(), strict=True):
                 touched = guard != _pattern(block.dtype)
                 if touched.any():
@@ -178,7 +182,8 @@ class WatchedCall:
 
     def returned(self, results: list[Any]) -> list[Any]:
         """The results, when all is in order."""
-        self.require_guards()
+        self.number = -1
+        self.require_guards(self.blocks)
         for block in self.blocks:
             if block.ended:
                 changed = block.body() != _pattern(block.dtype)
@@ -204,7 +209,7 @@ class WatchedCall:
 
     def step_name(self) -> str:
         if self.number < 0:
-            return "no step"
+            return "a step of this call"
         return f"step {self.number} ({self.watch.steps[self.number].name})"
 
     def line(self, name: str) -> str | None:

@@ -13,7 +13,7 @@ import torch
 import smelt
 from smelt import pipeline
 from smelt.codegen.host import Rendered
-from smelt.runtime.watched_memory import GUARD, MemoryFault, Watch
+from smelt.runtime.watched_memory import FEW, GUARD, MemoryFault, Watch
 from tests.fuzz.tensor_programs import make_program
 from tests.fuzz.tensor_runs import compare
 
@@ -70,6 +70,17 @@ def test_a_write_beside_a_buffer(dtype: torch.dtype, before: bool) -> None:
         for _ in w.step(1, {"b": b}):
             b.fill_(1)
             write(a.data_ptr() - 1 if before else a.data_ptr() + 7 * dtype.itemsize)
+
+
+def test_of_many_buffers_all_are_looked_at_in_the_end() -> None:
+    w = Watch(STEPS).begin()
+    many = [w.empty(f"a{i}", (3,), (1,), torch.float32) for i in range(FEW + 3)]
+    for x in many:
+        x.fill_(1)
+    for _ in w.step(0, {"a7": many[7]}):
+        write(many[0].data_ptr() - 1)
+    with pytest.raises(MemoryFault, match="a step of this call has written before buffer 'a0'"):
+        w.returned(many)
 
 
 def test_values_that_look_like_poison_are_values() -> None:
