@@ -177,12 +177,16 @@ def _dropout(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _loss(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Losses with `reduction`: a number, or one for each element."""
-    if given(func, args, kwargs)["reduction"] != 0:
-        return fresh(val_of(args[0]), ())
+    """Losses with `reduction`: a number, or one for each element. Some are of the first operand's dtype."""
     operands = [val_of(a) for a in args if isinstance(a, torch.Tensor)]
+    dtype = torch.result_type(args[0], args[1]) if func in _PROMOTED else operands[0].dtype
+    if given(func, args, kwargs)["reduction"] != 0:
+        return fresh(operands[0], (), dtype)
     shape = broadcast(operands)
-    return None if shape is None else fresh(operands[0], shape, None, _common_stride(operands, shape))
+    return None if shape is None else fresh(operands[0], shape, dtype, _common_stride(operands, shape))
+
+
+_PROMOTED = (aten.mse_loss.default, aten.smooth_l1_loss.default)
 
 
 def _common_stride(operands: Sequence[TensorMeta], shape: Sequence[IntLike]) -> Any:
