@@ -223,3 +223,25 @@ def test_operators_that_return_views_of_their_arguments() -> None:
         x = torch.ones(4)
         compiled(lambda x: ops.handed_back(x) * 1)(x).zero_()
         assert torch.equal(x, torch.ones(4))
+
+
+def test_an_operator_that_reads_what_it_writes_through_another_argument() -> None:
+    @torch.library.custom_op("smelt_sharing::reversed_into", mutates_args=("to",))
+    def reversed_into(source: torch.Tensor, to: torch.Tensor) -> None:
+        for k in range(len(source)):
+            to[len(source) - 1 - k] = source[k]
+
+    def same(x: torch.Tensor) -> torch.Tensor:
+        reversed_into(x, x)
+        return x * 2
+
+    def overlapping(x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        reversed_into(y[:3], y[1:])
+        return y * 2
+
+    for f in (same, overlapping):
+        c = compiled(f)
+        for _ in range(2):
+            x, y = torch.arange(4.0), torch.arange(4.0)
+            assert torch.equal(c(x), f(y)) and torch.equal(x, y)

@@ -470,12 +470,15 @@ class _Trace:
 
 _OVERWRITTEN = "has been modified by an inplace operation"
 _UNKNOWN = "the derivative for"
+_REPEATED = "more than one element of the written-to tensor"
 
 
 def _is_of_backward(error: RuntimeError) -> bool:
-    """Whether eager raises it as well, once a backward comes there: a saved value was overwritten, or an operator has
-    no derivative."""
+    """Whether eager raises it as well, once a backward comes there: a saved value was overwritten, an operator has no
+    derivative, or one writes elements that share their memory."""
     text = str(error)
+    if _REPEATED in text:  # of a write through expanded memory
+        return True
     return _OVERWRITTEN in text or (isinstance(error, NotImplementedError) and text.startswith(_UNKNOWN))
 
 

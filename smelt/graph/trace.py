@@ -33,7 +33,7 @@ from smelt.graph.place import (
     opaque_layout,
     opaque_layouts,
 )
-from smelt.graph.schema import Kind, OpInfo, op_info
+from smelt.graph.schema import Kind, OpInfo, op_info, sees_strides
 from smelt.graph.symint import Ratio, from_torch, has_symint, to_torch
 from smelt.graph.turned import Turned
 from smelt.graph.unbacked import NEED_ELEMENTS, expect_elements
@@ -413,6 +413,7 @@ def _write(
 ) -> Any:
     answers = answer if isinstance(answer, (list, tuple)) else [answer]
     fresh = [tensors_for(a) for a, source in zip(answers, info.returned, strict=False) if source is None]
+    _expect_apart(func, info, args, kwargs)
     for name in info.written:
         target = argument(func, args, kwargs, name)
         forget(target)
@@ -450,6 +451,21 @@ def resize_out(target: TraceTensor, val: TensorMeta) -> TraceTensor | None:
     fresh = trace_like(val)
     target.move_to(fresh)
     return fresh
+
+
+def _expect_apart(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """An operator of a user's library sees its own writes where it reads the same memory through another argument.
+
+    Raises:
+        Unsupported: it does so: values alone cannot say what it reads.
+    """
+    if not sees_strides(func):
+        return
+    written = {id(t.place.storage) for t in _written(func, info, args, kwargs)}
+    flat = [one for each in (*args, *kwargs.values()) for one in (each if isinstance(each, (list, tuple)) else (each,))]
+    places = [id(t.place.storage) for t in flat if type(t) is TraceTensor]
+    if any(places.count(storage) > 1 for storage in written):
+        raise Unsupported(f"{func} on arguments that share memory", why="it writes to one of them")
 
 
 def _written(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[TraceTensor]:
