@@ -129,6 +129,7 @@ EXACT = (
     "|x.isnan()|x.topk(1, d)[0]|x.cummax(d)[0]|(x * 3).to(I64)|x.to(I32)|x.any(d)|x.all()|x.ne(0).sum(d)|x.signbit()"
     "|torch.bucketize(x, torch.tensor([-1.0, 0.0, 1.0], device=x.device))|x.max(d)[1]|x.nonzero()|x[x > 0]|x.ge(y)"
     "|x.trunc().to(I16)|x.count_nonzero(d)|x.max(d)[0]|x.min(d).values"
+    "|torch.zeros_like(x).scatter(d, x.argsort(d, stable=True), x)"  # each place once: a GPU's order is any
 ).split("|")
 BINARY = (
     "x + y|x - y|x * y|x / (y.abs() + 0.5)|torch.addcdiv(x, y, y.abs() + 1)|torch.lerp(x, y, 0.25)|torch.hypot(x, y)"
@@ -150,7 +151,7 @@ FLAGS = (
 INDICES = (
     "x.index_select(d, i.flatten() % x.shape[d])|x[i % x.shape[0]]|x.gather(d, (i % x.shape[d])[tuple(slice(0, n) for n"
     " in x.shape)])|x.take(i % x.numel())|x.masked_fill(m, 0.5)|torch.zeros_like(x).scatter(d, (i % x.shape[d])"
-    ".expand(x.shape), x)|torch.zeros_like(x).scatter_add(d, (i % x.shape[d]).expand(x.shape), x)"
+    ".expand(x.shape), 0.75)|torch.zeros_like(x).scatter_add(d, (i % x.shape[d]).expand(x.shape), x)"
     "|x.index_add(d, i.flatten()[: x.shape[d]] % x.shape[d], x)|x.index_put((i.flatten()[:2] % x.shape[0],), x[:1])"
     "|x.index_put((i.flatten() % x.shape[0],), x[:1], accumulate=True)|F.embedding(i % x.shape[0], x)"
     "|x[..., i.flatten() % x.shape[-1]]|torch.take_along_dim(x, (i % x.shape[d]).expand(x.shape), d)|x[m]"
