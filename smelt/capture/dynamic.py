@@ -181,7 +181,7 @@ class Sizes:
         if self.changes.static or self.dynamic is False:
             return None
         scheduled = type(value) is float and _is_scheduled(source)
-        if not source.local and not scheduled:
+        if not source.local and not scheduled and not (type(value) is float and _is_setting(source)):
             return None
         self.changes.look_at_number(source, value)
         if not scheduled and (source.text, None) not in self.changes.changing:
@@ -195,6 +195,15 @@ class Sizes:
         size = self.owner.symbol(value, LEAST)  # a number and a size that are equal now have little in common
         self.occurrences.append((source, source, size))
         return size
+
+    def changes_inside(self, value: tuple[Any, ...], source: Source) -> bool:
+        """Whether a number in a tuple of settings (betas) was another one before: each is read alone then."""
+        if self.changes.static or self.dynamic is False or not _is_setting(source):
+            return False
+        items = [(sources.sequence_item(source, at, tuple), v) for at, v in enumerate(value) if type(v) is float]
+        for item, number in items:
+            self.changes.look_at_number(item, number)
+        return any((item.text, None) in self.changes.changing for item, _ in items)
 
     # -- what comes of it -----------------------------------------------------------------------------------------
 
@@ -253,8 +262,19 @@ class Sizes:
 
 def _is_scheduled(source: Source) -> bool:
     """An item of a dictionary (not an attribute) that goes by such a name."""
+    return _is_entry(source) and source.key in _SCHEDULED
+
+
+def _is_setting(source: Source | None) -> bool:
+    """An item of a dictionary, or of a tuple in one: an optimizer's momentum and betas change, too."""
+    if source is None:
+        return False
+    return _is_entry(source) or (source.kind == native.TUPLE_ITEM and _is_setting(source.base))
+
+
+def _is_entry(source: Source) -> bool:
     plain = source.base is not None and source.base.kind != native.INSTANCE_DICT
-    return plain and source.kind == native.DICT_ITEM and source.key in _SCHEDULED
+    return plain and source.kind == native.DICT_ITEM
 
 
 def _range(symbol: Symbol) -> str:

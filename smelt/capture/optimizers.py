@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.optim import adam
 from torch.optim import optimizer as torch_optimizer
 
 from smelt.capture import calls
@@ -211,6 +212,20 @@ def _change(node: fx.Node, own: fx.Node) -> tuple[Any, Any] | None:
     if isinstance(number, fx.Node) and isinstance(number.meta.get("val"), Real):
         number = to_torch(number.meta["val"])
     return (operator.mul, number) if node.target in _MULTIPLIES and type(number) in (float, torch.SymFloat) else None
+
+
+@special(adam._fused_adam)
+def fused_adam(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Adam by PyTorch's kernel, which takes plain numbers; with ones that a schedule changes the formula on lists.
+
+    Gradients that are scaled are left to that kernel.
+    """
+    changing = any(type(kwargs.get(name)) is torch.SymFloat for name in ("lr", "beta1", "beta2"))
+    if not changing or kwargs.get("grad_scale") is not None or kwargs.get("found_inf") is not None:
+        return calls.inline(vm, adam._fused_adam, args, kwargs)
+    params = vm.effects.mirror(args[0]) if not isinstance(args[0], list) else args[0]
+    on_cpu = all(type(p) is TraceTensor and p.device.type == "cpu" for p in params)
+    return vm.call(adam._multi_tensor_adam, args, {**kwargs, "capturable": not on_cpu})
 
 
 @special(torch_optimizer._default_to_fused_or_foreach)

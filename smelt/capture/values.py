@@ -135,7 +135,7 @@ def read_function(vm: Any, value: types.FunctionType, source: Source) -> Any:
 @READ(tuple)
 def read_tuple(vm: Any, value: tuple[Any, ...], source: Source) -> Any:
     """A tuple of plain data is plain data; of others, its items are read one by one."""
-    if type(value) is tuple and _all_plain(value):
+    if type(value) is tuple and _all_plain(value) and not vm.sizes.changes_inside(value, source):
         return read_plain(vm, value, source)
     return read_object(vm, value, source)
 
