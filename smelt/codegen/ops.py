@@ -49,6 +49,8 @@ class OpsRenderer(IndexRenderer, Ops):
         if any(c.holds_never() for c in open_ones):
             return other
         mask = self.mask(open_ones)
+        if any(m.text == mask.text for m in self.masks):
+            return body()  # whoever is around it chooses by the same condition
         self.masks.append(mask)
         value = body()
         self.masks.pop()

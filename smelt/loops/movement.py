@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from smelt.graph.meta import TensorMeta
-from smelt.loops.ir import Condition, Index, Ops, Pointwise, Value
+import torch
+
+from smelt.graph.meta import TensorMeta, contiguous_stride
+from smelt.loops.ir import Condition, Extern, Index, Ops, Pointwise, Ref, Value
 from smelt.loops.registry import Operand, lowering, pointwise, view
 from smelt.shapes.expr import ZERO, reshape_index
-from smelt.shapes.size import IntLike, same
+from smelt.shapes.size import IntLike, same, same_all
 
 
 @lowering("reshape")
@@ -74,14 +76,22 @@ def pad(name: str, meta: TensorMeta, x: Operand, low: Sequence[int], high: Any, 
     return pointwise(name, meta, [x], body, "pad")
 
 
+MANY = 64
+"""Parts from which on a library puts them together. In a loop every element would look for its part among all."""
+
+
 @lowering("cat")
-def cat(name: str, meta: TensorMeta, tensors: Sequence[Operand], dim: int) -> Pointwise:
+def cat(name: str, meta: TensorMeta, tensors: Sequence[Operand], dim: int) -> Pointwise | Extern:
+    whole = [x for x in tensors if not same(x.shape[dim], 0)]
+    in_rows = all(same_all(x.meta.stride, contiguous_stride(x.meta.shape)) for x in whole)
+    if len(whole) > MANY and (in_rows or len(meta.shape) < 4):  # images with channels last would come out so
+        inputs = tuple(dict.fromkeys(x.name for x in whole))
+        return Extern(name, meta, inputs, torch.ops.aten.cat.default, ([Ref(x.name) for x in whole], dim))
     parts: list[tuple[Operand, IntLike, IntLike]] = []
     end: IntLike = 0
-    for x in tensors:
+    for x in whole:
         begin, end = end, end + x.shape[dim]
-        if not same(x.shape[dim], 0):
-            parts.append((x, begin, end))
+        parts.append((x, begin, end))
 
     def body(ops: Ops, index: Index) -> Value:
         result = None

@@ -62,7 +62,10 @@ def row_major(shape: Sequence[IntLike]) -> tuple[IntLike, ...]:
 
 
 class Tracer:
-    """An `Ops` handler that notes which stored buffers a body reads and what it costs. Its values are None."""
+    """An `Ops` handler that notes which stored buffers a body reads and what it costs. Its values are None.
+
+    With a `limit` it counts evaluations as code is written: a value is computed once for each set of conditions.
+    """
 
     def __init__(self, program: LoopProgram, stored: Collection[str], limit: float = math.inf) -> None:
         self.nodes, self.stored = program.nodes, stored
@@ -73,13 +76,14 @@ class Tracer:
         self.limit = limit
         self.levels = 0
         self._level = 0
-        self.seen: set[tuple[str, Index]] = set()
+        self.seen: set[tuple[str, Index, frozenset[Any]]] = set()
+        self._inside: frozenset[Any] = frozenset()
 
     def load(self, name: str, index: Index) -> Any:
         if name in self.stored:
             self.reads[Access(name, index)] = None
             return None
-        key = (name, index)
+        key = (name, index, self._inside)
         if key not in self.seen and len(self.seen) <= self.limit:
             self.seen.add(key)
             node = self.nodes[name]
@@ -105,10 +109,14 @@ class Tracer:
 
     def masked(self, conditions: Sequence[Condition], body: Callable[[], Any], other: Any) -> Any:
         self.cost += 2
-        for condition in conditions:
-            if not condition.holds_always():
-                self.places[condition.expr] = None
+        tested = tuple(c for c in conditions if not c.holds_always())
+        for condition in tested:
+            self.places[condition.expr] = None
+        around = self._inside
+        if tested and self.limit < math.inf:
+            self._inside = around | {tested}
         body()
+        self._inside = around
 
     def indirect(self, value: Any, size: IntLike, wrap: bool) -> Expr:
         self.cost += 2

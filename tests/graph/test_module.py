@@ -6,6 +6,7 @@ import copy
 import operator
 from typing import Any
 
+import pytest
 import torch
 from torch import fx, nn
 
@@ -101,3 +102,21 @@ def test_copied_nodes_are_those_of_fx() -> None:
         copies.append(described(graph))
         assert all(new.meta is not old.meta and new.meta["place"] is old.meta["place"] for old, new in made.items())
     assert copies[0] == copies[1]
+
+
+def test_code_is_written_once_for_whoever_holds_the_first_method() -> None:
+    graph = Graph()
+    graph.output(graph.call_function(torch.sin, (graph.placeholder("x"),)))
+    module = GraphModule({}, graph)
+    held, written = module.forward, []
+    original = fx.GraphModule.recompile
+
+    def counted(self: fx.GraphModule) -> object:
+        written.append(self)
+        return original(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fx.GraphModule, "recompile", counted)
+        for _ in range(3):
+            torch.testing.assert_close(held(torch.ones(2)), torch.ones(2).sin())
+    assert len(written) == 1
