@@ -1,44 +1,29 @@
 /* Segment(driver, device, stream, prepare): kernels that one call launches in order on the device's current stream.
  *
  * Until there is a plan, a call asks `prepare(table)`, which answers None when it has launched everything itself and
- * comes to be asked again, or (plan, launched[, pointers, variant]). A plan is a tuple of launches
- *     (name, function, (x, y, z), threads, shared, arguments, appended)
- * whose arguments are (slot, bytes), a pointer of the table, or an integer; `appended` null pointers follow them.
+ * comes to be asked again, or (plan, launched[, pointers, variant]); cuda_plan.h says what a plan is.
  *
  * The kernels of the plan rely on it that `pointers`, given as (slot, bytes), are multiples of 16. Each call looks at
  * them all. Where some are not, it launches the plan that `variant(positions, table)` gives for those positions in
- * `pointers`; each such set is asked for once. After MOST_VARIANTS sets a plan is asked for all positions that were ever
- * in one, which serves any part of them. Where `variant` answers None, nothing is launched and the call returns False.
+ * `pointers`; each such set is asked for once. After MOST_VARIANTS sets a plan is asked for all positions that were
+ * ever in one, which serves any part of them. Where `variant` answers None, nothing is launched and the call returns
+ * False.
  *
  * The interpreter lock is released while launching: the driver blocks when its queue is full, and what would empty the
  * queue may be another thread's kernel. So the values live on the stack and a plan is never replaced. */
 #include "cuda.h"
 #include "cuda_driver.h"
+#include "cuda_plan.h"
 #include "table.h"
 #include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-enum { MOST_PARAMETERS = 1024, MOST_VARIANTS = 16, ALIGNMENT = 16 };
+enum { MOST_VARIANTS = 16, ALIGNMENT = 16 };
 
-typedef struct {
-    int64_t slot, value; /* slot -1: the value itself */
-} Argument;
-typedef struct {
-    char *name;
-    void *function;
-    unsigned grid[3], threads, shared;
-    Py_ssize_t first, count;
-} Launch;
-typedef struct {
-    Launch *launches;
-    Argument *arguments;
-    Py_ssize_t count, slots, parameters;
-} Plan;
 typedef struct Variant { /* `moved`: a bit for each pointer that is no multiple of 16; `any`: or some of these are */
     struct Variant *next;
     int any, refused;
-    Plan plan;
+    smelt_plan plan;
     uint64_t moved[];
 } Variant;
 typedef struct {
@@ -47,22 +32,22 @@ typedef struct {
     smelt_cuda_driver *driver;
     int ordinal, ready;
     PyObject *ordinal_object, *stream, *prepare, *variant;
-    Plan plan;
-    Argument *pointers;
+    smelt_plan plan;
+    smelt_argument *pointers;
     Py_ssize_t pointer_count, variant_count;
     Variant *variants;
 } Segment;
 
-static int launch_all(const Segment *s, const Plan *p, char **slots, void *stream, Py_ssize_t *at) {
+static int launch_all(const Segment *s, const smelt_plan *p, char **slots, void *stream, Py_ssize_t *at) {
     const smelt_cuda_api *api = &s->driver->api;
     uint64_t values[p->parameters + 1];
     void *parameters[p->parameters + 1];
     for (Py_ssize_t i = 0; i < p->parameters; i++) parameters[i] = &values[i];
     int error = 0;
     for (*at = 0; *at < p->count; ++*at) {
-        const Launch *l = &p->launches[*at];
+        const smelt_launch *l = &p->launches[*at];
         for (Py_ssize_t i = 0; i < l->count; i++) {
-            const Argument *a = &p->arguments[l->first + i];
+            const smelt_argument *a = &p->arguments[l->first + i];
             values[i] = (uint64_t)a->value + (a->slot < 0 ? 0 : (uint64_t)(uintptr_t)slots[a->slot]);
         }
         error = api->launch(l->function, l->grid[0], l->grid[1], l->grid[2], l->threads, 1, 1, l->shared, stream,
@@ -73,7 +58,8 @@ static int launch_all(const Segment *s, const Plan *p, char **slots, void *strea
 }
 
 /* In the device's context: another device may be current, and a thread that never used CUDA has none. */
-static int launch_inside(const Segment *s, const Plan *p, void *context, char **slots, void *stream, Py_ssize_t *at) {
+static int launch_inside(const Segment *s, const smelt_plan *p, void *context, char **slots, void *stream,
+                         Py_ssize_t *at) {
     void *current = NULL;
     int error = s->driver->api.current(&current);
     if (error || current == context) return error ? error : launch_all(s, p, slots, stream, at);
@@ -84,7 +70,7 @@ static int launch_inside(const Segment *s, const Plan *p, void *context, char **
     return error;
 }
 
-static PyObject *run(Segment *s, const Plan *plan, char **slots) {
+static PyObject *run(Segment *s, const smelt_plan *plan, char **slots) {
     Py_ssize_t at = 0;
     void *context = smelt_cuda_context(s->driver, s->ordinal);
     PyObject *number = context ? PyObject_CallOneArg(s->stream, s->ordinal_object) : NULL;
@@ -100,91 +86,16 @@ static PyObject *run(Segment *s, const Plan *plan, char **slots) {
     return smelt_cuda_fail_launch(s->driver, error, at < plan->count ? plan->launches[at].name : "");
 }
 
-static int read_argument(PyObject *object, Argument *to, Py_ssize_t *slots) {
-    if (PyTuple_Check(object)) {
-        long long slot, bytes;
-        if (!PyArg_ParseTuple(object, "LL", &slot, &bytes)) return 0;
-        if (slot < 0) {
-            PyErr_Format(PyExc_ValueError, "slot %lld", slot);
-            return 0;
-        }
-        *to = (Argument){slot, bytes};
-        if (slot >= *slots) *slots = (Py_ssize_t)slot + 1;
-        return 1;
-    }
-    *to = (Argument){-1, PyLong_AsLongLong(object)};
-    return !PyErr_Occurred();
-}
-
-static int read_launch(PyObject *object, Plan *to, Launch *launch, Py_ssize_t *arguments) {
-    const char *name;
-    unsigned long long function;
-    PyObject *given;
-    int appended;
-    if (!PyTuple_Check(object)) {
-        PyErr_SetString(PyExc_TypeError, "a launch is a tuple");
-        return 0;
-    }
-    if (!PyArg_ParseTuple(object, "sK(III)IIO!i", &name, &function, &launch->grid[0], &launch->grid[1],
-                          &launch->grid[2], &launch->threads, &launch->shared, &PyTuple_Type, &given, &appended))
-        return 0;
-    const Py_ssize_t count = PyTuple_GET_SIZE(given);
-    if (appended < 0 || count + appended > MOST_PARAMETERS) {
-        PyErr_Format(PyExc_ValueError, "kernel '%s' has %zd parameters", name, count + appended);
-        return 0;
-    }
-    launch->name = PyMem_Malloc(strlen(name) + 1);
-    Argument *grown = PyMem_Realloc(to->arguments, (size_t)(*arguments + count + appended + 1) * sizeof(Argument));
-    if (grown) to->arguments = grown;
-    if (!launch->name || !grown) {
-        PyErr_NoMemory();
-        return 0;
-    }
-    strcpy(launch->name, name);
-    launch->function = (void *)(uintptr_t)function;
-    launch->first = *arguments;
-    launch->count = count + appended;
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (!read_argument(PyTuple_GET_ITEM(given, i), &to->arguments[*arguments + i], &to->slots)) return 0;
-    for (Py_ssize_t i = count; i < launch->count; i++) to->arguments[*arguments + i] = (Argument){-1, 0};
-    *arguments += launch->count;
-    if (launch->count > to->parameters) to->parameters = launch->count;
-    return 1;
-}
-
-static void free_plan(Plan *p) {
-    for (Py_ssize_t i = 0; p->launches && i < p->count; i++) PyMem_Free(p->launches[i].name);
-    PyMem_Free(p->launches);
-    PyMem_Free(p->arguments);
-    *p = (Plan){0};
-}
-
-static int read_plan(PyObject *plan, Plan *to) {
-    Py_ssize_t arguments = 0;
-    to->count = PyTuple_GET_SIZE(plan);
-    to->launches = PyMem_Calloc((size_t)to->count + 1, sizeof(Launch));
-    if (!to->launches) {
-        PyErr_NoMemory();
-        return 0;
-    }
-    for (Py_ssize_t i = 0; i < to->count; i++)
-        if (!read_launch(PyTuple_GET_ITEM(plan, i), to, &to->launches[i], &arguments)) {
-            free_plan(to);
-            return 0;
-        }
-    return 1;
-}
-
 static int read_pointers(Segment *s, PyObject *pointers) {
     const Py_ssize_t count = PyTuple_GET_SIZE(pointers);
-    s->pointers = PyMem_Calloc((size_t)count + 1, sizeof(Argument));
+    s->pointers = PyMem_Calloc((size_t)count + 1, sizeof(smelt_argument));
     if (!s->pointers) {
         PyErr_NoMemory();
         return 0;
     }
     for (s->pointer_count = 0; s->pointer_count < count; s->pointer_count++) {
-        Argument *to = &s->pointers[s->pointer_count];
-        if (!read_argument(PyTuple_GET_ITEM(pointers, s->pointer_count), to, &s->plan.slots)) return 0;
+        smelt_argument *to = &s->pointers[s->pointer_count];
+        if (!smelt_read_argument(PyTuple_GET_ITEM(pointers, s->pointer_count), to, &s->plan.slots)) return 0;
         if (to->slot < 0) {
             PyErr_SetString(PyExc_TypeError, "a pointer is (slot, bytes)");
             return 0;
@@ -194,14 +105,14 @@ static int read_pointers(Segment *s, PyObject *pointers) {
 }
 
 static void drop_plan(Segment *s) {
-    free_plan(&s->plan);
+    smelt_free_plan(&s->plan);
     PyMem_Free(s->pointers);
     s->pointers = NULL;
     s->pointer_count = 0;
 }
 
 static int install(Segment *s, PyObject *plan, PyObject *pointers, PyObject *variant) {
-    if (!read_plan(plan, &s->plan)) return 0;
+    if (!smelt_read_plan(plan, &s->plan)) return 0;
     if (pointers && !read_pointers(s, pointers)) {
         drop_plan(s);
         return 0;
@@ -268,12 +179,13 @@ static Variant *make_variant(Segment *s, PyObject *table, const uint64_t *moved,
     Py_XDECREF(positions);
     Py_DECREF(variant);
     made->refused = plan == Py_None;
-    if (plan && !made->refused && !PyTuple_Check(plan)) PyErr_SetString(PyExc_TypeError, "variant answers a plan or None");
-    const int good = plan && (made->refused || (PyTuple_Check(plan) && read_plan(plan, &made->plan)));
+    if (plan && !made->refused && !PyTuple_Check(plan))
+        PyErr_SetString(PyExc_TypeError, "variant answers a plan or None");
+    const int good = plan && (made->refused || (PyTuple_Check(plan) && smelt_read_plan(plan, &made->plan)));
     Py_XDECREF(plan);
     Variant *known = good ? find_variant(s, moved, words) : NULL; /* another thread may have been faster */
     if (!good || known) {
-        free_plan(&made->plan);
+        smelt_free_plan(&made->plan);
         PyMem_Free(made);
         return known;
     }
@@ -284,7 +196,7 @@ static Variant *make_variant(Segment *s, PyObject *table, const uint64_t *moved,
 }
 
 /* The plan for pointers of which some are no multiples of 16. NULL: an error, or `refused`. */
-static const Plan *moved_plan(Segment *s, PyObject *table, char **slots, int *refused) {
+static const smelt_plan *moved_plan(Segment *s, PyObject *table, char **slots, int *refused) {
     const size_t words = (size_t)(s->pointer_count + 63) / 64;
     uint64_t moved[words];
     memset(moved, 0, sizeof moved);
@@ -318,7 +230,7 @@ static PyObject *segment_vectorcall(PyObject *self, PyObject *const *args, size_
     uint64_t all = 0;
     for (Py_ssize_t i = 0; i < s->pointer_count; i++)
         all |= (uint64_t)(uintptr_t)slots[s->pointers[i].slot] + (uint64_t)s->pointers[i].value;
-    const Plan *plan = &s->plan;
+    const smelt_plan *plan = &s->plan;
     int refused = 0;
     if (all % ALIGNMENT) plan = moved_plan(s, args[0], slots, &refused);
     if (refused) Py_RETURN_FALSE;
@@ -366,7 +278,7 @@ static void segment_dealloc(PyObject *self) {
     drop_plan(s);
     for (Variant *next, *v = s->variants; v; v = next) {
         next = v->next;
-        free_plan(&v->plan);
+        smelt_free_plan(&v->plan);
         PyMem_Free(v);
     }
     Py_XDECREF((PyObject *)s->driver);
