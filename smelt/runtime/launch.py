@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from smelt.runtime import _native
+from smelt.runtime.memory import offer_resizing
 from smelt.runtime.native_layout import admit, calibrate
 from smelt.runtime.openmp import torch_openmp
 
@@ -19,6 +20,9 @@ data_ptr = _native.data_ptr
 
 FAST_TENSOR_READS: bool = calibrate()
 """Whether data pointers are read without a Python call; False on a torch whose layout did not validate."""
+
+RESIZABLE: bool = FAST_TENSOR_READS and offer_resizing()
+"""Whether `resize_` works on tensors that programs return; False on a torch whose storages are made in another way."""
 
 FAST_DEVICES: dict[torch.device, bool] = {}
 

@@ -6,7 +6,7 @@ BERT-base (batch 4x64) takes 70,000 page faults, 1.75 us each under virtualisati
 reference to its storage is gone, on any thread) is used again, merged with its free neighbours; pages go back to the
 system when the need shrinks (docs/decisions, "Outputs are recycled"). A maker costs a third of `torch.empty_strided`.
 
-What differs from a tensor of torch's own allocator: its storage cannot be grown by `resize_`.
+A storage can be resized like one of torch's own allocator, from which the new memory then comes; see `offer_resizing`.
 """
 
 from __future__ import annotations
@@ -93,6 +93,61 @@ def _works() -> bool:
     good = good and type(tensor) is torch.Tensor and not tensor.requires_grad and report()["live"] > before
     del tensor
     return good and report()["live"] == before
+
+
+_STORAGE_WORDS = 10  # fewer than torch allocates for a StorageImpl
+
+
+def offer_resizing() -> bool:
+    """Have `resize_` work on tensors of the heap. True if so; else torch refuses it, as for all exchanged memory.
+
+    Nothing is assumed about torch's layout: what storages of its own have in common and those of the heap lack is
+    looked for, and tried on a tensor. To be called once data pointers are read without a Python call.
+    """
+    if not RECYCLING or not hasattr(_native, "fresh_resizable"):  # of an extension that was built before
+        return False
+    sizes = (3, 50, 4000)
+    plain = [torch_c.empty_strided((n,), (1,), dtype=torch.float32) for n in sizes]
+    own = [_native.Fresh((n,), (1,), _FLOAT, 32)() for n in sizes]
+    read = _native.peek_at
+    rows = [[read(t.untyped_storage()._cdata, _STORAGE_WORDS) for t in each] for each in (plain, own)]
+    found = _search_marks(rows)
+    if found is None:
+        return False
+    _native.fresh_resizable(*found)
+    if _can_be_resized():
+        return True
+    _native.fresh_resizable(0, 0, 0)
+    return False
+
+
+def _search_marks(rows: list[list[list[int]]]) -> tuple[int, int, int] | None:
+    """Word of the allocator, byte of the flag, the allocator: behind the size, set in torch's storages alone."""
+    theirs, ours = ([*zip(*each, strict=True)] for each in rows)
+    first = 1 + next((word for word, values in enumerate(theirs) if values == (12, 200, 16000)), _STORAGE_WORDS)
+    words = range(first, _STORAGE_WORDS)
+    allocators = [w for w in words if len({*theirs[w]}) == 1 and theirs[w][0] > 1 << 20 and not any(ours[w])]
+    flags = [
+        8 * w + byte
+        for w in words
+        for byte in range(8)
+        if all(v >> 8 * byte & 255 == 1 for v in theirs[w]) and all(v >> 8 * byte & 255 == 0 for v in ours[w])
+    ]
+    if len(flags) != 1 or len(allocators) != 1:
+        return None
+    return allocators[0], flags[0], theirs[allocators[0]][0]
+
+
+def _can_be_resized() -> bool:
+    before = report()["live"]
+    tensor = _native.Fresh((3, 5), (5, 1), _FLOAT, 32)()
+    if not tensor.untyped_storage().resizable():
+        return False
+    tensor.fill_(2.0)
+    tensor.resize_(40, 10)
+    good = tensor.view(-1)[:15].eq(2.0).all().item() and report()["live"] == before
+    tensor.untyped_storage().resize_(0)
+    return bool(good) and tensor.untyped_storage().nbytes() == 0
 
 
 RECYCLING: bool = _works()

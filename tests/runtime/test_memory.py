@@ -11,7 +11,7 @@ import threading
 import pytest
 import torch
 
-from smelt.runtime import _native, memory
+from smelt.runtime import _native, launch, memory
 from smelt.runtime.memory import fresh, report, trim
 
 MB = 1 << 20
@@ -175,3 +175,23 @@ print(size() - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 1000
+
+
+@pytest.mark.skipif(not launch.RESIZABLE, reason="this torch makes storages in another way")
+@pytest.mark.parametrize("size", [1, 5, 5000, 100_000])
+def test_results_can_be_resized(size: int) -> None:
+    before = memory.report()["live"]
+    made = [memory.empty_strided((size,), (1,), torch.float32).fill_(2.0) for _ in range(4)]
+    grown, shrunk, freed, out = made
+    grown.resize_(3 * size)
+    assert grown[:size].eq(2.0).all() and grown.untyped_storage().nbytes() == 12 * size
+    grown[size:] = 1.0
+    shrunk.resize_(1)
+    assert shrunk.tolist() == [2.0]
+    freed.untyped_storage().resize_(0)
+    assert freed.untyped_storage().nbytes() == 0
+    torch.add(torch.ones(2 * size), 1, out=out.resize_(0))
+    assert out.tolist() == [2.0] * (2 * size)
+    del made, grown, shrunk, freed, out
+    gc.collect()
+    assert memory.report()["live"] == before

@@ -6,6 +6,7 @@
 #include "fresh.h"
 #include "dlpack.h"
 #include "heap.h"
+#include "tensor.h"
 #include <string.h>
 
 enum { HEADER = 512 }; /* HEADER: bytes before the data that hold the description */
@@ -25,6 +26,21 @@ typedef struct {
 } Fresh;
 
 static const Exchange *exchange;
+
+/* What a storage of torch's own allocator holds and one that was exchanged does not, so that it can be resized: the
+ * allocator that new memory comes from, at a word of the storage, and a flag at a byte. The old memory goes back to
+ * the heap by its deleter, as ever. Unknown while `allocator` is 0. */
+static struct {
+    int word, byte;
+    uint64_t allocator;
+} resizable;
+
+static void make_resizable(PyObject *tensor) {
+    void *storage = (void *)(uintptr_t)smelt_tensor_storage(tensor);
+    if (!storage || !resizable.allocator) return;
+    ((uint64_t *)storage)[resizable.word] = resizable.allocator;
+    ((unsigned char *)storage)[resizable.byte] = 1;
+}
 
 const Exchange *smelt_exchange(void) { return exchange; }
 
@@ -49,6 +65,7 @@ static PyObject *fresh_vectorcall(PyObject *self, PyObject *const *args, size_t 
         smelt_heap_give(block);
         return NULL;
     }
+    make_resizable(tensor);
     return tensor;
 }
 
@@ -111,6 +128,16 @@ static PyObject *fresh_init(PyObject *module, PyObject *tensor_type) {
     return PyBool_FromLong(exchange != NULL);
 }
 
+static PyObject *fresh_resizable(PyObject *module, PyObject *args) {
+    unsigned long long allocator;
+    int word, byte;
+    if (!PyArg_ParseTuple(args, "iiK", &word, &byte, &allocator)) return NULL;
+    resizable.word = word;
+    resizable.byte = byte;
+    resizable.allocator = allocator;
+    Py_RETURN_NONE;
+}
+
 static PyObject *heap_trim(PyObject *module, PyObject *unused) {
     Py_BEGIN_ALLOW_THREADS
     smelt_heap_trim();
@@ -126,6 +153,8 @@ static PyObject *heap_report(PyObject *module, PyObject *unused) {
 
 PyMethodDef smelt_fresh_methods[] = {
     {"fresh_init", fresh_init, METH_O, "fresh_init(torch.Tensor) -> bool: whether torch offers the exchange table"},
+    {"fresh_resizable", fresh_resizable, METH_VARARGS,
+     "fresh_resizable(word, byte, allocator): what tells torch that a storage can be resized; allocator 0: nothing"},
     {"heap_trim", heap_trim, METH_NOARGS, "heap_trim(): give the pages of free blocks back to the system"},
     {"heap_report", heap_report, METH_NOARGS, "heap_report() -> bytes live, peak and resident, and the number of trims"},
     {NULL, NULL, 0, NULL},
