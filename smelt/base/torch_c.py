@@ -258,3 +258,7 @@ storage_is_gone: Callable[[int], bool] = _UntypedStorage._expired
 
 free_weak_storage: Callable[[int], None] = _UntypedStorage._free_weak_ref
 """The end of what `weak_storage` began."""
+
+
+refuse_address: Callable[[torch.Tensor], None] = torch._C._set_throw_on_mutable_data_ptr
+"""Whoever asks a tensor that has no memory for its address, also in C++, gets an error in place of 0 (of the base)."""

@@ -139,7 +139,22 @@ def user(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     except Exception as error:
         if symbolic(args, error):
             return user(fn, *plain_numbers(args), **kwargs)
+        if wants_memory(error):
+            raise Break("the memory of a tensor is read", "its values are not known yet") from None
         raise UserError(error) from None
+
+
+def wants_memory(error: Exception) -> bool:
+    """Whether C code asked for the memory of a stand-in: eager would find some, this is no error of the program."""
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY)
+
+
+_NO_MEMORY = (
+    "its data is not allocated yet",
+    "Cannot access data pointer of Tensor",
+    "Attempted to access the data pointer on an invalid python storage",
+)
+"""What torch's C code says of a tensor without memory."""
 
 
 def symbolic(args: tuple[Any, ...], error: Exception) -> bool:

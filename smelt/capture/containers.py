@@ -14,6 +14,7 @@ from smelt.capture import _native as native
 from smelt.capture.attributes import MISS, find_in_class, python_method
 from smelt.capture.breaks import Break, UserError, user, user_raise
 from smelt.capture.effects import CONTAINERS, hashes
+from smelt.capture.foreign_memory import refuse_windows
 from smelt.capture.generators import TracedGenerator
 from smelt.capture.host_values import HostValue, values_in
 from smelt.capture.operators import compare
@@ -269,6 +270,7 @@ def iterate(vm: Any, value: Any) -> Any:
         return iter(vm.hosts.items(value))
     if type(value) is TracedGenerator:
         return value
+    refuse_windows((value,))
     value = vm.effects.copies.own(value)
     method = python_method(vm, value, "__iter__")
     if method is not None:

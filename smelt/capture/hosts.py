@@ -15,6 +15,7 @@ import numpy
 
 from smelt.capture import _native as native
 from smelt.capture.breaks import Break, UserError, user
+from smelt.capture.foreign_memory import refuse_windows
 from smelt.capture.host_arguments import Method, Whole, apart, as_now, examples, fits, is_plain_result, may_share
 from smelt.capture.host_calls import (
     CERTAIN,
@@ -151,6 +152,7 @@ class Hosts:
             Break: it does not belong into a host program.
             UserError: what it raises.
         """
+        refuse_windows(args)
         vm = self.vm
         args, kwargs = self.arguments(args), self.arguments(kwargs)
         values = list(values_in((args, kwargs)))

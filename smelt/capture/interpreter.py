@@ -29,12 +29,14 @@ from smelt.capture.breaks import (
     symbolic,
     through_c,
     too_deep,
+    wants_memory,
 )
 from smelt.capture.bytecode import Decoded
 from smelt.capture.dynamic import Changes, Sizes
 from smelt.capture.effects import DELETED, Effects
 from smelt.capture.endless import refuse_endless
 from smelt.capture.finalizers import Finalizers
+from smelt.capture.foreign_memory import refuse_fields, refuse_windows
 from smelt.capture.frames import Frame
 from smelt.capture.guards import GuardList
 from smelt.capture.host_ops import call as call_host
@@ -398,6 +400,7 @@ class Interpreter:
 
     def load_attr(self, obj: Any, name: str) -> Any:
         """`obj.name`"""
+        refuse_fields(obj, name)
         return ATTR.find(type(obj))(self, obj, name)
 
     def native(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -406,7 +409,9 @@ class Interpreter:
         if self.branching:
             refuse_endless(fn, args)
         try:
+            refuse_windows(args)
             out = self.tensors.watch.run(fn, args, kwargs)
+            refuse_windows((out,))
             if type(out).__module__ == "decimal":
                 self.guards.flag(_decimal_settings, (), _decimal_settings())
             return out
@@ -417,6 +422,8 @@ class Interpreter:
         except SymbolicNumber:
             raise
         except Exception as error:
+            if wants_memory(error):
+                raise Break("the memory of a tensor is read", "its values are not known yet") from None
             if symbolic(args, error):
                 return self.native(fn, *plain_numbers(args), **kwargs)
             raise UserError(error) from None

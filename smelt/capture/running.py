@@ -9,7 +9,7 @@ from typing import Any
 from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
-from smelt.capture.breaks import Break, UserError, too_deep
+from smelt.capture.breaks import Break, UserError, too_deep, wants_memory
 from smelt.capture.inference_tensors import InferenceTensors
 from smelt.capture.reads import version
 from smelt.graph.answers import DataDependent
@@ -103,7 +103,7 @@ class Runner:
             raise too_deep() from None
         except Exception as error:
             is_refusal(error)
-            if _NO_DATA in str(error):  # eager would find some: this is no error of the program
+            if wants_memory(error):  # eager would find some: this is no error of the program
                 text = f"{name_of(target)} reads the memory of a tensor"
                 raise ValuesNeededError(Unsupported(text, why="its values are not known yet")) from None
             if any(isinstance(part, str) and "TraceTensor" in part for part in error.args):  # Python names the class
@@ -153,7 +153,3 @@ def _collect(value: Any, found: list[TraceTensor]) -> None:
             found.append(item)
         elif kind is tuple or kind is list or kind is dict:
             _collect(item, found)
-
-
-_NO_DATA = "its data is not allocated yet"
-"""What torch's C code says of a tensor without memory."""

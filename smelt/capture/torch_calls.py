@@ -256,6 +256,17 @@ def _is_inference(vm: Any, tensor: TraceTensor) -> bool:
     return tensor in vm.tensors.inference
 
 
+def _launches_itself(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function of `torch.cuda.jiterator`: a kernel that C++ launches on the addresses of its arguments."""
+    what = f"a call of {fn.kernel_name}, a function of torch.cuda.jiterator"
+    raise Break(what, "its kernel takes addresses of tensors: it runs between two graphs")
+
+
+CALL(torch.cuda.jiterator._JittedFunction)(_launches_itself)
+
+ADDRESSES = frozenset({"__cuda_array_interface__"})
+"""Attributes that tell where a tensor's elements lie."""
+
 _ON_DATA = {"data_ptr": _needs_values, "untyped_storage": _needs_values, "storage": _needs_values}
 _ON_DATA |= {"is_coalesced": _is_coalesced, "_is_coalesced": _is_coalesced, "_nnz": _stored_elements}
 _ON_DATA |= {"storage_offset": _storage_offset, "is_inference": _is_inference}
@@ -304,6 +315,8 @@ def load_tensor_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
         vm.external(vm.tensors.real[id(tensor)].is_leaf, vm.attr_source(vm.sources[id(tensor)], name, False))
     if name in METADATA:
         return user(getattr, tensor, name)
+    if name in ADDRESSES and tensor.is_cuda and not tensor.requires_grad:  # of others eager has none to give
+        _needs_values(vm, tensor)
     if name in VIEWS:
         return vm.tensors.run(getattr, (tensor, name), {})
     if name == "__class__":

@@ -18,7 +18,7 @@ from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smelt.base.errors import Unsupported
-from smelt.base.torch_c import disabled_torch_function, run_recipe, set_conjugate, set_negative
+from smelt.base.torch_c import disabled_torch_function, refuse_address, run_recipe, set_conjugate, set_negative
 from smelt.graph.answers import DataDependent, answer_for, depends_on_values
 from smelt.graph.known import follow, forget, known_value
 from smelt.graph.meta import OpaqueMeta, TensorMeta
@@ -89,6 +89,7 @@ class TraceTensor(Turned):
         self = torch.Tensor._make_wrapper_subclass(
             cls, shape, strides=stride, storage_offset=offset, dtype=val.dtype, device=val.device
         )
+        refuse_address(self)
         self.place = place
         if place.conjugate:
             set_conjugate(self, True)
@@ -145,6 +146,12 @@ class TraceTensor(Turned):
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise depends_on_values("numpy.asarray(tensor)")
+
+    def data_ptr(self) -> int:
+        raise depends_on_values("the address of a tensor")
+
+    def __dlpack__(self, *_: Any, **__: Any) -> Any:
+        raise depends_on_values("tensor.__dlpack__()")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TraceTensor:
         out = TraceTensor(Place(self.place.layout))
