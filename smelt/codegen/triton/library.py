@@ -145,21 +145,33 @@ def m_divisor(b):
     )""",
         (),
     ),
-    "m_trunc_div_any": ("def m_trunc_div_any(a, b):\n    return a // m_divisor(b)", ("m_divisor",)),
-    "m_fmod_any": ("def m_fmod_any(a, b):\n    return a % m_divisor(b)", ("m_divisor",)),
+    "m_over_zero": (
+        """\
+def m_over_zero(a, b, value):
+    low, high = tl.full([], 4294967295, tl.int64), tl.full([], -1, tl.int64)
+    return tl.where(b == 0, tl.where((a >> 32) == 0, low, high), value) if a.dtype == tl.int64 else value""",
+        (),
+    ),
+    "m_trunc_div_any": (
+        "def m_trunc_div_any(a, b):\n    return m_over_zero(a, b, a // m_divisor(b))",
+        ("m_divisor", "m_over_zero"),
+    ),
+    "m_fmod_any": (
+        "def m_fmod_any(a, b):\n    return m_over_zero(a, b, a % m_divisor(b))",
+        ("m_divisor", "m_over_zero"),
+    ),
     "m_remainder_any": (
         """\
 def m_remainder_any(a, b):
-    r = a % m_divisor(b)
+    r = m_fmod_any(a, b)
     return tl.where((r != 0) & ((b < 0) != (r < 0)), r + b, r)""",
-        ("m_divisor",),
+        ("m_fmod_any",),
     ),
     "m_floor_div_any": (
         """\
 def m_floor_div_any(a, b):
-    by = m_divisor(b)
-    return a // by - (((a < 0) != (b < 0)) & (a % by != 0)).to(a.dtype)""",
-        ("m_divisor",),
+    return m_trunc_div_any(a, b) - (((a < 0) != (b < 0)) & (m_fmod_any(a, b) != 0)).to(a.dtype)""",
+        ("m_trunc_div_any", "m_fmod_any"),
     ),
     "m_pow_int": (
         """\
@@ -246,8 +258,9 @@ def grouped_blocks(GROUP: tl.constexpr):
 """The text of each function and the functions that it calls. `grouped_blocks`: the block of rows and the block of
 columns of a product that a program computes; neighbours in time share rows or columns, which stay in the second-level
 cache. `m_divisor`: a divisor of whole numbers of which the compiler knows nothing. Over 0 the device then gives what it
-gives in eager's kernels, by the same instruction; from a division LLVM would conclude that its divisor is not 0. Random
-bits are those of smelt.prims.random_bits."""
+gives in eager's kernels, by the same instruction; from a division LLVM would conclude that its divisor is not 0. 64 bits
+are divided by a routine, of which compilers have several: `m_over_zero` says what eager's gives. Random bits are those
+of smelt.prims.random_bits."""
 
 PRELUDE = """\
 import triton
