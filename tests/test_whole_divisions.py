@@ -65,3 +65,20 @@ def test_the_number_zero() -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match="ZeroDivisionError"):
             run(torch.arange(4))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_whole_numbers_over_zero_on_a_gpu(dtype: torch.dtype) -> None:
+    """What the device gives, as in eager; a later program raises nothing."""
+    info = torch.iinfo(dtype)
+    values = [n for n in (0, 1, 2, 7, 100, -1, -3, 2**31, 2**32 - 1, 2**32, -(2**40)) if info.min <= n <= info.max]
+    a = torch.tensor([*values, info.min, info.max], dtype=dtype, device="cuda")
+    by = torch.tensor([0, 1, 3], dtype=dtype, device="cuda")[:, None]
+
+    def fn(a: torch.Tensor, by: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return a // by, a % by, torch.fmod(a, by), torch.div(a, by, rounding_mode="trunc"), a // 0, a % 0, 7 % by
+
+    for got, want in zip(smelt.compile(fn)(a, by), fn(a, by), strict=True):
+        assert torch.equal(got, want)
+    assert torch.equal(smelt.compile(lambda x: x[by.long()[:, 0]] + 1)(a), a[by.long()[:, 0]] + 1)

@@ -258,9 +258,9 @@ def grouped_blocks(GROUP: tl.constexpr):
 """The text of each function and the functions that it calls. `grouped_blocks`: the block of rows and the block of
 columns of a product that a program computes; neighbours in time share rows or columns, which stay in the second-level
 cache. `m_divisor`: a divisor of whole numbers of which the compiler knows nothing. Over 0 the device then gives what it
-gives in eager's kernels, by the same instruction; from a division LLVM would conclude that its divisor is not 0. 64 bits
-are divided by a routine, of which compilers have several: `m_over_zero` says what eager's gives. Random bits are those
-of smelt.prims.random_bits."""
+gives in eager's kernels, by the same instruction; from a division LLVM would conclude that its divisor is not 0. For 64
+bits compilers have several routines: `m_over_zero` says what eager's gives. Random bits are those of
+smelt.prims.random_bits."""
 
 PRELUDE = """\
 import triton
