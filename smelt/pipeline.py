@@ -52,7 +52,7 @@ from smelt.prims.channels_last import with_channels_last
 from smelt.prims.decompose import decompose
 from smelt.prims.sums_of_rows import add_rows_into_sums
 from smelt.program import Program, load
-from smelt.runtime.build import build
+from smelt.runtime.build import build, flags_for
 from smelt.runtime.compiler_process import CompilerGroup
 from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.machine import CPU, GPU
@@ -216,7 +216,7 @@ def render_and_build(
     with ThreadPoolExecutor(len(parts), "smelt-build") as pool, CompilerGroup():
         for name, part in parts.items():
             rendered.append(render(part, options, report, name, updates if name == "forward" else None))
-            building.append(pool.submit(copy_context().run, build, rendered[-1].cpp_sources))
+            building.append(pool.submit(copy_context().run, build, rendered[-1].cpp_sources, flags_for(options)))
         with _stage("build"):  # what is left to wait for
             for future in building:
                 future.result()
@@ -286,7 +286,8 @@ def render_part(
                 rendered = render_cpp(plan)
                 report.add(f"6_{name}_kernels.cpp", lambda: "\n".join(rendered.cpp_sources))
             else:
-                rendered = render_triton(plan, device, options.max_autotune, products_round_to_tf32())
+                rounded = products_round_to_tf32()
+                rendered = render_triton(plan, device, options.max_autotune, rounded, options.contract)
                 report.add(f"6_{name}_kernels.py", lambda: print_kernels(rendered.kernels))
             report.add(f"7_{name}_host.py", lambda: rendered.host_source)
     if empty:

@@ -48,6 +48,8 @@ class KernelSource:
         configs: the first is the heuristic's choice, further ones are candidates of max-autotune.
         name: for people (profiles, errors); no part of the identity.
         unaligned: the text for pointers that are not multiples of 16, where `source` counts words from them.
+        contract: a product and the sum that takes it may be one instruction, which rounds once. Eager's kernels are so
+            inside of an operator and never across two.
     """
 
     source: str
@@ -56,6 +58,7 @@ class KernelSource:
     configs: tuple[Config, ...]
     name: str = "kernel"
     unaligned: str | None = None
+    contract: bool = False
 
     def undeclared(self, names: Collection[str]) -> KernelSource:
         """The kernel for these pointers anywhere; its configurations are those of this one."""

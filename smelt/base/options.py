@@ -43,6 +43,7 @@ class Options:
     gemm: str = _user("auto", "matrix products: auto (measured once per shape), aten, onednn, own or template")
     cuda_graphs: bool = _user(True, "record and replay CUDA graphs where that is safe; no effect on a CPU")
     target: str = _user("auto", "auto: C++ on a CPU, Triton on a GPU; cpp; triton (on a CPU through its interpreter)")
+    contract: bool = _user(False, "a product and a sum of two operators may be rounded once, which eager never does")
     max_autotune: bool = _user(False, "time more kernel candidates on a GPU; no effect on a CPU")
     owner: Owner = dataclasses.field(default_factory=Owner, compare=False, repr=False)
 

@@ -7,7 +7,7 @@ compute together with what is around it is called with both: `product0(table, ou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -28,12 +28,15 @@ from smelt.schedule.realize import metas_of
 from smelt.shapes.size import IntLike, Symbol, same
 
 
-def render_triton(plan: Schedule, device: torch.device, autotune: bool = False, rounded: bool = False) -> Rendered:
+def render_triton(
+    plan: Schedule, device: torch.device, autotune: bool = False, rounded: bool = False, contract: bool = False
+) -> Rendered:
     """The Triton sources and the host program of a schedule whose tensors live on `device`.
 
     Args:
         autotune: kernels have several configurations, which are timed.
         rounded: products in float32 may round their factors to TF32.
+        contract: a product and a sum of two operators may be rounded once.
     """
     bundles = {
         tuple(bundle): render_bundle([plan.groups[n] for n in bundle], plan, autotune) for bundle in plan.bundles
@@ -43,7 +46,7 @@ def render_triton(plan: Schedule, device: torch.device, autotune: bool = False, 
     bundled = {number for bundle in together for number in bundle}
     kernels |= {number: _kernels(plan, number, autotune) for number in plan.groups if number not in bundled}
     templates = {number: _templates(product, plan, rounded, autotune) for number, product in plan.products.items()}
-    host = TritonHost(plan, kernels, templates, device, list(together))
+    host = TritonHost(plan, kernels, templates, device, list(together), contract)
     text = host.text()
     return Rendered([], [], text, host.constants, kernels=host.sources, device=device, seconds=host.seconds)
 
@@ -86,6 +89,7 @@ class TritonHost(Host):
     Args:
         kernels: of groups by number; those of a bundle are its first group's.
         bundles: groups that run together.
+        contract: of all kernels.
     """
 
     def __init__(
@@ -95,8 +99,9 @@ class TritonHost(Host):
         templates: dict[int, list[Template]],
         device: torch.device,
         bundles: Sequence[Sequence[int]],
+        contract: bool,
     ) -> None:
-        self.kernels, self.templates, self.device = kernels, templates, device
+        self.kernels, self.templates, self.device, self.contract = kernels, templates, device, contract
         self.sources: list[KernelSource] = []
         self.seconds: list[SecondWay | None] = []
         self.known: dict[tuple[object, ...], int] = {}
@@ -147,8 +152,8 @@ class TritonHost(Host):
 
     def source(self, kernel: TritonKernel) -> int:
         """The number of a kernel's source."""
-        source = kernel.source
-        key = (source.source, source.signature, source.divisible, source.configs)
+        source = replace(kernel.source, contract=True) if self.contract else kernel.source
+        key = (source.source, source.signature, source.divisible, source.configs, source.contract)
         if key not in self.known:
             self.known[key] = len(self.sources)
             self.sources.append(source)

@@ -28,8 +28,16 @@ double modf(double, double *) noexcept;
 #define INLINE static inline __attribute__((always_inline))
 INLINE float as_float(uint32_t u) { return __builtin_bit_cast(float, u); }
 INLINE uint32_t as_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+#if defined(__FP_FAST_FMAF) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+INLINE float FMA(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+INLINE double FMA(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#else
+template <class T> INLINE T FMA(T a, T b, T c) { return a * b + c; }
+#endif
 """
-"""The C library's functions are declared here: reading C++'s own <math.h> takes longer than compiling a kernel."""
+"""FMA: what a compiler may not form by itself in kernels (`SEPARATE` in runtime/build.py), where a processor has it.
+
+The C library's functions are declared here: reading C++'s own <math.h> takes longer than compiling a kernel."""
 
 FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bf16_load": ("INLINE float bf16_load(uint16_t h) { return as_float((uint32_t)h << 16); }", ()),
@@ -89,11 +97,11 @@ INLINE float pow2_scale(float x, int32_t n) {  // x * 2^n in two steps: n from -
 #define ROUND_MAGIC 12582912.0f  // 1.5 * 2^23: adding it rounds to an integer
 INLINE float exp_poly(float r) {  // (exp(r) - 1 - r) / r^2 for |r| <= ln(2)/2
     float p = 1.99215268e-4f;
-    p = p * r + 1.39483728e-3f;
-    p = p * r + 8.33325833e-3f;
-    p = p * r + 4.16662358e-2f;
-    p = p * r + 1.66666672e-1f;
-    return p * r + 0.5f;
+    p = FMA(p, r, 1.39483728e-3f);
+    p = FMA(p, r, 8.33325833e-3f);
+    p = FMA(p, r, 4.16662358e-2f);
+    p = FMA(p, r, 1.66666672e-1f);
+    return FMA(p, r, 0.5f);
 }""",
         (),
     ),
@@ -102,10 +110,10 @@ INLINE float exp_poly(float r) {  // (exp(r) - 1 - r) / r^2 for |r| <= ln(2)/2
 INLINE float m_exp(float x) {
     x = x > 89.0f ? 89.0f : x;
     x = x < -104.0f ? -104.0f : x;
-    float n = (x * 1.44269504f + ROUND_MAGIC) - ROUND_MAGIC;
-    float r = x - n * 0.693359375f;
-    r = r - n * -2.12194440e-4f;
-    return pow2_scale(exp_poly(r) * (r * r) + r + 1.0f, (int32_t)n);
+    float n = FMA(x, 1.44269504f, ROUND_MAGIC) - ROUND_MAGIC;
+    float r = FMA(n, -0.693359375f, x);
+    r = FMA(n, 2.12194440e-4f, r);
+    return pow2_scale(FMA(exp_poly(r), r * r, r) + 1.0f, (int32_t)n);
 }
 INLINE double m_exp(double x) { return exp(x); }""",
         ("pow2_scale", "exp_core"),
@@ -115,12 +123,12 @@ INLINE double m_exp(double x) { return exp(x); }""",
 INLINE float m_expm1(float x) {
     x = x > 89.0f ? 89.0f : x;
     float c = x < -25.0f ? -25.0f : x;
-    float n = (c * 1.44269504f + ROUND_MAGIC) - ROUND_MAGIC;
-    float r = c - n * 0.693359375f;
-    r = r - n * -2.12194440e-4f;
-    float p = exp_poly(r) * (r * r) + r;
+    float n = FMA(c, 1.44269504f, ROUND_MAGIC) - ROUND_MAGIC;
+    float r = FMA(n, -0.693359375f, c);
+    r = FMA(n, 2.12194440e-4f, r);
+    float p = FMA(exp_poly(r), r * r, r);
     float half = as_float((uint32_t)((int32_t)n - 1 + 127) << 23);
-    float y = 2.0f * (half * p + (half - 0.5f));
+    float y = 2.0f * FMA(half, p, half - 0.5f);
     y = n == 0.0f ? p : y;
     return x == 0.0f ? x : y;  // the sign of a zero
 }
@@ -134,7 +142,7 @@ INLINE float m_exp2(float x) {
     x = x < -151.0f ? -151.0f : x;
     float n = (x + ROUND_MAGIC) - ROUND_MAGIC;
     float r = (x - n) * 0.693147181f;
-    return pow2_scale(exp_poly(r) * (r * r) + r + 1.0f, (int32_t)n);
+    return pow2_scale(FMA(exp_poly(r), r * r, r) + 1.0f, (int32_t)n);
 }
 INLINE double m_exp2(double x) { return exp2(x); }""",
         ("pow2_scale", "exp_core"),
@@ -143,14 +151,14 @@ INLINE double m_exp2(double x) { return exp2(x); }""",
         """\
 INLINE float log_poly(float f) {  // (log1p(f) - f + f^2/2) / f^3 for sqrt(1/2) <= 1 + f <= sqrt(2)
     float q = 6.91539273e-2f;
-    q = q * f - 1.17897913e-1f;
-    q = q * f + 1.18729569e-1f;
-    q = q * f - 1.23843506e-1f;
-    q = q * f + 1.42186612e-1f;
-    q = q * f - 1.66692510e-1f;
-    q = q * f + 2.00022265e-1f;
-    q = q * f - 2.49999866e-1f;
-    return q * f + 3.33333105e-1f;
+    q = FMA(q, f, -1.17897913e-1f);
+    q = FMA(q, f, 1.18729569e-1f);
+    q = FMA(q, f, -1.23843506e-1f);
+    q = FMA(q, f, 1.42186612e-1f);
+    q = FMA(q, f, -1.66692510e-1f);
+    q = FMA(q, f, 2.00022265e-1f);
+    q = FMA(q, f, -2.49999866e-1f);
+    return FMA(q, f, 3.33333105e-1f);
 }
 INLINE float m_log(float x) {
     float big = x < 1.17549435e-38f ? x * 8388608.0f : x;  // denormals
@@ -158,9 +166,9 @@ INLINE float m_log(float x) {
     uint32_t u = as_bits(big) - 0x3f3504f3u;  // sqrt(1/2): puts the mantissa into sqrt(1/2) .. sqrt(2)
     float e = (float)((int32_t)u >> 23) + base;
     float f = as_float((u & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
-    float y = log_poly(f) * f * (f * f) + e * -2.12194440e-4f;
-    y = y - 0.5f * (f * f);
-    y = (f + y) + e * 0.693359375f;
+    float y = FMA(log_poly(f) * f, f * f, e * -2.12194440e-4f);
+    y = FMA(f * f, -0.5f, y);
+    y = FMA(e, 0.693359375f, f + y);
     y = x == 0.0f ? -INFINITY : y;
     y = x < 0.0f ? NAN : y;
     return (x == INFINITY) | (x != x) ? x : y;
@@ -176,8 +184,8 @@ INLINE float m_log2(float x) {
     uint32_t u = as_bits(big) - 0x3f3504f3u;
     float e = (float)((int32_t)u >> 23) + base;
     float f = as_float((u & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
-    float y = (log_poly(f) * f * (f * f) - 0.5f * (f * f));
-    y = y * 1.44269504f + f * 0.44269504f + f + e;
+    float y = FMA(log_poly(f) * f, f * f, -0.5f * (f * f));
+    y = FMA(y, 1.44269504f, f * 0.44269504f) + f + e;
     y = x == 0.0f ? -INFINITY : y;
     y = x < 0.0f ? NAN : y;
     return (x == INFINITY) | (x != x) ? x : y;
@@ -193,8 +201,8 @@ INLINE float m_log10(float x) {  // e * log10(2) in two parts, log(1 + f) * log1
     uint32_t u = as_bits(big) - 0x3f3504f3u;
     float e = (float)((int32_t)u >> 23) + base;
     float f = as_float((u & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
-    float y = f + (log_poly(f) * f * (f * f) - 0.5f * (f * f));
-    y = y * 0.434294482f + e * 4.60503908e-6f + e * 0.301025391f;
+    float y = f + FMA(log_poly(f) * f, f * f, -0.5f * (f * f));
+    y = FMA(e, 0.301025391f, FMA(y, 0.434294482f, e * 4.60503908e-6f));
     y = x == 0.0f ? -INFINITY : y;
     y = x < 0.0f ? NAN : y;
     return (x == INFINITY) | (x != x) ? x : y;
@@ -238,25 +246,25 @@ INLINE double m_tanh(double x) { return tanh(x); }""",
 INLINE float m_erf(float x) {  // x + x*P(x^2) below 0.92; 1 - exp(-Q(|x|)) above
     float a = as_float(as_bits(x) & 0x7fffffffu), s = x * x;
     float p = 8.40992943e-5f;
-    p = p * s - 8.15263018e-4f;
-    p = p * s + 5.20196045e-3f;
-    p = p * s - 2.68597994e-2f;
-    p = p * s + 1.12837031e-1f;
-    p = p * s - 3.76126349e-1f;
-    p = p * s + 1.28379226e-1f;
-    float small = p * x + x;
+    p = FMA(p, s, -8.15263018e-4f);
+    p = FMA(p, s, 5.20196045e-3f);
+    p = FMA(p, s, -2.68597994e-2f);
+    p = FMA(p, s, 1.12837031e-1f);
+    p = FMA(p, s, -3.76126349e-1f);
+    p = FMA(p, s, 1.28379226e-1f);
+    float small = FMA(p, x, x);
     float t = a > 3.95f ? 3.95f : a;
     float q = 2.09097034e-5f;
-    q = q * t - 4.32304660e-4f;
-    q = q * t + 4.16053459e-3f;
-    q = q * t - 2.50915159e-2f;
-    q = q * t + 1.08236648e-1f;
-    q = q * t + 6.33386612e-1f;
-    q = q * t + 1.12949514f;
-    q = q * t - 1.70554238e-4f;
-    float n = (q * -1.44269504f + ROUND_MAGIC) - ROUND_MAGIC;  // exp(-q), 1.6 < q < 17.5 where it counts
-    float r = -q - n * 0.693147181f;
-    float e = (exp_poly(r) * (r * r) + r + 1.0f) * as_float((uint32_t)((int32_t)n + 127) << 23);
+    q = FMA(q, t, -4.32304660e-4f);
+    q = FMA(q, t, 4.16053459e-3f);
+    q = FMA(q, t, -2.50915159e-2f);
+    q = FMA(q, t, 1.08236648e-1f);
+    q = FMA(q, t, 6.33386612e-1f);
+    q = FMA(q, t, 1.12949514f);
+    q = FMA(q, t, -1.70554238e-4f);
+    float n = FMA(q, -1.44269504f, ROUND_MAGIC) - ROUND_MAGIC;  // exp(-q), 1.6 < q < 17.5 where it counts
+    float r = FMA(n, -0.693147181f, -q);
+    float e = (FMA(exp_poly(r), r * r, r) + 1.0f) * as_float((uint32_t)((int32_t)n + 127) << 23);
     float large = a >= 3.92f ? 1.0f : 1.0f - e;
     large = as_float(as_bits(large) | (as_bits(x) & 0x80000000u));
     return a > 0.92f ? large : small;  // NaN takes the small branch
@@ -285,22 +293,22 @@ static __attribute__((noinline, cold)) float far_angle(float x, int32_t *quadran
 }
 template <bool FAR> INLINE float trig(float x, int32_t turn) {  // sin(x + turn * pi/2); without FAR up to 1e8
     double d = (double)x;
-    double n = (d * 0.63661977236758134 + 6755399441055744.0) - 6755399441055744.0;
-    double rd = d - n * 0x1.921fb54p+0;  // 27 bits of pi/2: exact
-    rd = rd - n * 0x1.10b4611a62633p-30;
+    double n = FMA(d, 0.63661977236758134, 6755399441055744.0) - 6755399441055744.0;
+    double rd = FMA(n, -0x1.921fb54p+0, d);  // 27 bits of pi/2: exact
+    rd = FMA(n, -0x1.10b4611a62633p-30, rd);
     float r = (float)rd;
-    int32_t q = (int32_t)(float)(n - 4.0 * floor(n * 0.25));
+    int32_t q = (int32_t)(float)FMA(floor(n * 0.25), -4.0, n);
     if constexpr (FAR)
         if (is_far(x)) r = far_angle(x, &q);
     float s = r * r;
     q += turn;
-    float sine = -1.98392561e-4f + 2.71756426e-6f * s;
-    sine = sine * s + 8.33332911e-3f;
-    sine = sine * s - 1.66666672e-1f;
-    sine = sine * (s * r) + r;
-    float cosine = -1.38873060e-3f + 2.44312069e-5f * s;
-    cosine = cosine * s + 4.16666456e-2f;
-    cosine = cosine * (s * s) - 0.5f * s + 1.0f;
+    float sine = FMA(s, 2.71756426e-6f, -1.98392561e-4f);
+    sine = FMA(sine, s, 8.33332911e-3f);
+    sine = FMA(sine, s, -1.66666672e-1f);
+    sine = FMA(sine, s * r, r);
+    float cosine = FMA(s, 2.44312069e-5f, -1.38873060e-3f);
+    cosine = FMA(cosine, s, 4.16666456e-2f);
+    cosine = FMA(cosine, s * s, FMA(s, -0.5f, 1.0f));
     float y = (q & 1) ? cosine : sine;
     y = (q & 2) ? -y : y;
     return x - x != 0.0f ? NAN : y;
@@ -321,12 +329,15 @@ INLINE double m_cos(double x) { return cos(x); }""",
     ),
     "erfinv": (
         """\
-INLINE double erfinv_wide(double x) {  // a logarithmic estimate, then Newton steps on erf
-    double l = log(1.0 - x * x), t = 4.3307467508 + 0.5 * l;
+INLINE double erfinv_wide(double x) {  // a logarithmic estimate, then Halley's steps on erf, or on erfc near 1
+    double a = fabs(x), c = 1.0 - a;
+    double l = log(c * (1.0 + a)), t = 4.3307467508 + 0.5 * l;
     double y = sqrt(sqrt(t * t - 6.8027 * l) - t);
-    y = x < 0.0 ? -y : y;
-    for (int k = 0; k < 3; k++) y -= (erf(y) - x) / (1.1283791670955126 * exp(-y * y));
-    return y;
+    for (int k = 0; k < 3; k++) {
+        double r = (a < 0.5 ? erf(y) - a : c - erfc(y)) / (1.1283791670955126 * exp(-y * y));
+        y -= r / (1.0 + r * y);
+    }
+    return copysign(y, x);
 }
 INLINE double m_erfinv(double x) {
     if (!(x > -1.0 && x < 1.0)) return x == 1.0 ? INFINITY : x == -1.0 ? -INFINITY : NAN;
@@ -450,10 +461,12 @@ template <class T> INLINE T m_pow(T a, T b) {  // negative exponents: only +1 an
 }""",
         (),
     ),
-    "to_int": (
+    "unknown_zero": (
         """\
-INLINE int64_t to_int(double x) { return (int64_t)x; }
-INLINE int32_t to_int32(float x) { return (int32_t)x; }""",
+INLINE int32_t unknown_zero() {
+    static volatile int32_t zero = 0;
+    return zero;
+}""",
         (),
     ),
     "random": (

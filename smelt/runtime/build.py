@@ -24,7 +24,7 @@ from pathlib import Path
 from smelt.base.errors import BuildError, SmeltWarning
 from smelt.base.eviction import new_build_folder
 from smelt.base.locks import new_lock
-from smelt.base.options import environment
+from smelt.base.options import Options, environment
 from smelt.base.store import content_key, store
 from smelt.base.version import VERSION
 from smelt.runtime import elf
@@ -41,7 +41,10 @@ FLAGS = (
     "-fvisibility=default",
     "-w",
 )
-"""Flags of every build. None changes a floating-point value beyond contracting a*b+c, the compilers' default."""
+"""Flags of every build. None changes a floating-point value."""
+
+SEPARATE = ("-ffp-contract=off",)
+"""Flags of kernels whose operators round one by one, as eager's do; without them compilers contract a*b+c."""
 
 _HINT = "install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; conda: gxx) or set CXX"
 _lock = new_lock()
@@ -96,6 +99,11 @@ class _Job:
     @property
     def built(self) -> Path:
         return self.folder / f"{self.key[:16]}.so"
+
+
+def flags_for(options: Options) -> tuple[str, ...]:
+    """The flags of generated kernels, besides those of every build."""
+    return () if options.contract else SEPARATE
 
 
 def build(sources: Sequence[str], flags: Sequence[str] = ()) -> list[Library]:

@@ -139,7 +139,8 @@ class DepthwiseKernel:
     def source(self) -> KernelSource:
         """The kernel as it is built."""
         signature = [*self.operands.items(), *((name, "i32") for name in self.numbers)]
-        return KernelSource(self.text, tuple(signature), tuple(self.operands), (self.config,), f"depthwise_{self.name}")
+        label = f"depthwise_{self.name}"
+        return KernelSource(self.text, tuple(signature), tuple(self.operands), (self.config,), label, contract=True)
 
     def launch(self, number: int, slots: Sequence[int]) -> Launch:
         """Kernel `number` of several, with the tensors at these slots as operands."""

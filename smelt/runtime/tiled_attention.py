@@ -169,7 +169,8 @@ class AttentionKernel:
         divisible += self.operands
         config = Config(tuple(self.constants.items()), self.blocks.warps, self.blocks.stages)
         label = f"attention_{self.name}"
-        return KernelSource(self.sizes.text(self.name), (*pointers, *integers), tuple(divisible), (config,), label)
+        text, signature = self.sizes.text(self.name), (*pointers, *integers)
+        return KernelSource(text, signature, tuple(divisible), (config,), label, contract=True)
 
     def _stand_in(self, name: str, spec: Spec | None) -> torch.dtype:
         return spec.dtype if spec is not None else torch.int64 if name == "seed" else self.sizes.dtype

@@ -127,7 +127,7 @@ def triton_identity() -> str:
 
 
 def _key(source: KernelSource, config: Config, arch: int) -> str:
-    parts = (repr(source.signature), repr(source.divisible), repr(config), str(arch))
+    parts = (repr(source.signature), repr(source.divisible), repr(config), str(arch), str(source.contract))
     return content_key(_FORMAT, source.source, *parts, triton_identity(), _ptxas())
 
 
@@ -165,6 +165,7 @@ def request(source: KernelSource, config: Config, arch: int) -> dict[str, Any]:
         "num_warps": config.num_warps,
         "num_stages": config.num_stages,
         "arch": arch,
+        "contract": source.contract,
         "name": re.sub(r"\W", "_", source.name),
     }
 

@@ -69,8 +69,8 @@ def compile_kernel(request: dict[str, Any]) -> Reply:
     """Build one kernel.
 
     Args:
-        request: `source`, `signature` (pairs), `divisible`, `constants` (pairs), `num_warps`, `num_stages`, `name` and
-            `arch` (90 for compute capability 9.0).
+        request: `source`, `signature` (pairs), `divisible`, `constants` (pairs), `num_warps`, `num_stages`, `name`,
+            `contract` and `arch` (90 for compute capability 9.0).
 
     Returns:
         What a launch must know, and the cubin; {"error": text} where Triton refused.
@@ -91,8 +91,8 @@ def _stages(request: dict[str, Any]) -> Stages:
     compiler = triton_module("compiler.compiler")
     source = _ast_source(request)
     target = triton_module("backends.compiler").GPUTarget("cuda", request["arch"], 32)
-    # a * b + c may contract, as in every other kernel; versions of Triton differ in what they do when nothing is said
-    wanted = {"num_warps": request["num_warps"], "num_stages": request["num_stages"], "enable_fp_fusion": True}
+    wanted = {"num_warps": request["num_warps"], "num_stages": request["num_stages"]}
+    wanted["enable_fp_fusion"] = request["contract"]  # whether a * b + c may be one instruction
     try:
         context, backend = compiler.ir.context(), compiler.make_backend(target)
         options = backend.parse_options(wanted)
