@@ -32,6 +32,7 @@ class BodyRenderer(OpsRenderer):
         self.scalar_depth = 0
         self.flags: dict[str, str] = {}
         self.not_zero: set[str] = set()
+        self.truncated: set[str] = set()
 
     # Ops
 
@@ -117,11 +118,27 @@ class BodyRenderer(OpsRenderer):
             text = text if widens else self.call(f"{ROUNDING[target]}_round", text)
         elif source in ROUNDING and target is torch.float32:
             return V(value.text, target, value.depth)
-        elif source.is_floating_point and not target.is_floating_point and target is not torch.int64:
-            text = f"({ctype})(int64_t){value.text}" if target is not torch.int32 else f"(int32_t){value.text}"
+        elif source.is_floating_point and not target.is_floating_point:
+            return self.truncate(value, source, target)
         else:
-            text = f"({ctype}){value.text}"
+            number = value.text if value.text not in self.truncated else f"({value.text} + {self.zero()})"
+            text = f"({ctype}){number}"
         return self.scopes.define(ctype, text, target, value.depth)
+
+    def truncate(self, value: V, source: torch.dtype, target: torch.dtype) -> V:
+        """A float as an integer; of numbers that do not fit what eager's kernels for this type make of them."""
+        ctype = self.target.value_types[target]
+        wide = "int32_t" if target is torch.int16 and source not in ROUNDING else "int64_t"
+        text = f"({ctype})({wide}){value.text}" if target.itemsize < 4 else f"({ctype}){value.text}"
+        made = self.scopes.define(ctype, text, target, value.depth)
+        self.truncated.add(made.text)
+        return made
+
+    def zero(self) -> str:
+        """A zero that the compiler does not know. GCC makes one trunc of a float that becomes an integer and a float
+        again, which would keep the sign of -0.5 and numbers that no integer holds."""
+        self.used.add("unknown_zero")
+        return self.scopes.define("int32_t", "unknown_zero()", torch.int32, 0, "zero").text
 
     def choose(self, mask: V, value: V, other: V) -> V:
         depth = max(mask.depth, value.depth, other.depth)

@@ -52,7 +52,7 @@ def _extremum(reduce: Callable[..., Tensor], lowest: bool) -> Callable[[Tensor, 
     return reference
 
 
-_reduction("sum", lambda x, dims: torch.sum(x, dims, dtype=x.dtype))
+_reduction("sum", lambda x, dims: torch.sum(x, dims, dtype=x.dtype))  # begins at 0: -0.0 alone gives 0.0
 _reduction("prod", _each(lambda x, d: torch.prod(x, d, dtype=x.dtype)))
 _reduction("amax", _extremum(torch.amax, True))  # NaN wins
 _reduction("amin", _extremum(torch.amin, False))

@@ -7,7 +7,7 @@ NotImplemented when it does not cover this use (the operator then stays as it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,9 @@ from torch.fx import Node
 from smelt.graph.elementwise import broadcast
 from smelt.graph.meta import TensorMeta
 from smelt.prims.builder import Builder
-from smelt.prims.dtypes import INTEGERS, LOW_PRECISION, compute_dtype, result_dtype
+from smelt.prims.dtypes import LOW_PRECISION, compute_dtype, result_dtype
+from smelt.prims.ops import PRIMS
+from smelt.prims.simplify import rounded
 from smelt.prims.table import require
 from smelt.shapes.size import Size, same
 
@@ -95,28 +97,44 @@ class Lowering(Builder):
 
     # -- what most decompositions are made of
 
-    def pointwise(self, compute: Callable[..., Node], *operands: Any, dtype: torch.dtype | None = None) -> Node:
+    def pointwise(
+        self,
+        compute: Callable[..., Node],
+        *operands: Any,
+        dtype: torch.dtype | None = None,
+        unrounded: Container[int] = (),
+        unrounded_on_gpu: Container[int] | None = None,
+    ) -> Node:
         """`compute` on the operands as eager does a pointwise op: promoted, broadcast, in float32 when the
         common dtype is of low precision, and rounded once to the result's dtype.
 
         Args:
             operands: nodes and Python numbers.
             dtype: the common dtype, where it is not the promotion of the operands.
+            unrounded: places of operands of which eager takes a number as it is. It rounds the others to the common
+                dtype (`x == 0.1` is true for the number of bfloat16 next to 0.1), which matters in low precision.
+            unrounded_on_gpu: the same in CUDA's kernels, where they are others.
         """
         common = dtype or result_dtype(*map(_promotes_as, operands))
         wide = compute_dtype(common)
         shape = self.out.shape
         if not any(isinstance(x, Node) for x in operands):  # `torch.div(8, 3)`: a prim needs one tensor
             operands = (self.full(shape, operands[0], wide, self.out.device), *operands[1:])
-        ready = [self.broadcast(self._promoted(x, common), shape) if isinstance(x, Node) else x for x in operands]
+        on_gpu = self.out.device.type == "cuda"
+        if on_gpu and unrounded_on_gpu is not None:
+            unrounded = unrounded_on_gpu
+        ready = []
+        for place, x in enumerate(operands):
+            if common in LOW_PRECISION and not (place in unrounded and _is_number(x, on_gpu)):
+                x = self._rounded(x, common)
+            ready.append(self.broadcast(self.convert(x, wide), shape) if isinstance(x, Node) else x)
         return self.convert(compute(*ready), self.out.dtype)
 
-    def _promoted(self, x: Node, common: torch.dtype) -> Node:
-        """x in the dtype that arithmetic on the common dtype runs in; whole numbers are rounded to that one first."""
-        meta = x.meta["val"]
-        if common in LOW_PRECISION and meta.dtype in INTEGERS and meta.shape:  # of no dimensions: taken as it is
-            x = self.convert(x, common)
-        return self.convert(x, compute_dtype(common))
+    def _rounded(self, x: Any, low: torch.dtype) -> Any:
+        """A value or a number as a dtype of low precision holds it; a symbolic number becomes a value."""
+        if type(x) is Size:
+            x = self.full((), x, torch.int64, self.out.device)
+        return self.convert(x, low) if isinstance(x, Node) else rounded(x, low)
 
     def widen(self, x: Node) -> Node:
         """x in the dtype that arithmetic on it runs in."""
@@ -136,6 +154,13 @@ class Lowering(Builder):
             return tuple(range(rank))
         given = (dims,) if isinstance(dims, int) else dims
         return tuple(sorted({d % rank if rank else 0 for d in given})) if rank else ()
+
+
+def _is_number(x: Any, on_gpu: bool) -> bool:
+    """Whether eager's kernels take an operand as a number: a tensor without dimensions is one where the CPU has it."""
+    if not isinstance(x, Node):
+        return True
+    return not x.meta["val"].shape and (not on_gpu or x.target in (PRIMS["full"], PRIMS["to_device"]))
 
 
 def _promotes_as(operand: Any) -> Any:

@@ -27,9 +27,7 @@ Rule = Callable[..., Any]
 Identity = Callable[["Builder", Any, Any], Any]
 
 FULL, CONVERT, NEG, WHERE = (PRIMS[name] for name in ("full", "convert", "neg", "where"))
-COMMUTATIVE = frozenset(
-    "add mul maximum minimum eq ne logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor".split()
-)
+COMMUTATIVE = frozenset("add mul eq ne logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor".split())
 
 
 def operands(x: Node) -> tuple[Any, ...]:

@@ -143,7 +143,9 @@ def _reduction(p: Builder, x: Node, dims: Shape) -> Any:
 
 def _sum(p: Builder, x: Node, dims: Shape) -> Any:
     simpler = _reduction(p, x, dims)
-    return sum_of_one_hot(p, x, dims) if simpler is None else simpler
+    if simpler is None:
+        return sum_of_one_hot(p, x, dims)
+    return p.add(simpler, 0.0) if x.meta["val"].dtype.is_floating_point else simpler  # a sum of -0.0 alone is 0.0
 
 
 def _undoes(name: str) -> Callable[..., Any]:

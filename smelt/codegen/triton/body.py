@@ -144,8 +144,8 @@ class TileBody(OpsRenderer):
             text = f"{value.text}{wide}.to({NARROW[target]}).to(tl.float32)"
         elif source in NARROW and target is torch.float32:
             return V(value.text, target, value.depth)
-        elif source.is_floating_point and not target.is_floating_point and target is not torch.int64:
-            text = f"{value.text}.to(tl.int64).to({kind})"
+        elif source.is_floating_point and target is torch.uint8:
+            text = f"{value.text}.to(tl.int64).to({kind})"  # as in eager, which saturates for the others
         else:
             text = f"{value.text}.to({kind})"
         return self.scopes.define("", text, target, value.depth)

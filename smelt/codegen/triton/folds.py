@@ -85,6 +85,8 @@ class Fold:
         match self.combine:
             case "sum":
                 text = f"tl.sum({value}, {self.axis})"
+                if self.dtype.is_floating_point:
+                    text = f"({text} + 0.0)"  # sums begin at 0: that of -0.0 alone is 0
             case "prod":
                 text = f"tl.reduce({value}, {self.axis}, times)"
             case side if self.dtype.is_floating_point:

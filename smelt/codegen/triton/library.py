@@ -14,6 +14,12 @@ def m_sqrt(x):
     return tl.sqrt_rn(x) if x.dtype == tl.float32 else tl.sqrt(x)""",
         (),
     ),
+    "m_div": (
+        """\
+def m_div(a, b):
+    return tl.div_rn(a, b) if (a + b).dtype == tl.float32 else a / b""",
+        (),
+    ),
     "m_sigmoid": (
         """\
 def m_sigmoid(x):
@@ -35,11 +41,13 @@ def m_erf(x):
         # Least maximal errors: of erf(x) / x - 1 over x * x up to 0.75, of log2(1 - erf(x)) from there to 3.95, where
         # erf is 1 to the last bit. Two short polynomials are fewer instructions than one whose coefficients are chosen.
         u = x * x
-        q = (((0.004158836789429188 * u - 0.02636026404798031) * u + 0.11273736506700516) * u - 0.3761192858219147) * u
-        near = x * (q + 0.12837909162044525) + x
+        q = tl.fma(u, 0.004158836789429188, -0.02636026404798031)
+        q = tl.fma(tl.fma(q, u, 0.11273736506700516), u, -0.3761192858219147)
+        near = tl.fma(x, tl.fma(q, u, 0.12837909162044525), x)
         a = tl.abs(x)
-        p = ((-0.0020580971613526344 * a + 0.024335704743862152) * a - 0.13676044344902039) * a - 0.9314577579498291
-        e = libdevice.exp2((p * a - 1.6210790872573853) * a - 0.0013973958557471633)
+        p = tl.fma(tl.fma(a, -0.0020580971613526344, 0.024335704743862152), a, -0.13676044344902039)
+        p = tl.fma(tl.fma(p, a, -0.9314577579498291), a, -1.6210790872573853)
+        e = libdevice.exp2(tl.fma(p, a, -0.0013973958557471633))
         y = tl.where(a >= 0.75, libdevice.copysign(1.0 - e, x), near)
     return y""",
         (),
@@ -91,20 +99,20 @@ def m_remainder(a, b):
         (),
     ),
     "m_trunc_div": (
-        "def m_trunc_div(a, b):\n    return libdevice.trunc(tl.div_rn(a, b) if a.dtype == tl.float32 else a / b)",
-        (),
+        "def m_trunc_div(a, b):\n    return libdevice.trunc(m_div(a, b))",
+        ("m_div",),
     ),
     "m_floor_div": (
         """\
 def m_floor_div(a, b):
     mod = libdevice.fmod(a, b)
-    div = (a - mod) / b
+    div = m_div(a - mod, b)
     div = tl.where((mod != 0) & ((b < 0) != (mod < 0)), div - 1.0, div)
     whole = tl.floor(div)
     whole = tl.where(div - whole > 0.5, whole + 1.0, whole)
-    whole = tl.where(div == 0, libdevice.copysign(div * 0.0, a / b), whole)
-    return tl.where(b == 0, a / b, whole)""",
-        (),
+    whole = tl.where(div == 0, libdevice.copysign(div * 0.0, m_div(a, b)), whole)
+    return tl.where(b == 0, m_div(a, b), whole)""",
+        ("m_div",),
     ),
     "m_trunc_div_int": (
         """\

@@ -41,12 +41,12 @@ MEMORY_TYPES = {
 NARROW = {torch.bfloat16: "tl.bfloat16", torch.float16: "tl.float16"}
 
 FLOAT_OPS = {
-    "neg": "-{0}",
+    "neg": "({0} * -1.0)",  # what Triton makes of a minus is 0 - x, and 0 of 0
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
-    "div": "{0} / {1}",
-    "reciprocal": "1.0 / {0}",
+    "div": "m_div({0}, {1})",
+    "reciprocal": "m_div(1.0, {0})",
     "rsqrt": "tl.rsqrt({0})",
     "erf": "m_erf({0})",
     "sqrt": "m_sqrt({0})",
@@ -158,4 +158,6 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
         return f"tl.full([], {int(torch.tensor(value, dtype=dtype).item())}, {VALUE_TYPES[dtype]})"
     number = float(torch.tensor(value, dtype=dtype).item())
     text = f"float('{number}')" if math.isnan(number) or math.isinf(number) else repr(number)
+    if number == 0 and math.copysign(1.0, number) < 0:  # `full` takes it for 0
+        return f"(tl.full([], -1.0, {VALUE_TYPES[dtype]}) * 0.0)"
     return f"tl.full([], {text}, {VALUE_TYPES[dtype]})"

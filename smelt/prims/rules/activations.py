@@ -10,6 +10,7 @@ from torch.fx import Node
 
 from smelt.prims.dtypes import is_integral
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of
+from smelt.prims.simplify import rounded
 from smelt.shapes.size import same_all
 
 SQRT_HALF = math.sqrt(0.5)
@@ -157,6 +158,8 @@ def logit_backward(p: Lowering, g: Node, x: Node, eps: float | None = None) -> N
         low, high = (0.0, 1.0) if eps is None else (eps, 1 - eps)
         inside = p.logical_and(p.ge(a, low), p.le(a, high))
         slope = p.div(g, p.mul(a, p.sub(1.0, a)))
+        if eps is None:  # at both ends, of which one may be -0.0
+            slope = p.where(p.logical_or(p.eq(a, 0.0), p.eq(a, 1.0)), p.mul(g, math.inf), slope)
         return p.where(inside, slope, math.nan if eps is None else 0.0)
 
     return p.pointwise(compute, g, x)
@@ -251,6 +254,8 @@ def hardswish_backward(p: Lowering, g: Node, x: Node) -> Node:
 
 @decomposition(aten.hardshrink.default)
 def hardshrink(p: Lowering, x: Node, limit: float = 0.5) -> Node:
+    limit = rounded(limit, dtype_of(x))
+
     def compute(a: Node) -> Node:
         return p.where(p.logical_and(p.ge(a, -limit), p.le(a, limit)), 0.0, a)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from torch.fx import Node
 from smelt.prims.dtypes import BOUNDS, LOW_PRECISION, compute_dtype, is_integral, result_dtype
 from smelt.prims.ops import PRIMS
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, shape_of
+from smelt.prims.simplify import rounded
+from smelt.shapes.size import Size
 
 # -- one prim per op
 
@@ -82,20 +84,39 @@ def _overloads(name: str, *overloads: str) -> list[OpOverload]:
 
 
 def _enter_binary(name: str, prim_name: str, *overloads: str, dtype_from_result: bool = False) -> None:
-    prim = PRIMS[prim_name]
+    prim, unrounded = PRIMS[prim_name], UNROUNDED.get(prim_name, ())
 
     def rule(p: Lowering, x: Any, y: Any) -> Node:
         dtype = p.out.dtype if dtype_from_result else None
-        return p.pointwise(lambda a, b: _apply(p, prim_name, prim, a, b, x, y), x, y, dtype=dtype)
+        return p.pointwise(lambda a, b: _apply(p, prim_name, prim, a, b, x, y), x, y, dtype=dtype, unrounded=unrounded)
 
     decomposition(*_overloads(name, *overloads))(rule)
 
 
 def _apply(p: Lowering, name: str, prim: Any, a: Any, b: Any, x: Any, y: Any) -> Node:
+    if name in ("maximum", "minimum") and takes_second_zero(p):
+        a, b = b, a
     if name in _BOOL_FORMS and isinstance(a, Node) and dtype_of(a) is torch.bool:
         return p.emit(PRIMS[_BOOL_FORMS[name]], a, b)
     return p.emit(prim, a, b)
 
+
+_VECTOR_BYTES = {"AVX512": 64, "AVX2": 32}.get(torch.backends.cpu.get_cpu_capability(), 16)
+
+
+def takes_second_zero(p: Lowering) -> bool:
+    """Whether `maximum` and `minimum` of tensors give the second of 0.0 and -0.0, as the CPU's vector instructions do.
+
+    The prims give the first. So does eager for what does not fill a vector (and the rest behind the last full one).
+    """
+    out = p.out
+    if out.device.type != "cpu" or not out.dtype.is_floating_point:
+        return False
+    return isinstance(out.numel, Size) or out.numel * out.dtype.itemsize >= _VECTOR_BYTES
+
+
+UNROUNDED = {"mul": (0, 1), "div": (1,), "floor_div": (1,), "trunc_div": (1,)}
+"""Operands that eager takes as they are where they are numbers, see `Lowering.pointwise`."""
 
 _BOOL_FORMS = {"mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
 _BINARY_OVERLOADS = ("Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor", "default")
@@ -155,16 +176,19 @@ def _shift(name: str) -> Callable[..., Any]:
 
 for _name, _prim in {"__lshift__": "shift_left", "__rshift__": "shift_right"}.items():
     decomposition(*_overloads(_name, "Tensor", "Scalar"))(_shift(_prim))
-decomposition(aten.true_divide.Tensor)(lambda p, x, y: p.pointwise(lambda a, b: p.div(a, b), x, y, dtype=p.out.dtype))
+decomposition(aten.true_divide.Tensor)(
+    lambda p, x, y: p.pointwise(lambda a, b: p.div(a, b), x, y, dtype=p.out.dtype, unrounded=UNROUNDED["div"])
+)
 
 
 @decomposition(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(p: Lowering, x: Any, y: Any, *, rounding_mode: str | None = None) -> Node:
     name = {None: "div", "floor": "floor_div", "trunc": "trunc_div"}[rounding_mode]
     low = p.out.dtype
-    if rounding_mode == "trunc" and low in LOW_PRECISION:  # eager rounds the quotient first
+    if rounding_mode == "trunc" and low in LOW_PRECISION and isinstance(y, Node) and shape_of(y):
+        # eager rounds the quotient first
         return p.pointwise(lambda a, b: p.trunc(p.widen(p.convert(p.div(a, b), low))), x, y, dtype=low)
-    return p.pointwise(lambda a, b: p.emit(PRIMS[name], a, b), x, y, dtype=p.out.dtype)
+    return p.pointwise(lambda a, b: p.emit(PRIMS[name], a, b), x, y, dtype=p.out.dtype, unrounded=UNROUNDED[name])
 
 
 @decomposition(aten.add.Tensor, aten.add.Scalar)
@@ -187,12 +211,15 @@ def rsub(p: Lowering, x: Any, y: Any, alpha: Any = 1) -> Node:
     return _with_factor(p, lambda a, b, factor: p.sub(b, _times(p, a, factor)), x, y, alpha)
 
 
-def _with_factor(p: Lowering, compute: Callable[..., Node], *operands: Any) -> Node:
+def _with_factor(p: Lowering, compute: Callable[..., Node], *operands: Any, unrounded: Sequence[int] = ()) -> Node:
     """`compute` on operands of which the last is a number; a tensor without dimensions stands for one in graphs."""
     *rest, factor = operands
+    every = range(len(operands))
     if isinstance(factor, Node):
-        return p.pointwise(compute, *operands, dtype=p.out.dtype)
-    return p.pointwise(lambda *ready: compute(*ready, factor), *rest)
+        return p.pointwise(compute, *operands, dtype=p.out.dtype, unrounded=unrounded, unrounded_on_gpu=every)
+    if p.out.dtype in LOW_PRECISION and len(rest) not in unrounded and p.out.device.type != "cuda":
+        factor = rounded(factor, p.out.dtype)
+    return p.pointwise(lambda *ready: compute(*ready, factor), *rest, unrounded=unrounded, unrounded_on_gpu=every)
 
 
 def _times(p: Lowering, x: Any, factor: Any) -> Any:
@@ -252,11 +279,16 @@ def masked_fill(p: Lowering, x: Node, mask: Node, value: Any) -> Node:
 
 @decomposition(aten.clamp.default, aten.clamp.Tensor)
 def clamp(p: Lowering, x: Node, low: Any = None, high: Any = None) -> Node:
+    swap = (isinstance(low, Node) or isinstance(high, Node)) and takes_second_zero(p)
+
+    def limited(choose: Callable[..., Node], a: Node, bound: Any) -> Node:
+        return choose(bound, a) if swap else choose(a, bound)
+
     def compute(a: Node, *bounds: Any) -> Node:
         rest = list(bounds)
         if low is not None:
-            a = p.maximum(a, rest.pop(0))
-        return a if high is None else p.minimum(a, rest.pop(0))
+            a = limited(p.maximum, a, rest.pop(0))
+        return a if high is None else limited(p.minimum, a, rest.pop(0))
 
     return p.pointwise(compute, x, *(b for b in (low, high) if b is not None))
 
@@ -365,12 +397,16 @@ def logit(p: Lowering, x: Node, eps: float | None = None) -> Node:
 
 @decomposition(aten.addcmul.default)
 def addcmul(p: Lowering, x: Node, a: Node, b: Node, *, value: Any = 1) -> Node:
-    return _with_factor(p, lambda x, a, b, value: p.add(x, p.mul(_times(p, a, value), b)), x, a, b, value)
+    return _with_factor(
+        p, lambda x, a, b, value: p.add(x, p.mul(_times(p, a, value), b)), x, a, b, value, unrounded=(3,)
+    )
 
 
 @decomposition(aten.addcdiv.default)
 def addcdiv(p: Lowering, x: Node, a: Node, b: Node, *, value: Any = 1) -> Node:
-    return _with_factor(p, lambda x, a, b, value: p.add(x, p.div(_times(p, a, value), b)), x, a, b, value)
+    return _with_factor(
+        p, lambda x, a, b, value: p.add(x, p.div(_times(p, a, value), b)), x, a, b, value, unrounded=(3,)
+    )
 
 
 @decomposition(aten.lerp.Scalar, aten.lerp.Tensor)
@@ -382,7 +418,7 @@ def lerp(p: Lowering, start: Node, end: Node, weight: Any) -> Node:
             return near if abs(w) < 0.5 else p.sub(b, p.mul(span, 1 - w))
         return p.where(p.lt(p.abs(w), 0.5), near, p.sub(b, p.mul(span, p.sub(1.0, w))))
 
-    return p.pointwise(compute, start, end, *([weight] if isinstance(weight, Node) else []))
+    return p.pointwise(compute, start, end, *([weight] if isinstance(weight, Node) else []), unrounded=(2,))
 
 
 @decomposition(aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)

@@ -51,7 +51,8 @@ def _pairwise(name: str) -> Decomposition:
             rule = elementwise.add if name == "add" else elementwise.sub
             return rule(p, x, y, alpha)
         dtype = p.out.dtype if name == "div" else None
-        return p.pointwise(lambda a, b: getattr(p, name)(a, b), x, y, dtype=dtype)
+        unrounded = elementwise.UNROUNDED.get(name, ())
+        return p.pointwise(lambda a, b: getattr(p, name)(a, b), x, y, dtype=dtype, unrounded=unrounded)
 
     return compute
 

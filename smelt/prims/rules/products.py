@@ -10,6 +10,7 @@ from torch.fx import Node
 
 from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_of, shape_of
+from smelt.shapes.size import Size
 
 
 @decomposition(aten.mm.default)
@@ -22,8 +23,14 @@ def bmm(p: Lowering, a: Node, b: Node) -> Any:
     return p.bmm(a, b) if dtype_of(a) is not torch.bool else NotImplemented
 
 
-def _plus(p: Lowering, x: Node, product: Callable[[], Node], beta: Any, alpha: Any) -> Node:
-    """beta * x + alpha * product, wide in between; beta 0 ignores x, NaN and all."""
+def _is_of_blas(p: Lowering) -> bool:
+    """Whether products of this dtype are BLAS's, which does not read factors that count for nothing."""
+    return p.out.device.type == "cuda" or p.out.dtype not in LOW_PRECISION
+
+
+def _plus(p: Lowering, x: Node, product: Callable[[], Node], beta: Any, alpha: Any, by_blas: bool = True) -> Node:
+    """beta * x + alpha * product, wide in between; beta 0 ignores x, NaN and all, and alpha 0 the product where BLAS
+    computes it."""
 
     def compute(y: Node, *rest: Node) -> Node:
         y = y if alpha == 1 else p.mul(y, alpha)
@@ -31,6 +38,10 @@ def _plus(p: Lowering, x: Node, product: Callable[[], Node], beta: Any, alpha: A
 
     if beta == 0 and alpha == 1:
         return product()
+    if not isinstance(alpha, Node) and alpha == 0 and by_blas and _is_of_blas(p):
+        if not isinstance(beta, Node) and beta == 0:
+            return p.full(p.out.shape, 0, p.out.dtype, p.out.device)
+        return p.pointwise(lambda y: y if beta == 1 else p.mul(y, beta), x, dtype=p.out.dtype)
     return p.pointwise(compute, product(), *([] if beta == 0 else [x]))
 
 
@@ -41,7 +52,14 @@ def addmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any =
 
 @decomposition(aten.baddbmm.default)
 def baddbmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
-    return _plus(p, x, lambda: p.bmm(a, b), beta, alpha)
+    *_, rows, depth = shape_of(a)
+    work = rows * depth * shape_of(b)[-1]
+    by_blas = p.out.device.type == "cuda" or isinstance(work, Size) or work >= _SMALL
+    return _plus(p, x, lambda: p.bmm(a, b), beta, alpha, by_blas)
+
+
+_SMALL = 400
+"""Multiplications of a product of a batch up to which eager multiplies in loops of its own."""
 
 
 @decomposition(aten.addbmm.default)

@@ -17,7 +17,7 @@ def _rounded(p: Lowering, x: Node, scale: Any, zero: Any, low: int, high: int) -
     """(x as it comes back from the integers low .. high, whether it lay within them); all in float32."""
     step = p.add(p.round(p.mul(x, p.reciprocal(scale))), zero)
     inside = p.logical_and(p.ge(step, float(low)), p.le(step, float(high)))
-    kept = p.minimum(p.maximum(step, float(low)), float(high))
+    kept = p.minimum(p.where(p.ge(step, float(low)), step, float(low)), float(high))  # of NaN the lowest
     return p.mul(p.sub(kept, zero), scale), inside
 
 

@@ -110,7 +110,8 @@ def exponential(p: Lowering, x: Node, rate: float = 1.0, *, generator: Any = Non
     drawn = uniform01(p, shape_of(x)) if generator is None else None
     if drawn is None:
         return NotImplemented
-    return p.convert(p.div(p.neg(p.log(p.sub(1.0, drawn))), rate), p.out.dtype)
+    time = p.maximum(p.neg(p.log(p.sub(1.0, drawn))), 2.0**-25)  # never 0, whose logarithm others take: one in 2**24
+    return p.convert(p.div(time, rate), p.out.dtype)
 
 
 @decomposition(aten.randint.default, aten.randint_like.default)

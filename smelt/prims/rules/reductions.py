@@ -35,22 +35,24 @@ def mean_of(p: Lowering, x: Node, dims: Sequence[int], keep: bool = False) -> No
     return p.full_like(total, math.nan) if same(count, 0) else p.div(total, as_float(count))
 
 
+def _given(p: Lowering, x: Node) -> Node:
+    """x rounded to the dtype that was asked for, before anything is summed, and then as wide as sums are."""
+    return p.convert(p.convert(x, p.out.dtype), compute_dtype(p.out.dtype))
+
+
 @decomposition(aten.sum.default, aten.sum.dim_IntList)
 def sum_(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
-    wide = compute_dtype(p.out.dtype)
-    return p.convert(reduce(p, "sum", p.convert(x, wide), p.dims_of(x, dims), keepdim), p.out.dtype)
+    return p.convert(reduce(p, "sum", _given(p, x), p.dims_of(x, dims), keepdim), p.out.dtype)
 
 
 @decomposition(aten.mean.default, aten.mean.dim)
 def mean(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
-    wide = compute_dtype(p.out.dtype)
-    return p.convert(mean_of(p, p.convert(x, wide), p.dims_of(x, dims), keepdim), p.out.dtype)
+    return p.convert(mean_of(p, _given(p, x), p.dims_of(x, dims), keepdim), p.out.dtype)
 
 
 @decomposition(aten.prod.default, aten.prod.dim_int)
 def prod(p: Lowering, x: Node, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
-    wide = compute_dtype(p.out.dtype)
-    return p.convert(reduce(p, "prod", p.convert(x, wide), p.dims_of(x, dim), keepdim), p.out.dtype)
+    return p.convert(reduce(p, "prod", _given(p, x), p.dims_of(x, dim), keepdim), p.out.dtype)
 
 
 def _extreme(name: str, low: bool) -> Callable[..., Any]:
@@ -136,19 +138,34 @@ def count_nonzero(p: Lowering, x: Node, dims: Dims = None) -> Node:
     return p.sum(p.convert(truth(p, x), torch.int64), p.dims_of(x, dims))
 
 
-def moments(p: Lowering, x: Node, dims: Sequence[int], correction: float = 0) -> tuple[Node, Node]:
-    """(variance, mean) over dims, which are kept with size 1. Two passes: mean, then squared deviations."""
-    middle = mean_of(p, x, dims, keep=True)
+def moments(p: Lowering, x: Node, dims: Sequence[int]) -> tuple[Node, Node]:
+    """(variance, mean) over dims, which are kept with size 1: a mean, then deviations from it and their squares.
+
+    Far from zero a mean is rounded by more than the values lie apart: the sum of the deviations, which would be zero,
+    says by how much, and both results are corrected by it (the corrected two-pass algorithm of Chan, Golub and LeVeque,
+    1983).
+    """
+    middle, count = mean_of(p, x, dims, keep=True), count_over(x, dims)
+    if same(count, 0) or not dims:
+        return _variance(p, p.mul(p.sub(x, middle), p.sub(x, middle)), x, dims, 0), middle
     off = p.sub(x, p.broadcast(middle, shape_of(x)))
-    total = reduce(p, "sum", p.mul(off, off), dims, keep=True)
-    count = count_over(x, dims)
+    rest = reduce(p, "sum", off, dims, keep=True)
+    squares = reduce(p, "sum", p.mul(off, off), dims, keep=True)
+    missing = p.div(rest, as_float(count))
+    total = p.maximum(p.sub(squares, p.mul(rest, missing)), 0.0)
+    return p.div(total, as_float(count)), p.add(middle, missing)
+
+
+def _variance(p: Lowering, squares: Node, x: Node, dims: Sequence[int], correction: float) -> Node:
+    """The variance from the squares of deviations."""
+    total, count = reduce(p, "sum", squares, dims, keep=True), count_over(x, dims)
     if isinstance(count, Size) and correction != int(correction):
         rest = p.sub(p.full_like(total, count), float(correction))
-        return p.div(total, p.maximum(rest, 0.0)), middle
+        return p.div(total, p.maximum(rest, 0.0))
     freedom: Any = larger(count - int(correction), 0) if isinstance(count, Size) else max(count - correction, 0)
     if not isinstance(freedom, Size) and freedom == 0:
-        return p.div(total, p.full_like(total, 0.0)) if dims else p.full_like(total, math.nan), middle
-    return p.div(total, as_float(freedom)), middle
+        return p.div(total, p.full_like(total, 0.0)) if dims else p.full_like(total, math.nan)
+    return p.div(total, as_float(freedom))
 
 
 def shifted_moments(p: Lowering, x: Node, dims: Sequence[int]) -> tuple[Node, Node]:
@@ -168,8 +185,25 @@ def shifted_moments(p: Lowering, x: Node, dims: Sequence[int]) -> tuple[Node, No
 
 
 def _var_mean(p: Lowering, x: Node, dims: Dims, correction: Any, keepdim: bool) -> tuple[Node, Node]:
-    dims = p.dims_of(x, dims)
-    spread, middle = moments(p, p.widen(x), dims, 1 if correction is None else correction)
+    """(variance, mean) in float64 on a CPU, as in eager, which takes the root of a variance before it rounds it.
+
+    Deviations are from the first element, in one pass, and from the mean of these, in another: nothing cancels far from
+    zero, and equal elements have no variance at all. On a GPU squares of 1e20 overflow, in eager too.
+    """
+    dims, shape = p.dims_of(x, dims), shape_of(x)
+    a = p.convert(x, torch.float64) if p.out.device.type == "cpu" else p.widen(x)
+    correction = 1 if correction is None else correction
+    if is_empty(shape) or not dims:
+        middle = mean_of(p, a, dims, keep=True)
+        off = p.sub(a, p.broadcast(middle, shape))
+    else:
+        first = p.slice(
+            a, (0,) * len(shape), tuple(1 if d in dims else n for d, n in enumerate(shape)), (1,) * len(shape)
+        )
+        away = p.sub(a, p.broadcast(first, shape))
+        near = mean_of(p, away, dims, keep=True)
+        off, middle = p.sub(away, p.broadcast(near, shape)), p.add(first, near)
+    spread = _variance(p, p.mul(off, off), x, dims, correction)
     if not keepdim:
         kept = tuple(n for d, n in enumerate(shape_of(x)) if d not in dims)
         spread, middle = p.reshape(spread, kept), p.reshape(middle, kept)
@@ -227,7 +261,7 @@ def vector_norm(
     p: Lowering, x: Node, order: float = 2, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     dims = p.dims_of(x, dims)
-    a = p.convert(x, compute_dtype(p.out.dtype))
+    a = _given(p, x)
     if same(count_over(x, dims), 0) and (math.isinf(order) or order < 0):
         return NotImplemented
     return p.convert(norm_of(p, a, order, dims, keepdim), p.out.dtype)
@@ -295,7 +329,7 @@ def std_unbiased(p: Lowering, x: Node, dims: Any = None, unbiased: bool = True, 
 
 @decomposition(aten.nansum.default)
 def nansum(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
-    a = p.convert(x, compute_dtype(p.out.dtype))
+    a = _given(p, x)
     if dtype_of(x).is_floating_point:
         a = p.where(p.isnan(a), 0.0, a)
     return p.convert(reduce(p, "sum", a, p.dims_of(x, dims), keepdim), p.out.dtype)
