@@ -275,7 +275,8 @@ class Tensors:
             if out is not NotImplemented:
                 return out
             try:
-                if not self.vm.reads_values or self is not self.vm.outermost:
+                reads = self.vm.reads_values or (self.vm.sizes.dynamic is False and _is_factor(kwargs))
+                if not reads or self is not self.vm.outermost:
                     raise
                 with reading(self.reads):
                     out, written = self._attempt(target, args, kwargs)
@@ -559,6 +560,12 @@ class Alike:
 
     def __call__(self, tensor: torch.Tensor) -> bool:
         return is_alike(self.meta, tensor)
+
+
+def _is_factor(kwargs: Mapping[str, Any]) -> bool:
+    """Whether the number that an operation reads is one to multiply with: no size and no branch depends on it."""
+    factor = kwargs.get("alpha", kwargs.get("value"))
+    return type(factor) is TraceTensor and not factor.dim() and factor.is_floating_point()
 
 
 def _choose(condition: Any, a: Any, b: Any) -> Any:

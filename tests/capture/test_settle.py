@@ -51,3 +51,17 @@ def test_a_mask_among_indices_of_a_write_has_to_fit(size: int) -> None:
         compiled(*given)
     with pytest.raises(IndexError, match="mask"):
         fn(*given)
+
+
+def test_factors_made_of_tensors_stay_in_a_graph_of_static_sizes() -> None:
+    """`alpha` is a number that values tell, but no size and no branch depends on it."""
+
+    def step(p: torch.Tensor, g: torch.Tensor, rate: torch.Tensor) -> torch.Tensor:
+        q = p.float()
+        q.add_(g, alpha=-(rate / (1 - rate**2)))
+        return torch.addcmul(q, g, g, value=rate) - torch.sub(p, g, alpha=rate)
+
+    compiled = smelt.compile(step, fullgraph=True, dynamic=False)
+    for rate in (0.5, 0.25, 2.0):
+        args = (torch.rand(3), torch.rand(3), torch.tensor(rate))
+        torch.testing.assert_close(compiled(*args), step(*args))
