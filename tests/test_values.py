@@ -161,6 +161,9 @@ ZEROS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_signs_of_zeros(target: str) -> None:
     if target == "triton":
         pytest.importorskip("triton")
+    infinite = torch.tensor([inf, -inf, 0.0, -1.0])
+    assert same(*both(lambda x: [torch.signbit(x), x.double().signbit()][0], infinite, target=target))
+    assert same(*both(lambda x: x.double().mul(1.1).to(torch.bfloat16), infinite, target=target))
     x = torch.tensor([0.0, -0.0, -0.0, -1.0, 1.0, -0.0, -0.0, -0.5])
     for rows in (x, torch.full((8,), -0.0), torch.full((64,), -0.0)):
         want, got = both(lambda x: [f(x) for f in ZEROS.values()], rows, target=target)

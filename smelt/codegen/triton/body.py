@@ -139,8 +139,6 @@ class TileBody(OpsRenderer):
             text = f"({value.text} != 0)"
         elif target in NARROW:
             wide = "" if source in NARROW or source is torch.float32 else ".to(tl.float32)"
-            if source is torch.float64:
-                wide = ""
             text = f"{value.text}{wide}.to({NARROW[target]}).to(tl.float32)"
         elif source in NARROW and target is torch.float32:
             return V(value.text, target, value.depth)

@@ -88,7 +88,9 @@ def online_end(m, s, axis: tl.constexpr):
         (),
     ),
     "m_signbit": (
-        "def m_signbit(x):\n    return libdevice.copysign(tl.full([], 1.0, x.dtype) + x * 0, x) < 0",
+        """\
+def m_signbit(x):
+    return (x.to(tl.int64, bitcast=True) if x.dtype == tl.float64 else x.to(tl.int32, bitcast=True)) < 0""",
         (),
     ),
     "m_remainder": (
