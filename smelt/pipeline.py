@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from smelt.autograd.again import Again
 from smelt.autograd.eager import compile_aot_eager, eager_program
@@ -33,7 +34,7 @@ from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
 from smelt.base.report import Report
 from smelt.base.stats import count, count_named, spend
-from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
+from smelt.capture.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
 from smelt.codegen.chain import render_chain
 from smelt.codegen.cpp_host import render_cpp
 from smelt.codegen.host import Rendered
@@ -93,10 +94,18 @@ def _compile_whole(
             return leaving_regions(gm, with_checkpoints(gm).forward)
         case "aot_eager":
             return compile_aot_eager(gm, example_inputs, options)
+        case "smelt" if _is_without_memory(gm):
+            return compile_aot_eager(gm, example_inputs, options)
         case "smelt":
             return compile_smelt(gm, example_inputs, report, options)
         case name:
             return leaving_regions(gm, user_backend(name)(gm, list(example_inputs)))
+
+
+def _is_without_memory(gm: fx.GraphModule) -> bool:
+    """Whether there are tensors of the meta device: of these there is nothing to compute but shapes."""
+    held = pytree.tree_leaves([node.meta.get("val") for node in gm.graph.nodes])
+    return any(isinstance(val, TensorMeta) and val.device.type == "meta" for val in held)
 
 
 def compile_pieces(gm: fx.GraphModule, report: Report, options: Options) -> Callable[..., Any]:
@@ -104,7 +113,7 @@ def compile_pieces(gm: fx.GraphModule, report: Report, options: Options) -> Call
 
     def compile_piece(piece: fx.GraphModule, inputs: Sequence[Any], name: str) -> Callable[..., Any]:
         try:
-            with outside_inference_mode(), outside_saved_tensor_hooks():
+            with outside_anomaly_mode(), outside_inference_mode(), outside_saved_tensor_hooks():
                 return compile_graph(piece, inputs, Report.for_graph(name), options)
         except Exception as error:
             _fall_back(name, "this part of the graph", error, options)

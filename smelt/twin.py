@@ -18,6 +18,7 @@ from torch import nn
 from smelt.base.errors import OptionError
 
 _classes: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
+_originals: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
 
 
 class CompiledTwin:
@@ -29,8 +30,17 @@ class CompiledTwin:
     _smelt_call: Callable[..., Any]
     _smelt_remake: Callable[[nn.Module], Any]
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """The class of a compiled module makes ordinary modules: those of the class that was compiled."""
+        original = _originals.get(cls)
+        return super().__new__(cls) if original is None else original(*args, **kwargs)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._smelt_call(*args, **kwargs)
+        try:
+            call = self._smelt_call
+        except AttributeError:  # an object of a subclass that the program derived
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        return call(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self._smelt_remake(copy.deepcopy(self._orig_mod, memo))
@@ -81,6 +91,7 @@ def _twin_class(cls: type) -> type:
             raise OptionError(f"a module of class {cls.__name__} cannot be compiled", why=str(error)) from error
         twin.__module__, twin.__qualname__, twin.__doc__ = cls.__module__, cls.__qualname__, cls.__doc__
         _classes[cls] = twin
+        _originals[twin] = cls
     return _classes[cls]
 
 

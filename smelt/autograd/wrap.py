@@ -16,6 +16,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from smelt.autograd.again import Again, Memory
+from smelt.autograd.batched import batched
 from smelt.autograd.draws import Beginning, beginning, draws, from_beginning, generator_devices, seed, with_seeds
 from smelt.autograd.outputs import finisher
 from smelt.autograd.plan import Fresh, Joint, Mutation, SparseGradient, unreached
@@ -23,7 +24,7 @@ from smelt.autograd.sized import wrap_reading, wrap_sized
 from smelt.autograd.unpacked import copy_of, packed_metas, unpacked
 from smelt.autograd.unused import Backward
 from smelt.base.errors import SmeltError
-from smelt.base.torch_c import below_autograd, disable_autocast, set_grad_enabled
+from smelt.base.torch_c import below_autograd, disable_autocast, in_batches, set_grad_enabled
 from smelt.graph.absent import hooks_of, quiet, quiet_below
 from smelt.graph.meta import TensorMeta, is_lazy
 
@@ -168,6 +169,10 @@ class _Plan:
         self.sparse = any(type(k) is SparseGradient for k in joint.gradients)
         self._absent: dict[tuple[int, ...], frozenset[int]] = {}
 
+    def run(self, saved: list[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
+        """The backward program."""
+        return _gradients(self, saved, grads)
+
     def absent(self, grads: Sequence[torch.Tensor | None]) -> frozenset[int]:
         """Primals that have no gradient because no used output depends on them: eager gives None, not zeros."""
         unused = tuple(k for k, (place, _) in enumerate(self.tangents) if grads[place] is None)
@@ -291,7 +296,7 @@ class _Compiled(torch.autograd.Function):
                 ctx.inputs = plan.memory.release(ctx.inputs)
             ctx.maybe_clear_saved_tensors()  # not under retain_graph: from here on `saved` alone holds them
             del saved[plan.saving.count :]
-            found = _gradients(plan, saved, grads)
+            found = (batched(plan.run) if in_batches() else plan.run)(saved, grads)
         if plan.sparse or absent:
             return (None, *(None if i in absent else _gradient(found, k) for i, k in enumerate(plan.joint.gradients)))
         return (None, *(None if k is None else found[k] for k in plan.joint.gradients))
@@ -363,9 +368,12 @@ def _again(
         return "an input that it begins from is gone: keep a reference to what the function is called with"
     if memory.version(inputs) != ctx.version:
         return "an input was written to after the call"
-    tangents = [_tangent_again(grads[k], meta) for k, meta in plan.tangents]
+
+    def run(_: list[torch.Tensor], given: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
+        return tuple(again(inputs, [_tangent_again(given[k], meta) for k, meta in plan.tangents]).values())
+
     with from_beginning(ctx.begin):
-        found = again(inputs, tangents)
+        found = dict(zip(again.wanted, (batched(run) if in_batches() else run)([], grads), strict=True))
     absent = plan.absent(grads)
     return (None, *(None if i in absent else found.get(i) for i in range(len(plan.joint.gradients))))
 

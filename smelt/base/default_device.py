@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import fx
 
-_MAKERS = frozenset(
+MAKERS = frozenset(
     {torch.empty, torch.empty_permuted, torch.empty_strided, torch.ones, torch.zeros, torch.full, torch.eye}
     | {torch.arange, torch.range, torch.linspace, torch.logspace, torch.tril_indices, torch.triu_indices}
     | {torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal}
@@ -35,5 +35,5 @@ def name_devices(gm: fx.GraphModule) -> None:
     for module in gm.modules():
         for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():
             device = getattr(node.meta.get("val"), "device", None)
-            if node.target in _MAKERS and node.kwargs.get("device") is None and device is not None:
+            if node.target in MAKERS and node.kwargs.get("device") is None and device is not None:
                 node.kwargs = {**node.kwargs, "device": device}

@@ -115,6 +115,24 @@ log_api_usage_once = torch._C._log_api_usage_once
 functorch_transforms_active = torch._C._are_functorch_transforms_active
 """Whether `torch.func` transforms run in this thread."""
 
+
+def is_batched_before_transforms(tensor: torch.Tensor) -> bool:
+    """Whether the tensor stands for a batch in the older `vmap`, with which `is_grads_batched` works."""
+    return "Batched" in str(torch._C._dispatch_keys(tensor)).replace("FuncTorchBatched", "")
+
+
+def batch_level() -> int:
+    """How many of the older `vmap` this thread is in."""
+    level: int = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    return level
+
+
+def in_batches() -> bool:
+    """Whether tensors of this thread may stand for many, in any kind of `vmap`."""
+    return functorch_transforms_active() or batch_level() > 0
+
+
 forward_ad_level = functools.partial(getattr, torch.autograd.forward_ad, "_current_level")
 """How many levels of `torch.autograd.forward_ad` are entered, less one; the engine keeps the number to itself."""
 
@@ -135,6 +153,24 @@ torch_function_enabled = torch._C._is_torch_function_enabled
 
 dispatch_modes = torch._C._len_torch_dispatch_stack
 """How many `TorchDispatchMode`s are entered in this thread."""
+
+dispatch_mode_at = torch._C._get_dispatch_stack_at
+"""One of them, the outermost first."""
+
+torch_function_mode_at = torch._C._get_function_stack_at
+"""One of the `TorchFunctionMode`s that are entered in this thread, the outermost first."""
+
+push_torch_function_mode = torch._C._push_on_torch_function_stack
+"""What entering a `TorchFunctionMode` comes to."""
+
+pop_torch_function_mode = torch._C._pop_torch_function_stack
+"""What leaving the innermost `TorchFunctionMode` comes to."""
+
+MODE_SWITCHES = (
+    push_torch_function_mode, pop_torch_function_mode, torch._C._push_on_torch_dispatch_stack,
+    torch._C._pop_torch_dispatch_stack, torch._C._set_dispatch_mode, torch._C._unset_dispatch_mode,
+)  # fmt: skip
+"""C functions that enter and leave modes which see the operators of this thread."""
 
 transform_on_top = torch._C._functorch.peek_interpreter_stack
 """The innermost `torch.func` transform that runs in this thread, or None."""

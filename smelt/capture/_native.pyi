@@ -328,6 +328,9 @@ Fetch: TypeAlias = tuple[int, int, Any]
 Check: TypeAlias = tuple[int, int, Any]
 Failure: TypeAlias = tuple[Literal["fetch", "check"], int, Any]
 
+def set_equality(function: Callable[[Any, Any], bool]) -> None:
+    """EQ asks it of two ranges, numbers of numpy and the like, of one class: equal ones need not be alike."""
+
 def is_slot(object: Any, /) -> bool:
     """Whether it is the descriptor of a member that holds an object, not a C number."""
 

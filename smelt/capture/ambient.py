@@ -15,6 +15,8 @@ from torch import fx
 
 from smelt.base import torch_c
 from smelt.capture import _native as native
+from smelt.capture.breaks import user
+from smelt.capture.operator_modes import DefaultDevices
 from smelt.graph import modes
 from smelt.graph.casts import DEVICES, present_casts, set_casts
 from smelt.graph.symint import settled
@@ -54,6 +56,16 @@ def outside_inference_mode() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def outside_anomaly_mode() -> Iterator[None]:
+    """Without the checks of `detect_anomaly`: they read values of what autograd computes, which are not known yet."""
+    if not torch.is_anomaly_enabled():
+        yield
+        return
+    with torch.autograd.set_detect_anomaly(False):
+        yield
+
+
 class Ambient:
     """What the program switched so far, and the regions open in the graph.
 
@@ -74,6 +86,19 @@ class Ambient:
         self._nesting = 0
         self._regions: list[tuple[fx.Node, Any, Modes]] = []
         self._recorded = self._start
+        self._devices: Any = None
+
+    def switch_device(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Run a function that switches the default device."""
+        if self._devices is None:
+            self._devices = DefaultDevices()
+        user(fn, *args)
+        self.log.append((fn, args, {}))
+
+    @property
+    def names_devices(self) -> bool:
+        """The program has switched the default device: what it makes has to name its own."""
+        return self._devices is not None
 
     def switch(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that switches a mode; one that a number decides is decided here."""
@@ -142,7 +167,10 @@ class Ambient:
     def switched(self) -> bool:
         """Whether the modes are now others than at the beginning."""
         return (
-            self._nesting != 0 or bool(native.state() != self._full) or torch_c.attention_kernels() != self._start[-1]
+            self._nesting != 0
+            or bool(native.state() != self._full)
+            or torch_c.attention_kernels() != self._start[-1]
+            or (self._devices is not None and self._devices.differ())
         )
 
     def restore(self) -> None:
@@ -150,6 +178,8 @@ class Ambient:
         self.left_switched = self.switched()
         if not self.log:
             return
+        if self._devices is not None:
+            self._devices.restore()
         torch.set_grad_enabled(self._start[0])
         if self._no_hooks is None:
             torch_c.enable_saved_tensor_hooks()

@@ -18,10 +18,11 @@ from smelt.capture.effects import DELETED
 from smelt.capture.host_values import HostValue
 from smelt.capture.registry import ATTR
 from smelt.capture.sources import Source
-from smelt.capture.values import C_METHODS, LEAVES, is_constant
+from smelt.capture.values import C_METHODS, HEAP, LEAVES, is_constant
 from smelt.graph.symint import pinned
 from smelt.graph.trace import TraceTensor
 
+_GET = vars(torch.nn.Module)["__getattr__"]  # somebody may replace it for a time
 MISS = object()
 """No such attribute."""
 
@@ -48,8 +49,7 @@ def _outside_in_class(vm: Any, cls: type, name: str) -> Any:
     found = vm.lookups.get(key, MISS)
     if found is MISS:
         found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), MISS)
-        stable = policy.is_frozen(cls.__module__) and name != "forward" or id(cls) in vm.created
-        if not stable:
+        if cls.__flags__ & HEAP and id(cls) not in vm.created:  # others cannot be written to
             kind, operand = (native.MISSING, None) if found is MISS else (native.IS, found)
             vm.guards.check(sources.class_attr(cls, name), kind, operand)
         vm.lookups[key] = found
@@ -236,7 +236,7 @@ def _with_fallback(vm: Any, fget: Any, obj: Any, name: str) -> Any:
 def _missing(vm: Any, obj: Any, name: str) -> Any:
     cls = type(obj)
     fallback = find_in_class(vm, cls, "__getattr__")
-    if isinstance(obj, torch.nn.Module) and fallback is torch.nn.Module.__getattr__:
+    if isinstance(obj, torch.nn.Module) and fallback is _GET:
         return load_member(vm, obj, name)
     if isinstance(fallback, types.FunctionType):
         return vm.call(fallback, (obj, name), {})
@@ -318,13 +318,17 @@ def load_module_attr(vm: Any, module: types.ModuleType, name: str) -> Any:
     if flags.module_setting(module, name):
         flags.guard_flag(vm, getattr, (module, name), raw)
         return raw
-    if policy.is_frozen(module.__name__) and is_constant(raw):
-        value = raw
-    else:
-        value = vm.external(raw, sources.attr(sources.const(module, module.__name__), name))
+    value = vm.external(raw, _module_item(vm, module, name, raw))
     vm.reads[key] = value
     vm.keep(module)
     return value
+
+
+def _module_item(vm: Any, module: types.ModuleType, name: str, raw: Any) -> Source:
+    """Where a module holds an attribute; what is computed when it is asked for is asked for again."""
+    if vars(module).get(name, MISS) is raw:
+        return sources.global_item(vm.globals_source(vars(module)), name)
+    return sources.attr(sources.const(module, module.__name__), name)
 
 
 @ATTR(type)
@@ -411,7 +415,7 @@ def load_super_attr(vm: Any, proxy: Any, name: str) -> Any:
     for base in mro[mro.index(start) + 1 :]:
         if name in vars(base):
             raw = vars(base)[name]
-            if not policy.is_frozen(base.__module__):
+            if base.__flags__ & HEAP and id(base) not in vm.created:
                 vm.guards.check(sources.class_attr(base, name), native.IS, raw)
             if isinstance(obj, type) and obj is cls and type(raw) is types.FunctionType:
                 return raw

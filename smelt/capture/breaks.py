@@ -26,14 +26,15 @@ class Break(BaseException):
         why: why it ends the graph.
         hint: what the user may write instead.
         silent: the consequence of an earlier break (a loop that goes on), not one of its own.
+        in_frame: what was met looks at the frame that runs it (`eval`, tracebacks): the frame goes on as it is.
 
     Attributes:
         because: guards (source, kind, operand) that hold as long as its reason does.
     """
 
-    def __init__(self, title: str, why: str = "", hint: str = "", silent: bool = False) -> None:
+    def __init__(self, title: str, why: str = "", hint: str = "", silent: bool = False, in_frame: bool = False) -> None:
         super().__init__(title)
-        self.title, self.why, self.hint, self.silent = title, why, hint, silent
+        self.title, self.why, self.hint, self.silent, self.in_frame = title, why, hint, silent, in_frame
         self.at: At | None = None
         self.because: list[tuple[Any, int, Any]] = []
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from smelt.capture import calls, containers, sources
-from smelt.capture.attributes import load_class_attr, load_generic, python_method
-from smelt.capture.breaks import Break, UserError, user
+from smelt.capture.attributes import load_class_attr, load_generic, load_object_attr, python_method
+from smelt.capture.breaks import Break, Restart, UserError, user
 from smelt.capture.entry_numbers import number_at_entry
 from smelt.capture.generators import TracedGenerator
 from smelt.capture.host_values import HostMethod, HostValue
@@ -220,7 +220,7 @@ def make_super(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 def variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """vars(object)"""
     if not args:
-        raise Break("vars() without an object", "local variables are not a dict while capturing")
+        raise Break("vars() without an object", "local variables are not a dict while capturing", in_frame=True)
     return vm.load_attr(args[0], "__dict__")
 
 
@@ -269,7 +269,24 @@ def exception(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 def exc_info(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """sys.exc_info()"""
     error = exception(vm, args, kwargs)
-    return (None, None, None) if error is None else (type(error), error, error.__traceback__)
+    return (None, None, None) if error is None else (type(error), error, vm.load_attr(error, "__traceback__"))
+
+
+@ATTR(BaseException)
+def load_exception_attr(vm: Any, error: BaseException, name: str) -> Any:
+    """An attribute of an exception: one that was raised has a traceback, so that is done in earnest.
+
+    Raises:
+        Restart: its traceback is asked for, and capture raised it.
+    """
+    raised = vm.errors.get(id(error)) if name in ("__traceback__", "with_traceback") else None
+    if raised is not None and vm.source_of(error) is None and vm.finalizers.allowed:
+        stop = Break("the traceback of an exception", "only one that Python raises has its frames")
+        stop.at = vm.where()
+        raise Restart(raised[1], stop)
+    if name == "__traceback__" and vm.source_of(error) is not None:
+        raise Break("the traceback of an exception", "it shows the frames that the exception passed", in_frame=True)
+    return load_object_attr(vm, error, name)
 
 
 @special(
@@ -282,13 +299,19 @@ def exc_info(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 )
 def surroundings(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """The call stack and the clock."""
-    raise Break("the call stack or the clock is read", "they differ from call to call")
+    raise Break("the call stack or the clock is read", "they differ from call to call", in_frame=True)
 
 
-@special(builtins.input, builtins.open, builtins.exec, builtins.eval, builtins.compile, builtins.breakpoint)
+@special(builtins.input, builtins.open, builtins.compile)
 def outside(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """Files, the terminal, code made at run time."""
-    raise Break("input, open, exec, eval, compile or breakpoint is called", "it acts outside of the program")
+    raise Break("input, open or compile is called", "it acts outside of the program")
+
+
+@special(builtins.exec, builtins.eval, builtins.breakpoint)
+def of_the_frame(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Code made at run time."""
+    raise Break("exec, eval or breakpoint is called", "it looks at the frame that calls it", in_frame=True)
 
 
 def _kind_of_number(dtype: torch.dtype) -> type:

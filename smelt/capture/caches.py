@@ -13,11 +13,11 @@ from typing import Any
 from smelt.capture import _native as native
 from smelt.capture import policy, sources
 from smelt.capture.attributes import python_method
-from smelt.capture.breaks import UserError, user, user_raise
+from smelt.capture.breaks import Break, UserError, user, user_raise
 from smelt.capture.calls import Args, Kwargs, defer
 from smelt.capture.registry import CALL
 from smelt.capture.values import LEAVES
-from smelt.graph.symint import SYMBOLIC
+from smelt.graph.symint import SYMBOLIC, pinned
 
 _COMPARED = LEAVES - {*SYMBOLIC}
 
@@ -27,12 +27,19 @@ def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """functools.lru_cache: the cache is asked where its arguments are plain, else the function is captured.
 
     The cache is asked again whenever guards are. A function that was not called yet runs then, as eager runs it, so it
-    is captured as well where that would be out of turn: after writes, draws of random numbers and deferred calls.
+    is captured as well where that would be out of turn: after writes, draws of random numbers and deferred calls. Who
+    could tell that a captured function runs again where eager finds its result has the graph end there.
+
+    Raises:
+        Break: the function does more than compute.
     """
     if args and isinstance(args[0], logging.Logger):
         return defer(vm, fn, args, kwargs)  # logging through it stays once-only
     for value in (*args, *kwargs.values()):
         _find_hash(vm, value)
+    computes = _only_computes(fn.__wrapped__)
+    if not computes:  # a symbol stands for many keys
+        args, kwargs = pinned(args), dict(zip(kwargs, pinned(tuple(kwargs.values())), strict=True))
     if _may_ask(vm, fn, args, kwargs):
         asked = _Asked(args, tuple(kwargs.items()), tuple(map(type, (*args, *kwargs.values()))))
         try:
@@ -42,6 +49,8 @@ def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         vm.keep(fn)
         source = vm.sources.get(id(fn)) or sources.const(fn, fn.__name__)
         return vm.external(value, sources.Source(source, native.CALL, asked, f"{source.text}({asked})"))
+    if not computes and id(fn) not in vm.created and _is_late(vm):
+        raise Break(f"a call of {fn.__name__}, which has a cache", "what it does, it does once")
     return vm.call(fn.__wrapped__, args, kwargs)
 
 
@@ -51,8 +60,48 @@ def _may_ask(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> bool:
         return False
     if not all(type(value) in _COMPARED or isinstance(value, (type, enum.Enum)) for value in (*args, *kwargs.values())):
         return False
-    late = vm.effects.pending() or vm.effects.deferred or vm.tensors.drawing or vm.tensors.mutated
-    return not late or not kwargs and _is_held(fn, args)
+    return not _is_late(vm) or not kwargs and _is_held(fn, args)
+
+
+def _is_late(vm: Any) -> bool:
+    """Whether a function that runs now runs before something that the program did earlier."""
+    return bool(vm.effects.pending() or vm.effects.deferred or vm.tensors.drawing or vm.tensors.mutated)
+
+
+def _only_computes(function: Any, depth: int = 0) -> bool:
+    """Whether all that a function does is to give what follows from its arguments: by what its code names.
+
+    Its globals are functions like it, modules and classes of Python and torch, and plain data.
+    """
+    if type(function) is not types.FunctionType or depth > _DEEPEST:
+        return False
+    code = function.__code__
+    known = _computing.get(id(code))
+    if known is None:
+        _computing[id(code)] = code, True  # recursion ends here
+        _computing[id(code)] = known = code, _names_no_state(function, code, depth)
+    return known[1]
+
+
+def _names_no_state(function: types.FunctionType, code: types.CodeType, depth: int) -> bool:
+    if code.co_freevars or any(name in _STATEFUL for name in code.co_names):
+        return False
+    if any(
+        isinstance(const, types.CodeType) and not _names_no_state(function, const, depth) for const in code.co_consts
+    ):
+        return False
+    return all(_has_no_state(function.__globals__[n], depth) for n in code.co_names if n in function.__globals__)
+
+
+def _has_no_state(value: Any, depth: int) -> bool:
+    if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
+        return policy.is_frozen(getattr(value, "__module__", None) or getattr(value, "__name__", None))
+    return type(value) in LEAVES or _only_computes(value, depth + 1)
+
+
+_DEEPEST = 4
+_computing: dict[int, tuple[types.CodeType, bool]] = {}
+_STATEFUL = frozenset("print open input exec eval globals setattr delattr random rand randn seed time warn".split())
 
 
 def _is_held(fn: Any, args: Args) -> bool:

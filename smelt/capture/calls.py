@@ -33,7 +33,7 @@ from smelt.capture.registry import CALL, CONSTANTS, SPECIAL, TRANSFORMED
 from smelt.capture.stores import is_external
 from smelt.capture.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
 from smelt.capture.unknown_text import refuse_unknown
-from smelt.capture.values import C_METHODS, CONSTANT_TYPES, LEAVES, NUMPY_FUNCTIONS, is_bound, is_constant
+from smelt.capture.values import C_METHODS, CONSTANT_TYPES, LEAVES, NUMPY_FUNCTIONS, is_bound, is_constant, is_shown
 from smelt.graph.symint import has_symint
 from smelt.graph.trace import TraceTensor
 
@@ -87,7 +87,9 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
         return None
     if fn.__name__ == "graph_break" and fn.__module__.startswith("torch._dynamo"):
         raise Break("graph_break() is called")
-    raise Break(f"a call of {fn.__module__}.{fn.__qualname__}", "it reads or changes state outside of the program")
+    in_frame = fn.__module__ in ("traceback", "pdb", "inspect")
+    why = "it reads or changes state outside of the program"
+    raise Break(f"a call of {fn.__module__}.{fn.__qualname__}", why, in_frame=in_frame)
 
 
 def _guard_defaults(vm: Any, args: Args) -> None:
@@ -184,6 +186,8 @@ def call_leaf(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> An
     """A Python function of torch that stays one node; methods are recorded by name."""
     if args and type(args[0]) is TraceTensor and fn is getattr(TENSOR_TYPES[0], fn.__name__, None):
         return call_tensor_method(vm, fn.__name__, args, kwargs)
+    if not _calls_torch_alone(vm, fn) or any(map(_is_function, (*args, *kwargs.values()))):
+        return inline(vm, fn, args, kwargs)
     try:
         return call_torch(vm, fn, args, kwargs)
     except Break as stop:  # it looks into an object of the program, or at values: perhaps its parts can be captured
@@ -195,6 +199,42 @@ def call_leaf(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> An
             raise stop from None
 
 
+def _is_function(value: Any) -> bool:
+    """What torch would call, and the program wrote."""
+    if isinstance(value, (types.FunctionType, types.MethodType, functools.partial, torch.nn.Module)):
+        return True
+    called = next((vars(base)["__call__"] for base in type(value).__mro__ if "__call__" in vars(base)), None)
+    return isinstance(called, types.FunctionType) and type(value) not in _GIVEN
+
+
+_GIVEN = (TraceTensor, HostValue, torch.nn.Parameter)
+
+
+def _calls_torch_alone(vm: Any, fn: types.FunctionType) -> bool:
+    """Whether what the function calls of torch is torch's own, also at the next call: somebody may have replaced it."""
+    names = _called.get(id(fn.__code__))
+    if names is None:
+        used = fn.__code__.co_names
+        names = tuple((module, name) for module in _PATCHED for name in used if _is_torchs(module, name))
+        _called[id(fn.__code__)] = names
+        _kept.append(fn.__code__)
+    own = True
+    for module, name in names:
+        found = vars(module).get(name)
+        vm.guards.check(sources.global_item(vm.globals_source(vars(module)), name), native.IS, found)
+        own = own and (is_torch_builtin(found) or (getattr(found, "__module__", None) or "").startswith("torch"))
+    return own
+
+
+_PATCHED = (torch, torch.nn.functional)
+_called: dict[int, tuple[tuple[types.ModuleType, str], ...]] = {}
+_kept: list[Any] = []
+
+
+def _is_torchs(module: types.ModuleType, name: str) -> bool:
+    return isinstance(vars(module).get(name), (types.FunctionType, types.BuiltinFunctionType))
+
+
 def defer(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> None:
     """A call whose result nobody needs: made after the graph, with the arguments as they are now.
 
@@ -203,6 +243,8 @@ def defer(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> None:
     name = fn.__qualname__
     if args and isinstance(args[0], logging.Logger) or fn.__module__ == "logging":
         _refuse_misformatted(vm, name, args)
+        if fn.__name__ == "exception" or not {"exc_info", "stack_info"}.isdisjoint(kwargs):
+            raise Break(f"{name} shows frames", "those of the compiled function are not the program's", in_frame=True)
     named = {key: _frozen(vm, name, value) for key, value in kwargs.items()}
     vm.effects.defer(fn, tuple(_frozen(vm, name, value) for value in args), named)
 
@@ -335,6 +377,9 @@ C_FUNCTIONS = (
     types.ClassMethodDescriptorType,
 )
 
+_LISTED = (*C_FUNCTIONS, type, types.FunctionType)
+"""Callables that tables are asked for; others may compare and hash as they like."""
+
 SAFE_MODULES = frozenset(
     {"builtins", "operator", "_operator", "math", "cmath", "itertools", "functools", "_functools", "collections"}
     | {"_collections", "_sre", "_abc", "_weakref", "_struct", "_bisect", "_heapq", "_statistics", "_typing"}
@@ -401,7 +446,7 @@ _LOGGING_LOCK = logging._lock  # type: ignore[attr-defined]
 
 def call_on_external(vm: Any, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """A C method of an object from outside: builtin containers through their mirrors, others not at all."""
-    if isinstance(owner, CONTAINERS):
+    if isinstance(owner, CONTAINERS) or is_shown(owner):
         return call_native(vm, fn, (owner, *args), kwargs)
     if getattr(fn, "__objclass__", None) in (object, type, BaseException):
         return call_native(vm, fn, (owner, *args), kwargs)
@@ -428,7 +473,7 @@ def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if not _holds(fn):
         vm.effects.refuse_opaque(fn, args)
         vm.effects.refuse_opaque(fn, kwargs.values())
-    if fn in CALLERS:
+    if isinstance(fn, _LISTED) and fn in CALLERS:
         called = CALLERS[fn] if fn is not iter or len(args) == 2 else -1
         args = tuple(callback(vm, a, fn is re.sub) if at == called else a for at, a in enumerate(args))
         kwargs = {k: callback(vm, v) if k in _CALLED else v for k, v in kwargs.items()}
@@ -460,7 +505,7 @@ def passes_on(fn: Any, kwargs: Kwargs) -> bool:
     """Whether C code takes items out of containers and hands on the very objects, without a look at what is in them."""
     if isinstance(fn, type):
         return fn in _PASSING_ON or fn.__module__ == "itertools"
-    return fn in _BY_KEY and kwargs.get("key") is not None
+    return any(fn is each for each in _BY_KEY) and kwargs.get("key") is not None
 
 
 _PASSING_ON = frozenset({list, tuple, set, frozenset, collections.deque, enumerate, zip, map, filter, reversed})
@@ -482,8 +527,8 @@ _HOLDING_OWNERS = (object, type, BaseException, list, dict, set, tuple, collecti
 
 def _holds(fn: Any) -> bool:
     """C code that keeps or identifies the objects it is given, without looking into them."""
-    if isinstance(fn, types.FunctionType):
-        return True
+    if isinstance(fn, types.FunctionType) or not isinstance(fn, _LISTED):
+        return isinstance(fn, types.FunctionType)
     owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
     return fn in _HOLDING or owner in _HOLDING_OWNERS or isinstance(fn, type) and issubclass(fn, _HOLDING_OWNERS[2:])
 

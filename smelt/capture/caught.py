@@ -10,6 +10,10 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.library import CustomOpDef
+
 from smelt.capture.breaks import Break
 from smelt.capture.clauses import acts_on
 from smelt.capture.running import name_of
@@ -24,6 +28,17 @@ _BY_NUMBER = frozenset(
 """They raise IndexError for a number that is out of range."""
 
 
+_BY_VALUES = (
+    frozenset(
+        "cholesky cholesky_inverse inverse logdet slogdet lu lu_solve multinomial bernoulli pinverse qr svd matrix_exp "
+        "ormqr geqrf orgqr triangular_solve lobpcg masked_scatter masked_scatter_ repeat_interleave".split()
+    )
+    | {name for name in dir(torch.linalg) if not name.startswith("_")}
+    | {f"linalg_{name}" for name in dir(torch.linalg)}
+)
+"""They raise for values that a factorization, a distribution or a length cannot have."""
+
+
 def may_raise(vm: Any, target: Any, args: tuple[Any, ...]) -> bool:
     """Whether elements are picked of a tensor of which only values tell how many it has, or where a clause asks for it.
 
@@ -31,6 +46,12 @@ def may_raise(vm: Any, target: Any, args: tuple[Any, ...]) -> bool:
     those of memory; only a clause that names IndexError and does not take RuntimeError says that it waits for one.
     """
     name = getattr(target, "__name__", "")
+    if (
+        name in _BY_VALUES
+        or (getattr(target, "__module__", None) or "").startswith("torch._C._linalg")
+        or is_foreign(target)
+    ):
+        return True
     if name not in _BY_INDEX:
         return name in _BY_NUMBER and _waits(vm)
     if type(args[0]) is not TraceTensor:
@@ -38,6 +59,18 @@ def may_raise(vm: Any, target: Any, args: tuple[Any, ...]) -> bool:
     if not any(type(index) is TraceTensor for index in (args[1] if isinstance(args[1], (tuple, list)) else args[1:2])):
         return False
     return is_unbacked(*meta_of(args[0]).shape) or _waits(vm)
+
+
+_ANY = tuple(each for each in vars(builtins).values() if isinstance(each, type) and issubclass(each, BaseException))
+
+
+def is_foreign(target: Any) -> bool:
+    """An operator that the program or a library wrote: it may raise what it likes, and must not run twice."""
+    if isinstance(target, OpOverload):
+        return target.namespace not in ("aten", "prims")
+    if isinstance(target, OpOverloadPacket):
+        return str(target).split(".")[0] not in ("aten", "prims")
+    return isinstance(target, CustomOpDef)
 
 
 def _waits(vm: Any) -> bool:
@@ -55,10 +88,12 @@ def note_caught(vm: Any, target: Any, error: str = "RuntimeError") -> None:
     Raises:
         Break: the program catches the error, and the frame cannot run again to find it.
     """
-    errors = (IndexError, RuntimeError, getattr(builtins, error))
+    errors: tuple[type[BaseException], ...] = (IndexError, RuntimeError, getattr(builtins, error))
+    if is_foreign(target):
+        errors = _ANY
     if not any(acts_on(frame, frame.pc - 1, errors, excepts=True) for frame in vm.frames):
         return
-    if not vm.changes.repeats or error not in ("RuntimeError", "IndexError"):
+    if is_foreign(target) or not vm.changes.repeats or error not in ("RuntimeError", "IndexError"):
         vm.work += 1  # what was learned from the operation is forgotten: capture begins again
         what = target if isinstance(target, str) else name_of(target)
         raise Break(f"{what} in a try statement", "only values tell whether it raises", "move it out of the statement")

@@ -29,7 +29,7 @@ def _on_frame(
     code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any], builtins: dict[str, Any]
 ) -> WhenReturned:
     session: Session | None = native.owner()
-    if session is None or _importing() or torch_c.derivatives_outside():
+    if session is None or _importing() or torch_c.derivatives_outside() or torch_c.get_tracing_state() is not None:
         return None
     return session.frame(code, function, slots, globals)
 
@@ -42,7 +42,7 @@ def _on_resume(
     builtins: dict[str, Any],
 ) -> WhenReturned:
     session: Session | None = native.owner()
-    if session is None or torch_c.derivatives_outside():
+    if session is None or torch_c.derivatives_outside() or torch_c.get_tracing_state() is not None:
         return None
     return session.resumed(point, function, slots, globals)
 

@@ -257,7 +257,8 @@ def contains(vm: Any, container: Any, item: Any) -> bool:
         return vm.tensors.run(operator.contains, (container, item), {})
     if HostValue in (type(container), type(item)) and any(True for _ in values_in((container, item))):
         return vm.hosts.known(vm.hosts.run(operator.contains, (container, item), {}))
-    if python_method(vm, container, "__iter__") is not None:
+    held = isinstance(container, CONTAINERS)  # C code looks in, whatever a subclass iterates
+    if not held and python_method(vm, container, "__iter__") is not None:
         return any(truth(vm, compare(vm, operator.eq, item, other)) for other in each(vm, container))
     return vm.native(operator.contains, *vm.effects.plain_all((container, item)))
 

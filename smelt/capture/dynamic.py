@@ -183,6 +183,8 @@ class Sizes:
         scheduled = type(value) is float and _is_scheduled(source)
         if not source.local and not scheduled and not (type(value) is float and _is_setting(source)):
             return None
+        if value != value:  # nan keeps to no rule of numbers
+            return None
         self.changes.look_at_number(source, value)
         if not scheduled and (source.text, None) not in self.changes.changing:
             return None

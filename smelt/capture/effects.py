@@ -6,6 +6,7 @@ mirror: a copy with guarded items that takes its place for the rest of the captu
 
 from __future__ import annotations
 
+import _warnings
 import array
 import collections
 import operator
@@ -22,7 +23,7 @@ from smelt.capture.breaks import Break, user
 from smelt.capture.copies import Copies
 from smelt.capture.sources import Source
 from smelt.capture.unknown_text import refuse_unknown
-from smelt.capture.values import LEAVES
+from smelt.capture.values import LEAVES, is_shown
 from smelt.graph.trace import TraceTensor
 
 _maxlen = collections.deque.maxlen.__get__
@@ -102,6 +103,9 @@ class Mirror:
                 dict.__getitem__(self.copy, k) is not v for k, v in self.before.items()
             )
         return isinstance(self.copy, set) and self.copy != self.before
+
+
+_OBSERVED = (print, _warnings.warn)
 
 
 class ClassDict:
@@ -221,6 +225,8 @@ class Effects:
         """Make a call after the graph has run."""
         refuse_unknown((*args, *kwargs.values()))
         self.vm.work += 1
+        if not isinstance(fn, types.BuiltinFunctionType) or fn in _OBSERVED:
+            self.vm.observed.add(self.vm, fn, args, kwargs)
         self.deferred.append(Deferred(fn, args, kwargs, self.vm.context()))
 
     def make(self, handle: Any) -> None:
@@ -337,10 +343,11 @@ class Effects:
             return collections.deque(
                 (self.vm.external(v, sources.sequence_item(inner, i, list)) for i, v in enumerate(value)), value.maxlen
             )
-        if any(type(item) not in LEAVES and not isinstance(item, type) for item in value):
+        held = set_items(value)
+        if any(type(item) not in LEAVES and not isinstance(item, type) for item in held):
             raise Break(f"a {kind.__name__} of objects that came from outside", "its items have no place to guard")
-        self.vm.guards.check(sources.called(source, tuple, "tuple"), native.EQ, tuple(value))
-        return kind(value)
+        self.vm.guards.check(sources.called(source, set_items, "tuple"), native.EQ, held)
+        return kind(held) if kind in (set, frozenset) else _fill_set(value, held)
 
     def read_items(self, value: Any, source: Source) -> list[Any]:
         """All items of an external list or tuple."""
@@ -407,7 +414,7 @@ class Effects:
         refuse_unknown(values)
         for value in values:
             if id(value) in self.vm.sources and type(value) not in _SEEN:
-                if not isinstance(value, (*CONTAINERS, *_HELD)):
+                if not isinstance(value, (*CONTAINERS, *_HELD)) and not is_shown(value):
                     name = getattr(fn, "__name__", repr(fn))
                     raise Break(f"{name}() of a {type(value).__name__}", "C code looks into an object from outside")
 
@@ -525,6 +532,20 @@ def items_of(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
     """The items in their order, past overrides of a subclass (an OrderedDict keeps an order of its own)."""
     base: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
     return list(base.items(value))
+
+
+def set_items(value: Any) -> tuple[Any, ...]:
+    """What a set, or a subclass of one, has of its own."""
+    return tuple(set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value))
+
+
+def _fill_set(value: Any, items: tuple[Any, ...]) -> Any:
+    kind: Any = type(value)
+    if isinstance(value, frozenset):
+        return frozenset.__new__(kind, items)
+    out = set.__new__(kind)
+    set.update(out, items)
+    return out
 
 
 def _shallow(copy: Any) -> Any:

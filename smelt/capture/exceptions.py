@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import collections.abc
+import dis
+import inspect
+import types
 from typing import Any
 
 from smelt.capture import containers
@@ -10,6 +13,7 @@ from smelt.capture.attributes import find_in_class
 from smelt.capture.breaks import Break, UserError, user_raise
 from smelt.capture.frames import OUTER, Frame
 from smelt.capture.opcodes import opcode, take
+from smelt.capture.policy import is_frozen
 
 
 @opcode("PUSH_EXC_INFO")
@@ -76,8 +80,23 @@ def before_with(vm: Any, f: Frame, arg: Any) -> None:
 
 @opcode("WITH_EXCEPT_START")
 def with_except_start(vm: Any, f: Frame, arg: Any) -> None:
-    error = f.stack[-1]
-    f.stack.append(vm.call(f.stack[-4], (type(error), error, error.__traceback__), {}))
+    error, leave = f.stack[-1], f.stack[-4]
+    trace = None
+    if _wants_traceback(leave):  # where capture raised the error, it begins again and has Python raise it
+        trace = vm.load_attr(error, "__traceback__")
+    f.stack.append(vm.call(leave, (type(error), error, trace), {}))
+
+
+def _wants_traceback(leave: Any) -> bool:
+    """Whether a method of the program looks at the traceback that it is given."""
+    function = leave.__func__ if isinstance(leave, types.MethodType) else leave
+    if not isinstance(function, types.FunctionType) or is_frozen(function.__module__):
+        return False
+    code = function.__code__
+    if code.co_flags & inspect.CO_VARARGS or code.co_argcount < 4:
+        return True
+    name = code.co_varnames[3]
+    return any(each.argval == name and each.opname.startswith("LOAD") for each in dis.get_instructions(code))
 
 
 @opcode("GET_LEN")

@@ -85,6 +85,8 @@ def as_now(value: Any) -> Any:
         raise Break("numpy or random with a tensor", "it needs the tensor's values")
     if kind is HostMethod:
         raise Break("a method of a value that is computed at each call, handed to numpy, random or C code")
+    if hasattr(kind, "__next__"):
+        raise Break("an iterator that is handed to numpy or random", "it is used up once, when the program runs")
     refuse_unknown((value,))
     if kind in SYMBOLIC:
         return pinned((value,))[0]

@@ -173,13 +173,13 @@ class Hosts:
         certain = all(v.certain for v in values) and self._is_certain(fn, name, args, kwargs, draws or made)
         given, named = examples(args), examples(kwargs)
         call = getattr(given[0], method) if method is not None else fn
+        vm.work += 1  # ahead of it: a break inside leaves behind what was done until then
         try:
             out = native.quiet_call(call, *(given[1:] if method is not None else given), **named)
         except Exception as error:
             if draws or made:
                 raise Break(f"{name}() of a random generator raises", "what it drew before counts") from None
             raise UserError(error) from None
-        vm.work += 1
         if not constant and (writes or made):
             self._spoil(values)
         if method is not None:
@@ -198,12 +198,12 @@ class Hosts:
             self._draw(generator)
         given, named = examples(args), examples(kwargs)
         before, fn = State.of(GLOBAL_GENERATORS), Whole(fn)
+        self.vm.work += 1
         try:
             out = native.quiet_call(fn, *given, **named)
         except Exception:
             before.restore()
             raise
-        self.vm.work += 1
         values = list(values_in((args, kwargs)))
         return self._result(fn, args, kwargs, copy.deepcopy(out), False, False, pure=False, values=values)
 

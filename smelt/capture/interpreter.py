@@ -42,13 +42,13 @@ from smelt.capture.guards import GuardList
 from smelt.capture.host_ops import call as call_host
 from smelt.capture.host_values import HostValue
 from smelt.capture.hosts import Hosts
+from smelt.capture.observers import Observed
 from smelt.capture.policy import is_frozen
 from smelt.capture.registry import ATTR, CALL, READ
 from smelt.capture.sources import Source
 from smelt.capture.step_counts import StepCounts
 from smelt.capture.tensors import Tensors
 from smelt.capture.undecided import refuse_undecided
-from smelt.capture.values import is_constant
 from smelt.graph.trace import TraceTensor
 
 _MISS = object()
@@ -66,6 +66,7 @@ class Interpreter:
         reads_values: the graph may read values and go on with them, see `reads`.
         step: number of the captured frame's instruction that runs.
         changes: of the place that is captured.
+        observed: what calls that are put off may change.
         finalizers: objects whose death runs code of the program.
         hosts: what Python computes before the graph runs; `unsteady` are places whose arrays change their size, `plain`
             those that need to know a number.
@@ -99,6 +100,7 @@ class Interpreter:
         self.hosts = Hosts(self)
         self.tensors = self.outermost = Tensors(self)
         self.effects = Effects(self)
+        self.observed = Observed()
         self.finalizers = Finalizers(self)
         self.sources: dict[int, Source] = {}
         self.frames: list[Frame] = []
@@ -242,6 +244,7 @@ class Interpreter:
                     stop.at = stop.at or frame.at
                     made = breaks.with_causes(frame.handled) & raised.keys() - self.sources.keys()
                     if made:  # let it be raised in earnest: it needs its traceback and its context
+                        stop.in_frame = False
                         raise Restart(min(raised[error] for error in made), stop) from None
                     if self.work != work:
                         raise Restart(steps - 1, stop) from None
@@ -317,6 +320,8 @@ class Interpreter:
 
     def register(self, value: Any, source: Source) -> Any:
         """From now on `value` is external."""
+        if self.observed.places:
+            self.observed.look(id(value))
         self.sources[id(value)] = source
         self._kept.append(value)
         return value
@@ -351,12 +356,12 @@ class Interpreter:
         deleted = value is DELETED
         if value is not _MISS and not deleted:
             return value
+        if self.observed.places:
+            self.observed.look(key)
         source = self.globals_source(globals)
         frozen = is_frozen(globals.get("__name__"))
         if name in globals and not deleted:
-            value = globals[name]
-            if not frozen or not is_constant(value):
-                value = self.external(value, sources.global_item(source, name))
+            value = self.external(globals[name], sources.global_item(source, name))
         else:
             builtins = globals["__builtins__"]
             builtins = builtins if isinstance(builtins, dict) else vars(builtins)
@@ -364,7 +369,7 @@ class Interpreter:
                 raise UserError(NameError(f"name {name!r} is not defined"))
             if not frozen and not deleted:
                 self.guards.check(sources.global_missing(source, name), _MISSING, None)
-            value = builtins[name]
+            value = self.external(builtins[name], sources.global_item(self.globals_source(builtins), name))
         self.reads[key] = value
         return value
 

@@ -65,7 +65,8 @@ def _varint(value: int) -> bytes:
 # -- errors inside a graph ------------------------------------------------------------------------------------------
 
 
-_EXPECTED = (IndexError, RuntimeError)
+def _is_expected(error: Exception) -> bool:
+    return isinstance(error, (IndexError, RuntimeError)) and not isinstance(error, torch.OutOfMemoryError)
 
 
 def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -> NoReturn:
@@ -75,7 +76,7 @@ def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -
     more, one by one, in eager and on copies of what they may write to. Where that is not possible, or none fails, the
     error stays as it is.
     """
-    if type(error) not in _EXPECTED or not repeatable(gm):  # others come from hooks, or from memory
+    if not _is_expected(error) or not repeatable(gm):  # others come from hooks, or from memory
         raise error
     found = native.quiet_call(_first_failing, gm, inputs)
     if found is None:
@@ -96,7 +97,7 @@ def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) 
     Raises:
         Exception: the error itself, when it is the compiled graph's own.
     """
-    if type(error) not in _EXPECTED:
+    if not _is_expected(error):
         raise error
     if native.quiet_call(_first_failing, gm, inputs) is None:
         raise error

@@ -14,6 +14,7 @@ from smelt.capture.module_hooks import GLOBAL_SOURCES, HOOKS, call_with_hooks, i
 from smelt.capture.registry import CALL, special
 from smelt.capture.stores import store_module_attr
 
+_CALL = vars(nn.Module)["__call__"]  # somebody may replace it for a time
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
@@ -22,7 +23,7 @@ Kwargs = dict[str, Any]
 def call_module(vm: Any, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
     """`module(*args, **kwargs)`"""
     method = find_in_class(vm, type(module), "__call__")
-    if method is not nn.Module.__call__:
+    if method is not _CALL:
         return calls.call_instance(vm, module, args, kwargs)
     return call_impl(vm, (module, *args), kwargs)
 

@@ -65,6 +65,10 @@ _OUT_OF_PLACE = {
 _JOINING = frozenset({operator.add, operator.iadd, operator.mul, operator.imul, operator.or_, operator.ior})
 """What they do to containers hands the items on, the same objects, without a look at them."""
 
+_TEXTS = (str, bytes)
+_FORMATTING = (operator.mod, operator.imod)
+"""What they do to texts shows the other operand."""
+
 _FLOORING = (operator.floordiv, operator.ifloordiv)
 _NUMBERS = {int, float, bool, torch.SymInt, torch.SymFloat}
 
@@ -85,7 +89,8 @@ def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
         return user(floor_divided if fn in _FLOORING and _floors_floats({first, second}) else fn, left, right)
     forward, reflected = _names(fn)
     own = _methods(vm, left, right, forward, reflected)
-    if not own and (first is TraceTensor or second is TraceTensor):
+    formats = first in _TEXTS and fn in _FORMATTING
+    if not own and not formats and (first is TraceTensor or second is TraceTensor):
         fn = fn if first is TraceTensor else _OUT_OF_PLACE.get(fn, fn)
         return vm.tensors.run(fn, (vm.effects.plain(left), vm.effects.plain(right)), {})
     if not own and (first is HostValue or second is HostValue):

@@ -5,6 +5,7 @@ Decided by where the function was written, once per code object.
 
 from __future__ import annotations
 
+import builtins
 import enum
 import os
 import sys
@@ -12,6 +13,7 @@ import sysconfig
 import types
 from functools import cache
 
+import numpy
 import torch
 
 
@@ -94,6 +96,7 @@ BREAK_MODULES = (
     "shutil",
     "pickle",
     "pdb",
+    "traceback",
     "time",
     "torch.autograd.graph",
     "torch.multiprocessing",
@@ -180,6 +183,20 @@ def is_frozen(module: str | None) -> bool:
     return module is not None and module.split(".")[0] in _FROZEN and module != "__main__"
 
 
+_BUILTINS = vars(builtins)
+_OWN = tuple(
+    (name, value) for name, value in _BUILTINS.items() if callable(value) and name not in ("open", "print", "input")
+)
+
+
+def builtins_are_replaced() -> bool:
+    """Whether somebody has put other functions in the place of builtins: capture is written with those, too."""
+    for name, value in _OWN:
+        if _BUILTINS.get(name) is not value:
+            return True
+    return False
+
+
 def is_programs(function: types.FunctionType) -> bool:
     """Whether C code that calls it calls the program: neither the compiler, nor torch, nor what runs as it is.
 
@@ -198,12 +215,13 @@ _USING_SMELT = tuple(f"smelt.{name}" for name in _USERS)
 
 @cache
 def skipped_prefixes() -> tuple[str, ...]:
-    """Files whose frames are never captured by themselves: the standard library, torch but its layers, the compiler."""
+    """Files whose frames are never captured by themselves: the standard library, numpy, torch but its layers, the
+    compiler."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     paths = sysconfig.get_paths()
     folder = os.path.dirname(torch.__file__)
     layers = os.path.join(folder, "nn", "modules")
-    found = ["<frozen", "<smelt host", *_entries(here, _USERS)]
+    found = ["<frozen", "<smelt host", os.path.dirname(numpy.__file__) + os.sep, *_entries(here, _USERS)]
     for standard in dict.fromkeys((paths["stdlib"], paths["platstdlib"])):
         found += _entries(standard, ("site-packages", "dist-packages"))
     found += _entries(folder, ("nn",)) + _entries(os.path.dirname(layers), ("modules",))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import gc
+import keyword
+import re
 import sys
 import types
 import warnings
@@ -13,10 +15,11 @@ from typing import Any
 import torch
 
 from smelt.capture._native import NULL, generator_at, iterator_place, put_iterator
+from smelt.capture.attributes import own_dict
 from smelt.capture.backward import is_spent, leaves_below, spent
 from smelt.capture.breaks import Break, CannotRebuild, Restart
 from smelt.capture.calls import Trampoline
-from smelt.capture.effects import hashes, items_of
+from smelt.capture.effects import hashes, items_of, set_items
 from smelt.capture.frames import OUTER, Unread
 from smelt.capture.generators import GENERATOR_METHODS, TracedGenerator
 from smelt.capture.host_values import HostMethod, HostValue
@@ -25,7 +28,7 @@ from smelt.capture.reads import ended
 from smelt.capture.registry import TypeTable
 from smelt.capture.undecided import Undecided, is_plain
 from smelt.capture.unknown_text import UnknownText
-from smelt.capture.values import C_METHODS, CONSTANT_TYPES, HEAP, LEAVES, SIZED_ITERATORS, is_written
+from smelt.capture.values import C_METHODS, CONSTANT_TYPES, HEAP, LEAVES, PLAIN_SHOWN, SIZED_ITERATORS, is_written
 from smelt.graph.question import Question
 from smelt.graph.symint import SYMBOLIC, as_real, from_torch, has_symint, held
 from smelt.graph.trace import TraceTensor
@@ -73,8 +76,8 @@ class Rebuild:
         known = self._names.get(id(value))
         if known is not None:
             return known
-        base = "".join(c if c.isalnum() else "_" for c in hint) or "k"
-        base = base if base[0].isalpha() else f"k{base}"
+        base = "".join(c if c.isascii() and c.isalnum() else "_" for c in hint) or "k"
+        base = base if base[0].isalpha() and not keyword.iskeyword(base) else f"k{base}"
         name, n = base, 1
         while name in self.constants:
             name, n = f"{base}_{n}", n + 1
@@ -241,12 +244,14 @@ def _leave_out(r: Rebuild, holder: str, key: str, value: Any) -> None:
 @REBUILD(tuple)
 def rebuild_tuple(r: Rebuild, value: Any) -> str:
     """Tuples, named tuples and torch's structured results."""
-    items = ", ".join(map(r, value)) + ("," if len(value) == 1 else "")
+    items = ", ".join(map(r, tuple.__iter__(value))) + ("," if tuple.__len__(value) == 1 else "")
     kind = type(value)
     if kind is tuple:
         return f"({items})"
     cls = r.constant(kind, kind.__name__)
-    return f"{cls}(({items}))" if _structseq(kind) else f"{r.constant(tuple.__new__, 'tuple_new')}({cls}, ({items}))"
+    if _structseq(kind):
+        return f"{cls}(({items}))"
+    return _with_attributes(r, value, f"{r.constant(tuple.__new__, 'tuple_new')}({cls}, ({items}))")
 
 
 def _structseq(kind: type) -> bool:
@@ -256,7 +261,7 @@ def _structseq(kind: type) -> bool:
 @REBUILD(list)
 def rebuild_list(r: Rebuild, value: Any) -> str:
     """Lists; subclasses with their attributes."""
-    items = f"[{', '.join(map(r, value))}]"
+    items = f"[{', '.join(map(r, list.__iter__(value)))}]"
     kind = type(value)
     if kind is list or kind is ModuleSlice:
         return items
@@ -266,15 +271,34 @@ def rebuild_list(r: Rebuild, value: Any) -> str:
 @REBUILD(set, frozenset)
 def rebuild_set(r: Rebuild, value: Any) -> str:
     """Sets."""
-    kind = type(value)
-    _refuse_hashed(r, value)
-    return f"{r.constant(kind, kind.__name__)}([{', '.join(map(r, value))}])"
+    kind, held = type(value), set_items(value)
+    _refuse_hashed(r, held)
+    items = f"[{', '.join(map(r, held))}]"
+    cls = r.constant(kind, kind.__name__)
+    if kind in (set, frozenset):
+        return f"{cls}({items})"
+    if issubclass(kind, frozenset):
+        return _with_attributes(r, value, f"{r.constant(frozenset.__new__, 'frozenset_new')}({cls}, {items})")
+    return _subclass(r, value, kind, set.__new__, set.update, items)
 
 
 @REBUILD(collections.deque)
 def rebuild_deque(r: Rebuild, value: Any) -> str:
     """collections.deque"""
-    return f"{r.constant(type(value), 'deque')}([{', '.join(map(r, value))}], {value.maxlen!r})"
+    kind, base = type(value), collections.deque
+    items = f"[{', '.join(map(r, base.__iter__(value)))}], {base.maxlen.__get__(value)!r}"
+    if kind is base:
+        return f"{r.constant(kind, 'deque')}({items})"
+    return _subclass(r, value, kind, base.__new__, base.__init__, items)
+
+
+@REBUILD(int, float, complex, str, bytes)
+def rebuild_plain(r: Rebuild, value: Any) -> str:
+    """Objects of subclasses of numbers and texts."""
+    kind = type(value)
+    base = next(each for each in kind.__mro__ if each in PLAIN_SHOWN)
+    new, plain = r.constant(base.__new__, f"{base.__name__}_new"), r(PLAIN_SHOWN[base](value))
+    return _with_attributes(r, value, f"{new}({r.constant(kind, kind.__name__)}, {plain})")
 
 
 @REBUILD(dict)
@@ -293,8 +317,10 @@ def rebuild_dict(r: Rebuild, value: Any) -> str:
         return f"{r.constant(kind, 'defaultdict')}({r(value.default_factory)}, {pairs})"
     base: Any = collections.OrderedDict if issubclass(kind, collections.OrderedDict) else dict
     if base is dict:
-        new = collections.defaultdict.__new__ if issubclass(kind, collections.defaultdict) else dict.__new__
-        return _subclass(r, value, kind, new, dict.update, pairs)
+        if not issubclass(kind, collections.defaultdict):
+            return _subclass(r, value, kind, dict.__new__, dict.update, pairs)
+        made = collections.defaultdict
+        return _subclass(r, value, kind, made.__new__, made.__init__, f"{r(value.default_factory)}, {pairs}")
     return _subclass(r, value, kind, base.__new__, _ordered_fill, pairs)
 
 
@@ -318,14 +344,21 @@ def _subclass(r: Rebuild, value: Any, kind: type, new: Any, fill: Any, items: st
     return name
 
 
+def _with_attributes(r: Rebuild, value: Any, made: str) -> str:
+    """An object that is made at once, and then gets its attributes."""
+    name = r.assign(value, made)
+    _attributes(r, value, name)
+    return name
+
+
 def _attributes(r: Rebuild, value: Any, name: str) -> None:
     """Set what the instance's dictionary and slots hold."""
-    held = getattr(value, "__dict__", None)
+    held = own_dict(value)
     if held:
-        pairs = ", ".join(f"{key!r}: {r(item)}" for key, item in held.items())
+        pairs = ", ".join(f"{r(key)}: {r(item)}" for key, item in held.items())
         r.lines.append(f"{name}.__dict__.update({{{pairs}}})")
         for key, item in held.items():
-            _leave_out(r, f"{name}.__dict__", repr(key), item)
+            _leave_out(r, f"{name}.__dict__", r(key), item)
     for base in type(value).__mro__:
         for slot, member in vars(base).items():
             if isinstance(member, types.MemberDescriptorType) and base.__module__ != "builtins":
@@ -362,7 +395,8 @@ def rebuild_builtin(r: Rebuild, value: Any) -> str:
     owner = value.__self__
     if owner is None or isinstance(owner, (types.ModuleType, type)):
         return r.constant(value, value.__name__)
-    return f"{r(owner)}.{value.__name__}"
+    text = r(owner)
+    return f"{text}.{value.__name__}" if text.startswith("_") else f"({text}).{value.__name__}"
 
 
 @REBUILD(types.CellType)
@@ -514,8 +548,35 @@ def rebuild_exception(r: Rebuild, value: BaseException) -> str:
     kind = type(value)
     cls = r.constant(kind, kind.__name__)
     name = r.assign(value, f"{cls}.__new__({cls}, {', '.join(map(r, value.args))})")
+    for base in kind.__mro__:
+        for key, member in vars(base).items():  # what C code keeps: `value` of StopIteration, `errno` of OSError
+            if isinstance(member, types.MemberDescriptorType) and base.__module__ == "builtins":
+                held = getattr(value, key, None)
+                if held is not None and key != "__suppress_context__":
+                    r.lines.append(f"{r.constant(setattr, 'setattr')}({name}, {key!r}, {r(held)})")
+    if value.__cause__ is not None:
+        r.lines.append(f"{name}.__cause__ = {r(value.__cause__)}")
+    r.lines.append(f"{name}.__suppress_context__ = {value.__suppress_context__}")
     _attributes(r, value, name)
     return name
+
+
+@REBUILD(re.Match)
+def rebuild_match(r: Rebuild, value: re.Match[Any]) -> str:
+    """What a pattern found: it is looked for once more."""
+    if remake_match(value.re, value.string, value.pos, value.endpos, value.regs) is None:
+        raise CannotRebuild("a match of a regular expression")
+    given = ", ".join(map(r, (value.re, value.string, value.pos, value.endpos, value.regs)))
+    return f"{r.constant(remake_match, 'remake_match')}({given})"
+
+
+def remake_match(pattern: re.Pattern[Any], string: Any, start: int, end: int, spans: Any) -> re.Match[Any] | None:
+    """The match of all groups at these places."""
+    for way in (pattern.match, pattern.fullmatch):
+        found = way(string, start, end)
+        if found is not None and found.regs == spans:
+            return found
+    return next((found for found in pattern.finditer(string, start, end) if found.regs == spans), None)
 
 
 @REBUILD(object)

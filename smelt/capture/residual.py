@@ -46,7 +46,7 @@ from smelt.capture.liveness import live_slots
 from smelt.capture.located import expect_failure, explain_error, repeatable, with_place
 from smelt.capture.rebuild import Rebuild
 from smelt.capture.resumption import RESUMPTIONS, Resumption
-from smelt.capture.sources import Source, frame_function
+from smelt.capture.sources import Source, frame_function, is_plain_name
 from smelt.capture.tensors import Input
 from smelt.capture.thread_modes import refuse_open
 from smelt.capture.undecided import ASKING, Undecided
@@ -161,8 +161,11 @@ class Writer:
         self.lines.append(f"return {result}")
         return self.finish()
 
-    def write_break(self, frame: Frame) -> Residual:
+    def write_break(self, frame: Frame, in_frame: bool = False) -> Residual:
         """The frame stands at an instruction that is done in plain Python; then it resumes.
+
+        Args:
+            in_frame: only the frame itself can do the instruction, with all its variables.
 
         Raises:
             CannotRebuild: a live value has no expression, or the instruction has no plain form.
@@ -173,7 +176,7 @@ class Writer:
         if how is None:
             raise Break(f"a break at {frame.decoded.names[frame.pc]}", "the frame cannot be continued after it")
         stack = [self.value(item) for item in frame.stack]
-        slots = self._slots(frame)
+        slots = self._slots(frame, in_frame)
         self.effects()
         self.vm.finalizers.guard(frame)
         if not self.restarts:  # it began in an except clause: what the frame handles now is set where it is needed
@@ -184,7 +187,7 @@ class Writer:
         wants_bool = sys.version_info >= (3, 13) and names[at] in ASKING and names[at] != "TO_BOOL"
         if wants_bool and names[at - 1] == "TO_BOOL":
             at, wants_bool = at - 1, False  # the truth of a tensor was left to the jump
-        if row is None and not wants_bool and self._would_forget(frame, slots):
+        if in_frame or row is None and not wants_bool and self._would_forget(frame, slots):
             self.lines.append(f"return {self.resume(frame, frame.decoded.begin_of(at), stack, slots)}")
         else:
             Resumption(self, frame, stack, slots).run(how, row)
@@ -197,9 +200,9 @@ class Writer:
         leads = self.vm.finalizers.leads_to_one
         return any(slots[at] not in self.slots[at : at + 1] and leads(held) for at, held in enumerate(frame.locals))
 
-    def _slots(self, frame: Frame) -> list[str]:
-        """Expressions for the variables that are needed or whose end could be seen; NULL for the others."""
-        live = live_slots(frame.decoded, frame.pc)
+    def _slots(self, frame: Frame, every: bool) -> list[str]:
+        """Expressions for the variables that are needed or whose end could be seen, or all; NULL for the others."""
+        live = range(len(frame.locals)) if every else live_slots(frame.decoded, frame.pc)
         plain = len(frame.code.co_varnames)
         null = self.value.constant(native.NULL, "NULL")
         out = []
@@ -276,6 +279,9 @@ class Writer:
             stop = Break("tensor.data is assigned", "what is written to the tensor later has gradients")
             raise Restart(store.born, stop)
         place = self.value(target)
+        if not is_plain_name(store.name):
+            self._store_by_name(store, place)
+            return
         if store.value is DELETED and store.maybe or store.anew:
             self.lines += ["try:", f"    del {place}.{store.name}"]
             self.lines += [f"except {self.value.constant(AttributeError, 'AttributeError')}:", "    pass"]
@@ -292,6 +298,24 @@ class Writer:
         else:
             setter = self.value.constant(object.__setattr__, "set")
             self.lines.append(f"{setter}({place}, {store.name!r}, {self.value(store.value)})")
+
+    def _store_by_name(self, store: Store, place: str) -> None:
+        """The same for a name that is no identifier: it is data, and stays in quotes."""
+        constant = self.value.constant
+        plain = type(store.target).__setattr__ in _PLAIN_SETTERS or isinstance(store.target, (type, torch.Tensor))
+        if store.value is DELETED or store.anew:
+            delete = f"{constant(delattr, 'delattr')}({place}, {store.name!r})"
+            maybe = store.value is not DELETED or store.maybe
+            ended = [f"except {constant(AttributeError, 'AttributeError')}:", "    pass"]
+            self.lines += ["try:", f"    {delete}", *ended] if maybe else [delete]
+        if store.value is DELETED:
+            return
+        value = self.value(store.value)
+        if isinstance(store.target, nn.Module) and store.name in store.target.__dict__.get("_buffers", ()):
+            self.lines.append(f"{place}._buffers[{store.name!r}] = {value}")
+        else:
+            setter = constant(setattr, "setattr") if plain else constant(object.__setattr__, "set")
+            self.lines.append(f"{setter}({place}, {store.name!r}, {value})")
 
     def _refuse_shown(self) -> None:
         """A result in the memory of assigned `.data` would count writes with the tensor that was assigned from.

@@ -49,6 +49,7 @@ from smelt.capture import (
     marks,
     modules,
     objects,
+    operator_modes,
     optimizers,
     policy,
     sources,
@@ -59,7 +60,7 @@ from smelt.capture import (
     thread_modes,
     transforms,
 )
-from smelt.capture.ambient import outside_inference_mode, outside_saved_tensor_hooks
+from smelt.capture.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
 from smelt.capture.breaks import (
     At,
     Break,
@@ -107,6 +108,7 @@ _REGISTERED = (
     grad_scaler,
     modules,
     objects,
+    operator_modes,
     optimizers,
     substitutes,
     tensor_hooks,
@@ -152,7 +154,9 @@ class Session(Told):
         place = self.places.get(id(key))
         if place is None:  # in one step, for threads that come at once
             place = self.places.setdefault(id(key), Place(name, key))
-        if place.given_up or torch_c.passes_python_by() or self._refused_by_stance(place, read):
+        if place.given_up or policy.builtins_are_replaced() or torch_c.passes_python_by():
+            return None
+        if operator_modes.entered() or self._refused_by_stance(place, read):
             return None
         if self.options.fullgraph and self.raised.get(threading.get_ident()):
             return None  # the whole has failed to be one graph, which `settle` will tell: no parts of it
@@ -171,7 +175,7 @@ class Session(Told):
         marks.quiet_wrappers()
         started = time.perf_counter()
         try:
-            with no_collection(), outside_inference_mode(), outside_saved_tensor_hooks():
+            with no_collection(), outside_anomaly_mode(), outside_inference_mode(), outside_saved_tensor_hooks():
                 return self._capture(key, place, begin)
         finally:
             read.release()
@@ -322,7 +326,12 @@ class Session(Told):
         begin = key if isinstance(key, native.ResumePoint) else None
         writer = Writer(vm, names, self.point, frame, begin, begin is None or not self.handling[begin])
         try:
-            residual = writer.write_return(frame.value) if reason is None else writer.write_break(frame)
+            in_frame = stop is not None and stop.in_frame and stop.at is not None and stop.at.code is frame.code
+            at = frame.decoded.offsets[frame.decoded.begin_of(frame.pc)] if in_frame else -1
+            if begin is not None and at == begin.offset:
+                place.given_up = True
+                raise CannotRebuild("what looks at its frame")
+            residual = writer.write_return(frame.value) if reason is None else writer.write_break(frame, in_frame)
         finally:
             writer.release()
         residual.at = At(frame.code, frame.decoded.offsets[0 if reason is None else frame.pc])

@@ -6,6 +6,7 @@ name the value. `text` uses the names of the captured function.
 
 from __future__ import annotations
 
+import keyword
 import sys
 from typing import Any
 
@@ -25,7 +26,7 @@ class Source:
     __slots__ = ("base", "kind", "key", "text", "local")
 
     def __init__(self, base: Source | None, kind: int, key: Any, text: str) -> None:
-        self.base, self.kind, self.key, self.text = base, kind, key, text
+        self.base, self.kind, self.key, self.text = base, kind, key, " ".join(text.splitlines())
         self.local: bool = kind == native.LOCAL if base is None else base.local
 
     def __repr__(self) -> str:
@@ -52,9 +53,18 @@ def frame_function() -> Source:
     return Source(None, native.FUNC, None, "function")
 
 
+def is_plain_name(name: str) -> bool:
+    """An attribute of this name may be written with a dot: others are data, which must not become code or lines."""
+    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
+
+
+def _dotted(text: str, name: str) -> str:
+    return f"{text}.{name}" if is_plain_name(name) else f"getattr({text}, {name!r})"
+
+
 def attr(base: Source, name: str) -> Source:
     """`getattr(base, name)`: only for attributes whose look-up runs C code."""
-    return Source(base, native.ATTR, name, f"{base.text}.{name}")
+    return Source(base, native.ATTR, name, _dotted(base.text, name))
 
 
 PARTS = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__closure__", "__name__", "__qualname__", "__doc__"})
@@ -78,7 +88,7 @@ def instance_dict(base: Source) -> Source:
 
 def instance_item(base: Source, name: str) -> Source:
     """An attribute that lives in the instance's own dictionary."""
-    return Source(instance_dict(base), native.DICT_ITEM, name, f"{base.text}.{name}")
+    return Source(instance_dict(base), native.DICT_ITEM, name, _dotted(base.text, name))
 
 
 def instance_item_or_missing(base: Source, name: str) -> Source:
@@ -88,12 +98,12 @@ def instance_item_or_missing(base: Source, name: str) -> Source:
 
 def class_attr(cls: type, name: str) -> Source:
     """The raw attribute that the method resolution order of a class gives."""
-    return Source(const(cls, cls.__name__), native.CLASS_ATTR, name, f"{cls.__name__}.{name}")
+    return Source(const(cls, cls.__name__), native.CLASS_ATTR, name, _dotted(cls.__name__, name))
 
 
 def member(base: Source, table: str, name: str) -> Source:
     """A parameter, buffer or submodule of a module."""
-    text = f"{base.text}[{name}]" if name.isdigit() else f"{base.text}.{name}"
+    text = f"{base.text}[{name}]" if name.isascii() and name.isdigit() else _dotted(base.text, name)
     return Source(base, native.MODULE_MEMBER, (table, name), text)
 
 
@@ -111,7 +121,7 @@ def dict_item(base: Source, key: Any, shown: str | None = None) -> Source:
 
 def global_item(base: Source, name: str) -> Source:
     """A global variable; `base` is the dictionary of globals."""
-    text = name if base.text == "globals()" else f"{base.text}.{name}"
+    text = name if base.text == "globals()" and is_plain_name(name) else _dotted(base.text, name)
     return Source(base, native.DICT_ITEM, name, text)
 
 

@@ -15,6 +15,8 @@ from smelt.capture.breaks import Break, UserError, user, user_raise
 from smelt.capture.effects import DELETED
 from smelt.graph.trace import TraceTensor
 
+_SET = vars(torch.nn.Module)["__setattr__"]  # somebody may replace it for a time
+
 
 def store_attr(vm: Any, obj: Any, name: str, value: Any) -> None:
     """`obj.name = value`"""
@@ -23,7 +25,7 @@ def store_attr(vm: Any, obj: Any, name: str, value: Any) -> None:
         store_tensor_attr(vm, obj, name, value)
         return
     setter = find_in_class(vm, cls, "__setattr__")
-    if isinstance(obj, torch.nn.Module) and setter is torch.nn.Module.__setattr__:
+    if isinstance(obj, torch.nn.Module) and setter is _SET:
         store_module_attr(vm, obj, name, value)
     elif isinstance(setter, types.FunctionType):
         vm.call(setter, (obj, name, value), {})

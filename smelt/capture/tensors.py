@@ -12,6 +12,7 @@ import numpy
 import torch
 from torch import fx
 
+from smelt.base.default_device import MAKERS
 from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
 from smelt.capture.ambient import DEVICES, present_modes
@@ -451,7 +452,10 @@ class Tensors:
     def _record(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str | None) -> fx.Node:
         if self.vm.ambient.dirty:
             self.vm.ambient.sync(self.graph)
-        arguments = self.argument(args), self.argument(dict(kwargs))
+        kwargs = dict(kwargs)
+        if self.vm.ambient.names_devices and target in MAKERS and kwargs.get("device") is None:
+            kwargs["device"] = torch.get_default_device()
+        arguments = self.argument(args), self.argument(kwargs)
         if OPAQUE_CALLS.names:
             target, arguments, method = self._in_eager(method or target), (arguments, {}), None
         if method is not None:

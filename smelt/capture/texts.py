@@ -16,7 +16,7 @@ from smelt.capture.breaks import Break, user, user_raise
 from smelt.capture.builtins import visible
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.host_values import HostMethod, HostValue
-from smelt.capture.registry import special
+from smelt.capture.registry import TENSOR_METHODS, special
 from smelt.capture.stores import is_external
 from smelt.capture.unknown_text import UnknownText, refuse_unknown
 from smelt.capture.values import LEAVES
@@ -115,6 +115,20 @@ def to_repr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 def to_format(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """format(object[, spec])"""
     return to_text(vm, format, *args)
+
+
+def _register_methods() -> None:
+    for name, fn in (("__str__", str), ("__repr__", repr), ("__format__", format)):
+
+        def show(vm: Any, tensor: TraceTensor, *rest: Any, fn: Any = fn) -> Any:
+            if fn is not format and rest:
+                raise Break("the text of a tensor with contents of its own", "it is made of values")
+            return to_text(vm, fn, tensor, *rest)
+
+        TENSOR_METHODS[name] = show
+
+
+_register_methods()
 
 
 _make_encoder: Any = vars(json.encoder)["c_make_encoder"]

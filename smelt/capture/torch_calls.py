@@ -12,6 +12,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from smelt.base import torch_c
 from smelt.capture import _native as native
 from smelt.capture import sources
+from smelt.capture.attributes import find_in_class
 from smelt.capture.backward import tensor_backward
 from smelt.capture.breaks import Break, user
 from smelt.capture.registry import ATTR, CALL, TENSOR_METHODS, constant, special
@@ -139,6 +140,8 @@ def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
         return vm.tensors.ask_gradient(args[0])
     if name == "detach_" and args[0].requires_grad and (id(args[0]) in vm.sources or args[0].grad_fn is None):
         raise Break("detach_() of a tensor that others hold", "a graph leaves the history of its inputs as it is")
+    if name in ("apply_", "map_", "map2_"):
+        raise Break(f"tensor.{name}()", "a Python function runs on each element", "compute with whole tensors")
     if name in RESHAPING and id(args[0]) in vm.sources:
         raise Break(f"tensor.{name}() of an argument", "a graph's inputs keep their shape and storage")
     plain = vm.effects.plain
@@ -251,6 +254,13 @@ def _stored_elements(vm: Any, tensor: TraceTensor) -> int:
     return _of_the_input(vm, tensor, torch.Tensor._nnz)
 
 
+def _is_view(vm: Any, tensor: TraceTensor) -> bool:
+    """Of an input it is guarded; what the graph makes is one when it shows the memory of another tensor."""
+    if id(tensor) not in vm.sources:
+        return tensor.place.parent is not None
+    return bool(_of_the_input(vm, tensor, torch.Tensor._is_view))
+
+
 def _is_inference(vm: Any, tensor: TraceTensor) -> bool:
     """Of an input, its dispatch keys tell, which its guard compares."""
     return tensor in vm.tensors.inference
@@ -269,7 +279,7 @@ ADDRESSES = frozenset({"__cuda_array_interface__"})
 
 _ON_DATA = {"data_ptr": _needs_values, "untyped_storage": _needs_values, "storage": _needs_values}
 _ON_DATA |= {"is_coalesced": _is_coalesced, "_is_coalesced": _is_coalesced, "_nnz": _stored_elements}
-_ON_DATA |= {"storage_offset": _storage_offset, "is_inference": _is_inference}
+_ON_DATA |= {"storage_offset": _storage_offset, "is_inference": _is_inference, "_is_view": _is_view}
 _methods: dict[str, Any] = {}
 
 
@@ -313,8 +323,12 @@ def load_tensor_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
     """An attribute of a tensor."""
     if name == "is_leaf" and tensor.requires_grad and id(tensor) in vm.sources:
         vm.external(vm.tensors.real[id(tensor)].is_leaf, vm.attr_source(vm.sources[id(tensor)], name, False))
+    if name in _OF_OBJECT and id(tensor) in vm.sources and not getattr(tensor, name):
+        return _told_by_input(vm, tensor, name)
     if name in METADATA:
         return user(getattr, tensor, name)
+    if name == "_cdata":
+        _needs_values(vm, tensor)
     if name in ADDRESSES and tensor.is_cuda and not tensor.requires_grad:  # of others eager has none to give
         _needs_values(vm, tensor)
     if name in VIEWS:
@@ -326,12 +340,22 @@ def load_tensor_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
     if (id(tensor), name) in vm.reads:
         return vm.reads[id(tensor), name]
     cls = vm.type_of(tensor)
-    raw = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+    raw = find_in_class(vm, cls, name)
     if isinstance(raw, types.FunctionType):
         return types.MethodType(raw, tensor)
     if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return raw.__get__(tensor)
     return _stored_attr(vm, tensor, name)
+
+
+_OF_OBJECT = frozenset({"retains_grad", "output_nr"})
+"""Attributes that the autograd engine keeps of a tensor object; a trace tensor knows what the program did to it."""
+
+
+def _told_by_input(vm: Any, tensor: TraceTensor, name: str) -> Any:
+    """One of them, of an input: guarded."""
+    real, source = vm.tensors.real[id(tensor)], vm.sources[id(tensor)]
+    return vm.external(getattr(real, name), vm.attr_source(source, name, False))
 
 
 def _stored_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:

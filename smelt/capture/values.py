@@ -51,6 +51,48 @@ HEAP = 1 << 9
 """Py_TPFLAGS_HEAPTYPE: a class statement made the class."""
 
 
+_SHOWN = frozenset(
+    {("decimal", "Decimal"), ("fractions", "Fraction"), ("zoneinfo", "ZoneInfo")}
+    | {("datetime", name) for name in ("date", "time", "datetime", "timedelta", "timezone")}
+)
+"""Classes of immutable values that C code, or code which runs as it is, reads: their `repr` shows all of a value."""
+
+
+def alike(value: Any, constant: Any) -> bool:
+    """Whether nothing tells two values of one class apart that `==` would mix up, or fail to find equal."""
+    if type(constant) is range:
+        return (value.start, value.stop, value.step) == (constant.start, constant.stop, constant.step)
+    if isinstance(constant, numpy.generic):
+        same = value.dtype == constant.dtype and value.tobytes() == constant.tobytes()
+        return bool(same or value.dtype.char in "gG" and value == constant)  # long doubles have bytes of no meaning
+    return bool(value == constant)
+
+
+native.set_equality(alike)
+
+
+def _showing(kind: type) -> Any:
+    """What a guard compares of values of this class; None: it knows nothing that tells all of one."""
+    for base in kind.__mro__:
+        if base in PLAIN_SHOWN:
+            return PLAIN_SHOWN[base]
+        if (base.__module__, base.__name__) in _SHOWN:
+            return base.__repr__
+    return None
+
+
+PLAIN_SHOWN: dict[type, Any] = {
+    **{kind: vars(kind)[name] for kind, name in ((int, "__int__"), (float, "__float__"), (str, "__str__"))},
+    **{kind: vars(kind)[name] for kind, name in ((bytes, "__bytes__"), (complex, "__complex__"))},
+}
+"""How a value of a subclass is made one of the class itself."""
+
+
+def is_shown(value: Any) -> bool:
+    """Reading the value guarded all that C code sees of it."""
+    return type(value) is slice or isinstance(value, PLAIN) or _showing(type(value)) is not None
+
+
 def is_written(cls: type) -> bool:
     """Class statements made the class and all its bases but `object`."""
     return all(base is object or base.__flags__ & HEAP for base in cls.__mro__)
@@ -114,11 +156,31 @@ def is_bound(value: Any) -> bool:
 def read_plain(vm: Any, value: Any, source: Source) -> Any:
     """Guard by type and equality; an integer that was another one before is a symbol."""
     if type(value) is int or type(value) is float:
+        key = vm.guards.fetch(source), "number"  # where the same place is read again, it is the same input
+        if key in vm.reads:
+            return vm.reads[key]
         size = vm.sizes.of_number(value, source)
         if size is not None:
-            return vm.tensors.read_number(value, size, source)
+            vm.reads[key] = vm.tensors.read_number(value, size, source)
+            return vm.reads[key]
+    if type(value) not in LEAVES and not isinstance(value, enum.Enum):
+        return read_object(vm, value, source)
     vm.guards.check(source, native.EQ, value)
     return value
+
+
+@READ(slice)
+def read_slice(vm: Any, value: slice, source: Source) -> slice:
+    """Its three parts; with a symbol among them it is another slice, which stands for it."""
+    key = id(value), "slice"
+    if key not in vm.reads:
+        vm.guards.check(source, native.TYPE_IS, slice)
+        names = ("start", "stop", "step")
+        parts = [vm.external(getattr(value, name), sources.slot(source, vars(slice)[name])) for name in names]
+        same = all(part is getattr(value, name) for part, name in zip(parts, names, strict=True))
+        vm.reads[key] = vm.register(value if same else slice(*parts), source)
+        vm.keep(value)
+    return vm.reads[key]
 
 
 @READ(types.FunctionType)
@@ -150,6 +212,9 @@ def read_object(vm: Any, value: Any, source: Source) -> Any:
     if isinstance(value, enum.Enum):
         return read_constant(vm, value, source)
     vm.guards.check(source, native.TYPE_IS, type(value))
+    show = _showing(type(value))
+    if show is not None:
+        vm.guards.check(sources.called(source, show, show.__qualname__), native.EQ, show(value))
     return vm.register(value, source)
 
 

@@ -122,10 +122,6 @@ class Real:
         return self.owner.decide_real(">=", self, other)
 
     def __eq__(self, other: object) -> bool:
-        if self is other:
-            return self.hint == self.hint
-        if isinstance(other, Real) and other.key == self.key:
-            return self.hint == self.hint
         return self.owner.decide_real("==", self, other) if isinstance(other, (int, float, Real, Size)) else False
 
     def __bool__(self) -> bool:

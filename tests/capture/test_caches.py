@@ -82,3 +82,48 @@ def test_a_function_that_raises_is_in_no_cache() -> None:
     run = compiled(fn)
     for _ in range(2):
         assert run(torch.ones(1))[1] == "no 1"
+
+
+CALLS: list[int] = []
+
+
+def test_a_result_is_found_again_for_numbers_that_change() -> None:
+    @functools.cache
+    def numbered(k: int) -> int:
+        CALLS.append(k)
+        return k + len(CALLS)
+
+    CALLS.clear()
+    run = compiled(lambda x, k: x + numbered(k))
+    found = [run(torch.zeros(1), k).item() for k in (1, 2, 3, 1, 2, 3, 4, 4)]
+    assert (found, CALLS) == ([2, 4, 6, 2, 4, 6, 8, 8], [1, 2, 3, 4])
+
+
+def test_a_result_is_found_again_after_writes() -> None:
+    @functools.cache
+    def noted(k: int) -> int:
+        CALLS.append(k)
+        return k
+
+    CALLS.clear()
+    held: list[int] = []
+
+    def program(x: Tensor, k: int) -> Any:
+        held.append(k)
+        return x + noted(k)
+
+    run = compiled(program)
+    for k in (1, 1, 5, 1, 5):
+        assert run(torch.zeros(1), k).item() == k
+    assert (CALLS, held) == ([1, 5], [1, 1, 5, 1, 5])
+
+
+def _bucket(k: int) -> int:
+    return k * 2 + 1
+
+
+def test_a_function_that_only_computes_serves_every_number() -> None:
+    cached = functools.cache(_bucket)
+    run = compiled(lambda x, k: x + cached(k))
+    assert [run(torch.zeros(1), k).item() for k in (3, 4, 5, 6, 7)] == [7, 9, 11, 13, 15]
+    assert sum(len(place.versions) for place in run._smelt_session.places.values()) == 2

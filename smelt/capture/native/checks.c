@@ -14,10 +14,24 @@ int is_immutable(PyObject *object) {
     return 1;
 }
 
+static PyObject *alike; /* (value, constant) -> bool, see set_equality */
+
+PyObject *set_equality(PyObject *module, PyObject *function) {
+    Py_XSETREF(alike, Py_NewRef(function));
+    Py_RETURN_NONE;
+}
+
+/* Equal values of these classes need not be alike: ranges of the same numbers, numpy's 0.0 and -0.0, its dates; and its
+   NaN is alike, but not equal to, itself. */
+static inline int is_told_by_more(PyObject *constant) {
+    if (PyBytes_Check(constant) || PyTuple_Check(constant)) return 0;
+    return alike && (PyRange_Check(constant) || Py_TYPE(constant)->tp_as_buffer);
+}
+
 /* Besides those, objects of classes written in C that hold no others: torch.device, numbers of numpy, torch.Size. */
 int is_plain_constant(PyObject *object) {
     if (is_immutable(object)) return 1;
-    if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) return 0;
+    if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE || is_told_by_more(object)) return 0;
     if (!PyTuple_Check(object)) return !PyObject_IS_GC(object);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++)
         if (!is_plain_constant(PyTuple_GET_ITEM(object, i))) return 0;
@@ -34,6 +48,13 @@ static int equal_tuples(PyObject *value, PyObject *constant) {
     return equal;
 }
 
+static int ask_alike(PyObject *value, PyObject *constant) {
+    PyObject *args[] = {value, constant}, *answer = PyObject_Vectorcall(alike, args, 2, NULL);
+    int truth = answer ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    return truth;
+}
+
 int equal_constants(PyObject *value, PyObject *constant) {
     if (value == constant) return 1;
     if (Py_TYPE(value) != Py_TYPE(constant)) return 0;
@@ -45,6 +66,7 @@ int equal_constants(PyObject *value, PyObject *constant) {
         return equal_floats(a.real, b.real) && equal_floats(a.imag, b.imag);
     }
     if (PyTuple_CheckExact(constant)) return equal_tuples(value, constant);
+    if (is_told_by_more(constant)) return ask_alike(value, constant);
     return PyObject_RichCompareBool(value, constant, Py_EQ);
 }
 

@@ -237,6 +237,17 @@ static Place *meet(PyCodeObject *code) {
 }
 
 /* -- tracebacks -------------------------------------------------------------------------------- */
+/* The instruction of `code` that stands where `place` of a replacement is said to stand; -1: none does. */
+static int instruction_at(PyCodeObject *replacement, int place, PyCodeObject *code) {
+    int said[4], found[4];
+    if (place < 0 || !PyCode_Addr2Location(replacement, place, &said[0], &said[1], &said[2], &said[3])) return -1;
+    for (int at = 0; at < (int)(Py_SIZE(code) * sizeof(_Py_CODEUNIT)); at += (int)sizeof(_Py_CODEUNIT))
+        if (PyCode_Addr2Location(code, at, &found[0], &found[1], &found[2], &found[3]) &&
+            !memcmp(said, found, sizeof said))
+            return at;
+    return -1;
+}
+
 /* `error` was caught where `before` stood; `now`, a frame object, goes on there. The traceback keeps that one and its
    variables alive from now on, as it would if one frame had run throughout. */
 static int hand_over(PyObject *error, PyObject *before, PyObject *now) {
@@ -245,9 +256,15 @@ static int hand_over(PyObject *error, PyObject *before, PyObject *now) {
     PyObject *line = PyObject_GetAttrString((PyObject *)head, "tb_lineno");
     if (!line) return -1;
     head->tb_lineno = line == Py_None ? 0 : (int)PyLong_AsLong(line);
-    head->tb_lasti = -1; /* of other code */
     Py_DECREF(line);
     PyFrameObject *handed = head->tb_frame;
+    PyCodeObject *left = PyFrame_GetCode(handed), *code = PyFrame_GetCode((PyFrameObject *)now);
+    int place = head->tb_lasti; /* in a replacement's frame, what it is in the original counts from -2 down */
+    if (place < -1) place = -2 - place;
+    else if (left != thread.original) place = instruction_at(left, place, thread.original);
+    head->tb_lasti = code == thread.original || place < 0 ? place : -2 - place;
+    Py_DECREF(left);
+    Py_DECREF(code);
     head->tb_frame = (PyFrameObject *)Py_NewRef(now);
     Py_DECREF(handed);
     return 0;
@@ -542,15 +559,18 @@ static PyObject *continuation(ResumePoint *point, PyObject *globals, PyObject *f
 /* Runs it up to the end of the frame, or to the next continuation. */
 static PyObject *run_continuation(Continuation *self) {
     PyObject *outer = handled_now(), *continues = thread.continues, *result;
+    PyCodeObject *original = thread.original;
     if (self->handled) {
         handled_restore(self->handled);
         self->handled = NULL;
     }
     thread.continues = self->before;
+    thread.original = self->point->code;
     if (!thread.active || self->point->place.skipped || lines_are_watched(PyThreadState_Get()))
         result = run_at(self->point, self->globals, self->func, self->values, self->count);
     else result = resume_active(self->point, self->globals, self->func, self->values, self->count);
     thread.continues = continues;
+    thread.original = original;
     handled_restore(outer);
     return result;
 }

@@ -22,6 +22,7 @@ static PyMethodDef own_methods[] = {
     {"set_tensor_layout", set_tensor_layout, METH_VARARGS, "set_tensor_layout(torch.Tensor, describe, numbers/None)"},
     {"set_state_readers", set_state_readers, METH_VARARGS, "set_state_readers(readers, path of libc10 or None)"},
     {"state", state_now, METH_NOARGS, "state(): the present values of the ambient modes"},
+    {"set_equality", set_equality, METH_O, "set_equality(function): asked of ranges and of what shows its memory"},
     {"is_slot", is_slot_method, METH_O, "is_slot(object): whether it is the key of a SLOT fetch"},
     {"takes_all", takes_all_method, METH_O, "takes_all(object): whether it is a slot that any object may be put in"},
     {"state_names", state_names, METH_NOARGS, "state_names(): what state() lists"},

@@ -50,6 +50,7 @@ extern PyTypeObject GuardsType;
 enum Outcome guards_evaluate(PyObject *guards, const Scope *scope, PyObject **outputs);
 enum Outcome guards_explain(PyObject *guards, const Scope *scope, Failure *failure); /* which one fails */
 int guards_ready(PyObject *module);
+PyObject *set_equality(PyObject *module, PyObject *function);
 PyObject *is_slot_method(PyObject *module, PyObject *object);
 PyObject *takes_all_method(PyObject *module, PyObject *object);
 Py_ssize_t guards_slot_bound(PyObject *guards); /* 1 + highest slot that a LOCAL fetch reads */
@@ -126,6 +127,7 @@ typedef struct {
     Injection *injection; /* the frame that a continuation is about to start */
     PyObject *lender;     /* `lend`: asked what frames return that start now; borrowed from its caller */
     PyObject *continues;  /* the frame object, if any, whose frame ended with the continuation that runs; borrowed */
+    PyCodeObject *original; /* the code whose frame goes on with that continuation; borrowed */
 } Thread;
 
 extern _Thread_local Thread thread;

@@ -1,0 +1,73 @@
+"""A compiled backward for many gradients at once: `is_grads_batched`, `vmap` of a gradient, vectorized jacobians.
+
+Compiled code reads memory, which a tensor of `torch.vmap` has none of: its program runs once for each sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from smelt.base.torch_c import batch_level, functorch_transforms_active, is_batched_before_transforms
+
+Gradients = Callable[[list[torch.Tensor], Sequence[torch.Tensor | None]], tuple[torch.Tensor, ...]]
+
+
+def batched(run: Gradients) -> Gradients:
+    """`run` for gradients that may stand for many."""
+
+    def run_batched(saved: list[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
+        if functorch_transforms_active():
+            return tuple(Batched.apply(run, len(saved), *saved, *grads))
+        level = batch_level()
+        if not level or not any(grad is not None and is_batched_before_transforms(grad) for grad in grads):
+            return run(saved, grads)
+        return _one_by_one(run, saved, grads, level)
+
+    return run_batched
+
+
+def _one_by_one(
+    run: Gradients, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None], level: int
+) -> tuple[torch.Tensor, ...]:
+    """For the older `vmap`: `grads` are tensors of its innermost level."""
+    whole = [g if g is None else torch._remove_batch_dim(g, level, 1, 0) for g in grads]
+    size = max(len(g) for g in whole if g is not None)
+    found = []
+    for sample in range(size):
+        one = [g if g is None else g[sample if len(g) == size else 0] for g in whole]
+        found.append(run([*saved], one))
+    return tuple(torch._add_batch_dim(torch.stack(each), 0, level) for each in zip(*found, strict=True))
+
+
+class Batched(torch.autograd.Function):
+    """`run(saved, grads)` as an operator that transforms know."""
+
+    @staticmethod
+    def forward(run: Gradients, count: int, *given: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        """`given`: so many saved tensors, then the gradients of the results."""
+        return run(list(given[:count]), given[count:])  # type: ignore[arg-type]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        """It has no derivatives of its own."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """Derivatives of a gradient are compiled where the gradient is asked for with `create_graph`."""
+        raise RuntimeError("a compiled gradient of many samples has no derivatives: pass create_graph=True")
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], run: Gradients, count: int, *given: torch.Tensor | None
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
+        """One run for each sample."""
+        found = []
+        for sample in range(info.batch_size):
+            pairs = zip(given, in_dims[2:], strict=True)
+            one = [t if t is None or d is None else t.select(d, sample) for t, d in pairs]
+            found.append(Batched.apply(run, count, *one))
+        stacked = tuple(torch.stack(each) for each in zip(*found, strict=True))
+        return stacked, (0,) * len(stacked)

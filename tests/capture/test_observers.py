@@ -1,0 +1,165 @@
+"""Logs, warnings and prints whose effect the program looks at are made in their turn; others stay put off."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.capture.harness import check, compiled, same
+
+SEEN: list[str] = []
+COUNT = 0
+
+
+class Appending(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        global COUNT
+        COUNT += 1
+        SEEN.append(record.getMessage())
+
+
+class Counting(logging.Filter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self.count += 1
+        return True
+
+
+LOG = logging.getLogger("observed")
+LOG.setLevel(10)
+LOG.propagate = False
+LOG.addHandler(Appending())
+FILTER = Counting()
+LOG.addFilter(FILTER)
+
+
+class Lines:
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.parts.append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+LINES = Lines()
+
+
+def appends(x: Tensor) -> Any:
+    LOG.info("step %d", 1)
+    return x + len(SEEN)
+
+
+def looked_before(x: Tensor) -> Any:
+    before = len(SEEN)
+    y = x * 2
+    LOG.warning("step")
+    return y + (len(SEEN) - before)
+
+
+def a_global(x: Tensor) -> Any:
+    before = COUNT
+    LOG.info("step")
+    return x + (COUNT - before)
+
+
+def a_filter(x: Tensor) -> Any:
+    before = FILTER.count
+    LOG.info("step")
+    return x + (FILTER.count - before)
+
+
+def in_a_callee(x: Tensor) -> Any:
+    return appends(x) * 2 + a_filter(x)
+
+
+def recorded(x: Tensor) -> Any:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        warnings.warn("a", stacklevel=1)
+        return x + sum("a" == str(each.message) for each in found)
+
+
+def an_error(x: Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            warnings.warn("a", stacklevel=1)
+        except UserWarning:
+            return x + 1
+    return x
+
+
+def shown(x: Tensor) -> Any:
+    found: list[Any] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda *args, **kwargs: found.append(args[0])
+        warnings.warn("b", stacklevel=1)
+        return x + len(found)
+
+
+def printed(x: Tensor) -> Any:
+    LINES.parts.clear()
+    print("a", 1, file=LINES)
+    return x + len(LINES.parts)
+
+
+def redirected(x: Tensor) -> Any:
+    own = Lines()
+    with contextlib.redirect_stdout(own):
+        print("a", 1)
+    return x + len(own.parts)
+
+
+PROGRAMS: list[Callable[[Tensor], Any]] = [
+    appends,
+    looked_before,
+    a_global,
+    a_filter,
+    in_a_callee,
+    recorded,
+    an_error,
+    shown,
+    printed,
+    redirected,
+]
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen() -> Iterator[None]:
+    SEEN.clear()
+    yield
+
+
+@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
+def test_what_is_looked_at(fn: Callable[[Tensor], Any]) -> None:
+    found = []
+    for each in (fn, compiled(fn)):
+        SEEN.clear()
+        found.append([each(torch.ones(1)) for _ in range(3)] + [list(SEEN)])
+    assert same(*found)
+
+
+def test_what_nobody_looks_at_is_one_graph() -> None:
+    def logs(x: Tensor) -> Any:
+        LOG.info("step")
+        warnings.warn("c", stacklevel=1)
+        return x + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(logs, torch.ones(1), breaks=0)
