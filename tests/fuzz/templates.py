@@ -65,6 +65,7 @@ EXPRESSIONS = {
         "first({V}, int({V}.sum())).sum()", "(lambda z: z[z > {F}].sum())({V})", "COUNTED({T})", "Proxy({U}).value_or({T})", "NESTED({T})",
     ),
     "I": (
+        "({I}).bit_length()", "len(list(range(4))[slice({I}, None)])", "int({S} in {{*{L}, 'a'}})",
         "{I} + {I}", "{I} - {I}", "{I} * {I}", "{I} % ({I} or 3)", "len({L})", "len({D})", "{L!}[{I} % len({L!})]", "sum({L})",
         "max({I}, {I})", "abs({I})", "{D}.get({S}, {I})", "{N}.x", "{R}.n", "{U!}.n", "{T}.dim()", "int({F})", "{P}[0]",
         "({I} if {B} else {I})", "{T!}.shape[-1]", "({v} := {I})", "len({S})", "{C}[{S}]", "{O}.get({S}, 0)", "int({B})",
@@ -92,6 +93,7 @@ EXPRESSIONS = {
         "{V}.shape[0] > {I}", "bool(({V} > 0).any())", "{V}.sum() > {F}", "Version({I}) < Version({I})", "isinstance({U}, Proxy)", "{T!} in {LT!}",
     ),
     "S": (
+        "{T!}.__repr__()", "({I}).__format__('>3')", "(lambda s: [s.start, s.stop])(slice({I}, None)).__str__()",
         "{S} + {S}", "f'''{{ {I} }}-{{ {S} }}'''", "str({I})", "f'''{{ {F}:.2f}}'''", "{S}.upper()", "f'''{{ {I}:>4}}|{{ {B}!r}}'''", "'%d %s' % ({I}, {S})",
         "','.join(map(str, {L}))", "{S} * 2", "repr({L})", "'{{}} {{k}}'.format({I}, k={S})", "{S}.strip().title()", "type({U}).__name__",
         "next(iter({D}), {S})", "sorted({D}, reverse=True)[0] if {D!} else 'z'", "str({T!}.dtype)", "{S}[::-1]", "Color.RED.name",
