@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from smelt.base.options import environment
 from smelt.bench.accuracy import EagerFailed, judge_workload
 from smelt.bench.bandwidth.measure import measure_copy, measure_problem
 from smelt.bench.census.examine import EagerFails, examine
@@ -85,7 +86,8 @@ def start(model: str, contender: str, settings: dict[str, Any], steps: int) -> d
     steady = meter.peak_mb() if steps and steady_known else None
     reserved = meter.reserved_mb()
     with failing_as("fail_run"):
-        left = stepper.eager_operators() if steps else None
+        watched = environment().debug_memory  # by operators of PyTorch, which would be counted
+        left = stepper.eager_operators() if steps and not watched else None
     return {
         "first_s": first,
         "peak_mb": max(whole, steady or 0.0),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from smelt.base.options import environment
 from smelt.bench.measure import Plan, measure_row
 from smelt.bench.process import Server
 from smelt.bench.results import Row
@@ -41,7 +42,8 @@ def test_it_trains_as_right_as_eager(name: str, server: Server) -> None:
     ours = row.results["smelt"]
     assert ours.status == "pass", ours.error
     assert ours.counts["graphs"] > 0 and ours.counts["ops"] > 0
-    assert sum(ours.counts["eager_ops"].values()) < sum(row.results["eager"].counts["eager_ops"].values())
+    if not environment().debug_memory:  # the mode looks at memory by operators of PyTorch
+        assert sum(ours.counts["eager_ops"].values()) < sum(row.results["eager"].counts["eager_ops"].values())
     assert ours.step is not None and ours.cold_s and ours.peak_mb
     _said(row)
 
