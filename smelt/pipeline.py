@@ -35,6 +35,7 @@ from smelt.base.precision import products_round_to_tf32
 from smelt.base.report import Report
 from smelt.base.stats import count, count_named, spend
 from smelt.capture.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
+from smelt.checked import boundary
 from smelt.codegen.chain import render_chain
 from smelt.codegen.cpp_host import render_cpp
 from smelt.codegen.host import Rendered
@@ -46,6 +47,7 @@ from smelt.graph.meta import TensorMeta
 from smelt.graph.modes import leaving_regions
 from smelt.graph.printer import print_graph
 from smelt.graph.seams import in_parts, seams
+from smelt.graph.verify import verified
 from smelt.loops.describe import describe as describe_loops
 from smelt.loops.lower import lower
 from smelt.loops.parts import split_at_reads
@@ -132,9 +134,10 @@ def compile_smelt(
     """The whole stack: differentiate, decompose, split, lower, fuse, generate, build."""
     with _stage("joint"):
         joint = trace_joint(gm, example_inputs, options)
+        verified(joint.module, "joint")
         report.add("2_joint.py", lambda: print_graph(joint.module))
     sized = bool(joint.sizes or joint.numbers or joint.reals or joint.reads)
-    rendered, backward, absent = _render_halves(joint, options, report, guess=not sized)
+    rendered, backward, absent, checks = _render_halves(joint, options, report, guess=not sized)
     # What is left needs texts alone. Loops and schedules are as large as the graphs they were made from.
     report.forget(GRAPHS_OF_HALVES)
     collect_given_up()
@@ -142,6 +145,7 @@ def compile_smelt(
     recordings = Recordings(joint, device, report, options)
     programs: list[Program] = [load(program, options, recordings.of_part) for program in rendered]
     programs = recordings.of_graph(programs, [bool(each.parts) for each in rendered])
+    programs = [check(program) for check, program in zip(checks, programs, strict=True)]
     if backward is not None and not sized:
         late = functools.partial(compile_late, device=device, report=report, options=options)
         programs[1] = Backward(backward, absent, programs[1], late)
@@ -151,8 +155,10 @@ def compile_smelt(
 
 def _render_halves(
     joint: Joint, options: Options, report: Report, guess: bool
-) -> tuple[list[Rendered], fx.GraphModule | None, tuple[int, ...]]:
+) -> tuple[list[Rendered], fx.GraphModule | None, tuple[int, ...], list[Callable[[Program], Program]]]:
     """The programs of a joint graph as text, its backward as a graph, and which tangents the program is not given.
+
+    The last are wrapped around the programs: checks of what comes in and goes out.
 
     All other graphs on the way end here.
 
@@ -162,21 +168,25 @@ def _render_halves(
     prims = _to_prims(joint, options, report)
     with _stage("partition"):
         forward, backward = partition(prims, joint, options)
-    parts, absent = {"forward": forward}, tuple[int, ...]()
+    parts, absent = {"forward": verified(forward, "prims")}, tuple[int, ...]()
     if backward is not None:
-        parts["backward"] = backward
+        parts["backward"] = verified(backward, "prims")
         if guess:
             parts["backward"], absent = likely_backward(backward, [joint.tangent_meta(i) for i in joint.differentiable])
     # The halves are copies of the whole: it would stay beside them while kernels are made.
     report.instead("3_prims.py", lambda: "\n".join(map(print_graph, parts.values())))
     del prims
     collect_given_up()
-    return render_and_build(parts, options, report, joint.updates()), backward, absent
+    checks = [boundary(f"{report.name} {name}", part.graph) for name, part in parts.items()]
+    return render_and_build(parts, options, report, joint.updates()), backward, absent, checks
 
 
 def _to_prims(joint: Joint, options: Options, report: Report) -> fx.GraphModule:
     with _stage("prims"):
-        prims = with_channels_last(add_rows_into_sums(decompose(joint.module, options)))
+        prims = verified(decompose(joint.module, options), "prims")
+        for rewrite in (add_rows_into_sums, with_channels_last):
+            made = rewrite(prims)
+            prims = prims if made is prims else verified(made, "prims")
         report.add("3_prims.py", lambda: print_graph(prims))
     return prims
 
@@ -209,7 +219,8 @@ def compile_backward(graph: fx.GraphModule, device: torch.device | None, report:
         (rendered,) = render_and_build({"backward_less": graph}, options, report)
         program = load(rendered, options)
     report.forget()
-    return recorded_alone(program, device, report, options) if device is not None else program
+    check = boundary(f"{report.name} backward", verified(graph, "prims").graph)
+    return check(recorded_alone(program, device, report, options) if device is not None else program)
 
 
 def render_and_build(

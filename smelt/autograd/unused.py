@@ -113,6 +113,8 @@ class _Without:
                 continue
             if node.op == "call_function" and self.reduced(node):
                 continue
+            for operand in node.all_input_nodes:
+                self.value(operand)  # zeros come before what reads them, also before the output
             self.env[node] = self.graph.node_copy(node, self.value)
             if node.op == "output":
                 self.env[node].meta["val"] = node.meta["val"]

@@ -1,4 +1,7 @@
-"""What must hold of a graph between two stages. Tests call `verify` after each stage; a violation names the node."""
+"""What must hold of a graph between two stages; a violation names the node.
+
+The pipeline calls `verified` after each pass that returns a graph, where errors are not to be hidden (SMELT_STRICT).
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,12 @@ from torch import fx
 from torch._ops import OpOverload
 
 from smelt.base.errors import SmeltError
+from smelt.base.options import environment
+from smelt.graph.derived import not_derived
 from smelt.graph.meta import TensorMeta
 from smelt.graph.schema import Kind, op_info
+from smelt.shapes.real import Real
+from smelt.shapes.size import Size, known_equal
 
 Rule = Callable[[fx.Node], str | None]
 
@@ -39,6 +46,13 @@ def verify(gm: fx.GraphModule, *, stage: str) -> None:
             why = rule(node)
             if why is not None:
                 raise InvalidGraph(f"{stage} graph: node {node.format_node()}", why=why)
+
+
+def verified(gm: fx.GraphModule, stage: str) -> fx.GraphModule:
+    """The graph, which was verified if errors are not to be hidden."""
+    if environment().strict:
+        verify(gm, stage=stage)
+    return gm
 
 
 def _shape_of_graph(nodes: Sequence[fx.Node]) -> str | None:
@@ -73,7 +87,7 @@ def _bad_val(val: Any) -> str | None:
             return None if len(shape) == len(stride) else f"shape {shape} and stride {stride} have different lengths"
         case tuple() | list():
             return next(filter(None, map(_bad_val, val)), None)
-        case int() | float() | bool() | None:
+        case int() | float() | bool() | None | Size() | Real():
             return None
     return f'meta["val"] is {val!r}, neither TensorMeta, nor a tuple of them, nor a number'
 
@@ -84,16 +98,22 @@ def _flat_output(node: fx.Node) -> str | None:
     (results,) = node.args
     if not isinstance(results, (tuple, list)):
         return "the output is not a flat tuple"
-    if not all(isinstance(r, fx.Node) for r in results):
+    if not all(r is None or isinstance(r, fx.Node) for r in results):
         return "an output is not a node"
     vals = node.meta.get("val")
     if vals is None or len(vals) != len(results):
         return 'meta["val"] does not name one value for each output'
     for result, val in zip(results, vals, strict=True):
+        if result is None or not isinstance(val, TensorMeta):
+            continue
         have = result.meta["val"]
-        if not isinstance(have, TensorMeta) or (have.shape, have.dtype) != (val.shape, val.dtype):
+        if not isinstance(have, TensorMeta) or have.dtype is not val.dtype or not _fits(have, val):
             return f"output {result.name} is {have}, promised {val}"
     return None
+
+
+def _fits(have: TensorMeta, val: TensorMeta) -> bool:
+    return len(have.shape) == len(val.shape) and all(map(known_equal, have.shape, val.shape))
 
 
 def _known_op(node: fx.Node) -> str | None:
@@ -114,8 +134,13 @@ def _getitem(node: fx.Node) -> str | None:
     return None if vals[index] == node.meta["val"] else f"its meta differs from its source's {vals[index]}"
 
 
+def _is_number(node: fx.Node) -> bool:
+    """Whether the node reads a size or a number, or checks one: no operator on tensors is made for that."""
+    return not isinstance(node.meta["val"], (TensorMeta, tuple, list))
+
+
 def _functional_aten(node: fx.Node) -> str | None:
-    if node.op != "call_function" or node.target is operator.getitem:
+    if node.op != "call_function" or node.target is operator.getitem or _is_number(node):
         return None
     if not isinstance(node.target, OpOverload):
         return "its target is no ATen operator"
@@ -137,14 +162,14 @@ def _random_is_marked(node: fx.Node) -> str | None:
 
 def _prim(node: fx.Node) -> str | None:
     """A prim, or an ATen operator that runs in eager."""
-    if node.op != "call_function" or node.target is operator.getitem:
+    if node.op != "call_function" or node.target is operator.getitem or _is_number(node):
         return None
     if isinstance(node.target, OpOverload):
         return "it writes to its arguments" if op_info(node.target).kind is Kind.WRITE else None
     return None if getattr(node.target, "__module__", "") == "smelt.prims.ops" else "its target is no prim"
 
 
-_VALUES = (_has_meta, _tensor_meta, _known_op, _flat_output)
+_VALUES = (_has_meta, _tensor_meta, _known_op, _flat_output, not_derived)
 
 STAGES: dict[str, tuple[Rule, ...]] = {
     "torch": (),

@@ -1,0 +1,84 @@
+"""A program in, the same program out that compares the tensors at its boundary with what its graph records.
+
+Between programs only tensors pass: inputs of a call, what a forward saves, tangents, results. Kernels read and write
+them by address, so each has to lie as it was recorded. Calls are checked where errors are not to be hidden
+(SMELT_STRICT); others pay nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.autograd.sized import meta_in_numbers
+from smelt.base.errors import SmeltError
+from smelt.base.options import environment
+from smelt.graph.meta import OpaqueMeta, TensorMeta, extent, is_dense, same_steps
+from smelt.shapes.size import as_symbol
+
+Program = Callable[[list[Any]], list[Any]]
+
+
+class WrongLayout(SmeltError):
+    """A tensor at the boundary of a program is not as the program's graph records it."""
+
+
+def boundary(name: str, graph: fx.Graph) -> Callable[[Program], Program]:
+    """What is wrapped around the program of a graph: checks where errors are not to be hidden, else nothing."""
+    return _Boundary(name, graph).around if environment().strict else lambda program: program
+
+
+class _Boundary:
+    """What a graph, which is not kept, records of its inputs and results."""
+
+    def __init__(self, name: str, graph: fx.Graph) -> None:
+        self.name = name
+        nodes = [node for node in graph.nodes if node.op == "placeholder"]
+        self.given = [(node.name, node.meta["val"]) for node in nodes]
+        self.symbols = [as_symbol(val) for _, val in self.given]
+        made = enumerate(graph.output_node().meta["val"])
+        # results are stored without gaps: the caller alone would see those that an operator (`select_scatter`) leaves
+        self.made = [(f"result {i}", val if not _has_gaps(val) else None) for i, val in made]
+
+    def around(self, program: Program) -> Program:
+        """The program with checks."""
+
+        def run(inputs: list[Any]) -> list[Any]:
+            numbers = {s: inputs[i] for i, s in enumerate(self.symbols) if s is not None and i < len(inputs)}
+            self._check(self.given, inputs, numbers)
+            results = program(inputs)
+            self._check(self.made, results, numbers)
+            return results
+
+        return run
+
+    def _check(self, recorded: Sequence[tuple[str, Any]], tensors: Sequence[Any], numbers: Any) -> None:
+        for (what, val), tensor in zip(recorded, tensors, strict=False):
+            if not isinstance(val, TensorMeta) or isinstance(val, OpaqueMeta) or not isinstance(tensor, torch.Tensor):
+                continue
+            try:
+                meta = meta_in_numbers(val, numbers)
+            except (KeyError, AssertionError):  # of a size that only the forward tells
+                continue
+            why = _differs(meta, tensor)
+            if why is not None:
+                raise WrongLayout(f"{self.name}: {what} {why}")
+
+
+def _has_gaps(val: Any) -> bool:
+    return isinstance(val, TensorMeta) and not is_dense(val.shape, val.stride)
+
+
+def _differs(meta: TensorMeta, tensor: torch.Tensor) -> str | None:
+    shape = tuple(tensor.shape)
+    if shape != meta.shape or tensor.dtype is not meta.dtype or tensor.device.type != meta.device.type:
+        return f"is {tensor.dtype}{list(shape)} on {tensor.device}, recorded as {meta}"
+    if tensor.numel() and not same_steps(shape, tensor.stride(), meta.stride):
+        return f"of shape {list(shape)} has strides {tensor.stride()}, recorded as {meta.stride}"
+    end = tensor.storage_offset() + extent(shape, tensor.stride())
+    if end * tensor.element_size() > tensor.untyped_storage().nbytes():
+        return f"ends at element {end}, beyond its memory"
+    return None

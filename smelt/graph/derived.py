@@ -1,0 +1,79 @@
+"""A node's recorded metadata against what its operands give: the part of `verify` that knows layouts.
+
+Shape, dtype and device follow from the operands. Strides follow as well, or they are a dense order that a pass has
+chosen: a value is stored in the strides that its own node records. What shows another value's memory has no choice, and
+gaps or repeats come from operands alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+from torch._ops import OpOverload
+
+from smelt.graph.answers import answer_for
+from smelt.graph.meta import OpaqueMeta, TensorMeta, is_dense, same_steps
+from smelt.graph.place import Layout
+from smelt.graph.trace import trace_like
+from smelt.shapes.size import known_equal
+
+
+def not_derived(node: fx.Node) -> str | None:
+    """What of a node's metadata its operands do not give; None where all is right, or where no rule tells."""
+    if node.op != "call_function":
+        return None
+    if getattr(node.target, "__module__", "") == "smelt.prims.ops":
+        return _differs(node.meta["val"], node.target.meta(*map(_metas, node.args)))  # type: ignore[union-attr]
+    if not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
+        return None
+    operands = [node.meta["val"], *(n.meta["val"] for n in node.all_input_nodes)]
+    if not all(map(_is_plain, operands)):
+        return None
+    try:
+        answer = answer_for(
+            node.target, tuple(map(_traced, node.args)), {k: _traced(v) for k, v in node.kwargs.items()}
+        )
+    except Exception:  # the values decide, or it refuses strides that eager never had: values here have any
+        return None
+    return _differs(node.meta["val"], _vals(answer))
+
+
+def _is_plain(val: Any) -> bool:
+    """Whether rules answer without a question about sizes."""
+    if isinstance(val, (tuple, list)):
+        return all(map(_is_plain, val))
+    return val is None or type(val) is TensorMeta and not val.symbolic
+
+
+def _metas(value: Any) -> Any:
+    if isinstance(value, fx.Node):
+        return value.meta["val"]
+    return tuple(map(_metas, value)) if isinstance(value, (tuple, list)) else value
+
+
+def _traced(value: Any) -> Any:
+    if isinstance(value, fx.Node):
+        return trace_like(value.meta["val"], requires_grad=False)
+    return type(value)(map(_traced, value)) if isinstance(value, (tuple, list)) else value
+
+
+def _vals(answer: Any) -> Any:
+    if isinstance(answer, Layout):
+        return answer.val
+    return tuple(map(_vals, answer)) if isinstance(answer, (tuple, list)) else answer
+
+
+def _differs(have: Any, want: Any) -> str | None:
+    if isinstance(have, (tuple, list)):
+        if not isinstance(want, (tuple, list)) or len(have) != len(want):
+            return f"it records {len(have)} results, its operands give {want}"
+        return next(filter(None, map(_differs, have, want)), None)
+    if not isinstance(have, TensorMeta) or not isinstance(want, TensorMeta) or isinstance(have, OpaqueMeta):
+        return None
+    same_shape = len(have.shape) == len(want.shape) and all(map(known_equal, have.shape, want.shape))
+    if not same_shape or have.dtype is not want.dtype or have.device != want.device:
+        return f"it records {have}, its operands give {want}"
+    if same_steps(have.shape, have.stride, want.stride) or is_dense(have.shape, have.stride):
+        return None
+    return f"it records strides {have.stride}, its operands give {want.stride}"
