@@ -19,8 +19,8 @@ from smelt.shapes.size import Size, simplified
 def settle(graph: fx.Graph) -> None:
     """Sizes of tensors and those among arguments, in the form that is known at the end of the trace."""
     for node in graph.nodes:
-        node.meta["val"] = _meta(node.meta.get("val"))
-        if node.op == "call_function":
+        val = node.meta["val"] = _meta(node.meta.get("val"))
+        if node.op == "call_function" and isinstance(val, (TensorMeta, tuple)):  # what checks a fact keeps its form
             node.args, node.kwargs = _sizes(node.args), _sizes(node.kwargs)
 
 
