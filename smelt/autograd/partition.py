@@ -18,8 +18,10 @@ from smelt.autograd.recompute import Costs, kind_of, nbytes
 from smelt.autograd.split import ancestors, dependents
 from smelt.autograd.step import with_recomputation
 from smelt.base.options import Options
+from smelt.graph.meta import TensorMeta, is_dense
 from smelt.graph.module import Graph, GraphModule
-from smelt.prims.table import PRIMS, Kind
+from smelt.prims.builder import meta_of_value
+from smelt.prims.table import PRIMS, Kind, Prim
 
 SMALL_RESULT = 1 << 16
 """Bytes of a result that the backward takes a copy of where eager does not save it."""
@@ -110,7 +112,7 @@ class _Split:
             return value
         with self.module.graph.inserting_before(self.nodes[-1]):
             copy = self.module.graph.call_function(PRIMS["clone"], (value,))
-        copy.meta["val"] = value.meta["val"]
+        copy.meta["val"] = _of_copy(value)
         return copy
 
     def choose(self, budget: float) -> list[Node]:
@@ -124,7 +126,8 @@ class _Split:
 
     def forward(self, saved: Sequence[Node]) -> fx.GraphModule:
         results = [*self.values, *map(self._own, saved), *self.found]
-        metas = (*self.value_metas, *(n.meta["val"] for n in saved), *self.found_metas)
+        own = (_of_copy(n) if n in self.copied else n.meta["val"] for n in saved)
+        metas = (*self.value_metas, *own, *self.found_metas)
         module = _extract(self.module, [*self.inputs, *self.sizes], results, metas, self.nodes)
         describe = self._describer()
         module.meta["saved"] = [describe(n) for n in saved]
@@ -138,6 +141,10 @@ class _Split:
         for node, value in zip(module.graph.nodes, saved, strict=False):
             if value in others:
                 node.meta["held"] = True  # by the caller: it does not end with its last use
+            elif value in self.copied:
+                node.meta["val"] = _of_copy(value)
+        if self.copied.intersection(saved):
+            _derive_gaps(module.graph)
         return module
 
     def _describer(self) -> Callable[[Node], Saved]:
@@ -152,6 +159,20 @@ class _Split:
             return Saved("intermediate", -1, node.name)
 
         return describe
+
+
+def _of_copy(value: Node) -> TensorMeta:
+    """The metadata of a copy, which has no gaps."""
+    meta: TensorMeta = PRIMS["clone"].meta(value.meta["val"])
+    return meta
+
+
+def _derive_gaps(graph: fx.Graph) -> None:
+    """Strides with gaps follow from operands, of which some have lost theirs."""
+    for node in graph.nodes:
+        val = node.meta.get("val")
+        if isinstance(node.target, Prim) and isinstance(val, TensorMeta) and not is_dense(val.shape, val.stride):
+            node.meta["val"] = node.target.meta(*map(meta_of_value, node.args))
 
 
 def _reshaped(values: Iterable[Node], results: Container[Node]) -> dict[Node, Node]:

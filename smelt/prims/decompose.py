@@ -242,7 +242,7 @@ def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
             return None
         kept = {"get_attr"} if source.op == "placeholder" else {"get_attr", "placeholder"}
         if any(n.op in kept or owner.setdefault(n, source) is not source for n in memory(value)):
-            value = p.call(PRIMS["clone"], (value,), {}, value.meta["val"])
+            value = p.call(PRIMS["clone"], (value,), {}, PRIMS["clone"].meta(value.meta["val"]))
         _lay_out(value, meta)
         return value
 
