@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 
 from smelt.base.errors import SmeltError, Unsupported
 from smelt.base.log import log
+from smelt.graph.devices import raise_for_devices
 from smelt.graph.meta import channels_last_stride, is_channels_last
 from smelt.graph.place import LIMIT, META, Layout, Place, PlacedTensor, layout_for
 from smelt.graph.plain_calls import is_plain
@@ -74,6 +75,7 @@ def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 def _ask_twice(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What metadata rules say, unless the operator itself refuses such arguments."""
+    raise_for_devices(func, info, args, kwargs)
     doubted: Exception | None = None
     try:
         answer = _ask(func, info, args, kwargs)

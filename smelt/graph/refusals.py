@@ -34,7 +34,7 @@ _DTYPES = frozenset({
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
     torch.float32, torch.float64, torch.complex64, torch.complex128,
 })  # fmt: skip
-_SLOW = ("convolution", "lstm", "gru", "rnn", "mkldnn", "linalg", "svd", "eig", "fft", "attention", "backward")
+SLOW = ("convolution", "lstm", "gru", "rnn", "mkldnn", "linalg", "svd", "eig", "fft", "attention", "backward")
 """In the names of operators that set up a library at their first call, or that no program calls by itself."""
 _MARK = "_smelt_refused"
 
@@ -63,8 +63,7 @@ def refusal(
     again = _attempt(func, info, args, kwargs, 1)
     if type(again) is not type(error) or str(again) != str(error):
         return None
-    setattr(again, _MARK, True)
-    return again
+    return marked(again)
 
 
 def _refusal_of_small(
@@ -79,15 +78,14 @@ def _refusal_of_small(
         error = again
     if error is None or (_elsewhere((*args, *kwargs.values())) and any(name in str(error) for name in _ON_A_GPU)):
         return None
-    setattr(error, _MARK, True)
-    return error
+    return marked(error)
 
 
 class Sizes:
     """Small sizes in place of those of large tensors: in the same order, equal where they are; 0 and 1 stay."""
 
     def __init__(self, values: Sequence[Any], step: int) -> None:
-        shapes = [map(hint, tensor.place.layout.val.shape) for tensor in _tensors(values)]
+        shapes = [map(hint, tensor.place.layout.val.shape) for tensor in tensors_among(values)]
         found = sorted({n for shape in shapes for n in shape} - {0, 1})
         self.small = {n: min(n, 2 + step * at) for at, n in enumerate(found)} | {0: 0, 1: 1}
 
@@ -129,6 +127,11 @@ def too_large(answer: Any) -> Exception | None:
         return None
     text = f"Storage size calculation overflowed with sizes={list(shape)}"
     error = RuntimeError(text)
+    return marked(error)
+
+
+def marked(error: Exception) -> Exception:
+    """The error, as one that eager raises where the program stands."""
     setattr(error, _MARK, True)
     return error
 
@@ -139,7 +142,7 @@ def is_refusal(error: Exception) -> bool:
 
 
 @functools.cache
-def _takes_lengths(func: OpOverload) -> bool:
+def takes_lengths(func: OpOverload) -> bool:
     """Some of its tensors say how long others are: neither zeros nor ones need fit."""
     if torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags:
         return True
@@ -148,19 +151,19 @@ def _takes_lengths(func: OpOverload) -> bool:
 
 
 def _may_run(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: bool) -> bool:
-    if func.namespace != "aten" or _takes_lengths(func) or kwargs.get("generator") is not None:
+    if func.namespace != "aten" or takes_lengths(func) or kwargs.get("generator") is not None:
         return False
-    if not doubted and (info.kind is Kind.VIEW or any(part in func._opname for part in _SLOW)):
+    if not doubted and (info.kind is Kind.VIEW or any(part in func._opname for part in SLOW)):
         return False
     if torch.are_deterministic_algorithms_enabled():  # the same layouts may be refused for that, now but not later
         return False
     values = (*args, *kwargs.values())
     if _elsewhere(values) or kwargs.get("device") not in (None, _CPU):
-        if doubted or not (info.random or func._opname in _ARGUMENTS) or not all(map(_is_known, _tensors(values))):
+        if doubted or not (info.random or func._opname in _ARGUMENTS) or not all(map(_is_known, tensors_among(values))):
             return False
-    if next(_tensors(values), None) is None and not doubted:
+    if next(tensors_among(values), None) is None and not doubted:
         return info.random and any(isinstance(value, (list, tuple)) for value in args)
-    return all(tensor.place.layout.val.dtype in _DTYPES for tensor in _tensors(values))
+    return all(tensor.place.layout.val.dtype in _DTYPES for tensor in tensors_among(values))
 
 
 _ARGUMENTS = frozenset(
@@ -175,7 +178,7 @@ def _is_known(tensor: PlacedTensor) -> bool:
 
 def _elsewhere(values: Sequence[Any]) -> bool:
     """Whether a tensor is not the CPU's: what that one says is about types and numbers alone."""
-    return any(tensor.place.layout.val.device != _CPU for tensor in _tensors(values))
+    return any(tensor.place.layout.val.device != _CPU for tensor in tensors_among(values))
 
 
 def _is_large(info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: bool) -> bool:
@@ -184,7 +187,7 @@ def _is_large(info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doub
     if _elsewhere(values):
         return True
     most = ELEMENTS << 10 if doubted or info.kind is Kind.WRITE and bool(sharing(values)) else ELEMENTS
-    return sum(_memory(tensor.place.layout) for tensor in _tensors(values)) > most
+    return sum(_memory(tensor.place.layout) for tensor in tensors_among(values)) > most
 
 
 def _memory(layout: Layout) -> int:
@@ -194,7 +197,7 @@ def _memory(layout: Layout) -> int:
 
 def sharing(values: Sequence[Any]) -> tuple[int, ...]:
     """Which of the tensors among `values` lie in one memory: for each the place of the first in it; () when none do."""
-    storages = [tensor.place.storage for tensor in _tensors(values)]
+    storages = [tensor.place.storage for tensor in tensors_among(values)]
     first = tuple(map(storages.index, storages))
     return () if first == tuple(range(len(first))) else first
 
@@ -202,7 +205,7 @@ def sharing(values: Sequence[Any]) -> tuple[int, ...]:
 def _shared_memory(values: Sequence[Any], fill: int) -> dict[Storage, torch.Tensor]:
     """Memory for tensors that share it and have one dtype: operators look at how what they write lies to the rest."""
     found: dict[Storage, list[Layout]] = {}
-    for tensor in _tensors(values):
+    for tensor in tensors_among(values):
         found.setdefault(tensor.place.storage, []).append(tensor.place.layout)
     out = {}
     for storage, layouts in found.items():
@@ -213,12 +216,12 @@ def _shared_memory(values: Sequence[Any], fill: int) -> dict[Storage, torch.Tens
     return out
 
 
-def _tensors(values: Sequence[Any]) -> Iterator[PlacedTensor]:
+def tensors_among(values: Sequence[Any]) -> Iterator[PlacedTensor]:
     for value in values:
         if isinstance(value, PlacedTensor):
             yield value
         elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
+            yield from tensors_among(value)
 
 
 def _attempt(
@@ -230,7 +233,7 @@ def _attempt(
     sizes: Sizes | None = None,
 ) -> Exception | None:
     shared = _shared_memory((*args, *kwargs.values()), fill) if sizes is None else {}
-    creates = next(_tensors((*args, *kwargs.values())), None) is None
+    creates = next(tensors_among((*args, *kwargs.values())), None) is None
 
     def real(value: Any) -> Any:
         kind = type(value)

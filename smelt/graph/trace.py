@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from smelt.base.errors import Unsupported
 from smelt.base.torch_c import disabled_torch_function, refuse_address, run_recipe, set_conjugate, set_negative
 from smelt.graph.answers import DataDependent, answer_for, depends_on_values
+from smelt.graph.devices import devices_among, raise_for_devices
 from smelt.graph.known import follow, forget, known_value
 from smelt.graph.meta import OpaqueMeta, TensorMeta
 from smelt.graph.opaque import MAKERS, opaque_answer, stand_in, touches
@@ -283,6 +284,8 @@ def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     if rule is None and info.moves:
         rule = _view_in_place
     if rule is not None:
+        if len(devices_among((*args, *kwargs.values()))) > 1:
+            raise_for_devices(func, info, args, kwargs)
         return rule(func, args, kwargs, recorder)
     rewrite = REWRITES.get(func)
     if rewrite is not None:

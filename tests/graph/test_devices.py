@@ -1,0 +1,37 @@
+"""Tensors of two devices in one operator: eager's error where eager has one (tests/driverless does this with a GPU)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import smelt
+
+CASES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "add": lambda x, m: x + m,
+    "add to it": lambda x, m: m + x,
+    "what the program makes": lambda x, m: m + torch.arange(4),
+    "minimum": lambda x, m: torch.minimum(x, m),
+    "where": lambda x, m: torch.where(x > 0, m, m),
+    "a number": lambda x, m: m + x.sum(),
+    "to": lambda x, m: x.to("meta") + m,
+    "multiply": lambda x, m: x * m,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tensors_of_two_devices(name: str) -> None:
+    case = CASES[name]
+
+    def run(x: torch.Tensor, m: torch.Tensor) -> Any:
+        try:
+            return str(case(x, m).device)
+        except RuntimeError:
+            return "refused"
+
+    for shape in ((3, 4), (1, 4), (100, 80, 4)):
+        x, m = torch.rand(shape), torch.empty(shape, device="meta")
+        assert smelt.compile(run)(x, m) == run(x, m)
