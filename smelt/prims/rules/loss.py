@@ -168,8 +168,7 @@ def huber_loss_backward(p: Lowering, g: Node, x: Node, target: Node, reduction: 
 def binary_cross_entropy(p: Lowering, x: Node, target: Node, weight: Node | None = None, reduction: int = MEAN) -> Node:
     def compute(a: Node, t: Node, *w: Node) -> Node:
         a = p.within(a, 0.0, 1.0, NOT_IN_UNIT)
-        if p.out.device.type == "cpu":  # on a GPU eager looks at the first operand only
-            t = p.within(t, 0.0, 1.0, TARGET_NOT_IN_UNIT)
+        t = p.within(t, 0.0, 1.0, TARGET_NOT_IN_UNIT)
         # eager bounds the logarithms at -100
         left = p.mul(p.sub(t, 1), p.maximum(p.log1p(p.neg(a)), -100.0))
         loss = p.sub(left, p.mul(t, p.maximum(p.log(a), -100.0)))
