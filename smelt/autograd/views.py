@@ -94,16 +94,30 @@ def _write_reshape(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) ->
 
 
 def _read_dtype(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
-    return emit(aten.view.dtype, parent, _val(place).dtype)
+    return _of_rows(emit, aten.view.dtype, parent, _val(place).dtype)
 
 
 def _write_dtype(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
-    return emit(aten.view.dtype, value, _val(place.parent).dtype)
+    return _of_rows(emit, aten.view.dtype, value, _val(place.parent).dtype)
+
+
+def _of_rows(emit: Emit, op: OpOverload, value: fx.Node, *args: Any) -> fx.Node:
+    """A view that wants elements side by side, which they are in eager: of a copy where the value's are apart.
+
+    The value has strides of its own: `contiguous` and `clone` are not recorded, and what is written gives others.
+    """
+    try:
+        return emit(op, value, *args)
+    except RuntimeError:
+        return emit(op, emit(aten.clone.default, value, memory_format=torch.contiguous_format), *args)
 
 
 def _paired(read: OpOverload, write: OpOverload) -> tuple[Read, Write]:
     """A view operator without arguments whose inverse is another operator."""
-    return (lambda emit, parent, place: emit(read, parent)), (lambda emit, parent, value, place: emit(write, value))
+    return (
+        lambda emit, parent, place: _of_rows(emit, read, parent),
+        lambda emit, parent, value, place: _of_rows(emit, write, value),
+    )
 
 
 # -- orders of dimensions ------------------------------------------------------------------------------------------

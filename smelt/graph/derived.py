@@ -7,6 +7,7 @@ gaps or repeats come from operands alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import fx
@@ -31,12 +32,19 @@ def not_derived(node: fx.Node) -> str | None:
     if not all(map(_is_plain, operands)):
         return None
     try:
-        answer = answer_for(
-            node.target, tuple(map(_traced, node.args)), {k: _traced(v) for k, v in node.kwargs.items()}
-        )
+        want = given(node.target, node.args, node.kwargs)
     except Exception:  # the values decide, or it refuses strides that eager never had: values here have any
         return None
-    return _differs(node.meta["val"], _vals(answer))
+    return _differs(node.meta["val"], want)
+
+
+def given(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The metadata that an operator's results have for these nodes, as these are recorded now.
+
+    Raises:
+        SmeltError: no rule tells, or the operator refuses them.
+    """
+    return _vals(answer_for(target, tuple(map(_traced, args)), {k: _traced(v) for k, v in kwargs.items()}))
 
 
 def _is_plain(val: Any) -> bool:

@@ -17,14 +17,15 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.fx import Node
 
-from smelt.base.errors import CompileError
+from smelt.base.errors import CompileError, SmeltError
 from smelt.base.options import Options
 from smelt.base.stats import count_named
+from smelt.graph.derived import given
 from smelt.graph.functional_form import base_of
-from smelt.graph.meta import TensorMeta, is_dense
+from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense, same_steps
 from smelt.graph.module import Graph, GraphModule
 from smelt.graph.seeds import is_seed
-from smelt.graph.sharing import memory_of
+from smelt.graph.sharing import memory_of, shared_arguments
 from smelt.prims.dtypes import PLAIN
 from smelt.prims.kernels.fourier import REAL
 from smelt.prims.mixed import Mixed
@@ -141,6 +142,8 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any], mixed: Mix
         if value is not NotImplemented:
             _check(node, value, result)
             return value
+    if isinstance(target, OpOverload) and target.namespace == "aten" and shared_arguments(target):
+        args, result = _as_operands_lie(p, target, args, kwargs, result)
     value = p.call(target, _listed(args), {k: _listed(v, False) for k, v in kwargs.items()}, result)
     if host:
         mixed.note_creation(value, node, args, kwargs)
@@ -148,6 +151,31 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any], mixed: Mix
     if symbol is not None:  # a number that the program reads: later sizes are expressions over its name
         value._rename(symbol.name)
     return value
+
+
+def _as_operands_lie(
+    p: Lowering, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorded: Any
+) -> tuple[tuple[Any, ...], Any]:
+    """The arguments of a view that runs in eager, and the metadata of its result: it lies as its operand does here.
+
+    Values have other strides than eager's tensors: of a copy that vanished, of one number that was expanded or
+    transposed. Where the view refuses them (`view(dtype)` of elements that are apart), it is of a row-major copy.
+    """
+    copies = tuple(_row_major(p, a) if isinstance(a, Node) else a for a in args)
+    for own in (args, copies):
+        try:
+            return own, given(target, own, kwargs)
+        except (RuntimeError, SmeltError):
+            continue
+    return args, recorded
+
+
+def _row_major(p: Lowering, value: Node) -> Node:
+    meta = value.meta["val"]
+    if not isinstance(meta, TensorMeta) or same_steps(meta.shape, meta.stride, contiguous_stride(meta.shape)):
+        return value
+    made = replace(PRIMS["clone"].meta(meta), stride=contiguous_stride(meta.shape))
+    return p.call(PRIMS["clone"], (value,), {}, made)
 
 
 def _named_p(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

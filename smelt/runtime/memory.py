@@ -104,7 +104,7 @@ def offer_resizing() -> bool:
     Nothing is assumed about torch's layout: what storages of its own have in common and those of the heap lack is
     looked for, and tried on a tensor. To be called once data pointers are read without a Python call.
     """
-    if not RECYCLING or not hasattr(_native, "fresh_resizable"):  # of an extension that was built before
+    if not RECYCLING:
         return False
     sizes = (3, 50, 4000)
     plain = [torch_c.empty_strided((n,), (1,), dtype=torch.float32) for n in sizes]

@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 
 from smelt.graph.meta import TensorMeta, by_element_stride, is_channels_last, is_dense, same_steps
 from smelt.graph.schema import sees_strides
+from smelt.graph.sharing import shared_arguments
 from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, references
 from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, trace, weight
 from smelt.schedule.machine import CPU, Machine
@@ -331,7 +332,7 @@ def _acceptable(node: Extern, view: StridedView, meta: TensorMeta) -> bool:
     if isinstance(node.target, OpOverload):
         if same_steps(meta.shape, meta.stride, view.stride):
             return True
-        if sees_strides(node.target):
+        if sees_strides(node.target) or shared_arguments(node.target):  # a view lies as what it shows
             return not is_dense(meta.shape, meta.stride)
     named = getattr(node.target, "name", "")
     name = named if isinstance(named, str) else ""
