@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from smelt.backends import user_backend
 from smelt.base.collection import collect_given_up, no_collection
 from smelt.base.default_device import name_devices, without_default_device
 from smelt.base.errors import CompileError, SmeltWarning
+from smelt.base.faults import Check
 from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
 from smelt.base.report import Report
@@ -308,11 +310,21 @@ def render_part(
             else:
                 rounded = products_round_to_tf32()
                 rendered = render_triton(plan, device, options.max_autotune, rounded, options.contract)
+                rendered.checks = [(kernel, _located(checks, part)) for kernel, checks in rendered.checks]
                 report.add(f"6_{name}_kernels.py", lambda: print_kernels(rendered.kernels))
             report.add(f"7_{name}_host.py", lambda: rendered.host_source)
     if empty:
         rendered.empty, rendered.counts = part, tuple(empty)
     return rendered
+
+
+def _located(checks: Sequence[Check], part: fx.GraphModule) -> tuple[Check, ...]:
+    """Checks of kernels with the user's operator and line."""
+    nodes = {node.name: node.meta for node in part.graph.nodes} if checks else {}
+    metas = ((check, nodes.get(check.node, {})) for check in checks)
+    return tuple(
+        replace(check, operator=str(meta.get("from") or ""), line=str(meta.get("line") or "")) for check, meta in metas
+    )
 
 
 def _held(part: fx.GraphModule, name: str) -> Container[int]:

@@ -120,7 +120,7 @@ def _on_device(rendered: Rendered, options: Options) -> dict[str, Any]:
         return {"kernels": kernels}
     return {
         "kernels": kernels,
-        "Workspaces": functools.partial(Workspaces, device=device),
+        "Workspaces": functools.partial(Workspaces, device=device, checks=rendered.checks),
         "Watch": functools.partial(Watch, device=device),
         "empty_strided": functools.partial(empty_strided, device=device),
         "fresh": functools.partial(fresh, device=device),

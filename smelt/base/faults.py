@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 OUT_OF_RANGE, DIVIDED_BY_ZERO = 1, 2
 """The bits: an index out of range, a whole number over 0."""
 
@@ -21,6 +23,38 @@ _ERRORS: dict[int, tuple[type[Exception], str]] = {
     ALL_WEIGHTS_ZERO: (RuntimeError, "invalid multinomial distribution (sum of probabilities <= 0)"),
     TOO_FEW: (RuntimeError, "masked_scatter: Number of elements of source < number of ones in mask"),
 }
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check of values in a kernel for a GPU, which traps where it fails.
+
+    Attributes:
+        fault: the bit of what is wrong.
+        node: the value that is computed.
+        wraps: an index that counts from the end where it is negative; the size was added then.
+        operator, line: of the user's program, where they are known.
+    """
+
+    fault: int
+    node: str
+    wraps: bool = False
+    operator: str = ""
+    line: str = ""
+
+    def message(self, value: int, size: int) -> str:
+        """What is wrong with a value; of an index also the size of its dimension."""
+        if self.fault != OUT_OF_RANGE:
+            return str(fault_error(self.fault))
+        index = value - size if self.wraps and value < 0 else value
+        return f"index {index} is out of range for a dimension of size {size}"
+
+
+CHECK_BYTES = 32
+"""What a launch has to tell which check failed: its number in the kernel (from 1), the index, the size, and a gap."""
+
+Checks = tuple[str, tuple[Check, ...]]
+"""A kernel's name and its checks."""
 
 
 def fault_error(word: int) -> Exception:

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from smelt.base.device_checks import context_is_lost
 from smelt.capture import _native as native
 from smelt.capture.breaks import At
 from smelt.graph.modes import regions_left
@@ -76,7 +77,8 @@ def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -
     more, one by one, in eager and on copies of what they may write to. Where that is not possible, or none fails, the
     error stays as it is.
     """
-    if not _is_expected(error) or not repeatable(gm):  # others come from hooks, or from memory
+    lost = context_is_lost(error)
+    if lost or not _is_expected(error) or not repeatable(gm):  # others come from hooks, or from memory
         raise error
     found = native.quiet_call(_first_failing, gm, inputs)
     if found is None:
@@ -97,7 +99,7 @@ def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) 
     Raises:
         Exception: the error itself, when it is the compiled graph's own.
     """
-    if not _is_expected(error):
+    if context_is_lost(error) or not _is_expected(error):
         raise error
     if native.quiet_call(_first_failing, gm, inputs) is None:
         raise error

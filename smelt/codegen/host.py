@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from smelt.base.faults import Checks
 from smelt.base.kernel_source import KernelSource
 from smelt.base.text import Writer
 from smelt.codegen.parameters import FAULT
@@ -45,6 +46,7 @@ class Rendered:
         kernels: Triton kernels, in the order of their numbers in the text.
         device: where the tensors are, of a program for a GPU.
         seconds: for each Triton kernel what computes the same otherwise (see codegen/triton/second_way.py).
+        checks: of each launch on a GPU that checks values, in the order of their places behind the fault slot.
     """
 
     cpp_sources: list[str]
@@ -58,6 +60,7 @@ class Rendered:
     kernels: list[KernelSource] = field(default_factory=list)
     device: torch.device | None = None
     seconds: list[Any] = field(default_factory=list)
+    checks: list[Checks] = field(default_factory=list)
 
 
 @dataclass
@@ -83,9 +86,11 @@ class Host:
 
     Attributes:
         gives_arena_back: before the call ends, when nobody needs it: it is not shared with other programs.
+        asserts: kernels that find a fault end everything; elsewhere they tell it in a word, which the program reads.
     """
 
     gives_arena_back = False
+    asserts = False
 
     def __init__(
         self, plan: Schedule, buffers: Mapping[int, Sequence[str]], bundles: Sequence[Sequence[int]] = ()
@@ -148,7 +153,7 @@ class Host:
             if extern is not None and product is None:
                 steps.append(_Step(extern, [], position))
                 continue
-            doubtful = doubtful or FAULT in self.buffers.get(number, ())
+            doubtful = doubtful or (not self.asserts and FAULT in self.buffers.get(number, ()))
             if steps and number in self.together and self.together[number][0] in steps[-1].groups:
                 steps[-1].groups.append(number)
                 steps[-1].last = position
@@ -230,7 +235,7 @@ class Host:
             if self.plan.watched is not None:
                 call("w = watch.begin()")
             call(*body.text().splitlines())
-            if self.fault:
+            if self.fault and not self.asserts:
                 call(*REFUSE)
             if self.uses_workspace():
                 call("give(workspace)")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from smelt.base.errors import CompileError
+from smelt.base.faults import CHECK_BYTES, Checks
 from smelt.base.kernel_source import KernelSource
 from smelt.base.random_source import key_step
 from smelt.base.text import Writer
@@ -48,7 +49,9 @@ def render_triton(
     templates = {number: _templates(product, plan, rounded, autotune) for number, product in plan.products.items()}
     host = TritonHost(plan, kernels, templates, device, list(together), contract)
     text = host.text()
-    return Rendered([], [], text, host.constants, kernels=host.sources, device=device, seconds=host.seconds)
+    return Rendered(
+        [], [], text, host.constants, kernels=host.sources, device=device, seconds=host.seconds, checks=host.checks
+    )
 
 
 def print_kernels(sources: Sequence[KernelSource]) -> str:
@@ -105,6 +108,8 @@ class TritonHost(Host):
         self.sources: list[KernelSource] = []
         self.seconds: list[SecondWay | None] = []
         self.known: dict[tuple[object, ...], int] = {}
+        self.checks: list[Checks] = []
+        self.asserts = plan.on_gpu
         self.products: list[list[str]] = []
         buffers = {number: [b for k in each for b in k.buffers] for number, each in kernels.items()}
         for number, each in templates.items():
@@ -130,6 +135,9 @@ class TritonHost(Host):
     def launch(self, body: Writer, kernel: TritonKernel, bound: set[str]) -> str:
         """A launch as data; its buffers are bound before."""
         arguments = [self.pointer(body, name, bound) for name in kernel.buffers]
+        if self.asserts and FAULT in kernel.buffers:
+            arguments[kernel.buffers.index(FAULT)] = f"({self.fault}, {CHECK_BYTES * len(self.checks)})"
+            self.checks.append((kernel.source.name, kernel.checks))
         arguments += [self.symbol(s) for s in kernel.symbols]
         arguments += [str(key_step(stream)) for stream in kernel.streams]
         extents = "".join(f"({size}, {block!r}), " for size, block in kernel.extents)

@@ -21,7 +21,6 @@ import torch
 
 from smelt.base import torch_c
 from smelt.base.arena import extent
-from smelt.base.faults import fault_error
 from smelt.base.locks import new_lock
 from smelt.runtime.launch import read_fast
 
@@ -87,8 +86,6 @@ class Arenas:
         stream: the address of the current stream.
         recording: whether it is being recorded.
         allocate: so many bytes of the device.
-        word: a 64-bit zero in memory of the host that the device can write.
-        wait: for all kernels of the device.
     """
 
     def __init__(
@@ -96,11 +93,8 @@ class Arenas:
         stream: Callable[[], int],
         recording: Callable[[], bool],
         allocate: Callable[[int], torch.Tensor],
-        word: Callable[[], torch.Tensor],
-        wait: Callable[[], None],
     ) -> None:
         self.stream, self.recording, self.allocate = stream, recording, allocate
-        self.make_word, self.wait = word, wait
         self.free: dict[int, list[Arena]] = {}
         self.lock = new_lock()
         self.shared: Callable[[], Arena | None] = lambda: None  # a weak reference
@@ -108,8 +102,6 @@ class Arenas:
         self.last_replay: Callable[[], int | None] = lambda: None  # its stream
         self.lent: Lent | None = None
         self.most = 0  # bytes that plain calls have taken at once, since somebody set this to 0
-        self.word: torch.Tensor | None = None
-        self.flags: memoryview[int] | None = None  # the word, for Python
 
     def take(self, size: int) -> Arena:
         """An arena of at least so many bytes that nobody else uses."""
@@ -195,27 +187,6 @@ class Arenas:
         lent.end = start
         return raw.as_strided(tensor.shape, tensor.stride())
 
-    def fault_word(self) -> torch.Tensor:
-        """The word that kernels set when an index is out of range. All programs of the device share it."""
-        with self.lock:
-            if self.word is None:
-                self.word = self.make_word()
-                self.flags = self.word.numpy().data
-            return self.word
-
-    def refuse_faults(self) -> None:
-        """Raise what kernels told in the word, and set it to zero once all kernels are done: others may set it again.
-
-        Raises:
-            IndexError: an index was out of range.
-            RuntimeError: a whole number was divided by 0.
-        """
-        if self.flags is None or not self.flags[0]:
-            return
-        self.wait()
-        word, self.flags[0] = self.flags[0], 0
-        raise fault_error(word)
-
     def forget(self, program: int) -> None:
         """Drop the workspaces of a program that is gone."""
         for arenas in list(self.free.values()):
@@ -240,8 +211,6 @@ def device_arenas(device: torch.device) -> Arenas:
         functools.partial(current, device.index),
         torch.cuda.is_current_stream_capturing,
         functools.partial(_bytes, device),
-        functools.partial(torch.zeros, 1, dtype=torch.int64, pin_memory=True),
-        functools.partial(torch.cuda.synchronize, device),
     )
 
 

@@ -7,7 +7,7 @@ the GPU. docs/cuda-graphs.md tells it for users.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import torch
 
@@ -27,7 +27,6 @@ class Recorder:
         limit: recordings that are made of one program.
         name: of the graph, in reasons and warnings.
         backend: what records; the GPU itself without one.
-        check: is called before each replay, for instance to raise errors that kernels of earlier ones have found.
         owner: what all recordings of one owner keep is weighed together.
     """
 
@@ -37,10 +36,9 @@ class Recorder:
         limit: int = 8,
         name: str = "graph",
         backend: Device | None = None,
-        check: Callable[[], None] | None = None,
         owner: Owner = NOBODY,
     ) -> None:
-        self.limit, self.name, self.check, self.owner = limit, name, check, owner
+        self.limit, self.name, self.owner = limit, name, owner
         self._programs: list[weakref.ref[RecordedProgram]] = []
         self.refused: str | None = None
         self.device: Device | None = backend
@@ -78,7 +76,6 @@ class Recorder:
             written=written,
             visible=visible,
             inputs=tuple(inputs),
-            check=self.check,
             owner=self.owner,
             others=[known for each in self._programs if (known := each()) is not None],
         )

@@ -11,12 +11,13 @@ import copy
 import warnings
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from smelt.base.device_checks import context_is_lost
 from smelt.base.errors import SmeltWarning
 from smelt.base.options import Owner
 from smelt.base.stats import count, count_named
@@ -89,12 +90,11 @@ class RecordedProgram:
         written: Collection[int] | None,
         visible: int | None,
         inputs: tuple[str, ...],
-        check: Callable[[], None] | None,
         owner: Owner,
         others: Collection[RecordedProgram],
     ) -> None:
         self.program, self.device, self.limit, self.name = program, device, limit, name
-        self.written, self.visible, self.inputs, self.check, self.owner = written, visible, inputs, check, owner
+        self.written, self.visible, self.inputs, self.owner = written, visible, inputs, owner
         self._others: list[weakref.ref[RecordedProgram]] = []
         for other in others:
             self._others.append(weakref.ref(other))
@@ -169,8 +169,6 @@ class RecordedProgram:
 
     def _replayed(self, inputs: list[Any]) -> list[Any] | str | _Kind:
         """The results, or why this call runs plain; the kind of the call, if it is the first one."""
-        if self.check is not None:
-            self.check()
         busy: list[Recording] = []
         for recording in self.recordings:
             if recording.matches.first(inputs) < 0:
@@ -190,7 +188,11 @@ class RecordedProgram:
         if self.plain:
             self.plain.clear()
         self.replays += 1
-        return recording.replay(inputs)
+        try:
+            return recording.replay(inputs)
+        except RuntimeError as error:
+            context_is_lost(error)  # whose message then says so
+            raise
 
     def _missed(self, inputs: list[Any], busy: list[Recording]) -> list[Any] | str | _Kind:
         """No recording may be replayed: make one if that promises anything."""

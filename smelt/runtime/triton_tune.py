@@ -8,6 +8,7 @@ so is what begins elsewhere than at a multiple of 16 bytes: candidates are timed
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -34,6 +35,9 @@ ENOUGH_S = 5e-4
 MOST_LAUNCHES = 50
 MOST_COPIED = 1 << 30
 """Bytes of memory that stand in for what a kernel changes; a launch that would need more is not timed."""
+
+_TELLS = re.compile(r"\bm_refuse\((\w+),")
+"""Through which parameter a kernel tells of a check that fails, before it traps."""
 
 K = TypeVar("K")
 
@@ -163,8 +167,10 @@ def _runnable(target: Target, choice: Choice) -> dict[int, _native.LaunchPlan]:
 
 def stand_ins(clock: Clock, launch: PlannedLaunch, table: Table) -> tuple[dict[Argument, int], list[Any]] | None:
     """Addresses to use in place of pointers to memory that the launch reads and writes, or that begins between two
-    words; None: it is too large.
+    words; None: it is too large. A kernel that checks values has nobody to tell: what it reads while it is timed may be
+    none of the program's values.
     """
+    tells = set(_TELLS.findall(launch.source.source))
     effects = kernel_effects(launch.source.source)
     at: dict[int, list[tuple[str, Argument]]] = {}
     for (name, _), argument in zip(launch.source.signature, launch.arguments, strict=True):
@@ -175,6 +181,9 @@ def stand_ins(clock: Clock, launch: PlannedLaunch, table: Table) -> tuple[dict[A
     left = MOST_COPIED
     for address, users in at.items():
         names = {name for name, _ in users}
+        if names & tells:
+            replaced |= dict.fromkeys((argument for _, argument in users), 0)
+            continue
         if not (names & effects.reads and names & effects.writes) and address % ALIGNMENT == 0:
             continue
         size = clock.bytes_from(address)

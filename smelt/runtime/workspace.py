@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from smelt.base.arena import extent
-from smelt.base.faults import fault_error
+from smelt.base.device_checks import device_checks
+from smelt.base.faults import Checks, fault_error
 from smelt.runtime.cuda_arena import Arena, Arenas, device_arenas
 from smelt.runtime.launch import Table
 from smelt.runtime.memory import fresh
@@ -33,7 +34,7 @@ ADDRESSES = 4
 
 
 class Workspace:
-    """One table, one arena (slot 0), views of it as tensors, and the word that tells of an index out of range.
+    """One table, one arena (slot 0), views of it as tensors, and on a CPU the word that tells of an index out of range.
 
     Attributes:
         home: on a GPU, where the arena belongs.
@@ -61,9 +62,9 @@ class Workspaces:
         views: (byte offset, dtype, shape, stride in elements) of arena tensors.
         places: slot -> byte offset in the arena, of pointers into it.
         fault: slot of the word that kernels set when an index is out of range, 0 for none. A workspace whose word is
-            set is not given back. On a GPU the word is one of the device, read without waiting for its kernels:
-            see `refuse`.
+            set is not given back. On a GPU kernels tell there which check failed, and trap (see device_checks.py).
         device: where the arena is.
+        checks: of launches on a GPU, in the order of their places behind the address in the slot.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class Workspaces:
         places: Mapping[int, int] | None = None,
         fault: int = 0,
         device: torch.device | None = None,
+        checks: Sequence[Checks] = (),
     ) -> None:
-        self.fault, self.places = fault, dict(places or {})
+        self.fault, self.places, self.checks = fault, dict(places or {}), checks
+        self.told_at = 0
         self.slots, self.bytes = slots, arena
         self.addresses, self.constants, self.views = dict(addresses), dict(constants), list(views)
         self.free: list[Workspace] = []
@@ -134,14 +137,12 @@ class Workspaces:
         self.arenas.give(home)
 
     def refuse(self, workspace: Workspace) -> None:
-        """Raise what kernels told in the word, which is zero then. On a GPU they may be kernels of an earlier call.
+        """Raise what kernels on a CPU told in the word, which is zero then.
 
         Raises:
             IndexError: an index was out of range.
             RuntimeError: a whole number was divided by 0.
         """
-        if self.arenas is not None:
-            return self.arenas.refuse_faults()  # unless another thread was told first
         word, workspace.fault[0] = workspace.fault[0], 0
         raise fault_error(word)
 
@@ -161,9 +162,12 @@ class Workspaces:
         for slot, tensor in self.constants.items():
             table.bind(slot, tensor)
         fault: Any = None
-        if self.fault:
-            fault, address = _host_word() if self.arenas is None else _device_word(self.arenas)
+        if self.fault and self.arenas is None:
+            fault, address = _host_word()
             table.set(self.fault, address)
+        elif self.fault:
+            self.told_at = self.told_at or device_checks().reserve(self.checks)
+            table.set(self.fault, self.told_at)
         return Workspace(table, arena, tuple(_view(arena, *view) for view in self.views), fault)
 
 
@@ -173,11 +177,6 @@ _numbers = itertools.count()
 def _host_word() -> tuple[Any, int]:
     word = array("q", [0])
     return word, word.buffer_info()[0]
-
-
-def _device_word(arenas: Arenas) -> tuple[Any, int]:
-    word = arenas.fault_word()
-    return word.numpy().data, word.data_ptr()
 
 
 def _borrowed(address: int, size: int) -> torch.Tensor:

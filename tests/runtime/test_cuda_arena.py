@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from smelt.base.device_checks import DeviceChecks
+from smelt.base.faults import CHECK_BYTES, OUT_OF_RANGE, Check
 from smelt.runtime import workspace as workspaces
 from smelt.runtime.cuda_arena import Arenas
 from smelt.runtime.launch import data_ptr
@@ -23,21 +25,15 @@ class Device:
     """Streams and recordings as the test says."""
 
     def __init__(self) -> None:
-        self.stream, self.recording, self.waits = 1, False, 0
+        self.stream, self.recording = 1, False
         self.blocks: list[weakref.ref[torch.Tensor]] = []
         self.given_back: list[list[int]] = []
-        self.arenas = Arenas(lambda: self.stream, lambda: self.recording, self.allocate, self.word, self.wait)
+        self.arenas = Arenas(lambda: self.stream, lambda: self.recording, self.allocate)
 
     def allocate(self, size: int) -> torch.Tensor:
         block = torch.zeros(size, dtype=torch.uint8)
         self.blocks.append(weakref.ref(block))
         return block
-
-    def word(self) -> torch.Tensor:
-        return torch.zeros(1, dtype=torch.int64)
-
-    def wait(self) -> None:
-        self.waits += 1
 
     def give_back(self) -> None:
         self.given_back.append(self.sizes())
@@ -268,22 +264,16 @@ def test_without_an_arena(device: Device) -> None:
     assert pool.take() is first
 
 
-def test_programs_share_the_fault_word(device: Device) -> None:
-    one, two = program(fault=2), program(0, fault=2)
-    first, second = one.take(), two.take()
-    assert device.arenas.word is not None
-    address = device.arenas.word.data_ptr()
-    assert first.table.get(2) == second.table.get(2) == address
-    device.arenas.word[0] = 2  # as a kernel does
-    assert first.fault[0] == second.fault[0] == 2 and type(first.fault[0]) is int
-    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        two.refuse(second)
-    assert not first.fault[0] and device.waits == 1
-    device.arenas.refuse_faults()  # as before each replay
-    device.arenas.word[0] = 1
-    with pytest.raises(IndexError, match="index out of range"):
-        device.arenas.refuse_faults()
-    assert not second.fault[0] and device.waits == 2
+def test_each_program_has_its_own_places_to_tell_of_faults(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = DeviceChecks(lambda words: torch.zeros(words, dtype=torch.int64))
+    monkeypatch.setattr(workspaces, "device_checks", lambda: made)
+    launches = [("k", (Check(OUT_OF_RANGE, "gather"),)), ("l", (Check(OUT_OF_RANGE, "index"),))]
+    one, two = program(fault=2, checks=launches), program(0, fault=2, checks=launches[1:])
+    first, again, second = one.take(), one.take(), two.take()
+    assert first.table.get(2) == again.table.get(2) and second.table.get(2) == first.table.get(2) + 2 * CHECK_BYTES
+    del one, first, again
+    gc.collect()
+    assert program(0, fault=2, checks=launches).take().table.get(2) == second.table.get(2) + CHECK_BYTES
 
 
 def test_a_fault_on_the_cpu_is_raised_once() -> None:

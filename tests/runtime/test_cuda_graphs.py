@@ -9,13 +9,17 @@ import torch
 
 from smelt import compile, stats
 from smelt.autograd.joint import trace_joint
+from smelt.base import device_checks
+from smelt.base.device_checks import DeviceChecks
 from smelt.base.errors import SmeltWarning
+from smelt.base.faults import OUT_OF_RANGE, Check
 from smelt.base.options import Options, Owner
 from smelt.base.stats import reset_stats
 from smelt.base.torch_c import below_autograd
 from smelt.gpu import _waiting_operator
 from smelt.runtime import cuda_device, recorded_program
 from smelt.runtime.cuda_graphs import Recorder
+from smelt.runtime.recording import Recording
 from tests.runtime.fake_device import FakeDevice
 
 CPU = torch.device("cpu")
@@ -589,22 +593,24 @@ def test_an_error_of_the_program_itself(device, recorder):
     device.leave()
 
 
-def test_checks_run_before_replays(device, recorder):
-    fault = []
-
-    def check():
-        if fault:
-            raise IndexError(fault.pop())
-
-    recorder = Recorder(CPU, name="f", backend=device, check=check)
+def test_a_replay_in_a_lost_context_tells_what_a_kernel_has_told(device, recorder, monkeypatch):
+    made = DeviceChecks(lambda words: torch.zeros(words, dtype=torch.int64))
+    monkeypatch.setattr(device_checks, "_made", [made])
+    made.reserve([("k", (Check(OUT_OF_RANGE, "gather", line="model.py:3"),))])
     call = recorder.wrap(lambda inputs: [inputs[0] * 2], "forward")
-    x = torch.ones(3)
-    call([x])
-    call([x])
-    fault.append("out of range")
-    with pytest.raises(IndexError):
-        call([x])
-    assert call([x])[0][0].item() == 2.0
+    for _ in range(2):
+        call([torch.ones(3)])
+    assert call.recordings
+
+    def replay(*_):
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(Recording, "replay", replay)
+    with pytest.raises(RuntimeError, match="^CUDA error: unspecified"):
+        call([torch.ones(3)])
+    made.pages[0][0][:3] = torch.tensor([1, 7, 4])
+    with pytest.raises(RuntimeError, match=r"model.py:3: index 7 is out of range for a dimension of size 4"):
+        call([torch.ones(3)])
 
 
 def test_without_a_gpu_programs_stay_what_they_are():

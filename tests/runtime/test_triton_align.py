@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from smelt.base import device_checks
+from smelt.base.device_checks import DeviceChecks
 from smelt.base.errors import BuildError
+from smelt.base.faults import OUT_OF_RANGE, Check
 from smelt.base.kernel_source import Config, KernelSource
 from smelt.runtime import _native, cuda_driver, triton_build, triton_tune
 from smelt.runtime.launch import Table
@@ -296,3 +299,24 @@ def test_an_error_inside_of_a_kernel(fake: FakeCuda, monkeypatch: pytest.MonkeyP
         assert text.startswith("kernel 'two' failed on the GPU")
     else:
         assert re.search("when kernel 'two' was launched after it.*CUDA_LAUNCH_BLOCKING=1", text)
+
+
+def test_an_error_of_a_kernel_that_has_told_why(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check, the operator and the user's line, whichever kernel is launched next."""
+    checks = DeviceChecks(lambda words: torch.zeros(words, dtype=torch.int64))
+    monkeypatch.setattr(device_checks, "_made", [checks])
+    checks.reserve([("one", (Check(OUT_OF_RANGE, "gather", operator="gather", line="model.py:12"),))])
+    checks.pages[0][0][:3] = torch.tensor([1, 7, 4])
+    fake.fail("LAUNCH", 719)
+    fake["fail_at"] = fake["launches"]
+    run = _native.Segment(_native.Driver(fake.path), 0, lambda _: 0, lambda _: (PLAN, False))
+    with pytest.raises(_native.CudaError) as caught:
+        run(Table(0))
+    text = str(caught.value)
+    assert text.startswith("CUDA error: device-side assert triggered: model.py:12: index 7 is out of range")
+    assert "(gather, in kernel 'one'); the CUDA context is lost" in text and caught.value.code == 719
+    assert checks.told
+    fake.fail("LAUNCH", 1)
+    fake["fail_at"] = fake["launches"]  # a refusal: the context is as it was
+    with pytest.raises(_native.CudaError, match="^launching kernel"):
+        run(Table(0))

@@ -190,6 +190,18 @@ def test_what_a_kernel_changes_is_copied(fake: FakeCuda) -> None:
     assert last.values[0] == 2 << 20  # the call itself, once
 
 
+def test_a_kernel_that_checks_values_has_nobody_to_tell(fake: FakeCuda) -> None:
+    """So it does not trap on what it finds while it is timed; the launch of the program does."""
+    clock = FakeClock(fake, {16: 3e-4, 8: 1e-4, 4: 2e-4})
+    text = ADD.replace("tl.store(out + i", "m_refuse(b, x < 0, 1, i, n)\n    tl.store(out + i")
+    text += "\n\n@triton.jit\ndef m_refuse(words, wrong, number, value, size):\n    pass\n"
+    run = kernels(fake, clock, source(text=text)).segment([LAUNCH])
+    given = table()
+    run(given)
+    told = [launch.values[1] for launch in fake.launched()]
+    assert set(told[:-1]) == {0} and told[-1] == given.get(2) != 0 and not clock.copies
+
+
 def test_one_buffer_under_two_names_is_copied_once(fake: FakeCuda) -> None:
     clock = FakeClock(fake, {16: 3e-4, 8: 1e-4, 4: 2e-4})
     clock.sizes = {2 << 20: 4096 * 4}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from smelt.base.errors import CompileError
-from smelt.base.faults import DIVIDED_BY_ZERO, OUT_OF_RANGE
+from smelt.base.faults import DIVIDED_BY_ZERO, OUT_OF_RANGE, Check
 from smelt.codegen.body import DIVISIONS
 from smelt.codegen.ops import OpsRenderer
 from smelt.codegen.parameters import FAULT, Arguments
@@ -26,7 +26,12 @@ CALLS = re.compile(r"\b(m_\w+|random_\w+)\(")
 
 
 class TileBody(OpsRenderer):
-    """Renders bodies. Depths are sets of axes; `axis_masks` says which elements of a block are inside, by axis bit."""
+    """Renders bodies. Depths are sets of axes; `axis_masks` says which elements of a block are inside, by axis bit.
+
+    Attributes:
+        checks: that kernels for a GPU make, each known by its place here.
+        running: the nodes whose bodies are being rendered, the innermost last.
+    """
 
     quotient = "//"
     long = "{}"
@@ -38,6 +43,8 @@ class TileBody(OpsRenderer):
         self.axis_masks: dict[int, V] = {}
         self.not_zero: set[str] = set()
         self.wide = False
+        self.checks: list[Check] = []
+        self.running: list[str] = []
 
     # axes
 
@@ -61,6 +68,12 @@ class TileBody(OpsRenderer):
         return f"({self.text_of(expr)}).to({VALUE_TYPES[dtype]})"
 
     # Ops
+
+    def inlined(self, name: str, index: Index) -> V:
+        self.running.append(name)
+        value = super().inlined(name, index)
+        self.running.pop()
+        return value
 
     def from_memory(self, name: str, index: Index) -> V:
         dtype = metas_of(self.plan.program.nodes[name]).dtype
@@ -176,12 +189,18 @@ class TileBody(OpsRenderer):
             wrapped = f"tl.where({place.text} < 0, {place.text} + {count}, {place.text})"
             place = self.scopes.define("", wrapped, torch.int64, value.depth, "j")
         out = f"(({place.text} < 0) | ({place.text} >= {count}))"
-        self.fault(out, place, OUT_OF_RANGE)
+        self.fault(out, place, OUT_OF_RANGE, (place.text, count), wrap)
         place = self.scopes.define("", f"tl.where({out}, 0, {place.text})", torch.int64, value.depth, "j")
         return Expr(((Runtime(place.text, size, place), 1),), 0)
 
-    def fault(self, test: str, of: V, code: int) -> None:
-        """Set the program's fault word to `code` where the test of a value holds, and the masks do."""
+    def fault(self, test: str, of: V, code: int, told: tuple[str, str] = ("0", "0"), wraps: bool = False) -> None:
+        """Where the test of a value holds, and the masks do, the program's fault word is set to `code`; a kernel on a
+        GPU tells which check it was and traps, as eager's assertions do: nothing else runs on what it has computed.
+
+        Args:
+            told: an index and the size of its dimension.
+            wraps: see `Check`.
+        """
         masks = self.inside(of.depth)
         axes = of.depth
         for m in masks:
@@ -191,8 +210,21 @@ class TileBody(OpsRenderer):
         if self.scopes.find(key) is not None:
             return
         self.scopes.remember(key, V("", torch.bool, axes))
+        if self.plan.on_gpu:
+            number = self.check_number(Check(code, self.running[-1] if self.running else "", wraps))
+            value = told[0] if told[0] != "0" else "tl.full([], 0, tl.int64)"
+            words = self.arguments.pointer(FAULT)
+            self.used.add("m_refuse")
+            self.scopes.line(f"m_refuse({words}, {test}, {number}, {value}, {told[1]})", axes)
+            return
         spread = f" + {self.zeros(axes)}" if axes else ""
         self.scopes.line(f"tl.store({self.arguments.pointer(FAULT)}{spread}, {code}, {test})", axes)
+
+    def check_number(self, check: Check) -> int:
+        """How the kernel calls a check: from 1 on."""
+        if check not in self.checks:
+            self.checks.append(check)
+        return self.checks.index(check) + 1
 
     def random(self, seed: V, stream: int, index: Expr, count: IntLike) -> V:
         self.used |= {"random_key", "random_uniform"}

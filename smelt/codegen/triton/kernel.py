@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from smelt.base.errors import CompileError
+from smelt.base.faults import Check
 from smelt.base.kernel_source import Config, KernelSource
 from smelt.codegen.parameters import FAULT
 from smelt.codegen.phases import Phases
@@ -47,6 +48,7 @@ class TritonKernel:
     Attributes:
         computes: values that it writes; not those of a kernel that computes a product.
         part: of a scatter, whether it writes the "base" or the "elements".
+        checks: of values, by the numbers that they have in the source (from 1).
     """
 
     source: KernelSource
@@ -56,18 +58,22 @@ class TritonKernel:
     streams: tuple[int, ...] = ()
     computes: tuple[str, ...] = ()
     part: str = ""
+    checks: tuple[Check, ...] = ()
 
 
 def render_kernel(group: Group, plan: Schedule, autotune: bool = False) -> TritonKernel:
     """The kernel of a group of pointwise values and reductions."""
     tiling, label = make_tiling(group, plan, autotune), group.label()
-    kernel = KernelRenderer(tiling, plan, label).render()
+    first = KernelRenderer(tiling, plan, label)
+    kernel = first.render()
     if tiling.words is None:
         return kernel
-    other = WithoutWords(tiling, plan, label).render()
+    without = WithoutWords(tiling, plan, label)
+    without.checks = first.checks  # both call them the same
+    other = without.render()
     if other.buffers != kernel.buffers or other.symbols != kernel.symbols:
         raise CompileError(f"codegen: {label} has other parameters where words are not read")
-    return replace(kernel, source=replace(kernel.source, unaligned=other.source.source))
+    return replace(kernel, source=replace(kernel.source, unaligned=other.source.source), checks=other.checks)
 
 
 def pointer_type(buffer: str, plan: Schedule) -> str:
@@ -175,7 +181,9 @@ class TileKernel(WordRows):
         text = f"{module_head(self.used)}\n\n@triton.jit\ndef kernel({parameters}):\n{body}\n"
         divisible = tuple(name for (name, kind), b in zip(signature, buffers, strict=False) if b != FAULT)
         source = KernelSource(text, tuple(signature), divisible, self.configs, label)
-        return TritonKernel(source, buffers, symbols, self.extents, tuple(self.arguments.streams))
+        return TritonKernel(
+            source, buffers, symbols, self.extents, tuple(self.arguments.streams), checks=tuple(self.checks)
+        )
 
 
 class KernelRenderer(TileKernel):

@@ -183,6 +183,29 @@ def m_floor_div_any(a, b):
     return m_trunc_div_any(a, b) - (((a < 0) != (b < 0)) & (m_fmod_any(a, b) != 0)).to(a.dtype)""",
         ("m_trunc_div_any", "m_fmod_any"),
     ),
+    "m_refuse": (
+        '''\
+def m_refuse(words, wrong, number: tl.constexpr, value, size):
+    which, size = tl.full([], number, tl.int64), tl.full([], size, tl.int64)
+    tl.inline_asm_elementwise(
+        """{
+        .reg .pred wrong, any, timed;
+        setp.ne.s32 wrong, $2, 0;
+        vote.sync.any.pred any, wrong, 0xffffffff;
+        @!any bra.uni GO_ON;
+        setp.eq.s64 timed, $1, 0;
+        @timed bra.uni GO_ON;
+        @wrong st.volatile.global.v2.s64 [$1], {$3, $4};
+        @wrong st.volatile.global.s64 [$1 + 16], $5;
+        fence.sc.sys;
+        trap;
+    GO_ON:
+        mov.b32 $0, 0;
+        }""",
+        "=r,l,r,l,l,l", [words, wrong.to(tl.int32), which, value, size], dtype=tl.int32, is_pure=False, pack=1
+    )''',
+        (),
+    ),
     "m_pow_int": (
         """\
 def m_pow_int(a, b):
@@ -269,7 +292,10 @@ def grouped_blocks(GROUP: tl.constexpr):
 columns of a product that a program computes; neighbours in time share rows or columns, which stay in the second-level
 cache. `m_divisor`: a divisor of whole numbers of which the compiler knows nothing. Over 0 the device then gives what it
 gives in eager's kernels, by the same instruction; from a division LLVM would conclude that its divisor is not 0. For 64
-bits compilers have several routines: `m_over_zero` says what eager's gives. Random bits are those of
+bits compilers have several routines: `m_over_zero` says what eager's gives. `m_refuse`: a kernel that may not go on
+writes why to memory of the host, which outlives the context, and traps. Others pay for a vote of each warp and a
+branch, which is the same for all its threads: behind branches that are not, shuffles are slow. Where there is nothing
+to write to, the kernel is timed, on values that may be nobody's, and goes on. Random bits are those of
 smelt.prims.random_bits."""
 
 PRELUDE = """\

@@ -35,6 +35,7 @@ def _opened(node: Scatter, plan: Schedule, shape: object, autotune: bool) -> tup
     axis = Axis("x", order)
     kernel = TileKernel(plan, [axis], flat_configs(axis.size, autotune=autotune), ((axis.size, "XBLOCK"),))
     kernel.arguments.written.add(node.name)
+    kernel.running.append(node.name)
     kernel.decide_width([flat_index(fresh_index(node.meta.shape, names)[0], plan.strides[node.name]).range()])
     kernel.open_axis(axis, kernel.program_start(axis, 0))
     return kernel, index

@@ -11,11 +11,28 @@
 
 static PyObject *cuda_error;
 
+static int ends_context(int error);
+
+/* What a kernel told before it trapped, None if nothing is known; a new reference. Never an error. */
+static PyObject *told_by_kernel(int error) {
+    PyObject *module = ends_context(error) ? PyImport_ImportModule("smelt.base.device_checks") : NULL;
+    PyObject *told = module ? PyObject_CallMethod(module, "failure", NULL) : NULL;
+    Py_XDECREF(module);
+    if (!told) PyErr_Clear();
+    return told ? told : Py_NewRef(Py_None);
+}
+
 PyObject *smelt_cuda_fail(const smelt_cuda_driver *driver, int error, const char *doing) {
     const char *name = NULL, *text = NULL;
     driver->api.error_name(error, &name);
     driver->api.error_text(error, &text);
-    PyObject *message = PyUnicode_FromFormat("%s: %s: %s", doing, name ? name : "unknown error", text ? text : "");
+    name = name ? name : "unknown error";
+    text = text ? text : "";
+    PyObject *told = told_by_kernel(error);
+    PyObject *message = told == Py_None ? PyUnicode_FromFormat("%s: %s: %s", doing, name, text)
+                                        : PyUnicode_FromFormat("CUDA error: device-side assert triggered: %S (%s: %s)",
+                                                               told, name, text);
+    Py_DECREF(told);
     PyObject *exception = message ? PyObject_CallOneArg(cuda_error, message) : NULL;
     PyObject *code = exception ? PyLong_FromLong(error) : NULL;
     if (code && PyObject_SetAttrString(exception, "code", code) == 0) PyErr_SetObject(cuda_error, exception);
