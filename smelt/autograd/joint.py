@@ -37,7 +37,7 @@ from smelt.autograd.plan import (
     Spoilt,
     View,
 )
-from smelt.autograd.reach import comes_through_function, heads_of, tangents_of
+from smelt.autograd.reach import comes_through_function, forbidden, heads_of, tangents_of
 from smelt.autograd.reads import JointReads, owner_of
 from smelt.autograd.saved import saved_places
 from smelt.autograd.settled import settle
@@ -250,14 +250,28 @@ class _Trace:
             base = _base_of(out, sharing)
             if base is not out:
                 return self.plan_view(out, base, None)
+        self.note_forbidden(out)
         return Fresh(self.program_index(out))
+
+    def note_forbidden(self, out: TraceTensor) -> bool:
+        """Whether autograd forbids to use the result: a backward that comes to it is to raise that error.
+
+        It is a view that a `torch.autograd.Function` returned, of memory that was written since.
+        """
+        text = forbidden(out)
+        if text is None:
+            return False
+        leaves = {i: one.leaf for i, one in enumerate(self.inputs) if one.wants_gradient and self.first[id(one)] == i}
+        origins = heads_of([out._base], leaves) if isinstance(out._base, torch.Tensor) else {}
+        self.spoilt[self.program_index(out)] = Spoilt(text, tuple(k for k, found in origins.items() if found))
+        return True
 
     def plan_view(self, out: TraceTensor, base: TraceTensor, owner: int | None) -> OutputPlan:
         """`out` as a view of input `owner`, or of a program output that is `base`."""
         steps = _path(out.place, base.place)
         after: tuple[Step, ...] = ()
         history = None
-        if _has_history(out) and comes_through_function(out, base, len(steps)):
+        if self.note_forbidden(out) or _has_history(out) and comes_through_function(out, base, len(steps)):
             return View(owner is not None, self.base_index(base, owner), steps, self.program_index(out), derived=True)
         if _has_history(out) and not _replay_has_history(base, steps):
             written = _written_for(out)
@@ -307,7 +321,7 @@ class _Trace:
         wanted = [i for i, one in enumerate(self.inputs) if one.wants_gradient and self.first[id(one)] == i]
         roots = [i for i, yes in enumerate(with_grad) if yes]
         if not roots or not wanted:
-            self.spoilt = {i: Spoilt(None, ()) for i in roots}
+            self.spoilt |= {i: Spoilt(None, ()) for i in roots}
             return (), {}
         tangents = []
         for i in roots:

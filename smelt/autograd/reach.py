@@ -63,3 +63,12 @@ def comes_through_function(out: torch.Tensor, base: torch.Tensor, steps: int) ->
         following = [before for before, _ in node.next_functions if before is not None]
         node = following[0] if len(following) == 1 else None
     return False
+
+
+def forbidden(out: torch.Tensor) -> str | None:
+    """What autograd says to whoever uses a view that a `torch.autograd.Function` returned, whose memory was written."""
+    try:
+        _ = out.grad_fn
+    except RuntimeError as error:
+        return str(error) if "custom Function" in str(error) else None
+    return None
