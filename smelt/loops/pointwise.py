@@ -15,8 +15,8 @@ from smelt.shapes.size import IntLike, Size
 PLAIN = """
 abs neg sign exp expm1 exp2 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh
 acosh atanh erf erfc erfinv lgamma digamma floor ceil round trunc isnan isinf isfinite signbit bitwise_not logical_not
-sigmoid add sub mul div floor_div trunc_div fmod remainder pow atan2 hypot copysign nextafter maximum minimum eq ne lt
-le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor shift_left shift_right
+sigmoid add sub mul div fma floor_div trunc_div fmod remainder pow atan2 hypot copysign nextafter maximum minimum eq
+ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor shift_left shift_right
 """.split()
 """Prims that a handler applies element by element under their own name."""
 

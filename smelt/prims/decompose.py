@@ -132,6 +132,7 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any], mixed: Mix
     plain = _is_plain(node)
     rule = (DECOMPOSITIONS if plain or base in ANY_DTYPE else COMPLEX).get(base)
     p.node = node
+    p.of_host.clear()
     host = mixed.on_host(node)
     if rule is not None and not host and (plain or base in ANY_DTYPE or _is_complex(node)):
         args = (*args, *_named_p(target, args, kwargs))

@@ -71,6 +71,7 @@ class Mixed:
         result, made = p.result, self.made.get(arg)
         value = p.emit(PRIMS["to_device"], arg, device) if made is None else made(p, device)
         p.result = result
+        p.of_host.add(value)
         return value
 
 

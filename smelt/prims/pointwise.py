@@ -155,6 +155,19 @@ for _name, _reference in _BINARY_TESTS.items():
     _binary(_name, _reference, torch.bool)
 
 
+def _fma(x: Tensor | Number, y: Tensor | Number, z: Tensor | Number) -> Tensor:
+    given = next(v for v in (x, y, z) if isinstance(v, Tensor))
+    x, y, z = (v.double() if isinstance(v, Tensor) else v for v in (x, y, z))
+    return torch.as_tensor(x * y + z).to(given.dtype)
+
+
+@prim("fma", kind=Kind.POINTWISE, reference=_fma)
+def fma(x: TensorMeta | Number, y: TensorMeta | Number, z: TensorMeta | Number) -> TensorMeta:
+    """x * y + z of floats, rounded once: what compilers of CUDA make of a product and a sum in one operator."""
+    tensors = _operands("fma", x, y, z)
+    return pointwise_like(tensors, tensors[0].dtype)
+
+
 def _where(cond: Tensor, a: Tensor | Number, b: Tensor | Number) -> Tensor:
     return torch.where(cond, *_tensors(a, b))
 

@@ -19,7 +19,6 @@ from smelt.graph.elementwise import broadcast
 from smelt.graph.meta import TensorMeta
 from smelt.prims.builder import Builder
 from smelt.prims.dtypes import LOW_PRECISION, compute_dtype, result_dtype
-from smelt.prims.ops import PRIMS
 from smelt.prims.simplify import rounded
 from smelt.prims.table import require
 from smelt.shapes.size import Size, same
@@ -72,6 +71,7 @@ class Lowering(Builder):
     Attributes:
         node: the ATen node at hand.
         result: its meta: a TensorMeta, or a tuple of them.
+        of_host: what stands for operands that the CPU has, of an operator that runs on a GPU.
         seeds: for each device that draws random numbers, the placeholder that its streams start from.
     """
 
@@ -82,6 +82,7 @@ class Lowering(Builder):
         self.streams: dict[int, int] = {}
         self.result: Any = None
         self.node: Node | None = None
+        self.of_host: set[Node] = set()
 
     @property
     def out(self) -> TensorMeta:
@@ -120,15 +121,20 @@ class Lowering(Builder):
         shape = self.out.shape
         if not any(isinstance(x, Node) for x in operands):  # `torch.div(8, 3)`: a prim needs one tensor
             operands = (self.full(shape, operands[0], wide, self.out.device), *operands[1:])
-        on_gpu = self.out.device.type == "cuda"
-        if on_gpu and unrounded_on_gpu is not None:
+        if self.out.device.type == "cuda" and unrounded_on_gpu is not None:
             unrounded = unrounded_on_gpu
         ready = []
         for place, x in enumerate(operands):
-            if common in LOW_PRECISION and not (place in unrounded and _is_number(x, on_gpu)):
+            if common in LOW_PRECISION and not (place in unrounded and self.is_number(x)):
                 x = self._rounded(x, common)
             ready.append(self.broadcast(self.convert(x, wide), shape) if isinstance(x, Node) else x)
         return self.convert(compute(*ready), self.out.dtype)
+
+    def is_number(self, x: Any) -> bool:
+        """Whether eager's kernels take an operand as a number: so a tensor of the CPU without dimensions."""
+        if not isinstance(x, Node):
+            return True
+        return not x.meta["val"].shape and (self.out.device.type != "cuda" or x in self.of_host)
 
     def _rounded(self, x: Any, low: torch.dtype) -> Any:
         """A value or a number as a dtype of low precision holds it; a symbolic number becomes a value."""
@@ -154,13 +160,6 @@ class Lowering(Builder):
             return tuple(range(rank))
         given = (dims,) if isinstance(dims, int) else dims
         return tuple(sorted({d % rank if rank else 0 for d in given})) if rank else ()
-
-
-def _is_number(x: Any, on_gpu: bool) -> bool:
-    """Whether eager's kernels take an operand as a number: a tensor without dimensions is one where the CPU has it."""
-    if not isinstance(x, Node):
-        return True
-    return not x.meta["val"].shape and (not on_gpu or x.target in (PRIMS["full"], PRIMS["to_device"]))
 
 
 def _promotes_as(operand: Any) -> Any:

@@ -127,7 +127,14 @@ def triton_identity() -> str:
 
 
 def _key(source: KernelSource, config: Config, arch: int) -> str:
-    parts = (repr(source.signature), repr(source.divisible), repr(config), str(arch), str(source.contract))
+    parts = (
+        repr(source.signature),
+        repr(source.divisible),
+        repr(config),
+        str(arch),
+        str(source.contract),
+        str(source.flushes),
+    )
     return content_key(_FORMAT, source.source, *parts, triton_identity(), _ptxas())
 
 
@@ -166,6 +173,7 @@ def request(source: KernelSource, config: Config, arch: int) -> dict[str, Any]:
         "num_stages": config.num_stages,
         "arch": arch,
         "contract": source.contract,
+        "flushes": source.flushes,
         "name": re.sub(r"\W", "_", source.name),
     }
 

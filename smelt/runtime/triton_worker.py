@@ -24,6 +24,7 @@ import socket
 import struct
 import sys
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 _HEADER = struct.Struct("!II")
@@ -70,14 +71,15 @@ def compile_kernel(request: dict[str, Any]) -> Reply:
 
     Args:
         request: `source`, `signature` (pairs), `divisible`, `constants` (pairs), `num_warps`, `num_stages`, `name`,
-            `contract` and `arch` (90 for compute capability 9.0).
+            `contract`, `flushes` and `arch` (90 for compute capability 9.0).
 
     Returns:
         What a launch must know, and the cubin; {"error": text} where Triton refused.
     """
     output = io.StringIO()
     try:
-        with contextlib.redirect_stdout(output):  # Triton prints the whole text of what ptxas refuses
+        # Triton prints the whole text of what ptxas refuses
+        with contextlib.redirect_stdout(output), _subnormals(request["flushes"]):
             metadata, assembly = _stages(request)
     except (SystemExit, KeyboardInterrupt):
         raise
@@ -93,6 +95,7 @@ def _stages(request: dict[str, Any]) -> Stages:
     target = triton_module("backends.compiler").GPUTarget("cuda", request["arch"], 32)
     wanted = {"num_warps": request["num_warps"], "num_stages": request["num_stages"]}
     wanted["enable_fp_fusion"] = request["contract"]  # whether a * b + c may be one instruction
+    wanted["enable_reflect_ftz"] = request["flushes"]  # whether the device library takes subnormal numbers for 0
     try:
         context, backend = compiler.ir.context(), compiler.make_backend(target)
         options = backend.parse_options(wanted)
@@ -111,6 +114,21 @@ def _stages(request: dict[str, Any]) -> Stages:
         module = stage(module, metadata)
         results[name] = module if isinstance(module, (str, bytes)) else None
     return metadata, results
+
+
+@contextlib.contextmanager
+def _subnormals(flushes: bool) -> Iterator[None]:
+    """Tritons without the option `enable_reflect_ftz` always call a function that sets it: here it does not."""
+    backend = triton_module("backends.nvidia.compiler")
+    if flushes or hasattr(backend.CUDAOptions, "enable_reflect_ftz"):
+        yield
+        return
+    sets = backend.nvidia.set_nvvm_reflect_ftz
+    backend.nvidia.set_nvvm_reflect_ftz = lambda module: None
+    try:
+        yield
+    finally:
+        backend.nvidia.set_nvvm_reflect_ftz = sets
 
 
 def _compiled(compiler: Any, source: Any, target: Any, options: dict[str, Any]) -> Stages:

@@ -92,6 +92,7 @@ def cases() -> dict[str, list[list[Any]]]:
         "view_as_real": [[torch.complex(f(3), f(3))]],
         "view_as_complex": [[f(3, 2)]],
         "where": [[b(3, 4), f(3, 4), f(3, 4)], [b(3), 1.0, f(3)], [b(3), f(3), 0.0]],
+        "fma": [[f(3, 4), f(3, 4), f(3, 4)], [f(3), 0.5, f(3)], [0.25, 0.5, f(3)]],
         "refuse": [[f(3, 4), torch.zeros(3, 4, dtype=torch.bool), 4], [i(3), torch.zeros(3, dtype=torch.bool), 8]],
         "convert": [[f(3), torch.bfloat16], [f(3), torch.int64], [i(3), torch.bool], [b(3), torch.float32]],
         "argmax": [[f(3, 4), 1]],

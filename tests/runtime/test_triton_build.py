@@ -351,3 +351,16 @@ def run(text: str, code: int = 0, **environment: str) -> str:
     ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=variables)
     assert ran.returncode == code, ran.stderr
     return ran.stdout.strip()
+
+
+@pytest.mark.parametrize("flushes", [True, False])
+def test_a_triton_without_the_option_keeps_them_too(monkeypatch: pytest.MonkeyPatch, flushes: bool) -> None:
+    compiler = triton_worker.triton_module("backends.nvidia.compiler")
+    called: list[Any] = []
+    monkeypatch.setattr(compiler, "CUDAOptions", object)
+    monkeypatch.setattr(compiler.nvidia, "set_nvvm_reflect_ftz", called.append)
+    with triton_worker._subnormals(flushes):
+        compiler.nvidia.set_nvvm_reflect_ftz("module")
+    assert called == ["module"] * flushes
+    compiler.nvidia.set_nvvm_reflect_ftz("module")
+    assert called == ["module"] * (1 + flushes)

@@ -155,8 +155,8 @@ class TileBody(OpsRenderer):
             text = f"{value.text}{wide}.to({NARROW[target]}).to(tl.float32)"
         elif source in NARROW and target is torch.float32:
             return V(value.text, target, value.depth)
-        elif source.is_floating_point and target is torch.uint8:
-            text = f"{value.text}.to(tl.int64).to({kind})"  # as in eager, which saturates for the others
+        elif source.is_floating_point and target in SATURATED:  # there; of these eager keeps the low bits
+            text = f"{value.text}.to({SATURATED[target]}).to({kind})"
         else:
             text = f"{value.text}.to({kind})"
         return self.scopes.define("", text, target, value.depth)
@@ -238,6 +238,9 @@ class TileBody(OpsRenderer):
             place = f"({whole.text} + ({whole.text} >> 32) * 0x9E3779B1)"
         return self.scopes.define("", f"random_uniform({key.text}, {place})", torch.float32, axes | key.depth)
 
+
+SATURATED = {torch.uint8: "tl.int64", torch.int8: "tl.int32", torch.int16: "tl.int32"}
+"""What CUDA makes of a float first that becomes a small integer; numbers beyond it are saturated."""
 
 SMALL_INT = frozenset("add sub mul neg shift_left shift_right bitwise_not trunc_div floor_div fmod remainder".split())
 """Ops after which small integers are brought back to their width."""

@@ -20,6 +20,18 @@ def m_div(a, b):
     return tl.div_rn(a, b) if (a + b).dtype == tl.float32 else a / b""",
         (),
     ),
+    "m_rsqrt": (
+        """\
+def m_rsqrt(x):
+    # the instruction takes subnormal numbers for 0
+    if x.dtype == tl.float32:
+        small = tl.abs(x) < 1.1754943508222875e-38
+        y = tl.rsqrt(tl.where(small, x * 16777216.0, x)) * tl.where(small, 4096.0, 1.0)
+    else:
+        y = tl.rsqrt(x)
+    return y""",
+        (),
+    ),
     "m_sigmoid": (
         """\
 def m_sigmoid(x):
@@ -238,7 +250,7 @@ def m_shift_right(a, b, bits: tl.constexpr):
     "m_digamma": (
         """\
 def m_digamma(x):
-    pi = 3.14159265358979323846
+    pi: tl.constexpr = 3.14159265358979323846  # without the annotation it would be of float32
     a = x.to(tl.float64)
     whole = libdevice.trunc(a)
     negative = a < 0
@@ -252,7 +264,7 @@ def m_digamma(x):
     s = 1.0 / 12 - w * (1.0 / 120 - w * (1.0 / 252 - w * (1.0 / 240 - w * (1.0 / 132 - w * (691.0 / 32760 - w / 12)))))
     y = y + tl.log(z) - 0.5 / z - w * s
     y = tl.where(negative & (a == whole), float("nan"), y)
-    y = tl.where(a == 0, libdevice.copysign(a * 0 + float("inf"), -a), y)
+    y = tl.where(a == 0, libdevice.copysign(a * 0 + float("inf"), a * -1.0), y)
     return y.to(x.dtype)""",
         (),
     ),

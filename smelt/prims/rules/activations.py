@@ -158,7 +158,7 @@ def logit_backward(p: Lowering, g: Node, x: Node, eps: float | None = None) -> N
         low, high = (0.0, 1.0) if eps is None else (eps, 1 - eps)
         inside = p.logical_and(p.ge(a, low), p.le(a, high))
         slope = p.div(g, p.mul(a, p.sub(1.0, a)))
-        if eps is None:  # at both ends, of which one may be -0.0
+        if eps is None and p.out.device.type == "cpu":  # at both ends, of which one may be -0.0
             slope = p.where(p.logical_or(p.eq(a, 0.0), p.eq(a, 1.0)), p.mul(g, math.inf), slope)
         return p.where(inside, slope, math.nan if eps is None else 0.0)
 

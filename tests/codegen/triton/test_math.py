@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,10 @@ import pytest
 import scipy.special
 import torch
 
+from smelt.base.kernel_source import KernelSource
 from smelt.base.options import Options
 from smelt.base.report import Report
+from smelt.codegen.triton.library import FUNCTIONS
 from smelt.codegen.triton_host import render_triton
 from smelt.loops.lower import lower
 from smelt.pipeline import compile_program
@@ -66,3 +70,37 @@ def test_a_gelu_and_a_sigmoid_are_forty_instructions(tmp_path: Path) -> None:
     names = instructions(source, tmp_path)
     assert len(names) / elements < 40
     assert not {name for name in names if name.startswith(("BRA.U", "CALL"))}
+
+
+def test_digamma_to_double_precision() -> None:
+    x = torch.tensor([-0.5, -2.25, -7.75, 1e-3, 0.5, 3.0, 40.0], dtype=torch.float64)
+    torch.testing.assert_close(computed("digamma", x), torch.digamma(x), rtol=1e-13, atol=0)
+
+
+def test_digamma_at_its_poles() -> None:
+    x = torch.tensor([0.0, -0.0, -1.0])
+    assert str(computed("digamma", x).tolist()) == "[-inf, inf, nan]"
+
+
+def test_rsqrt_of_numbers_next_to_0() -> None:
+    x = torch.tensor([0.0, -0.0, 5.877471754111438e-39, 1e-45, 1.1754943508222875e-38, 4.0, -1.0, math.inf])
+    torch.testing.assert_close(computed("rsqrt", x), torch.rsqrt(x), rtol=1e-6, atol=0, equal_nan=True)
+
+
+def test_numbers_of_the_library_are_no_variables() -> None:
+    """`pi = 3.14` in a kernel is a value of float32."""
+    number = re.compile(r"^ +\w+ = -?[\d.e-]+( *#.*)?$", re.M)
+    assert not [name for name, (text, _) in FUNCTIONS.items() if number.search(text)]
+
+
+@pytest.mark.parametrize("name", ["fmod", "remainder"])
+def test_subnormal_numbers_are_kept_where_a_function_tells_them_from_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """0 % 6e-39 would be NaN."""
+    g = GraphBuilder()
+    gm = g.build(getattr(g, name)(g.input(8), g.input(8)))
+    (source,) = render_triton(schedule(lower(gm), Options(target="triton"), None, GPU), torch.device("cpu")).kernels
+    assert not [op for op in instructions(source, tmp_path) if ".FTZ" in op]
+    monkeypatch.setattr(KernelSource, "flushes", True)
+    assert [op for op in instructions(source, tmp_path) if ".FTZ" in op]
