@@ -91,3 +91,21 @@ sys.exit(3)
 """
     out, err, _ = process(CASES["gather"], use)
     assert out.strip() == "RUNTIME ERROR" and "index 7 is out of range for a dimension of size 4" in err
+
+
+def test_except_clauses_inside_of_compiled_code() -> None:
+    use = """
+def caught(i):
+    try:
+        return torch.gather(x, 1, i).sum().item()
+    except IndexError:
+        return "INDEX ERROR"
+    except RuntimeError:
+        return "RUNTIME ERROR"
+inside = smelt.compile(caught)
+inside(good)
+print(inside(bad(7)))
+sys.exit(3)
+"""
+    out, err, _ = process(CASES["gather"], use)
+    assert out.strip() == "RUNTIME ERROR" and "index 7 is out of range for a dimension of size 4" in err

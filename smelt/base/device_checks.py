@@ -108,9 +108,16 @@ def failure() -> str | None:
     return _made[0].tell() if _made else None
 
 
+def nobody_was_told() -> None:
+    """The error that says what a kernel told does not get to the user: it is to be printed."""
+    for made in _made:
+        made.told = False
+
+
 def context_is_lost(error: Exception) -> bool:
-    """Whether this is an error that CUDA's functions give once a kernel has failed, whatever is called. If a kernel told
-    something before it trapped, the error then says that.
+    """Whether this is an error that CUDA's functions give once a kernel has failed, whatever is called.
+
+    If a kernel told something before it trapped, the error then says that.
     """
     if not isinstance(error, RuntimeError):
         return False

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from smelt.base.device_checks import context_is_lost
+from smelt.base.device_checks import context_is_lost, nobody_was_told
 from smelt.capture import _native as native
 from smelt.capture.breaks import At
 from smelt.graph.modes import regions_left
@@ -99,7 +99,10 @@ def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) 
     Raises:
         Exception: the error itself, when it is the compiled graph's own.
     """
-    if context_is_lost(error) or not _is_expected(error):
+    if context_is_lost(error):  # all that the frame asks of the GPU fails in eager, too: its `except` clauses see that
+        nobody_was_told()
+        return
+    if not _is_expected(error):
         raise error
     if native.quiet_call(_first_failing, gm, inputs) is None:
         raise error
