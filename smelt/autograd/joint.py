@@ -644,7 +644,7 @@ def _from_memory(node: fx.Node) -> list[fx.Node]:
 
 def _clone(rec: GraphRecorder, node: fx.Node) -> fx.Node:
     copy = rec.graph.call_function(aten.clone.default, (node,))
-    copy.meta["val"] = node.meta["val"]
+    copy.meta["val"] = without_gaps(node.meta["val"])
     return copy
 
 

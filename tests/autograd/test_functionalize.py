@@ -246,3 +246,16 @@ def test_a_derivative_that_checks_the_loss_raises_as_in_eager() -> None:
         with pytest.raises(RuntimeError):
             fn(x.clone().requires_grad_(), 1.0).backward()
     torch.testing.assert_close(*grads)
+
+
+def test_a_copy_of_what_was_expanded_or_has_gaps_has_neither() -> None:
+    """Results that own their memory are copies; `clone()` and `copy_` leave no other trace in the graph."""
+
+    def program(x: torch.Tensor, z: torch.Tensor) -> list[torch.Tensor]:
+        z.copy_(x.diagonal())
+        return [x[::2].clone(), z]
+
+    x, z = torch.randn(4, 4), torch.randn(4, 4)
+    got = smelt.compile(program, fullgraph=True)(x, z)
+    assert torch.equal(got[0], x[::2]) and got[0].is_contiguous()
+    assert torch.equal(z, x.diagonal().expand(4, 4)) and got[1] is z
