@@ -123,6 +123,8 @@ OF_TYPES: dict[str, Function] = {
     "gather by float": lambda x: x.gather(0, torch.zeros(3)),
     "histogram of int": lambda x: torch.histc(x.long()),
     "more bytes than 64 bits count": lambda x: torch.empty(2**62, 1),
+    "more bytes than there are": lambda x: torch.empty(2**52),
+    "more bytes than 64 bits count, in bits": lambda x: torch.empty(2**60),
     "a view of too much is copied": lambda x: x[:1].expand(2**62) + 1,
 }
 

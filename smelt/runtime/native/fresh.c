@@ -53,7 +53,12 @@ static PyObject *fresh_vectorcall(PyObject *self, PyObject *const *args, size_t 
         return NULL;
     }
     char *block = smelt_heap_take(kind->bytes + HEADER);
-    if (!block) return PyErr_NoMemory();
+    if (!block) {
+        PyErr_Format(PyExc_RuntimeError, /* the class and the text of torch's own allocator */
+                     "DefaultCPUAllocator: can't allocate memory: you tried to allocate %zu bytes. Error code 12 "
+                     "(Cannot allocate memory)", kind->bytes);
+        return NULL;
+    }
     Head *head = (Head *)block;
     memcpy(head->dims, kind->dims, (size_t)(2 * kind->rank) * sizeof(int64_t));
     head->managed = (Managed){
@@ -101,7 +106,7 @@ static PyObject *fresh_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     for (Py_ssize_t i = 0; i < rank; i++) last += (kind->dims[i] - 1) * kind->dims[rank + i];
     for (Py_ssize_t i = 0; i < rank; i++)
         if (kind->dims[i] == 0) last = 0;
-    kind->bytes = (size_t)last * (size_t)bits / 8;
+    kind->bytes = (size_t)last * ((size_t)bits / 8);
     return (PyObject *)kind;
 }
 
