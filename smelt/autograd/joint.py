@@ -41,6 +41,7 @@ from smelt.autograd.reach import comes_through_function, forbidden, heads_of, ta
 from smelt.autograd.reads import JointReads, owner_of
 from smelt.autograd.saved import saved_places
 from smelt.autograd.settled import settle
+from smelt.autograd.split import ancestors
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, is_plain_view
@@ -49,6 +50,7 @@ from smelt.graph.casts import casting, present_casts, set_casts
 from smelt.graph.gradients import DERIVATIVES
 from smelt.graph.meta import TensorMeta, is_dense, may_overlap, without_gaps
 from smelt.graph.module import GraphModule, remove_dead
+from smelt.graph.ranges import check_node, checks_of_dead
 from smelt.graph.seeds import seed_name
 from smelt.graph.sized_calls import for_stand_ins
 from smelt.graph.symint import to_torch
@@ -412,6 +414,12 @@ class _Trace:
 
     # -- the graph --------------------------------------------------------------------------------------------------
 
+    def checks_of_dead(self, results: Sequence[fx.Node]) -> list[fx.Node]:
+        """Nodes that raise for what eager checks in operators whose results nobody uses."""
+        self.rec.backward = False
+        ranges = list(checks_of_dead(self.rec.graph, lambda: ancestors(results)))
+        return [check_node(self.rec._node, each) for each in ranges]
+
     def finish(
         self,
         outputs: tuple[OutputPlan, ...],
@@ -431,6 +439,7 @@ class _Trace:
         by_position = {k: self.inputs[i].leaf.place.layout.val for i, k in positions.items() if isinstance(k, int)}
         metas += [by_position.get(k) or node.meta["val"] for k, node in enumerate(grads)]
         found = [*self.reads.nodes.values(), *self.reads.checks]
+        found += self.checks_of_dead([*values, *grads, *found])
         output = graph.output((*values, *grads, *found))
         output.meta["val"] = (*kept, *map(without_gaps, metas), *(node.meta["val"] for node in found))
         remove_dead(graph, random=not self.options.eager_rng)  # eager draws also what nobody uses

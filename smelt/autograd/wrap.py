@@ -43,6 +43,8 @@ def wrap(
         compiled_backward: saved tensors and tangents -> gradients; None when nothing is differentiable.
         again: makes second derivatives.
     """
+    if joint.num_found and not joint.reads:
+        compiled_forward = _without_found(compiled_forward, joint.num_found)
     if joint.reads:
         made = functools.partial(wrap, again=again)
         return wrap_reading(joint, compiled_forward, compiled_backward, made, _below)
@@ -52,6 +54,15 @@ def wrap(
     if compiled_backward is None or not joint.differentiable:
         return _wrap_inference(joint, forward)
     return _wrap_training(joint, forward, compiled_backward, again)
+
+
+def _without_found(program: Program, count: int) -> Program:
+    """The forward program without its last results, which only come from checks."""
+
+    def run(inputs: list[Any]) -> list[Any]:
+        return program(inputs)[:-count]
+
+    return run
 
 
 def _bare(joint: Joint, program: Program) -> Program:

@@ -76,7 +76,7 @@ def prune(tensors: Any) -> None:
         if node in gone or node.op in ("placeholder", "output") or node.users or node in tensors.mutated:
             continue
         seam = isinstance(node.target, Seam) and not isinstance(node.target, EagerCall)
-        if node in tensors.drawing or node in tensors.checks or seam:
+        if seam or any(node in kept for kept in (tensors.drawing, tensors.checks, tensors.looking)):
             continue
         doomed = [node]
         if node.target in MODE_CHANGES:

@@ -13,6 +13,7 @@ from smelt.capture.breaks import Break, UserError, too_deep, wants_memory
 from smelt.capture.inference_tensors import InferenceTensors
 from smelt.capture.reads import version
 from smelt.graph.answers import DataDependent
+from smelt.graph.ranges import looks_at_values
 from smelt.graph.refusals import is_refusal
 from smelt.graph.schema import Kind, op_info
 from smelt.graph.sized_calls import for_stand_ins
@@ -35,11 +36,11 @@ class _Operators(TraceMode):
     """Every operator that a torch function consists of makes trace tensors.
 
     Attributes:
-        drew: one of them draws random numbers.
+        drew: one of them draws random numbers; looked: one raises for some values.
         refused: the tensors that one which writes was given, and raised an error.
     """
 
-    drew = False
+    drew = looked = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,6 +51,7 @@ class _Operators(TraceMode):
     ) -> Any:
         info = op_info(func)
         self.drew = self.drew or info.random
+        self.looked = self.looked or looks_at_values(func)
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
         except Exception:
@@ -70,6 +72,11 @@ class Runner:
     def drew(self) -> bool:
         """The last call drew random numbers."""
         return self._operators.drew
+
+    @property
+    def looked(self) -> bool:
+        """The last call raises for some values."""
+        return self._operators.looked
 
     @property
     def refused(self) -> list[TraceTensor]:
@@ -126,7 +133,7 @@ class Runner:
         if kwargs:
             _collect(kwargs, found)
         versions = [(version(t), t.requires_grad) for t in found]  # `detach_` writes to the history alone
-        self._operators.drew, self._operators.refused = False, []
+        self._operators.drew, self._operators.looked, self._operators.refused = False, False, []
         out = self.run(target, args, kwargs)
         return out, [t for t, v in zip(found, versions, strict=True) if (version(t), t.requires_grad) != v]
 

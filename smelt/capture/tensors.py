@@ -74,7 +74,7 @@ class Tensors:
         writes: True once a node wrote to a tensor in place.
         ops: nodes that compute.
         region: number of the `checkpoint` call that the program is in; becomes `node.meta["checkpoint"]`.
-        drawing: nodes that draw random numbers; checks: nodes that only raise.
+        drawing: nodes that draw random numbers; checks: nodes that only raise; looking: those that may.
         asserts: some of the checks stand for errors of the program's own; caught: so does what else the graph raises.
         branches: branches on tensors' values may become nodes here, see `conditionals`.
         inner: tensors of functions that transforms have run (`bodies`), with the step that ran them.
@@ -103,6 +103,7 @@ class Tensors:
         self.number_node = NumberNodes(self._append, self._shown)
         self.speculation = Speculation(self, vm.speculates)
         self.drawing: set[fx.Node] = set()
+        self.looking: set[fx.Node] = set()
         self.inner: dict[int, int] = {}
         self._shared: set[int] = set()
         self._owners: dict[int, tuple[torch.Tensor, Source]] = {}
@@ -332,6 +333,8 @@ class Tensors:
         node = self._record(target, args, kwargs, method)
         if drew:
             self.drawing.add(node)
+        if self.runner.looked:
+            self.looking.add(node)
         if raises:
             self.checks.add(node)
         if written:

@@ -77,6 +77,14 @@ def _expect_close(
 _library.impl("expect_close", _expect_close, "CompositeExplicitAutograd")
 
 
+def check_form(name: str, parameters: str, run: Callable[..., torch.Tensor]) -> OpOverload:
+    """An operator that computes a flag, or raises."""
+    _library.define(f"{name}({parameters}) -> Tensor")
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    form: OpOverload = getattr(getattr(torch.ops, _SPACE), name).default
+    return form
+
+
 def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
     """The operator that takes tensors without dimensions for these parameters, where `op` takes numbers.
 

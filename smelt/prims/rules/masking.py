@@ -9,9 +9,23 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from smelt.graph.ranges import IN_RANGE
 from smelt.prims.registry import Lowering, aten, common_shape, decomposition, dtype_of, is_empty, shape_of
 from smelt.prims.rules.indexing import put_at, read_at
 from smelt.shapes.size import same
+
+
+@decomposition(IN_RANGE)
+def in_range(p: Lowering, x: Node, low: Any, high: Any, ignored: int | None, fault: int) -> Node:
+    """A flag that nobody reads: the kernel that computes it raises."""
+    x = p.widen(x) if dtype_of(x).is_floating_point else p.convert(x, torch.int64)
+    tests = [p.ge(x, low)] if low is not None else []
+    tests += [p.le(x, high)] if high is not None else []
+    tests = [p.logical_not(test) for test in tests]
+    wrong = tests[0] if len(tests) == 1 else p.logical_or(*tests)
+    if ignored is not None:
+        wrong = p.logical_and(wrong, p.ne(x, ignored))
+    return p.any(p.refuse(wrong, wrong, fault), p.dims_of(x, None))
 
 
 @decomposition(aten._unsafe_masked_index.default)
