@@ -141,7 +141,7 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
             raise _no_meta(func, error) from error
         raise
     answer = from_meta(out)
-    mend = _CPU_ANSWERS.get(func) if device.type == "cpu" else None
+    mend = _ANSWERS.get(func) or (_CPU_ANSWERS.get(func) if device.type == "cpu" else None)
     return answer if mend is None else mend(answer, args)
 
 
@@ -296,7 +296,7 @@ def _device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
     return scalar or torch.get_default_device()
 
 
-# -- where CPU kernels answer otherwise than meta kernels ----------------------------------------------------------
+# -- where kernels answer otherwise than meta kernels --------------------------------------------------------------
 
 
 def _changed(layout: Layout, **changes: Any) -> Layout:
@@ -318,6 +318,10 @@ def _like_cpu(position: int) -> Callable[[Layout, Sequence[Any]], Layout]:
 
 def _group_norm_backward_cpu(answer: Any, args: Sequence[Any]) -> Any:
     return (None if answer[0] is None else _changed(answer[0], dtype=args[1].dtype), *answer[1:])
+
+
+def _typed_like_first(answer: Layout, args: Sequence[Any]) -> Layout:
+    return _changed(answer, dtype=args[0].dtype)
 
 
 _NOT_STRIDED = frozenset(
@@ -345,6 +349,7 @@ def _eigenvectors_cpu(answer: Any, args: Sequence[Any]) -> Any:
     return values, _changed(vectors, stride=(*batch, down, across))
 
 
+_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {aten.huber_loss.default: _typed_like_first}
 _CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.linalg_eig.default: _eigenvectors_cpu,
     aten.channel_shuffle.default: _like_cpu(0),

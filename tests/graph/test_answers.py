@@ -78,3 +78,12 @@ def test_strides_are_those_of_the_cpu_kernel() -> None:
     indices = torch.zeros(1, 2, 3, 4, dtype=torch.int64).to(memory_format=torch.channels_last)
     found = answer_for(aten.max_unpool2d.default, (trace_like(images), trace_like(indices), [6, 8]), {})
     assert found.val.stride == aten.max_unpool2d.default(images, indices, [6, 8]).stride()
+
+
+def test_a_huber_loss_is_of_its_input_s_dtype() -> None:
+    """Its meta kernel says the common one."""
+    low, full = torch.zeros(2, 3, dtype=torch.bfloat16), torch.zeros(2, 3)
+    for reduction in range(3):
+        for x, y in ((low, full), (full, low)):
+            answer = answer_for(aten.huber_loss.default, (trace_like(x), trace_like(y), reduction), {})
+            assert answer.val.dtype is aten.huber_loss(x, y, reduction).dtype
