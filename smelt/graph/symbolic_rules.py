@@ -179,11 +179,19 @@ def _dropout(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 def _loss(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     """Losses with `reduction`: a number, or one for each element. Some are of the first operand's dtype."""
     operands = [val_of(a) for a in args if isinstance(a, torch.Tensor)]
-    dtype = torch.result_type(args[0], args[1]) if func in _PROMOTED else operands[0].dtype
+    dtype = _common_dtype(operands) if func in _PROMOTED else operands[0].dtype
     if given(func, args, kwargs)["reduction"] != 0:
         return fresh(operands[0], (), dtype)
     shape = broadcast(operands)
     return None if shape is None else fresh(operands[0], shape, dtype, _common_stride(operands, shape))
+
+
+def _common_dtype(operands: Sequence[TensorMeta]) -> torch.dtype:
+    """`torch.result_type` of the first two. Asked about tensors of a class of ours it loads torch.distributed."""
+    first, second = operands[:2]
+    if first.dtype is second.dtype:
+        return first.dtype
+    return torch.result_type(*(torch.empty((0,) * bool(x.shape), dtype=x.dtype) for x in (first, second)))
 
 
 _PROMOTED = (aten.mse_loss.default, aten.smooth_l1_loss.default)
