@@ -114,6 +114,8 @@ OF_TYPES: dict[str, Function] = {
     "randint": lambda x: torch.randint(5, 2, (len(x),)) + x,
     "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x * 2, beta=-1.0),
     "huber_loss": lambda x: F.huber_loss(x, x * 2, delta=-1.0),
+    "layer_norm of int": lambda x: F.layer_norm(x.long()[:, None].expand(-1, 4), (4,)),
+    "layer_norm of int, by its size": lambda x: F.layer_norm(x.long(), x.shape),
     "softmax of int": lambda x: x.long().softmax(0),
     "erfinv_ of int": lambda x: x.long().erfinv_(),
     "not of float": lambda x: ~x,
@@ -154,6 +156,8 @@ def test_types_and_numbers_that_operators_refuse_at_any_size(name: str, size: in
         lambda x: torch.searchsorted(x.sort().values, x[:5]),
         lambda x: x.index_add(0, torch.arange(5000), x[:5000]),
         lambda x: torch.bucketize(x, torch.arange(10.0)),
+        lambda x: F.layer_norm(x.reshape(-1, 100), (100,)),
+        lambda x: F.layer_norm(x.reshape(-1, 100).t(), (90,), x[:90], x[90:180]),
     ],
 )
 def test_what_only_smaller_tensors_would_refuse_runs(function: Function) -> None:

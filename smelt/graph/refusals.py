@@ -107,7 +107,8 @@ def _has_sizes(func: OpOverload) -> bool:
 
 
 _NO_SIZES = frozenset(
-    "dim dims reduction ignore_index correction low high num_samples dtype layout memory_format".split()
+    "dim dims reduction ignore_index correction low high num_samples dtype layout memory_format "
+    "normalized_shape".split()
 )
 _SHAPING = ("fold", "shuffle", "pool", "pad", "upsample", "embedding_bag", "grid", "unpool", "glu", "multinomial")
 """In the names of operators to whose results or checks a size is more than its order among others."""
@@ -234,6 +235,8 @@ def _attempt(
 ) -> Exception | None:
     shared = _shared_memory((*args, *kwargs.values()), fill) if sizes is None else {}
     creates = next(tensors_among((*args, *kwargs.values())), None) is None
+    named = {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)} | dict(kwargs)
+    shape_of_rows = named.get("normalized_shape")  # the last sizes of the first tensor
 
     def real(value: Any) -> Any:
         kind = type(value)
@@ -250,6 +253,8 @@ def _attempt(
             return hint(value)
         if kind is Real:
             return value.hint
+        if sizes is not None and shape_of_rows is not None and value is shape_of_rows:
+            return kind(sizes.small.get(hint(n), n) for n in shape_of_rows)
         if isinstance(value, (list, tuple)):
             return kind(min(real(n), 1) if creates and isinstance(n, (int, Size)) else real(n) for n in value)
         return _CPU if kind is torch.device else value
