@@ -127,6 +127,7 @@ OF_TYPES: dict[str, Function] = {
     "more bytes than 64 bits count": lambda x: torch.empty(2**62, 1),
     "more bytes than there are": lambda x: torch.empty(2**52),
     "more bytes than 64 bits count, in bits": lambda x: torch.empty(2**60),
+    "a view of more than there is is copied": lambda x: x[:1].expand(2**52) + 1,
     "a view of too much is copied": lambda x: x[:1].expand(2**62) + 1,
 }
 

@@ -188,7 +188,8 @@ def _is_large(info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doub
     if _elsewhere(values):
         return True
     most = ELEMENTS << 10 if doubted or info.kind is Kind.WRITE and bool(sharing(values)) else ELEMENTS
-    return sum(_memory(tensor.place.layout) for tensor in tensors_among(values)) > most
+    layouts = [tensor.place.layout for tensor in tensors_among(values)]
+    return sum(max(_memory(layout), hint(layout.val.numel)) for layout in layouts) > most  # expanded ones are long
 
 
 def _memory(layout: Layout) -> int:
