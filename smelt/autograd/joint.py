@@ -177,7 +177,8 @@ class _Trace:
             mutations = self.without_gradients(mutations)
             if self.versions() != written:
                 raise Unsupported("a backward that writes to an input of the graph")
-            grads, positions = self.gradients(found)
+            with _disable_current_modes():
+                grads, positions = self.gradients(found)
         return self.finish(outputs, mutations, touched, values, differentiable, grads, positions, seed)
 
     def arguments(self) -> list[Any]:
@@ -351,7 +352,8 @@ class _Trace:
             finally:
                 owner.small_is_usual = False
         found = {i: self.traced(g) for i, g in zip(wanted, grads, strict=True) if g is not None}
-        self.reached = self.reached_without_values({i: heads[i] for i in roots}, found)
+        with _disable_current_modes():  # gradients may be views, and what reads them asks meta kernels
+            self.reached = self.reached_without_values({i: heads[i] for i in roots}, found)
         return tuple(roots), found
 
     def reached_without_values(

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.cudnn_attention import cudnn_attention_backward
 from smelt.base.errors import SmeltError
 
 aten = torch.ops.aten
@@ -53,8 +54,11 @@ def lstm_layer_backward(*args: Any) -> tuple[torch.Tensor, ...]:
 
 
 def group_norm(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
-    """`aten.native_group_norm` of any strides: the kernel wants a dense image batch, row-major or channels last."""
-    return aten.native_group_norm.default(_image_batch(x), *args)
+    """`aten.native_group_norm` of any strides: the kernel wants a dense image batch, row-major or channels last.
+
+    The weight and the bias it reads as row-major, whatever their strides say.
+    """
+    return aten.native_group_norm.default(_image_batch(x), *_contiguous(args))
 
 
 def group_norm_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
@@ -68,6 +72,11 @@ def group_norm_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> tupl
 def layer_norm_backward(*args: Any) -> tuple[torch.Tensor, ...]:
     """`aten.native_layer_norm_backward`, which reads the statistics as row-major."""
     return aten.native_layer_norm_backward.default(*_contiguous(args))
+
+
+def _reading_rows(op: Any) -> Callable[..., Any]:
+    """`op`, a kernel that reads its arguments as row-major or refuses others: what calls it has made them so."""
+    return lambda *args: op(*_contiguous(args))
 
 
 def _image_batch(x: torch.Tensor) -> torch.Tensor:
@@ -106,9 +115,15 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten.native_group_norm.default: group_norm,
     aten.native_group_norm_backward.default: group_norm_backward,
     aten.native_layer_norm_backward.default: layer_norm_backward,
+    aten._pdist_forward.default: _reading_rows(aten._pdist_forward.default),
+    aten._pdist_backward.default: _reading_rows(aten._pdist_backward.default),
+    aten.adaptive_max_pool3d_backward.default: _reading_rows(aten.adaptive_max_pool3d_backward.default),
+    aten.fractional_max_pool2d_backward.default: _reading_rows(aten.fractional_max_pool2d_backward.default),
+    aten.fractional_max_pool3d_backward.default: _reading_rows(aten.fractional_max_pool3d_backward.default),
     aten.view_as_complex_copy.default: as_complex,
     aten.view_as_real_copy.default: as_pairs,
     aten._scaled_dot_product_efficient_attention.default: efficient_attention,
     aten._scaled_dot_product_efficient_attention_backward.default: efficient_attention_backward,
+    aten._scaled_dot_product_cudnn_attention_backward.default: cudnn_attention_backward,
 }
 """What runs in place of an operator."""

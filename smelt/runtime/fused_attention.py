@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from smelt.base.cudnn_attention import cudnn_attention_backward
 from smelt.runtime import tiled_attention
 from smelt.runtime.attention_memory import in_words
 from smelt.runtime.externs import Candidate, Spec, empty_as, register
@@ -98,13 +99,12 @@ def _cudnn(params: Params) -> Forward:
 
 
 def _cudnn_backward(params: Params) -> Backward:
-    op, causal, scale = aten._scaled_dot_product_cudnn_attention_backward.default, params["causal"], params["scale"]
+    causal, scale = params["causal"], params["scale"]
 
     def call(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor, sums: Tensor) -> Any:
         lengths, whole = (q.shape[2], k.shape[2]), _repeated(bias, q, k)
-        return op(
-            grad, q, k, v, out, sums, *_no_numbers(q), whole, None, None, *lengths, 0.0, causal, scale=scale
-        )  # fmt: skip
+        rest = sums, *_no_numbers(q), whole, None, None, *lengths, 0.0, causal
+        return cudnn_attention_backward(grad, q, k, v, out, *rest, scale=scale)
 
     return call
 

@@ -1,0 +1,44 @@
+"""The backward of cuDNN's attention, for gradients in any layout.
+
+PyTorch keeps the plans that cuDNN has made, by the sizes and strides of query, key, value and bias. A plan also holds
+the strides of the output and of its gradient, which are no part of that key: after a call with a gradient in one
+layout, a call that differs in nothing but this layout reads it by the wrong strides. Eager's own calls and ours need
+not bring the same. So ours have keys of their own (a dropout of -0.0, which is a 0 in other bits), and all calls of one
+key bring the layouts of the first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_OP = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
+
+_planned: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+"""Strides of the output's gradient and of the output, by what PyTorch's key says."""
+
+
+def cudnn_attention_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, *rest: Any, scale: float | None = None
+) -> tuple[Tensor, ...]:
+    """`aten._scaled_dot_product_cudnn_attention_backward`, whose plan is for these layouts."""
+    *numbers, dropout, causal = rest
+    bias = numbers[3]
+    if grad.stride(-1) != 1:  # the operator would do the same
+        grad = torch.empty_like(out).copy_(grad)
+    given = grad.stride(), out.stride()
+    of_bias = None if bias is None else (bias.shape, bias.stride())
+    sizes, strides = (q.shape, k.shape, v.shape), (q.stride(), k.stride(), v.stride())
+    key = (q.device, q.dtype, *sizes, *strides, of_bias, dropout, causal)
+    planned = _planned.setdefault(key, given)
+    if planned != given:
+        grad, out = (_in_strides(x, stride) for x, stride in zip((grad, out), planned, strict=True))
+    return _OP(grad, q, k, v, out, *numbers, dropout or -0.0, causal, scale=scale)
+
+
+def _in_strides(x: Tensor, stride: tuple[int, ...]) -> Tensor:
+    if x.stride() == stride:
+        return x
+    return torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
