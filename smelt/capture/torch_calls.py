@@ -50,7 +50,7 @@ SWITCHES = frozenset(
 
 constant(False, torch.jit.is_scripting, torch.jit.is_tracing)
 constant(False, torch._jit_internal.is_scripting)
-constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+constant(True, torch.compiler.is_dynamo_compiling)
 constant(False, torch.compiler.is_exporting)
 constant(
     False,
