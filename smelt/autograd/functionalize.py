@@ -19,11 +19,19 @@ from torch._ops import OpOverload
 from smelt.autograd.numbers import has_real, with_numbers
 from smelt.autograd.reads import JointReads
 from smelt.autograd.simpler import PURE, WRITES, full, identity
-from smelt.autograd.views import read_view, write_memory, write_view
+from smelt.autograd.views import WRITTEN_VIEWS, read_view, write_memory, write_view
 from smelt.base.errors import CompileError, Unsupported
 from smelt.graph.functional_form import checked_form, flat_form, flattened
 from smelt.graph.known import forget, remember
-from smelt.graph.meta import TensorMeta, contiguous_stride, is_channels_last, is_dense, may_overlap, same_steps
+from smelt.graph.meta import (
+    TensorMeta,
+    contiguous_stride,
+    is_channels_last,
+    is_dense,
+    may_overlap,
+    same_steps,
+    without_gaps,
+)
 from smelt.graph.module import Graph
 from smelt.graph.place import Storage
 from smelt.graph.schema import Kind, OpInfo, op_info, sees_strides
@@ -178,6 +186,7 @@ class GraphRecorder:
             return known
         if vals is None:
             vals = _vals(answer_for(op, _metas(args), _metas(kwargs)))
+            vals = without_gaps(vals) if isinstance(vals, TensorMeta) and op in WRITTEN_VIEWS else vals
         node = self.graph.create_node("call_function", op, args, dict(kwargs))
         meta = node.meta
         meta["val"] = vals

@@ -48,6 +48,7 @@ from smelt.base.torch_c import disable_autocast, engine_in_this_thread, is_plain
 from smelt.graph.attention import for_attention
 from smelt.graph.casts import casting, present_casts, set_casts
 from smelt.graph.gradients import DERIVATIVES
+from smelt.graph.layouts import as_before
 from smelt.graph.meta import TensorMeta, is_dense, may_overlap, without_gaps
 from smelt.graph.module import GraphModule, remove_dead
 from smelt.graph.ranges import check_node, checks_of_dead
@@ -655,7 +656,7 @@ def _from_memory(node: fx.Node) -> list[fx.Node]:
 
 def _clone(rec: GraphRecorder, node: fx.Node) -> fx.Node:
     copy = rec.graph.call_function(aten.clone.default, (node,))
-    copy.meta["val"] = without_gaps(node.meta["val"])
+    copy.meta["val"] = as_before(node.meta["val"]).val
     return copy
 
 

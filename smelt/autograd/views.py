@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import numpy
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
-from smelt.graph.meta import TensorMeta, extent, is_dense, may_overlap
+from smelt.graph.inside import lies_within
+from smelt.graph.meta import TensorMeta, extent, is_dense
 from smelt.graph.place import Place, Step
 from smelt.shapes.size import Size, hint, known_at_most, same
 
@@ -31,6 +31,10 @@ class Emit(Protocol):
 
 Read = Callable[[Emit, fx.Node, Place], fx.Node]
 Write = Callable[[Emit, fx.Node, fx.Node, Place], fx.Node]
+
+
+WRITTEN_VIEWS = frozenset({aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default})
+"""What a tensor becomes when a view of it is written. As values of a graph these have no gaps."""
 
 
 def read_view(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
@@ -267,7 +271,7 @@ def _to_memory(emit: Emit, node: fx.Node, place: Place, base: Place) -> fx.Node:
     if order is not None and offset >= 0 and (offset + extent(shape, stride)) * size <= val.numel * val.dtype.itemsize:
         flat = emit(aten.view.default, emit(aten.permute.default, node, order), [val.numel])
         return flat if other is val.dtype else emit(aten.view.dtype, flat, other)
-    if order is not None or other is not val.dtype or not _lies_within(shape, stride, offset, val):
+    if order is not None or other is not val.dtype or not lies_within(shape, stride, offset, val):
         raise Unsupported(
             f"{place.step.op if place.step else 'as_strided'} that reaches outside the tensor it is called on",
             why=f"shape {list(shape)}, stride {list(stride)} of a tensor {val}",
@@ -284,26 +288,6 @@ def _from_memory(emit: Emit, flat: fx.Node, val: TensorMeta) -> fx.Node:
     if order is None:
         return emit(aten.index.Tensor, flat, [_positions(emit, flat, val.shape, val.stride, 0)])
     return emit(aten.permute.default, emit(aten.view.default, flat, [val.shape[d] for d in order]), inverse(order))
-
-
-def _lies_within(shape: Sequence[int], stride: Sequence[int], offset: int, val: TensorMeta) -> bool:
-    """Whether all elements of a view are among those of a tensor with gaps, each of which has memory of its own."""
-    sizes = (*shape, *stride, offset, *val.shape, *val.stride)
-    if not all(type(n) is int for n in sizes) or may_overlap(val.shape, val.stride) or val.numel > _SEARCHED:
-        return False
-    return bool(numpy.isin(_places(shape, stride, offset), _places(val.shape, val.stride, 0)).all())
-
-
-def _places(shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
-    """Where the elements lie in memory; what stride 0 repeats only once."""
-    found = numpy.array([offset])
-    for size, step in zip(shape, stride, strict=True):
-        found = (found[:, None] + numpy.arange(1 if step == 0 else size) * step).reshape(-1)
-    return found
-
-
-_SEARCHED = 1 << 20
-"""Elements of the largest tensor with gaps that a view is looked up in."""
 
 
 def _read_strided(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:

@@ -16,6 +16,7 @@ from smelt.capture.attributes import find_in_class
 from smelt.capture.backward import tensor_backward
 from smelt.capture.breaks import Break, user
 from smelt.capture.registry import ATTR, CALL, TENSOR_METHODS, constant, special
+from smelt.graph.inside import lies_within
 from smelt.graph.trace import TraceTensor
 
 METADATA = frozenset(
@@ -163,6 +164,15 @@ def as_strided(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return vm.tensors.run(torch.as_strided, args, kwargs)
 
 
+@special(torch.as_strided_copy)
+def as_strided_copy(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A row-major copy of `torch.as_strided`."""
+    if kwargs.get("out") is not None:
+        raise Break("torch.as_strided_copy(out=)", "it tells a place in the memory of an input")
+    view = as_strided(vm, args, {name: value for name, value in kwargs.items() if name != "out"})
+    return vm.tensors.run(torch.clone, (view,), {"memory_format": torch.contiguous_format})
+
+
 def _from_first_element(
     vm: Any, input: TraceTensor, size: Any, stride: Any, storage_offset: int | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -172,8 +182,25 @@ def _from_first_element(
     if storage_offset is not None and whole is not None:
         storage_offset -= _storage_offset(vm, whole)
         if storage_offset < 0:
-            raise Break("as_strided() that reaches before its argument", "a graph reads no memory beside its inputs")
+            raise Break("as_strided() that reaches before its argument", _BESIDE)
+    _expect_inside(input, size, stride, storage_offset)
     return (input, size, stride, storage_offset), {}
+
+
+_BESIDE = "a graph reads no memory beside its inputs"
+
+
+def _expect_inside(input: TraceTensor, size: Any, stride: Any, first: Any) -> None:
+    """Ends the graph where the elements are not all among those of the tensor that the memory came with."""
+    root = input.place.storage.root
+    numbers = [*size, *stride] if isinstance(size, (list, tuple)) and isinstance(stride, (list, tuple)) else [None]
+    first = input.place.layout.offset if first is None else first
+    if root is None or not all(type(n) is int and n >= 0 for n in (*numbers, first)) or 0 in size:
+        return  # the operator says what is wrong
+    val, at = root.layout.val, first - root.layout.offset
+    if val.symbolic or lies_within(size, stride, at, val):
+        return
+    raise Break("as_strided() that reaches beside its argument", _BESIDE)
 
 
 RESHAPING = frozenset(

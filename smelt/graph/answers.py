@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 
 from smelt.base.errors import SmeltError, Unsupported
 from smelt.base.log import log
+from smelt.graph.corrections import CORRECTIONS
 from smelt.graph.devices import raise_for_devices
 from smelt.graph.meta import channels_last_stride, is_channels_last
 from smelt.graph.place import LIMIT, META, Layout, Place, PlacedTensor, layout_for
@@ -141,7 +142,7 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
             raise _no_meta(func, error) from error
         raise
     answer = from_meta(out)
-    mend = _ANSWERS.get(func) or (_CPU_ANSWERS.get(func) if device.type == "cpu" else None)
+    mend = _ANSWERS.get(func) or CORRECTIONS.get(func) or (_CPU_ANSWERS.get(func) if device.type == "cpu" else None)
     return answer if mend is None else mend(answer, args)
 
 

@@ -24,6 +24,7 @@ from smelt.graph.meta import (
     contiguous_stride,
     is_channels_last,
     is_dense,
+    same_steps,
 )
 from smelt.graph.place import Layout, layout_for
 from smelt.graph.question import Question, compare
@@ -546,6 +547,14 @@ def _gradients(dx: Layout, weight: Any, bias: Any, x: TensorMeta, shape: Sequenc
     return tuple(part if wanted else None for part, wanted in zip(parts, mask, strict=True))
 
 
+def _normalized(x: TensorMeta) -> Layout:
+    """On a GPU in the order of `x`; on a CPU channels last where `x` is so but for dimensions of size 1."""
+    if x.device.type == "cuda":
+        return _fresh(x, x.shape, None, x.stride if is_dense(x.shape, x.stride) else result_stride(x.shape, [x], False))
+    last = channels_last_stride(x.shape) if x.ndim in (4, 5) and not is_row_major(x) else None
+    return _fresh(x, x.shape, None, last) if last and same_steps(x.shape, x.stride, last) else _as_format(x)
+
+
 def _batch_norm(outputs: str) -> Rule:
     """`outputs`: a letter for each result: "o" the output, "s" a statistic, "e" an empty one, "r" a running one."""
 
@@ -556,7 +565,7 @@ def _batch_norm(outputs: str) -> Rule:
         if x.ndim < 2 or any(p is not None and val_of(p).shape != (x.shape[1],) for p in parameters):
             return None
         dtype = _statistics(x, *parameters)
-        made = {"o": _as_format(x), "s": _fresh(x, (x.shape[1],), dtype), "e": _fresh(x, (0,), dtype, (1,))}
+        made = {"o": _normalized(x), "s": _fresh(x, (x.shape[1],), dtype), "e": _fresh(x, (0,), dtype, (1,))}
         if x.device.type == "cuda":  # its kernels give the statistics that they used, also those that were given
             made["e"] = made["s"]
         elif training is False:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from smelt.graph.corrections import with_gaps_of
 from smelt.graph.elementwise import broadcast, elementwise, result_stride
 from smelt.graph.layouts import Rule, as_before, fresh, given, in_format, layout, like, row_major_like, val_of
 from smelt.graph.meta import TensorMeta, channels_last_stride, contiguous_stride
@@ -154,6 +155,10 @@ def _reduction(dtype: torch.dtype | None = None, results: int = 1, whole: torch.
         return fresh(val, shape, made or dtype)
 
     return rule
+
+
+def _written_view(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+    return with_gaps_of(val_of(args[0])) or as_before(val_of(args[0]))
 
 
 def _sort(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
@@ -433,8 +438,11 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
         op: like()
         for op in (aten.flip.default, aten.index_put.default, aten._unsafe_index_put.default, aten.uniform.default)
         + (aten.exponential.default, aten.normal_functional.default, aten.geometric.default, aten.log_normal.default)
-        + (aten.cauchy.default, aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default)
-        + (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.normal.Tensor_float, aten.fill.Scalar)
+        + (aten.cauchy.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.fill.Scalar)
+    },
+    **{
+        op: _written_view
+        for op in (aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default)
     },
     **{
         op: row_major_like()
@@ -442,7 +450,7 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
         + (aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce)
         + (aten.scatter_add.default, aten.scatter_reduce.two, aten.index_copy.default, aten.index_reduce.default)
         + (aten.index_add.default, aten._softmax.default, aten._log_softmax.default)
-        + (aten.renorm.default, aten.put.default)
+        + (aten.renorm.default, aten.put.default, aten.normal.Tensor_float)
     },
     **{
         op: row_major_like(1)

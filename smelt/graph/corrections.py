@@ -1,0 +1,45 @@
+"""Strides that operators give on every device, where PyTorch's meta kernels say others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.graph.layouts import fresh, val_of
+from smelt.graph.meta import TensorMeta, is_dense
+from smelt.graph.place import Layout
+from smelt.shapes.size import known_at_most, same
+
+aten = torch.ops.aten
+
+
+def with_gaps_of(val: TensorMeta) -> Layout | None:
+    """A copy of all memory that a tensor spans; None where it has no gaps, or repeats elements."""
+    if is_dense(val.shape, val.stride) or not all(known_at_most(1, n) for n in val.shape):
+        return None
+    if any(not same(n, 1) and not known_at_most(1, s) for n, s in zip(val.shape, val.stride, strict=True)):
+        return None
+    return fresh(val, val.shape, None, val.stride)
+
+
+def _written_view(answer: Layout, args: Sequence[Any]) -> Layout:
+    """The first argument with another view in a place of it: a copy of its memory, gaps included."""
+    return with_gaps_of(val_of(args[0])) or answer
+
+
+def _in_rows(answer: Layout, args: Sequence[Any]) -> Layout:
+    return fresh(answer.val, answer.val.shape)
+
+
+CORRECTIONS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
+    aten.select_scatter.default: _written_view,
+    aten.slice_scatter.default: _written_view,
+    aten.diagonal_scatter.default: _written_view,
+    aten.normal.Tensor_Tensor: _in_rows,
+    aten.normal.Tensor_float: _in_rows,
+    aten.normal.float_Tensor: _in_rows,
+}
+"""(what the meta kernel says, the arguments) -> what the operator gives."""
