@@ -107,7 +107,7 @@ def offer_resizing() -> bool:
     if not RECYCLING:
         return False
     sizes = (3, 50, 4000)
-    plain = [torch_c.empty_strided((n,), (1,), dtype=torch.float32) for n in sizes]
+    plain = [torch_c.empty_strided((n,), (1,), dtype=torch.float32, device="cpu") for n in sizes]
     own = [_native.Fresh((n,), (1,), _FLOAT, 32)() for n in sizes]
     read = _native.peek_at
     rows = [[read(t.untyped_storage()._cdata, _STORAGE_WORDS) for t in each] for each in (plain, own)]
