@@ -13,6 +13,9 @@ import torch
 from torch import fx
 
 import smelt
+from smelt.base.options import Options
+from smelt.graph.meta import TensorMeta
+from smelt.pipeline import triton_device
 
 
 def double(x: torch.Tensor) -> torch.Tensor:
@@ -181,14 +184,19 @@ except smelt.SmeltError as error:
     assert "pip install" in done.stdout
 
 
-def test_other_devices_are_left_to_eager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
-    x = torch.empty(3, device="meta")
+def test_tensors_without_memory_are_computed_by_their_shapes() -> None:
+    got = smelt.compile(double, fullgraph=True)(torch.empty(3, device="meta"))
+    assert got.device.type == "meta" and got.shape == (3,)
+    assert smelt.stats()["fallbacks"] == 0
+
+
+def test_kernels_are_made_for_a_cpu_or_one_gpu() -> None:
+    graph = fx.Graph()
+    for name, device in (("x", "cuda:0"), ("y", "cuda:1")):
+        graph.placeholder(name).meta["val"] = TensorMeta((3,), torch.float32, (1,), torch.device(device))
+    graph.output(())
     with pytest.raises(smelt.CompileError, match="a CPU or one CUDA device"):
-        smelt.compile(double)(x)
-    monkeypatch.setenv("SMELT_STRICT", "0")
-    with pytest.warns(smelt.SmeltWarning, match="a CPU or one CUDA device"):
-        assert smelt.compile(double)(x).device.type == "meta"
+        triton_device(fx.GraphModule({}, graph), Options())
 
 
 @pytest.mark.parametrize("fn", [torch.sin, torch.nn.functional.gelu, torch.Tensor.cos])
