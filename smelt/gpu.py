@@ -83,7 +83,9 @@ def recorded_alone(program: Program, device: torch.device, report: Report, optio
     return _recorder(device, report, options).wrap(program, "backward", written=(), visible=0)
 
 
-_WAITING = re.compile(r"aten::(_?linalg_(eigh?|eigvals|eigvalsh|svd|svdvals|lstsq)|_?symeig|svd)$")
+_WAITING = re.compile(
+    r"aten::(_?linalg_(eigh?|eigvals|eigvalsh|svd|svdvals|lstsq|pinv|matrix_rank|cond)|pinverse|svd)$"
+)
 """Decompositions that go on by what the GPU has found. One that is begun while a stream records fails, and cuSOLVER
 then fails outside of recordings, too (seen of `cusolverDnXsyevd` with torch 2.11 on an H100)."""
 

@@ -2,8 +2,9 @@
 
 Graphs move values between devices as they need (`prims/mixed`), so nothing later would notice that eager refuses a mix.
 Most of it follows from one rule. The rest is asked of the operator itself, on small zeros on the devices at hand, once
-for each combination of dtypes, dimensions and devices. Zeros are valid indices, targets and probabilities, so that no
-kernel's assertion fails, and only errors that speak of devices or dtypes count.
+for each combination of dtypes, dimensions and devices. Zeros are valid indices, targets and probabilities. Operators
+for which they are not (`_REFUSES_ZEROS`) are not asked: a kernel's assertion that fails ends the CUDA context. Only
+errors that speak of devices or dtypes count.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ _ANY_MIX = frozenset(
 
 _NEVER = frozenset("normal normal_functional bernoulli binomial poisson".split())
 """Operators that draw numbers, so that they are not asked, and take no number of the CPU among tensors of a GPU."""
+
+_REFUSES_ZEROS = ("lu_unpack", "assert", "validate", "lu_solve", "ldl_solve")
+"""In names of operators that assert something on the GPU which zeros are not: pivots count from 1."""
 
 _PRODUCTS = frozenset("mm bmm addmm baddbmm addmv mv dot".split())
 _ASKED_ON = frozenset({"cuda", "meta"})
@@ -108,6 +112,8 @@ def _of_indices(func: OpOverload, args: Sequence[Any]) -> Exception | None:
 
 def _may_ask(func: OpOverload, info: OpInfo, tensors: Sequence[PlacedTensor], devices: set[torch.device]) -> bool:
     """Whether a run on small zeros leaves no trace, and could tell something that metadata does not."""
+    if any(part in func._opname for part in _REFUSES_ZEROS):
+        return False
     if info.kind is Kind.VIEW or info.random or info.silent or takes_lengths(func):
         return False
     if not {device.type for device in devices} <= {"cpu", *_ASKED_ON}:

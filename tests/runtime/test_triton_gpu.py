@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from smelt.base.errors import SmeltWarning
 from smelt.base.kernel_source import Config, KernelSource
 from smelt.runtime import triton_build, triton_tune
 from smelt.runtime.cuda_driver import OutOfResources
@@ -149,9 +150,20 @@ def test_the_best_configuration_is_applied_once(device: str, tmp_path: Path, mon
 
 @pytest.mark.gpu
 def test_a_kernel_that_does_not_fit() -> None:
-    run = Kernels([matmul(8, 128)], "cuda:0").segment([(0, ((1, None),), ((0, 0), (0, 0), (0, 0), 512))])
+    """Not even with one stage: there is no simpler configuration, and nothing is launched."""
+    run = Kernels([matmul(8, 512)], "cuda:0").segment([(0, ((1, None),), ((0, 0), (0, 0), (0, 0), 512))])
     with pytest.raises(OutOfResources, match="'matmul' needs"):
         run(Table(1))
+
+
+@pytest.mark.gpu
+def test_a_pipeline_that_does_not_fit_gets_fewer_stages() -> None:
+    a, b = torch.randn(128, 512).half().to("cuda:0"), torch.randn(512, 128).half().to("cuda:0")
+    out = torch.empty(128, 128, device="cuda:0")
+    run = Kernels([matmul(8, 128)], "cuda:0").segment([(0, ((1, None),), ((0, 0), (1, 0), (2, 0), 512))])
+    with pytest.warns(SmeltWarning, match="matmul"):
+        run(bound(a, b, out))
+    torch.testing.assert_close(out, a.float() @ b.float(), rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.gpu
