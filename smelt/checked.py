@@ -1,13 +1,14 @@
 """A program in, the same program out that compares the tensors at its boundary with what its graph records.
 
 Between programs only tensors pass: inputs of a call, what a forward saves, tangents, results. Kernels read and write
-them by address, so each has to lie as it was recorded. Calls are checked where errors are not to be hidden
-(SMELT_STRICT); others pay nothing.
+them by address, so each has to lie as it was recorded. Strides of gradients and of inputs' new values are not compared:
+autograd and `copy_` take any, and a gradient that is a tangent passed on has the tangent's. Calls are checked where
+errors are not to be hidden (SMELT_STRICT); others pay nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import torch
@@ -26,22 +27,31 @@ class WrongLayout(SmeltError):
     """A tensor at the boundary of a program is not as the program's graph records it."""
 
 
-def boundary(name: str, graph: fx.Graph) -> Callable[[Program], Program]:
-    """What is wrapped around the program of a graph: checks where errors are not to be hidden, else nothing."""
-    return _Boundary(name, graph).around if environment().strict else lambda program: program
+def boundary(name: str, graph: fx.Graph, any_strides: Container[int] = ()) -> Callable[[Program], Program]:
+    """What is wrapped around the program of a graph: checks where errors are not to be hidden, else nothing.
+
+    Args:
+        any_strides: positions of the results whose strides nobody relies on.
+    """
+    return _Boundary(name, graph, any_strides).around if environment().strict else lambda program: program
+
+
+def backward_boundary(name: str, graph: fx.Graph) -> Callable[[Program], Program]:
+    """The same for a program whose results are gradients."""
+    return boundary(name, graph, range(len(graph.output_node().meta["val"])))
 
 
 class _Boundary:
     """What a graph, which is not kept, records of its inputs and results."""
 
-    def __init__(self, name: str, graph: fx.Graph) -> None:
+    def __init__(self, name: str, graph: fx.Graph, any_strides: Container[int]) -> None:
         self.name = name
         nodes = [node for node in graph.nodes if node.op == "placeholder"]
-        self.given = [(node.name, node.meta["val"]) for node in nodes]
-        self.symbols = [as_symbol(val) for _, val in self.given]
+        self.given = [(node.name, node.meta["val"], True) for node in nodes]
+        self.symbols = [as_symbol(val) for _, val, _ in self.given]
         made = enumerate(graph.output_node().meta["val"])
         # results are stored without gaps: the caller alone would see those that an operator (`select_scatter`) leaves
-        self.made = [(f"result {i}", val if not _has_gaps(val) else None) for i, val in made]
+        self.made = [(f"result {i}", val if not _has_gaps(val) else None, i not in any_strides) for i, val in made]
 
     def around(self, program: Program) -> Program:
         """The program with checks."""
@@ -55,15 +65,15 @@ class _Boundary:
 
         return run
 
-    def _check(self, recorded: Sequence[tuple[str, Any]], tensors: Sequence[Any], numbers: Any) -> None:
-        for (what, val), tensor in zip(recorded, tensors, strict=False):
+    def _check(self, recorded: Sequence[tuple[str, Any, bool]], tensors: Sequence[Any], numbers: Any) -> None:
+        for (what, val, in_order), tensor in zip(recorded, tensors, strict=False):
             if not isinstance(val, TensorMeta) or isinstance(val, OpaqueMeta) or not isinstance(tensor, torch.Tensor):
                 continue
             try:
                 meta = meta_in_numbers(val, numbers)
             except (KeyError, AssertionError):  # of a size that only the forward tells
                 continue
-            why = _differs(meta, tensor)
+            why = _differs(meta, tensor, in_order)
             if why is not None:
                 raise WrongLayout(f"{self.name}: {what} {why}")
 
@@ -72,11 +82,12 @@ def _has_gaps(val: Any) -> bool:
     return isinstance(val, TensorMeta) and not is_dense(val.shape, val.stride)
 
 
-def _differs(meta: TensorMeta, tensor: torch.Tensor) -> str | None:
+def _differs(meta: TensorMeta, tensor: torch.Tensor, in_order: bool) -> str | None:
+    """What of a tensor is not as recorded; its strides too where it is to be `in_order`."""
     shape = tuple(tensor.shape)
     if shape != meta.shape or tensor.dtype is not meta.dtype or tensor.device.type != meta.device.type:
         return f"is {tensor.dtype}{list(shape)} on {tensor.device}, recorded as {meta}"
-    if tensor.numel() and not same_steps(shape, tensor.stride(), meta.stride):
+    if in_order and tensor.numel() and not same_steps(shape, tensor.stride(), meta.stride):
         return f"of shape {list(shape)} has strides {tensor.stride()}, recorded as {meta.stride}"
     end = tensor.storage_offset() + extent(shape, tensor.stride())
     if end * tensor.element_size() > tensor.untyped_storage().nbytes():

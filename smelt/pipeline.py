@@ -37,7 +37,7 @@ from smelt.base.precision import products_round_to_tf32
 from smelt.base.report import Report
 from smelt.base.stats import count, count_named, spend
 from smelt.capture.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
-from smelt.checked import boundary
+from smelt.checked import backward_boundary, boundary
 from smelt.codegen.chain import render_chain
 from smelt.codegen.cpp_host import render_cpp
 from smelt.codegen.host import Rendered
@@ -179,7 +179,9 @@ def _render_halves(
     report.instead("3_prims.py", lambda: "\n".join(map(print_graph, parts.values())))
     del prims
     collect_given_up()
-    checks = [boundary(f"{report.name} {name}", part.graph) for name, part in parts.items()]
+    new_values = range(joint.num_outputs, joint.num_forward)
+    checks = [boundary(f"{report.name} forward", parts["forward"].graph, new_values)]
+    checks += [backward_boundary(f"{report.name} {name}", parts[name].graph) for name in parts if name != "forward"]
     return render_and_build(parts, options, report, joint.updates()), backward, absent, checks
 
 
@@ -221,7 +223,7 @@ def compile_backward(graph: fx.GraphModule, device: torch.device | None, report:
         (rendered,) = render_and_build({"backward_less": graph}, options, report)
         program = load(rendered, options)
     report.forget()
-    check = boundary(f"{report.name} backward", verified(graph, "prims").graph)
+    check = backward_boundary(f"{report.name} backward", verified(graph, "prims").graph)
     return check(recorded_alone(program, device, report, options) if device is not None else program)
 
 

@@ -102,11 +102,28 @@ def efficient_attention(q: torch.Tensor, *args: Any, **options: Any) -> tuple[to
 def efficient_attention_backward(grad: torch.Tensor, *args: Any, **options: Any) -> tuple[Any, ...]:
     """The backward of that one."""
     first, numbers, rest = args[:6], args[6:8], args[8:]
-    dropout = rest[0]
-    if dropout and not (grad.is_cuda and torch.cuda.is_current_stream_capturing()):
-        numbers = tuple(number.cpu() for number in numbers)
     op = aten._scaled_dot_product_efficient_attention_backward.default
-    return op(grad, *first, *numbers, *rest, **options)
+    return op(grad, *first, *_where_it_draws(grad, rest[0], numbers), *rest, **options)
+
+
+def efficient_attention_forward(q: torch.Tensor, *args: Any, **options: Any) -> tuple[Any, ...]:
+    """`aten._efficient_attention_forward`, likewise; two numbers come last."""
+    out, sums, seed, offset, *sizes = aten._efficient_attention_forward.default(q, *args, **options)
+    return (out, sums, seed.to(q.device), offset.to(q.device), *sizes)
+
+
+def efficient_attention_forward_backward(grad: torch.Tensor, *args: Any, **options: Any) -> tuple[Any, ...]:
+    """The backward of that one."""
+    first, numbers, rest = args[:11], args[11:13], args[13:]
+    numbers = _where_it_draws(grad, first[-1], numbers)
+    return aten._efficient_attention_backward.default(grad, *first, *numbers, *rest, **options)
+
+
+def _where_it_draws(grad: torch.Tensor, dropout: float, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A seed and an offset where an attention's backward reads them: on the host, but while a CUDA graph records."""
+    if dropout and not (grad.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return tuple(number.cpu() for number in numbers)
+    return numbers
 
 
 KERNELS: dict[Any, Callable[..., Any]] = {
@@ -124,6 +141,8 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten.view_as_real_copy.default: as_pairs,
     aten._scaled_dot_product_efficient_attention.default: efficient_attention,
     aten._scaled_dot_product_efficient_attention_backward.default: efficient_attention_backward,
+    aten._efficient_attention_forward.default: efficient_attention_forward,
+    aten._efficient_attention_backward.default: efficient_attention_forward_backward,
     aten._scaled_dot_product_cudnn_attention_backward.default: cudnn_attention_backward,
 }
 """What runs in place of an operator."""

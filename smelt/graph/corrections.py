@@ -1,4 +1,4 @@
-"""Strides that operators give on every device, where PyTorch's meta kernels say others."""
+"""Strides and dtypes that operators give on every device, where PyTorch's meta kernels say others."""
 
 from __future__ import annotations
 
@@ -34,10 +34,18 @@ def _in_rows(answer: Layout, args: Sequence[Any]) -> Layout:
     return fresh(answer.val, answer.val.shape)
 
 
+def _gradient_of_input(answer: Layout, args: Sequence[Any]) -> Layout:
+    """The gradient of a loss's first argument: its dtype, whatever that of the other one is; in rows."""
+    val = val_of(args[1])
+    return fresh(val, answer.val.shape)
+
+
 CORRECTIONS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.select_scatter.default: _written_view,
     aten.slice_scatter.default: _written_view,
     aten.diagonal_scatter.default: _written_view,
+    aten.mse_loss_backward.default: _gradient_of_input,
+    aten.smooth_l1_loss_backward.default: _gradient_of_input,
     aten.normal.Tensor_Tensor: _in_rows,
     aten.normal.Tensor_float: _in_rows,
     aten.normal.float_Tensor: _in_rows,

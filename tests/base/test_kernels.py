@@ -50,3 +50,21 @@ def test_statistics_of_a_layer_norm_may_be_expanded() -> None:
 
 def test_the_table_names_operators() -> None:
     assert all(isinstance(op, torch._ops.OpOverload) for op in KERNELS)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_attention_leaves_its_seed_where_its_results_lie(dropout: float) -> None:
+    forward, backward = aten._efficient_attention_forward.default, aten._efficient_attention_backward.default
+    q = torch.randn(2, 16, 4, 32, dtype=torch.half, device="cuda")
+    given = (q, q, q, None, None, None, None, None, dropout, 0, True)
+    torch.manual_seed(0)
+    out, sums, seed, offset, *lengths = KERNELS[forward](*given)
+    torch.manual_seed(0)
+    _, _, real_seed, real_offset, *_ = forward(*given)
+    assert seed.device == offset.device == q.device
+    rest = (*lengths, sums, dropout)
+    ours = KERNELS[backward](out, q, q, q, None, out, None, None, *rest, seed, offset, 0, False)
+    eager = backward(out, q, q, q, None, out, None, None, *rest, real_seed, real_offset, 0, False)
+    for a, b in zip(ours[:3], eager[:3], strict=True):
+        assert torch.allclose(a, b, atol=1e-2)

@@ -103,3 +103,15 @@ def test_convolutions_on_a_gpu(rank: int, dtype: torch.dtype) -> None:
         for grad in grads[:2]:
             whole = grad.val.shape
             assert grad.val.stride == (channels_last_stride(whole) if last else contiguous_stride(whole))
+
+
+@pytest.mark.parametrize("op", [aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default])
+@pytest.mark.parametrize("reduction", [0, 1])
+def test_the_gradient_of_a_loss_has_the_dtype_of_its_input(op: Any, reduction: int) -> None:
+    rest = (reduction,) if op is aten.mse_loss_backward.default else (reduction, 1.0)
+    plain = torch.rand(2, 4, 3)
+    for first, second, third in itertools.product((torch.float32, torch.float16, torch.bfloat16), repeat=3):
+        gradient = (plain if reduction == 0 else plain.sum()).to(first)
+        for x in in_layouts(plain):
+            check(op, gradient, x.to(second), plain.to(third), *rest)
+        check(op, gradient, plain[:1].to(second).expand(2, 4, 3), plain.to(third), *rest)
