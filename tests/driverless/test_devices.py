@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +11,12 @@ import torch
 import torch.nn.functional as F
 
 import smelt
+from tests.driverless.conftest import ACTIVE
 
-ON_GPU, ON_CPU = torch.zeros(3, 4, device="cuda"), torch.zeros(3, 4)
-NUMBER_ON_GPU, NUMBER = torch.zeros((), device="cuda"), torch.zeros(())
-PLACES_ON_GPU, PLACES = torch.zeros(3, dtype=torch.long, device="cuda"), torch.zeros(3, dtype=torch.long)
+GPU = "cuda" if ACTIVE in os.environ else "cpu"  # collected everywhere, run where there is a CUDA runtime
+ON_GPU, ON_CPU = torch.zeros(3, 4, device=GPU), torch.zeros(3, 4)
+NUMBER_ON_GPU, NUMBER = torch.zeros((), device=GPU), torch.zeros(())
+PLACES_ON_GPU, PLACES = torch.zeros(3, dtype=torch.long, device=GPU), torch.zeros(3, dtype=torch.long)
 
 Case = Callable[[Any, Any, Any, Any, Any, Any], Any]
 CASES: dict[str, Case] = {
