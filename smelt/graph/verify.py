@@ -50,7 +50,7 @@ def verify(gm: fx.GraphModule, *, stage: str) -> None:
 
 def verified(gm: fx.GraphModule, stage: str) -> fx.GraphModule:
     """The graph, which was verified if errors are not to be hidden."""
-    if environment().strict:
+    if environment().verify:
         verify(gm, stage=stage)
     return gm
 
