@@ -102,11 +102,10 @@ class Store:
             return None
         data, state = found
         body, footer = data[:-_FOOTER_BYTES], data[-_FOOTER_BYTES:]
-        if footer == _MARK + hashlib.sha256(body).hexdigest().encode() + b"\n":
-            remove(path)  # of an earlier version, whose checksums did not cover the key
-            return None
         if not is_trusted(state.st_uid) or footer != _footer(kind, key, suffix, body):
-            _warn(f"smelt ignores a damaged or foreign cache entry and makes it again: {path}")
+            # those of an earlier version, whose checksums did not cover the key, go without a word
+            if footer != _MARK + hashlib.sha256(body).hexdigest().encode() + b"\n":
+                _warn(f"smelt ignores a damaged or foreign cache entry and makes it again: {path}")
             remove(path)
             return None
         eviction.touch(path, state)

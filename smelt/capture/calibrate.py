@@ -123,12 +123,19 @@ def _bodies(tensors: list[torch.Tensor]) -> list[bytes]:
 
 def _allocated_bytes(address: int) -> int:
     """How much of what lies at the address, the begin of an object made by `new`, belongs to that."""
+    usable = _usable_size()
+    return (0 if usable is None else usable(address)) or _IMPL_BYTES
+
+
+@functools.cache
+def _usable_size() -> Callable[[int], int] | None:
+    """The allocator's function that tells; None where it has none (macOS)."""
     try:
         usable = ctypes.CDLL(None).malloc_usable_size
-    except (AttributeError, OSError):  # not on macOS
-        return _IMPL_BYTES
+    except (AttributeError, OSError):
+        return None
     usable.restype, usable.argtypes = ctypes.c_size_t, (ctypes.c_void_p,)
-    return usable(address) or _IMPL_BYTES
+    return usable
 
 
 def _storage_layout() -> dict[str, int]:
