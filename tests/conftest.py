@@ -7,7 +7,8 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 # Before anything imports smelt: the environment of the whole session, also of subprocesses.
 os.environ["SMELT_STRICT"] = "1"
@@ -71,3 +72,14 @@ def branches_end_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
         raise containers.tensor_value("a branch on a tensor's value")
 
     monkeypatch.setattr(conditionals, "take_both", refuse)
+
+
+@pytest.fixture(params=["cpp", "triton"])
+def compiled(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """`smelt.compile` for each target; without a GPU kernels of Triton's run in its interpreter."""
+    import smelt
+
+    if request.param == "cpp":
+        return smelt.compile
+    pytest.importorskip("triton")
+    return lambda f, **more: smelt.compile(f, options={"target": "triton"}, **more)

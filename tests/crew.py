@@ -6,6 +6,7 @@ appended to a file as they come, so that a run that is stopped loses only what w
 
 from __future__ import annotations
 
+import argparse
 import collections
 import json
 import os
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +166,59 @@ def serve(work: Callable[[str], dict[str, Any]]) -> None:
         out.write(json.dumps(row) + "\n")
         if row.get(LOST):
             break
+
+
+# -- a sweep: a command of its own (`python -m MODULE`), whose workers are the same command with `--serve`
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What every sweep can be told."""
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--target", default="auto", help="auto, cpp or triton (on a CPU through Triton's interpreter)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seconds", type=float, default=0.0, help="when to stop; the next run goes on")
+    parser.add_argument("--out", type=Path, default=None, help="results and built kernels (default: a folder in /tmp)")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+
+
+def sweep(
+    module: str,
+    given: argparse.Namespace,
+    left: Sequence[str],
+    results: Path,
+    *,
+    flags: Mapping[str, Any],
+    stuck: float,
+    noun: str,
+    every: int,
+) -> bool:
+    """Do what is left of a sweep; False when time was up first.
+
+    Args:
+        given: what `add_arguments` has read.
+        flags: of the module's own arguments those that its workers need.
+        noun, every: after so many results of that name a line says how far it is.
+    """
+    began = time.time()
+    counts: collections.Counter[str] = collections.Counter()
+
+    def told(row: dict[str, Any]) -> None:
+        counts[row["status"]] += 1
+        done = sum(counts.values())
+        if done % every == 0 or done == len(left):
+            text = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+            print(f"{done} of {len(left)} {noun} after {time.time() - began:.0f} s: {text}", flush=True)
+
+    command = [sys.executable, "-W", "ignore", "-m", module, "--serve"]
+    for name, value in {"device": given.device, "target": given.target, **flags}.items():
+        command += [f"--{name}", str(value)]
+    crew = Crew(
+        command,
+        results,
+        jobs=given.jobs,
+        seconds=given.seconds,
+        stuck=stuck,
+        environment={"SMELT_CACHE_DIR": str(results.parent / "kernels")},
+        told=told,
+    )
+    return crew.run(left)

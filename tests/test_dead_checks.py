@@ -43,14 +43,6 @@ BY_INDEX: dict[str, Dead] = {
 BAD = ([0, 6, 1], [-7, 0, 0], [0, 1, 2**40], [-(2**62), 1, 1])
 
 
-@pytest.fixture(params=["cpp", "triton"])
-def compiled(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    if request.param == "cpp":
-        return smelt.compile
-    pytest.importorskip("triton")
-    return lambda f, **more: smelt.compile(f, options={"target": "triton"}, **more)
-
-
 @pytest.mark.parametrize("name", BY_INDEX)
 def test_an_index_of_an_unused_result(compiled: Any, name: str) -> None:
     dead = BY_INDEX[name]

@@ -23,14 +23,6 @@ def outcome(function: Callable[..., Any], *args: Any) -> type[Exception] | None:
     return None
 
 
-@pytest.fixture(params=["cpp", "triton"])
-def compiled(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    if request.param == "cpp":
-        return smelt.compile
-    pytest.importorskip("triton")
-    return lambda f: smelt.compile(f, options={"target": "triton"})
-
-
 NAN = float("nan")
 OF_VALUES: dict[str, tuple[Function, list[list[float]]]] = {
     "bce": (lambda x: F.binary_cross_entropy(x, x.round().nan_to_num()), [[2, 0.5, 0.5], [-0.1, 0, 1], [NAN, 0, 0]]),

@@ -14,14 +14,6 @@ import smelt
 FAR = 2**31
 
 
-@pytest.fixture(params=["cpp", "triton"])
-def compiled(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    if request.param == "cpp":
-        return smelt.compile
-    pytest.importorskip("triton")
-    return lambda f: smelt.compile(f, options={"target": "triton"})
-
-
 def check(compiled: Callable[..., Any], function: Callable[..., Any], *args: torch.Tensor) -> None:
     torch.testing.assert_close(compiled(function)(*args), function(*args), rtol=0, atol=0, equal_nan=True)
 

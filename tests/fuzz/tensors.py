@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.crew import Crew, serve
+from tests.crew import add_arguments, serve, sweep
 
 from .tensor_grammar import Program
 from .tensor_programs import make_program
@@ -52,7 +52,17 @@ def main() -> int:
     results = out / f"tensors-{given.seed}-{given.device}-{given.target}.jsonl"
     wanted = [str(n) for n in range(given.start, given.start + given.programs)]
     known = _read(results)
-    ended = _sweep(given, [n for n in wanted if n not in known], results, out)
+    left = [n for n in wanted if n not in known]
+    ended = sweep(
+        "tests.fuzz.tensors",
+        given,
+        left,
+        results,
+        flags={"seed": given.seed},
+        stuck=STUCK_SECONDS,
+        noun="programs",
+        every=100,
+    )
     rows = [row for n, row in _read(results).items() if n in set(wanted)]
     failed = [row for row in rows if row["status"] in FAILED]
     print(report(failed, given.seed))
@@ -78,15 +88,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--programs", type=int, default=1000)
     parser.add_argument("--start", type=int, default=0, help="number of the first program")
     parser.add_argument("--seed", default="1")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--target", default="auto", help="auto, cpp or triton (on a CPU through Triton's interpreter)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--seconds", type=float, default=0.0, help="when to stop; the next run goes on")
-    parser.add_argument("--out", type=Path, default=None, help="results and built kernels (default: a folder in /tmp)")
     parser.add_argument("--show", type=int, default=None, help="print this program and stop")
     parser.add_argument("--run", type=int, default=None, help="compare this program in this process and stop")
     parser.add_argument("--series", type=int, default=0, help="compare so many programs in this process and stop")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    add_arguments(parser)
     return parser.parse_args()
 
 
@@ -99,32 +104,6 @@ def _read(results: Path) -> dict[str, dict[str, Any]]:
             continue
         rows[row["row"]] = row
     return rows
-
-
-def _sweep(given: argparse.Namespace, left: list[str], results: Path, out: Path) -> bool:
-    began = time.time()
-    counts: collections.Counter[str] = collections.Counter()
-
-    def told(row: dict[str, Any]) -> None:
-        counts[row["status"]] += 1
-        done = sum(counts.values())
-        if done % 100 == 0:
-            text = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-            print(f"{done} of {len(left)} programs after {time.time() - began:.0f} s: {text}", flush=True)
-
-    command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz.tensors", "--serve", "--seed", given.seed]
-    command += ["--device", given.device, "--target", given.target]
-    environment = {"SMELT_CACHE_DIR": str(out / "kernels")}
-    crew = Crew(
-        command,
-        results,
-        jobs=given.jobs,
-        seconds=given.seconds,
-        stuck=STUCK_SECONDS,
-        environment=environment,
-        told=told,
-    )
-    return crew.run(left)
 
 
 def _worker(given: argparse.Namespace) -> Any:

@@ -9,7 +9,6 @@ table.
 from __future__ import annotations
 
 import argparse
-import collections
 import os
 import sys
 import tempfile
@@ -17,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.crew import LOST, Crew, serve
+from tests.crew import LOST, add_arguments, serve, sweep
 
 from .layouts import LAYOUTS
 from .results import failures, read, write_table
@@ -35,7 +34,7 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     results = out / "results.jsonl"
     rows = _wanted(given)
-    ended = _run_all(given, rows, results, out)
+    ended = _run_all(given, rows, results)
     done = {name: row for name, row in read(results).items() if name in set(rows)}
     if given.table:
         write_table(read(results), given.table)
@@ -50,22 +49,17 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.ops", description=__doc__)
     parser.add_argument("--dtypes", default="float32", help="of " + ", ".join(_dtypes()) + ", or all")
     parser.add_argument("--layouts", default="own", help="of " + ", ".join(LAYOUTS) + ", or all")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--target", default="auto", help="auto, cpp or triton (on a CPU through Triton's interpreter)")
     parser.add_argument("--samples", type=int, default=0, help="at most so many of each row (default: all)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--seconds", type=float, default=0.0, help="when to stop; the next run goes on")
     parser.add_argument("--ops", default="", help="only operators with one of these names, separated by commas")
     parser.add_argument("--shard", default="0/1", help="i/n: each n-th row from the i-th on")
     parser.add_argument("--again", default="", help="statuses of rows that run once more")
-    parser.add_argument("--out", type=Path, default=None, help="results and built kernels (default: a folder in /tmp)")
     parser.add_argument(
         "--table",
         type=Path,
         default=None,
         help="write the table of all results to this file, which keeps what it says of other dtypes",
     )
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    add_arguments(parser)
     return parser.parse_args()
 
 
@@ -90,33 +84,13 @@ def _wanted(given: argparse.Namespace) -> list[str]:
     return names[index::count]
 
 
-def _run_all(given: argparse.Namespace, rows: list[str], results: Path, out: Path) -> bool:
+def _run_all(given: argparse.Namespace, rows: list[str], results: Path) -> bool:
     """Run what is not known yet; False when time was up first."""
-    began, again = time.time(), set(filter(None, given.again.split(",")))
+    again = set(filter(None, given.again.split(",")))
     known = read(results)
     left = [name for name in rows if name not in known or known[name]["status"] in again]
-    counts: collections.Counter[str] = collections.Counter()
-
-    def told(row: dict[str, Any]) -> None:
-        counts[row["status"]] += 1
-        done = sum(counts.values())
-        if done % 40 == 0 or done == len(left):
-            text = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-            print(f"{done} of {len(left)} rows after {time.time() - began:.0f} s: {text}", flush=True)
-
-    command = [sys.executable, "-W", "ignore", "-m", "tests.ops", "--serve", "--dtypes", given.dtypes]
-    command += ["--layouts", given.layouts, "--device", given.device]
-    command += ["--samples", str(given.samples), "--target", given.target]
-    crew = Crew(
-        command,
-        results,
-        jobs=given.jobs,
-        seconds=given.seconds,
-        stuck=_STUCK_SECONDS,
-        environment={"SMELT_CACHE_DIR": str(out / "kernels")},
-        told=told,
-    )
-    return crew.run(left)
+    flags = {"dtypes": given.dtypes, "layouts": given.layouts, "samples": given.samples}
+    return sweep("tests.ops", given, left, results, flags=flags, stuck=_STUCK_SECONDS, noun="rows", every=40)
 
 
 def _serve(given: argparse.Namespace) -> int:
