@@ -60,13 +60,14 @@ class Driver:
 LaunchPlan = tuple[str, int, tuple[int, int, int], int, int, tuple[tuple[int, int] | int, ...], int]
 """(name, function, grid, threads, shared bytes, arguments, pointers appended)."""
 
+Moved = tuple[tuple[LaunchPlan, ...] | Callable[[Table], object], bool]
 Prepared = (
     tuple[tuple[LaunchPlan, ...], bool]
     | tuple[
         tuple[LaunchPlan, ...],
         bool,
         tuple[tuple[int, int], ...],
-        Callable[[tuple[int, ...], Table], tuple[LaunchPlan, ...] | None],
+        Callable[[tuple[int, ...], Table], Moved | None],
     ]
 )
 """(plan, launched[, pointers that it needs at multiples of 16, plan for some that are not])."""

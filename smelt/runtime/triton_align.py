@@ -73,7 +73,6 @@ class Variants:
 
     Args:
         chosen: its launches with the configuration of each, and the kernels that they run otherwise.
-        refused: whether such calls are somebody else's: launches of a kernel that is worth nothing then.
         ahead: begins to build what other segments will need for this table.
     """
 
@@ -82,11 +81,9 @@ class Variants:
         target: Target,
         chosen: Sequence[tuple[PlannedLaunch, Build]],
         build: BuildVariant,
-        refused: bool = False,
         ahead: Callable[[Table], None] | None = None,
     ) -> None:
-        self.target, self.chosen, self.build, self.refused = target, list(chosen), build, refused
-        self.ahead = ahead
+        self.target, self.chosen, self.build, self.ahead = target, list(chosen), build, ahead
         self.pointers = pointers_of([launch for launch, _ in chosen])
 
     def prepared(self, launched: bool = False) -> _native.Prepared:
@@ -98,13 +95,20 @@ class Variants:
         """What launches these, wherever their pointers lie."""
         return _native.Segment(self.target.driver, self.target.ordinal, self.target.stream, lambda _: self.prepared())
 
-    def __call__(self, positions: tuple[int, ...], table: Table) -> tuple[_native.LaunchPlan, ...] | None:
-        """The plan in which nobody relies on the pointers at these positions."""
-        if self.refused:
-            return None
+    def __call__(self, positions: tuple[int, ...], table: Table) -> _native.Moved | None:
+        """What runs where the pointers at these positions may lie anywhere, and whether it has run for this table; None
+        where such calls are somebody else's.
+
+        Raises:
+            CompileError: a kernel is refused.
+        """
+        return self.plan(self.begun(positions, table)), False
+
+    def begun(self, positions: tuple[int, ...], table: Table) -> list[tuple[PlannedLaunch, Build]]:
+        """The launches, with kernels that do not rely on these pointers: all begin to build at once."""
         moved = {self.pointers[position] for position in positions}
         made = []
-        for launch, build in self.chosen:  # all begin to build before one is waited for
+        for launch, build in self.chosen:
             names = moved_names(launch, moved)
             if names:
                 source = launch.source.undeclared(names)
@@ -113,6 +117,14 @@ class Variants:
             made.append((launch, build))
         if self.ahead is not None:
             self.ahead(table)
+        return made
+
+    def plan(self, made: Sequence[tuple[PlannedLaunch, Build]]) -> tuple[_native.LaunchPlan, ...]:
+        """The kernels, loaded.
+
+        Raises:
+            CompileError: one is refused.
+        """
         return tuple(self.target.plan(launch, build) for launch, build in made)
 
 

@@ -195,24 +195,25 @@ class _Preparation:
             for step in self.steps:
                 step(table)
             return None
-        ways = [self._launch(number, table) for number in range(len(self.choices))]
+        ways = [self.launch(number, table) for number in range(len(self.choices))]
         kernels = [way for way in ways if isinstance(way, tuple)]
         if len(kernels) == len(ways):
-            return self._variants(kernels).prepared(launched=True)
-        self.steps = self._in_steps(ways)
+            return _OfSegment(self, range(len(ways)), kernels).prepared(launched=True)
+        self.steps = self.in_steps(range(len(ways)), ways)
         return None
 
-    def _variants(self, chosen: Sequence[tuple[PlannedLaunch, Build]]) -> Variants:
-        return Variants(self.target, chosen, self.kernels.variant, ahead=self.ahead)
+    def launch(self, number: int, table: Table, known: tuple[PlannedLaunch, Build] | None = None) -> Way:
+        """Launch a kernel in the first way that nobody refuses.
 
-    def _launch(self, number: int, table: Table) -> Way:
-        """Launch a kernel in the first way that nobody refuses."""
+        Args:
+            known: the first one, where that is known already.
+        """
         refusal: Exception | None = None
         name = f"kernel {self.choices[number].launches[0].source.name!r}"
-        for make in self._makers(number, table):
+        for make in self._makers(number, table, known):
             try:
                 way = make()
-                self._variants([way]).segment()(table)
+                Variants(self.target, [way], self.kernels.variant, self.ahead).segment()(table)
             except Exception as error:
                 if not is_refused_kernel(error):
                     raise
@@ -230,11 +231,15 @@ class _Preparation:
         step(table)
         return step
 
-    def _makers(self, number: int, table: Table) -> Iterator[Callable[[], tuple[PlannedLaunch, Build]]]:
+    def _makers(
+        self, number: int, table: Table, known: tuple[PlannedLaunch, Build] | None
+    ) -> Iterator[Callable[[], tuple[PlannedLaunch, Build]]]:
         """What gives a launch with its kernel: of the configurations the fastest one, then simpler ones."""
         choice = self.choices[number]
 
         def wanted() -> tuple[PlannedLaunch, Build]:
+            if known is not None:
+                return known
             found = fastest(self.target, choice, table)
             return choice.launches[found], choice.builds[found]
 
@@ -247,20 +252,50 @@ class _Preparation:
         for config in simpler(choice.launches[0].config):
             yield partial(built, config)
 
-    def _in_steps(self, ways: Sequence[Way]) -> list[Callable[[Table], object]]:
+    def in_steps(self, numbers: Sequence[int], ways: Sequence[Way]) -> list[Callable[[Table], object]]:
         """Runs of kernels, and what stands in the place of the others."""
         steps: list[Callable[[Table], object]] = []
         run: list[tuple[PlannedLaunch, Build]] = []
-        for way in (*ways, None):
+        of_run: list[int] = []
+        for number, way in (*zip(numbers, ways, strict=True), (-1, None)):
             if isinstance(way, tuple):
                 run.append(way)
+                of_run.append(number)
                 continue
             if run:
-                steps.append(self._variants(run).segment())
-                run = []
+                steps.append(_OfSegment(self, of_run, run).segment())
+                run, of_run = [], []
             if way is not None:
                 steps.append(way)
         return steps
+
+
+class _OfSegment(Variants):
+    """Where pointers are no multiples of 16 its launches are made one by one, as in the first call: each in the first
+    way that nobody refuses.
+
+    Args:
+        numbers: of these launches in the preparation.
+    """
+
+    def __init__(
+        self, preparation: _Preparation, numbers: Sequence[int], chosen: Sequence[tuple[PlannedLaunch, Build]]
+    ) -> None:
+        super().__init__(preparation.target, chosen, preparation.kernels.variant, preparation.ahead)
+        self.preparation, self.numbers = preparation, list(numbers)
+
+    def __call__(self, positions: tuple[int, ...], table: Table) -> _native.Moved:
+        begun = self.begun(positions, table)
+        ways = [self.preparation.launch(n, table, way) for n, way in zip(self.numbers, begun, strict=True)]
+        if all(way is wanted for way, wanted in zip(ways, begun, strict=True)):
+            return self.plan(begun), True
+        steps = self.preparation.in_steps(self.numbers, ways)
+
+        def run(table: Table) -> None:
+            for step in steps:
+                step(table)
+
+        return run, True
 
 
 Way = tuple[PlannedLaunch, Build] | Callable[[Table], object]

@@ -192,7 +192,7 @@ class Product:
                 self.target.plan(launch, build)
         except (OutOfResources, BuildError):
             return self._library()
-        segment = Variants(self.target, chosen, self.maker.variant, refused=self.measured).segment()
+        segment = _OfTemplate(self, chosen).segment()
 
         def run(table: Table, out: torch.Tensor, *factors: torch.Tensor) -> None:
             if segment(table) is False:
@@ -299,6 +299,26 @@ class Product:
             return lambda: segment(table)
 
         return runs
+
+
+class _OfTemplate(Variants):
+    """Where pointers of a template are no multiples of 16 and others were measured, or its kernel is refused then, the
+    library multiplies."""
+
+    def __init__(self, product: Product, chosen: Sequence[tuple[PlannedLaunch, Build]]) -> None:
+        super().__init__(product.target, chosen, product.maker.variant)
+        self.operation, self.measured = product.library.operation, product.measured
+
+    def __call__(self, positions: tuple[int, ...], table: Table) -> _native.Moved | None:
+        if self.measured:
+            return None
+        try:
+            return super().__call__(positions, table)
+        except Exception as error:
+            if not is_refused_kernel(error):
+                raise
+            tell(f"a template of {self.operation}", error, "the library's product runs in its place")
+            return None
 
 
 def product_key(library: Library, planned: Sequence[Sequence[PlannedLaunch]], device: str, measured: bool) -> str:

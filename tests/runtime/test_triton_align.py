@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import smelt
 from smelt.base import device_checks
 from smelt.base.device_checks import DeviceChecks
-from smelt.base.errors import BuildError
+from smelt.base.errors import BuildError, SmeltWarning
 from smelt.base.faults import OUT_OF_RANGE, Check
 from smelt.base.kernel_source import Config, KernelSource
-from smelt.runtime import _native, cuda_driver, triton_build, triton_tune
+from smelt.base.stats import reset_stats
+from smelt.runtime import _native, cuda_driver, refusals, triton_build, triton_tune
 from smelt.runtime.launch import Table
 from smelt.runtime.triton_align import moved_in, pointers_of, relied_on
 from smelt.runtime.triton_kernels import Kernels
@@ -37,11 +39,13 @@ class Compiler:
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
         self.refuse: set[tuple[str, ...]] = set()
+        self.refuse_stages: dict[tuple[str, ...], int] = {}
 
     def submit(self, request: dict[str, Any]) -> Any:
         self.asked.append(request)
         head = {"entry": "e", "threads": 128, "appended": 0, "scratch": 0, "plain": True, "shared": 0}
-        refused = tuple(request["divisible"]) in self.refuse
+        declared = tuple(request["divisible"])
+        refused = declared in self.refuse or self.refuse_stages.get(declared) == request["num_stages"]
         answer: Reply = ({"error": "no"}, b"") if refused else (head, b"image")
         future: Any = triton_build.Future()
         future.set_result(answer)
@@ -186,7 +190,91 @@ def test_text_for_pointers_between_words(fake: FakeCuda, compiler: Compiler) -> 
     assert compiler.declared == ["a b out", "a b"]
 
 
-def test_a_variant_that_is_refused_is_an_error_each_time(fake: FakeCuda, compiler: Compiler) -> None:
+class Other:
+    """Stands in a kernel's place, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Sequence[int], Sequence[int]]] = []
+
+    def __call__(self, memory: Any, addresses: Sequence[int], numbers: Sequence[int]) -> None:
+        self.calls.append((addresses, numbers))
+
+
+def between(fake: FakeCuda, other: Other | None, config: Config | None = None) -> Any:
+    """Three launches, of which the one in the middle has a second way and another source than those around it."""
+    source = add_kernel(name="middle", text=ADD + "# middle\n")
+    source = source if config is None else dataclasses.replace(source, configs=(config,))
+    made = Kernels([add_kernel(), source], "cuda:0", fake.path, lambda _: 0, seconds=[None, other])
+    return made.segment([(0, *LAUNCH[1:]), (1, LAUNCH[1], ((3, 0), (2, 0), (1, 0), 1024)), (0, *LAUNCH[1:])])
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_told(request: pytest.FixtureRequest) -> Iterator[None]:
+    refusals._told.clear()
+    reset_stats()
+    yield
+    reset_stats()
+
+
+def test_a_variant_that_is_refused_at_a_later_call(fake: FakeCuda, compiler: Compiler) -> None:
+    """Its second way runs for such pointers, between kernels; all others are served as before."""
+    other = Other()
+    run = between(fake, other)
+    run(table())
+    compiler.refuse.add(("a", "b"))  # of the middle, whose `out` is moved
+    with pytest.warns(SmeltWarning, match="'middle' was refused .*operators run in its place"):
+        run(table(1))
+    assert other.calls == [([4 << 20, 3 << 20, (2 << 20) + 4], [1024])] and fake["launches"] == 3 + 2
+    asked = len(compiler.asked)
+    run(table(1))
+    run(table())
+    run(table(2))
+    assert len(other.calls) == 2 and fake["launches"] == 5 + 2 + 3 + 3 and len(compiler.asked) == asked + 2
+    (told,) = smelt.stats()["second_ways"].items()
+    assert "middle" in told[0] and told[1] == 1
+
+
+def test_each_set_of_pointers_has_its_own_refusals(fake: FakeCuda, compiler: Compiler) -> None:
+    other = Other()
+    run = between(fake, other)
+    run(table(1))
+    compiler.refuse.add(("b", "out"))  # of the middle, whose `a` is slot 3; that of the others is built already
+    with pytest.warns(SmeltWarning, match="'middle'"):
+        run(table(3))
+    for _ in range(2):
+        run(table(1))
+        run(table(3))
+    assert len(other.calls) == 3 and fake["launches"] == 3 + 2 + 2 * (3 + 2)
+
+
+def test_a_simpler_configuration_of_a_variant(fake: FakeCuda, compiler: Compiler) -> None:
+    other = Other()
+    run = between(fake, other, Config((("XBLOCK", 1024),), num_stages=3))
+    run(table())
+    compiler.refuse_stages = {("a", "b"): 3}
+    with pytest.warns(SmeltWarning, match="'middle' was refused .*num_stages=1"):
+        run(table(1))
+    run(table(1))
+    assert not other.calls and fake["launches"] == 9
+
+
+@pytest.mark.parametrize("code", [1, 701])
+def test_a_launch_of_a_variant_that_is_refused(fake: FakeCuda, compiler: Compiler, code: int) -> None:
+    other = Other()
+    made = Kernels([add_kernel()], "cuda:0", fake.path, lambda _: 0, seconds=[other])
+    run = made.segment([LAUNCH])
+    run(table())
+    fake.fail("LAUNCH", code)
+    fake["fail_at"] = 1
+    with pytest.warns(SmeltWarning, match="'fused_add' was refused"):
+        run(table(1))
+    fake["fail_at"] = -1
+    run(table(1))
+    run(table())
+    assert len(other.calls) == 2 and fake["launches"] == 2
+
+
+def test_a_refused_variant_without_another_way_is_an_error_each_time(fake: FakeCuda, compiler: Compiler) -> None:
     compiler.refuse.add(("b", "out"))
     run = kernels(fake).segment([LAUNCH])
     for _ in range(2):

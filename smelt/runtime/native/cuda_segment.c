@@ -6,8 +6,8 @@
  * The kernels of the plan rely on it that `pointers`, given as (slot, bytes), are multiples of 16. Each call looks at
  * them all. Where some are not, it launches the plan that `variant(positions, table)` gives for those positions in
  * `pointers`; each such set is asked for once. After MOST_VARIANTS sets a plan is asked for all positions that were
- * ever in one, which serves any part of them. Where `variant` answers None, nothing is launched and the call returns
- * False.
+ * ever in one, which serves any part of them. `variant` answers (plan, launched), where a plan may also be a function
+ * of the table that does what the kernels would have done; or None: then nothing is launched and the call returns False.
  *
  * The interpreter lock is released while launching: the driver blocks when its queue is full, and what would empty the
  * queue may be another thread's kernel. So the values live on the stack and a plan is never replaced. */
@@ -23,6 +23,7 @@ enum { MOST_VARIANTS = 16, ALIGNMENT = 16 };
 typedef struct Variant { /* `moved`: a bit for each pointer that is no multiple of 16; `any`: or some of these are */
     struct Variant *next;
     int any, refused;
+    PyObject *other; /* what is called in place of a plan; else NULL */
     smelt_plan plan;
     uint64_t moved[];
 } Variant;
@@ -167,7 +168,36 @@ static PyObject *positions_of(const Segment *s, const uint64_t *moved) {
     return positions;
 }
 
-static Variant *make_variant(Segment *s, PyObject *table, const uint64_t *moved, size_t words) {
+/* 1: a plan, or what is called in its place; 0: nothing is launched for such pointers; -1: an error. */
+static int read_variant(PyObject *answer, Variant *made, int *launched) {
+    PyObject *plan;
+    if (!answer) return -1;
+    if (answer == Py_None) {
+        made->refused = 1;
+        return 0;
+    }
+    if (!PyTuple_Check(answer) || !PyArg_ParseTuple(answer, "Op", &plan, launched)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "variant answers (plan, launched) or None");
+        return -1;
+    }
+    if (PyCallable_Check(plan)) {
+        made->other = Py_NewRef(plan);
+        return 1;
+    }
+    if (!PyTuple_Check(plan)) {
+        PyErr_SetString(PyExc_TypeError, "a plan is a tuple, or a function of the table");
+        return -1;
+    }
+    return smelt_read_plan(plan, &made->plan) ? 1 : -1;
+}
+
+static void free_variant(Variant *v) {
+    Py_XDECREF(v->other);
+    smelt_free_plan(&v->plan);
+    PyMem_Free(v);
+}
+
+static Variant *make_variant(Segment *s, PyObject *table, const uint64_t *moved, size_t words, int *launched) {
     Variant *made = PyMem_Calloc(1, sizeof(Variant) + words * sizeof *moved);
     if (!made) return (Variant *)PyErr_NoMemory();
     memcpy(made->moved, moved, words * sizeof *moved);
@@ -175,18 +205,14 @@ static Variant *make_variant(Segment *s, PyObject *table, const uint64_t *moved,
     for (const Variant *v = s->variants; made->any && v; v = v->next)
         for (size_t i = 0; i < words; i++) made->moved[i] |= v->moved[i];
     PyObject *positions = positions_of(s, made->moved), *variant = Py_NewRef(s->variant);
-    PyObject *plan = positions ? PyObject_CallFunctionObjArgs(variant, positions, table, NULL) : NULL;
+    PyObject *answer = positions ? PyObject_CallFunctionObjArgs(variant, positions, table, NULL) : NULL;
     Py_XDECREF(positions);
     Py_DECREF(variant);
-    made->refused = plan == Py_None;
-    if (plan && !made->refused && !PyTuple_Check(plan))
-        PyErr_SetString(PyExc_TypeError, "variant answers a plan or None");
-    const int good = plan && (made->refused || (PyTuple_Check(plan) && smelt_read_plan(plan, &made->plan)));
-    Py_XDECREF(plan);
+    const int good = read_variant(answer, made, launched) >= 0;
+    Py_XDECREF(answer);
     Variant *known = good ? find_variant(s, moved, words) : NULL; /* another thread may have been faster */
     if (!good || known) {
-        smelt_free_plan(&made->plan);
-        PyMem_Free(made);
+        free_variant(made);
         return known;
     }
     made->next = s->variants;
@@ -195,8 +221,8 @@ static Variant *make_variant(Segment *s, PyObject *table, const uint64_t *moved,
     return made;
 }
 
-/* The plan for pointers of which some are no multiples of 16. NULL: an error, or `refused`. */
-static const smelt_plan *moved_plan(Segment *s, PyObject *table, char **slots, int *refused) {
+/* What runs for pointers of which some are no multiples of 16; `launched`: it has run already. NULL: an error. */
+static const Variant *moved_variant(Segment *s, PyObject *table, char **slots, int *launched) {
     const size_t words = (size_t)(s->pointer_count + 63) / 64;
     uint64_t moved[words];
     memset(moved, 0, sizeof moved);
@@ -204,11 +230,21 @@ static const smelt_plan *moved_plan(Segment *s, PyObject *table, char **slots, i
         const uint64_t at = (uint64_t)(uintptr_t)slots[s->pointers[i].slot] + (uint64_t)s->pointers[i].value;
         moved[i / 64] |= (uint64_t)(at % ALIGNMENT != 0) << i % 64;
     }
-    Variant *variant = find_variant(s, moved, words);
-    if (!variant) variant = make_variant(s, table, moved, words);
+    const Variant *variant = find_variant(s, moved, words);
+    return variant ? variant : make_variant(s, table, moved, words, launched);
+}
+
+static PyObject *run_moved(Segment *s, PyObject *table, char **slots) {
+    int launched = 0;
+    const Variant *variant = moved_variant(s, table, slots, &launched); /* it lives as long as the segment */
     if (!variant) return NULL;
-    *refused = variant->refused;
-    return variant->refused ? NULL : &variant->plan;
+    if (variant->refused) Py_RETURN_FALSE;
+    if (launched) Py_RETURN_NONE;
+    if (!variant->other) return run(s, &variant->plan, slots);
+    PyObject *result = PyObject_CallOneArg(variant->other, table);
+    if (!result) return NULL;
+    Py_DECREF(result);
+    Py_RETURN_NONE;
 }
 
 static PyObject *segment_vectorcall(PyObject *self, PyObject *const *args, size_t flags, PyObject *keywords) {
@@ -230,11 +266,7 @@ static PyObject *segment_vectorcall(PyObject *self, PyObject *const *args, size_
     uint64_t all = 0;
     for (Py_ssize_t i = 0; i < s->pointer_count; i++)
         all |= (uint64_t)(uintptr_t)slots[s->pointers[i].slot] + (uint64_t)s->pointers[i].value;
-    const smelt_plan *plan = &s->plan;
-    int refused = 0;
-    if (all % ALIGNMENT) plan = moved_plan(s, args[0], slots, &refused);
-    if (refused) Py_RETURN_FALSE;
-    return plan ? run(s, plan, slots) : NULL;
+    return all % ALIGNMENT ? run_moved(s, args[0], slots) : run(s, &s->plan, slots);
 }
 
 static PyObject *segment_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -261,6 +293,7 @@ static int segment_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(s->stream);
     Py_VISIT(s->prepare);
     Py_VISIT(s->variant);
+    for (Variant *v = s->variants; v; v = v->next) Py_VISIT(v->other);
     return 0;
 }
 
@@ -268,6 +301,7 @@ static int segment_clear(PyObject *self) {
     Py_CLEAR(((Segment *)self)->stream);
     Py_CLEAR(((Segment *)self)->prepare);
     Py_CLEAR(((Segment *)self)->variant);
+    for (Variant *v = ((Segment *)self)->variants; v; v = v->next) Py_CLEAR(v->other);
     return 0;
 }
 
@@ -278,8 +312,7 @@ static void segment_dealloc(PyObject *self) {
     drop_plan(s);
     for (Variant *next, *v = s->variants; v; v = next) {
         next = v->next;
-        smelt_free_plan(&v->plan);
-        PyMem_Free(v);
+        free_variant(v);
     }
     Py_XDECREF((PyObject *)s->driver);
     Py_XDECREF(s->ordinal_object);
