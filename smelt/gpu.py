@@ -14,6 +14,7 @@ from smelt.autograd.plan import Joint
 from smelt.base.options import Options, environment
 from smelt.base.report import Report
 from smelt.base.stats import count_named
+from smelt.graph.ranges import IN_RANGE, waits
 from smelt.program import Program
 from smelt.runtime.cuda_graphs import Recorder
 
@@ -95,9 +96,14 @@ def _waiting_operator(graph: fx.Graph) -> str | None:
     for node in graph.nodes:
         if isinstance(node.target, OpOverload):
             name = node.target.name().split(".")[0]
-            if _WAITING.match(name):
+            if _WAITING.match(name) or waits(node) or _waits_alone(node):
                 return name
     return None
+
+
+def _waits_alone(node: fx.Node) -> bool:
+    """Whether this is the look that is left of an operator whose result nobody uses."""
+    return node.target is IN_RANGE and bool(node.args[-1])
 
 
 def _wants_recordings(options: Options) -> bool:

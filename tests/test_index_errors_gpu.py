@@ -109,3 +109,28 @@ sys.exit(3)
 """
     out, err, _ = process(CASES["gather"], use)
     assert out.strip() == "RUNTIME ERROR" and "index 7 is out of range for a dimension of size 4" in err
+
+
+LOOKED_AT = {
+    "torch.normal(0.0, i.float())": "RuntimeError",
+    "torch.normal(torch.zeros(8, 2, device='cuda'), i.float())": "RuntimeError",
+    "t.index_put((i,), torch.ones(8, 2, device='cuda'), accumulate=True)": "IndexError",
+    "(t.index_put((i,), t[0], accumulate=True), t * 2)[1]": "IndexError",
+}
+
+
+@pytest.mark.parametrize("case", LOOKED_AT)
+def test_what_eager_looks_at_first_loses_nothing(case: str) -> None:
+    """Deviations, and places of sums: an error of the processor, after which everything goes on."""
+    use = """
+for n in range(3):
+    try:
+        print('VALUE', run(bad(-7)))
+    except Exception as error:
+        print(type(error).__name__)
+    torch.cuda.synchronize()
+    assert torch.isfinite(run(good)).all()
+sys.exit(3)
+"""
+    out, err, _ = process(case, use)
+    assert out.split() == [LOOKED_AT[case]] * 3 and "smelt:" not in err, out + err

@@ -17,6 +17,7 @@ from torch.fx import Node
 
 from smelt.graph.elementwise import broadcast
 from smelt.graph.meta import TensorMeta
+from smelt.graph.ranges import check_node, ranges_of, waits
 from smelt.prims.builder import Builder
 from smelt.prims.dtypes import LOW_PRECISION, compute_dtype, result_dtype
 from smelt.prims.simplify import rounded
@@ -145,6 +146,18 @@ class Lowering(Builder):
     def widen(self, x: Node) -> Node:
         """x in the dtype that arithmetic on it runs in."""
         return self.convert(x, compute_dtype(x.meta["val"].dtype))
+
+    def looked_at(self, func: OpOverload, args: Sequence[Any]) -> Sequence[Any]:
+        """The operands of the operator at hand, which whoever reads them gets once the processor has looked at them, or
+        raised, where eager's does (`graph.ranges.waits`)."""
+        assert self.node is not None
+        seen: dict[Node, Node] = {}
+        for each in ranges_of(func, args) if waits(self.node) else ():
+            x = each.operand
+            flag = check_node(self.call, each)
+            flag = self.broadcast(flag, shape_of(x))
+            seen[x] = self.where(flag, self.full_like(x, 0), seen.get(x, x))  # it is False
+        return fx.node.map_arg(tuple(args), lambda x: seen.get(x, x)) if seen else args
 
     def within(self, x: Node, low: float, high: float | None, fault: int) -> Node:
         """x, of which a number outside of the range (nan is) raises the error that `fault` stands for."""

@@ -60,7 +60,10 @@ def read_at(p: Lowering, x: Node, indices: Indices) -> Any:
 @decomposition(aten.index_put.default, aten._unsafe_index_put.default)
 def index_put(p: Lowering, x: Node, indices: Indices, values: Node, accumulate: bool = False) -> Any:
     masked = _masked_put(p, x, indices, values, accumulate)
-    return put_at(p, x, indices, values, accumulate) if masked is None else masked
+    if masked is not None:
+        return masked
+    indices = p.looked_at(aten.index_put.default, (x, indices, values, accumulate))[1]
+    return put_at(p, x, indices, values, accumulate)
 
 
 def put_at(p: Lowering, x: Node, indices: Indices, values: Node, accumulate: bool) -> Any:

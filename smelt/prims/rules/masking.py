@@ -16,8 +16,10 @@ from smelt.shapes.size import same
 
 
 @decomposition(IN_RANGE)
-def in_range(p: Lowering, x: Node, low: Any, high: Any, ignored: int | None, fault: int) -> Node:
-    """A flag that nobody reads: the kernel that computes it raises."""
+def in_range(p: Lowering, x: Node, low: Any, high: Any, ignored: int | None, fault: int, waits: bool) -> Any:
+    """A flag that nobody reads: the kernel that computes it raises; or the processor does, as eager's."""
+    if waits:
+        return NotImplemented
     x = p.widen(x) if dtype_of(x).is_floating_point else p.convert(x, torch.int64)
     tests = [p.ge(x, low)] if low is not None else []
     tests += [p.le(x, high)] if high is not None else []
