@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,8 @@ BY_INDEX: dict[str, Dead] = {
     "index_select": lambda x, i: x.index_select(0, i),
     "gather": lambda x, i: x.gather(1, i[:, None]),
     "take": lambda x, i: x.take(i * 4),
+    "put": lambda x, i: x.put(i * 4, x[0, : len(i)]),
+    "index_fill": lambda x, i: x.index_fill(0, i, 1.0),
     "embedding": lambda x, i: F.embedding(i, x),
     "cross_entropy": lambda x, i: F.cross_entropy(x[: len(i)], i),
     "nll_loss, some ignored": lambda x, i: F.nll_loss(x[: len(i)], i, ignore_index=2),
@@ -66,6 +69,8 @@ BY_VALUE: dict[str, Callable[[torch.Tensor], Any]] = {
     "bce, target": lambda x: F.binary_cross_entropy(x.clamp(0, 1), x),
     "bernoulli": torch.bernoulli,
     "normal": lambda x: torch.normal(torch.zeros_like(x), x),
+    "multinomial": lambda x: x.multinomial(2),
+    "multinomial of rows": lambda x: torch.stack([x, x.abs() + 1]).multinomial(7, True),
 }
 
 
@@ -84,6 +89,102 @@ def test_values_of_an_unused_result(compiled: Any, name: str, wrong: float) -> N
     for x in (right, bad, right):
         expected, got = outcome(function, x), outcome(run, x)
         assert got is expected if isinstance(expected, type) else torch.equal(got, expected)
+
+
+DIVISIONS: dict[str, Dead] = {
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "number %": lambda a, b: 7 % b,
+    "fmod": torch.fmod,
+    "trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "floor": lambda a, b: torch.div(a, b, rounding_mode="floor") + 1,
+    "true": lambda a, b: torch.div(a, b),
+    "floats": lambda a, b: a.float() // b,
+    "of nothing": lambda a, b: a[:0] // b[:1],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_whole_numbers_over_zero(name: str, dtype: torch.dtype) -> None:
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        DIVISIONS[name](a, b)
+        return a + 1
+
+    for run in (smelt.compile(function), smelt.compile(function, dynamic=True)):
+        for values in ([1, 2, 3], [0, 2, 3], [3, 3, 0, 1], [5, 1, 1]):
+            b = torch.tensor(values, dtype=dtype)
+            expected, got = outcome(function, b + 1, b), outcome(run, b + 1, b)
+            assert got is expected if isinstance(expected, type) else torch.equal(got, expected)
+
+
+MASKS: dict[str, Dead] = {
+    "alike": lambda x, m: x.masked_scatter(m[:, None].expand(3, 4), x.flatten()[:6]),
+    "mask repeated": lambda x, m: x.t().masked_scatter(m, x.flatten()[:6]),
+    "x repeated": lambda x, m: x[:, :1].masked_scatter(m[:, None] & (x >= 0), x[0]),
+    "rows": lambda x, m: x[:1].masked_scatter(m[:, None], x.flatten()[:8]),
+    "no source": lambda x, m: x.masked_scatter(m[:, None], x[:0]),
+    "of nothing": lambda x, m: x[:0].masked_scatter(m[:1, None], x[:0]),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_that_take_more_than_there_is(name: str) -> None:
+    def function(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        MASKS[name](x, mask)
+        return x + 1
+
+    run, x = smelt.compile(function), torch.rand(3, 4)
+    for values in ([True, False, False], [True, True, True], [False, True, True], [False, False, False]):
+        mask = torch.tensor(values)
+        expected, got = outcome(function, x, mask), outcome(run, x, mask)
+        assert got is expected if isinstance(expected, type) else torch.equal(got, expected)
+
+
+ALONE: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor, torch.Tensor]] = {
+    "cholesky": (torch.linalg.cholesky, torch.eye(3), -torch.eye(3)),
+    "inverse": (torch.linalg.inv, torch.eye(3), torch.zeros(3, 3)),
+    "solve": (lambda a: torch.linalg.solve(a, a[0]), torch.eye(3), torch.zeros(3, 3)),
+    "svd": (torch.linalg.svd, torch.eye(3), torch.eye(3) * math.nan),
+    "eigh": (torch.linalg.eigh, torch.eye(3), torch.eye(3) * math.nan),
+    "poisson": (torch.poisson, torch.ones(3), -torch.ones(3)),
+    "histc": (torch.histc, torch.arange(3.0), torch.ones(3) * math.nan),
+    "bincount": (lambda x: torch.bincount(x.long()), torch.arange(3.0), -torch.arange(3.0)),
+    "embedding_bag": (
+        lambda x: F.embedding_bag(x.long(), x.new_ones(3, 2), torch.tensor([0])),
+        torch.arange(3.0),
+        torch.arange(4.0),
+    ),
+    "margins": (lambda x: F.multi_margin_loss(torch.ones(3, 3), x.long()), torch.arange(3.0), torch.arange(3.0) + 1),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_operators_that_alone_know_what_is_wrong(name: str) -> None:
+    dead, right, wrong = ALONE[name]
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        dead(x)
+        return x + 1
+
+    run = smelt.compile(function)
+    for x in (right, wrong, right):
+        expected, got = outcome(function, x), outcome(run, x)
+        assert got is expected if isinstance(expected, type) else torch.equal(got, expected)
+    assert outcome(function, wrong) is not None
+
+
+def test_repeats_that_are_negative() -> None:
+    """The kernel of an operator that is told how many there are writes beside its result: this ended the process."""
+    for function in (
+        lambda x, n: torch.repeat_interleave(x, n, dim=0),
+        lambda x, n: (torch.repeat_interleave(n), x + 1)[1],
+        lambda x, n: x.repeat_interleave(n * 1),
+    ):
+        run, x = smelt.compile(function), torch.arange(2.0)
+        for repeats in ([1, 2], [-1, 2], [3, -1], [-2, -1], [2, 1]):
+            expected, got = (outcome(f, x, torch.tensor(repeats)) for f in (function, run))
+            assert got is expected if isinstance(expected, type) else torch.equal(got, expected)
 
 
 def test_with_gradients_sizes_and_writes() -> None:

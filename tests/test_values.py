@@ -227,3 +227,23 @@ def test_ends_of_ranges() -> None:
     assert same(*grads)
     drawn = smelt.compile(lambda x: torch.empty_like(x).exponential_())(torch.empty(2**24))
     assert bool((drawn > 0).all())
+
+
+BEYOND = (inf, -inf, nan, 1e20, -3e9, 2.0**31, 300.5, -3.7)
+CONSTANTS: dict[str, Callable[[Tensor, float, torch.dtype], Tensor]] = {
+    "full": lambda x, number, dtype: torch.full((3,), number).to(dtype),
+    "literal": lambda x, number, dtype: torch.tensor([number], dtype=torch.float64).to(dtype),
+    "where": lambda x, number, dtype: torch.where(x > 0, number, 0.0).to(dtype),
+    "where of two": lambda x, number, dtype: torch.where(x > 0, number, x).to(dtype),
+    "masked": lambda x, number, dtype: x.masked_fill(x > 0, number).to(dtype),
+    "padded": lambda x, number, dtype: torch.nn.functional.pad(x, (1, 2), value=number).to(dtype),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_constants_that_no_integer_holds(name: str, dtype: torch.dtype) -> None:
+    """The compiler of C++ makes the nearest integer of a constant, the processor the least one."""
+    for number in BEYOND:
+        want, got = both(lambda x, n=number: CONSTANTS[name](x, n, dtype), torch.arange(-2.0, 3.0))
+        assert torch.equal(want, got), number

@@ -51,7 +51,7 @@ from smelt.graph.gradients import DERIVATIVES
 from smelt.graph.layouts import as_before
 from smelt.graph.meta import TensorMeta, is_dense, may_overlap, without_gaps
 from smelt.graph.module import GraphModule, remove_dead
-from smelt.graph.ranges import check_node, checks_of_dead
+from smelt.graph.ranges import check_node, checks_of_dead, runs_by_itself
 from smelt.graph.seeds import seed_name
 from smelt.graph.sized_calls import for_stand_ins
 from smelt.graph.symint import to_torch
@@ -420,8 +420,18 @@ class _Trace:
     def checks_of_dead(self, results: Sequence[fx.Node]) -> list[fx.Node]:
         """Nodes that raise for what eager checks in operators whose results nobody uses."""
         self.rec.backward = False
-        ranges = list(checks_of_dead(self.rec.graph, lambda: ancestors(results)))
-        return [check_node(self.rec._node, each) for each in ranges]
+        whole = [node for node in self.rec.graph.nodes if runs_by_itself(node)]
+        used = ancestors(results) if whole else set()
+        whole = [self.first_of(node) for node in whole if node not in used]
+        ranges = list(checks_of_dead(self.rec.graph, lambda: ancestors([*results, *whole])))
+        return [*whole, *(check_node(self.rec._node, each) for each in ranges)]
+
+    def first_of(self, node: fx.Node) -> fx.Node:
+        """What the node computes, of several results the first tensor."""
+        val = node.meta["val"]
+        if not isinstance(val, (list, tuple)):
+            return node
+        return self.rec.item(node, next(i for i, each in enumerate(val) if each is not None))
 
     def finish(
         self,

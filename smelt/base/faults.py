@@ -7,9 +7,8 @@ from dataclasses import dataclass
 OUT_OF_RANGE, DIVIDED_BY_ZERO = 1, 2
 """The bits: an index out of range, a whole number over 0."""
 
-NOT_IN_UNIT, TARGET_NOT_IN_UNIT, NO_PROBABILITY, NEGATIVE_DEVIATION, NO_WEIGHTS, ALL_WEIGHTS_ZERO, TOO_FEW = (
-    1 << bit for bit in range(2, 9)
-)
+NOT_IN_UNIT, TARGET_NOT_IN_UNIT, NO_PROBABILITY, NEGATIVE_DEVIATION = (1 << bit for bit in range(2, 6))
+NO_WEIGHTS, ALL_WEIGHTS_ZERO, TOO_FEW, NEGATIVE_REPEATS = (1 << bit for bit in range(6, 10))
 """More bits: what operators check of the values that they are given."""
 
 _ERRORS: dict[int, tuple[type[Exception], str]] = {
@@ -22,6 +21,7 @@ _ERRORS: dict[int, tuple[type[Exception], str]] = {
     NO_WEIGHTS: (RuntimeError, "probability tensor contains either `inf`, `nan` or element < 0"),
     ALL_WEIGHTS_ZERO: (RuntimeError, "invalid multinomial distribution (sum of probabilities <= 0)"),
     TOO_FEW: (RuntimeError, "masked_scatter: Number of elements of source < number of ones in mask"),
+    NEGATIVE_REPEATS: (RuntimeError, "repeats can not be negative"),
 }
 
 

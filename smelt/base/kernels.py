@@ -126,6 +126,25 @@ def _where_it_draws(grad: torch.Tensor, dropout: float, numbers: tuple[Any, ...]
     return numbers
 
 
+def repeat_interleave(repeats: torch.Tensor, **options: Any) -> torch.Tensor:
+    """`aten.repeat_interleave`: the kernel on a CPU that is told how long its result is looks at nothing else, and
+    writes beside that where some are negative.
+
+    Raises:
+        RuntimeError: some are negative.
+    """
+    if repeats.device.type == "cpu" and repeats.numel() and repeats.min() < 0:
+        raise RuntimeError("repeats can not be negative")
+    return aten.repeat_interleave.Tensor(repeats, **options)
+
+
+def normal(x: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+    """`aten.normal_functional`: the kernel on a CPU draws other numbers for memory with gaps."""
+    if x.is_contiguous() or x.device.type != "cpu":
+        return aten.normal_functional.default(x, *args, **options)
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).normal_(*args, **options)
+
+
 KERNELS: dict[Any, Callable[..., Any]] = {
     aten.mkldnn_rnn_layer.default: lstm_layer,
     aten.mkldnn_rnn_layer_backward.default: lstm_layer_backward,
@@ -137,6 +156,8 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten.adaptive_max_pool3d_backward.default: _reading_rows(aten.adaptive_max_pool3d_backward.default),
     aten.fractional_max_pool2d_backward.default: _reading_rows(aten.fractional_max_pool2d_backward.default),
     aten.fractional_max_pool3d_backward.default: _reading_rows(aten.fractional_max_pool3d_backward.default),
+    aten.repeat_interleave.Tensor: repeat_interleave,
+    aten.normal_functional.default: normal,
     aten.view_as_complex_copy.default: as_complex,
     aten.view_as_real_copy.default: as_pairs,
     aten._scaled_dot_product_efficient_attention.default: efficient_attention,

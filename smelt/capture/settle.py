@@ -185,6 +185,8 @@ def _repeat_interleave(vm: Any, tensor: TraceTensor, *args: Any, **kwargs: Any) 
     values = vm.tensors.speculation.value(repeats)
     if values is None:
         return None
+    if (values < 0).any():
+        return None  # the kernel that is told a size writes beside its result
     size = int(values.sum())
     if repeats.numel() == 1 and type(tensor) is TraceTensor and repeats is not tensor and tensor.dim():
         dim = args[1] if len(args) > 1 else kwargs.get("dim")

@@ -33,6 +33,7 @@ class BodyRenderer(OpsRenderer):
         self.flags: dict[str, str] = {}
         self.not_zero: set[str] = set()
         self.truncated: set[str] = set()
+        self.beyond = False  # a constant that an integer may not hold: GCC gives its cast the nearest one
 
     # Ops
 
@@ -80,6 +81,7 @@ class BodyRenderer(OpsRenderer):
         if isinstance(value, Size):
             return self.convert(V(self.size(value), torch.int64, 0), torch.int64, dtype)
         text = self.target.literal(value, dtype)
+        self.beyond = self.beyond or not -(2**31) < value < 2**31
         if value:
             self.not_zero.add(text)
         return V(text, dtype, 0)
@@ -129,7 +131,8 @@ class BodyRenderer(OpsRenderer):
         """A float as an integer; of numbers that do not fit what eager's kernels for this type make of them."""
         ctype = self.target.value_types[target]
         wide = "int32_t" if target is torch.int16 and source not in ROUNDING else "int64_t"
-        text = f"({ctype})({wide}){value.text}" if target.itemsize < 4 else f"({ctype}){value.text}"
+        number = f"({value.text} + {self.zero()})" if self.beyond else value.text
+        text = f"({ctype})({wide}){number}" if target.itemsize < 4 else f"({ctype}){number}"
         made = self.scopes.define(ctype, text, target, value.depth)
         self.truncated.add(made.text)
         return made

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from smelt.base.kernels import KERNELS
 from smelt.base.text import Writer
 from smelt.codegen.host import Rendered, literal
 from smelt.loops.parts import Chain, Part
@@ -95,7 +96,7 @@ class _Host:
         else:
             args += [f"{k}={self.argument(v)}" for k, v in node.kwargs.items()]
             target = f"operators[{len(self.operators)}]"
-            self.operators.append(node.target)
+            self.operators.append(KERNELS.get(node.target, node.target))
             w(f"{name} = {target}({', '.join(args)})")
 
     def argument(self, value: Any) -> str:

@@ -59,7 +59,17 @@ def checked_form(op: OpOverload, place: int, api_name: str, is_matrix: bool) -> 
         torch.ops.aten._linalg_check_errors(results[place], api_name, is_matrix=is_matrix)
         return results
 
-    return _register(op, name, [str(r.type) for r in op._schema.returns], run)
+    form = _register(op, name, [str(r.type) for r in op._schema.returns], run)
+    _checked.add(form)
+    return form
+
+
+_checked: set[OpOverload] = set()
+
+
+def is_checked_form(target: Any) -> bool:
+    """Whether it is an operator of `checked_form`."""
+    return target in _checked
 
 
 _library.define("expect_close(Tensor value, Tensor a, Tensor b, float rtol, float atol, bool equal_nan) -> Tensor")

@@ -1,11 +1,13 @@
 """Operators that raise for values out of a range, and a node that does only that: for those whose result nobody uses.
 
 Eager runs an operator for its result and so checks its operands. A graph leaves out what nobody uses, but must raise
-the same: capture keeps such calls (`capture/closing`), and a joint graph gets an `in_range` node in their place.
+the same: capture keeps such calls (`capture/closing`), and a joint graph gets an `in_range` node in their place. Where
+only the operator's own kernel knows what is wrong (a singular matrix), the operator stays.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,14 +16,19 @@ from torch import fx
 from torch._ops import OpOverload
 
 from smelt.base.faults import (
+    ALL_WEIGHTS_ZERO,
+    DIVIDED_BY_ZERO,
     NEGATIVE_DEVIATION,
+    NEGATIVE_REPEATS,
     NO_PROBABILITY,
+    NO_WEIGHTS,
     NOT_IN_UNIT,
     OUT_OF_RANGE,
     TARGET_NOT_IN_UNIT,
+    TOO_FEW,
     fault_error,
 )
-from smelt.graph.functional_form import check_form
+from smelt.graph.functional_form import check_form, is_checked_form
 from smelt.graph.meta import TensorMeta
 from smelt.shapes.size import same
 
@@ -33,9 +40,11 @@ class Range(NamedTuple):
 
     Attributes:
         low, high: the least and the largest value; None: there is none.
-        ignored: a value that is never looked at.
         fault: what eager raises (`base.faults`).
+        ignored: a value that is never looked at.
         waits: on a GPU eager looks before it begins, so that nothing is lost; elsewhere a kernel asserts.
+        excluded: a value that is wrong inside of the range.
+        summed: dimensions along which the operand is summed up first; None: its elements are looked at.
     """
 
     operand: fx.Node
@@ -44,6 +53,8 @@ class Range(NamedTuple):
     fault: int
     ignored: int | None = None
     waits: bool = False
+    excluded: int | None = None
+    summed: tuple[int, ...] | None = None
 
 
 Rule = Callable[[Sequence[Any]], Iterator[Range]]
@@ -75,6 +86,12 @@ def _indices(args: Sequence[Any]) -> Iterator[Range]:
         at += 1
 
 
+def _wrapping(args: Sequence[Any]) -> Iterator[Range]:
+    shape = _shape(args[0])
+    size = shape[args[1] % len(shape)]
+    yield Range(args[2], -size, size - 1, OUT_OF_RANGE)
+
+
 def _take(args: Sequence[Any]) -> Iterator[Range]:
     size = args[0].meta["val"].numel
     yield Range(args[1], -size, size - 1, OUT_OF_RANGE)
@@ -98,11 +115,54 @@ def _normal(args: Sequence[Any]) -> Iterator[Range]:
     yield Range(args[1], 0.0, None, NEGATIVE_DEVIATION, None, True)
 
 
+def _divisor(args: Sequence[Any]) -> Iterator[Range]:
+    """Whole numbers over 0, on a CPU; a GPU gives a number."""
+    whole = all(
+        not (x.meta["val"].dtype.is_floating_point if isinstance(x, fx.Node) else isinstance(x, float))
+        for x in args[:2]
+    )
+    empty = isinstance(args[0], fx.Node) and same(args[0].meta["val"].numel, 0)
+    if isinstance(args[1], fx.Node) and whole and not empty and args[1].meta["val"].device.type == "cpu":
+        yield Range(args[1], None, None, DIVIDED_BY_ZERO, excluded=0)
+
+
+def _divided(args: Sequence[Any]) -> Iterator[Range]:
+    """Of `div` the ways that round, whose mode comes last; true division of whole numbers gives floats."""
+    yield from _divisor(args) if len(args) > 2 and args[2] is not None else ()
+
+
+def _weights(args: Sequence[Any]) -> Iterator[Range]:
+    x = args[0]
+    yield Range(x, 0.0, torch.finfo(x.meta["val"].dtype).max, NO_WEIGHTS)
+    yield Range(x, None, None, ALL_WEIGHTS_ZERO, excluded=0, summed=(len(x.meta["val"].shape) - 1,))
+
+
+def _masked(args: Sequence[Any]) -> Iterator[Range]:
+    """A mask that is repeated along x takes as many elements of the source for each of its own."""
+    shape, mask = args[0].meta["val"].shape, args[1].meta["val"].shape
+    ranks = (0,) * (len(mask) - len(shape)), (0,) * (len(shape) - len(mask))
+    pairs = zip((*ranks[0], *shape), (*ranks[1], *mask), strict=True)
+    times = math.prod(n for n, m in pairs if not same(n, m) and not same(n, 1) and n != 0 and (m == 0 or same(m, 1)))
+    if all(not same(n, 0) for n in shape):
+        yield Range(args[1], None, args[2].meta["val"].numel // times, TOO_FEW, summed=tuple(range(len(mask))))
+
+
+def _repeats(args: Sequence[Any]) -> Iterator[Range]:
+    yield Range(args[0], 0, None, NEGATIVE_REPEATS)
+
+
 _RULES: dict[OpOverload, Rule] = {
     aten.index.Tensor: _indices,
     aten.index_put.default: _indices,
+    **dict.fromkeys((aten.floor_divide.default, aten.remainder.Tensor, aten.remainder.Scalar_Tensor), _divisor),
+    aten.fmod.Tensor: _divisor,
+    aten.div.Tensor_mode: _divided,
+    aten.multinomial.default: _weights,
+    aten.repeat_interleave.Tensor: _repeats,
+    aten.masked_scatter.default: _masked,
     aten.embedding.default: _at(None, 1),
-    aten.take.default: _take,
+    **dict.fromkeys((aten.take.default, aten.put.default), _take),
+    **dict.fromkeys((aten.index_fill.int_Scalar, aten.index_fill.int_Tensor), _wrapping),
     **dict.fromkeys(
         (aten.gather.default, aten.index_select.default, aten.scatter.src, aten.scatter.value, aten.scatter_add.default,
          aten.index_add.default, aten.index_copy.default),
@@ -117,9 +177,27 @@ _RULES: dict[OpOverload, Rule] = {
 }  # fmt: skip
 
 
+_RUN: frozenset[OpOverload] = frozenset(
+    {
+        aten.poisson.default, aten.histc.default, aten.bincount.default, aten._embedding_bag.default,
+        aten._embedding_bag_forward_only.default, aten.multi_margin_loss.default,
+        aten.multilabel_margin_loss_forward.default, aten.max_unpool2d.default, aten.max_unpool3d.default,
+        aten._linalg_svd.default, aten._linalg_eigh.default, aten._linalg_eigvals.default, aten.linalg_eig.default,
+        aten.linalg_lstsq.default,
+    }
+)  # fmt: skip
+"""Operators that run also where nobody uses the result: nothing less says whether they raise."""
+
+
 def looks_at_values(func: OpOverload) -> bool:
     """Whether the operator raises for some values of its operands."""
-    return func in _RULES
+    return func in _RULES or func in _RUN or func is aten._linalg_check_errors.default
+
+
+def runs_by_itself(node: fx.Node) -> bool:
+    """Whether what the node computes has to run though nobody uses it, since it may raise."""
+    alone = node.target in _RUN or is_checked_form(node.target)
+    return alone and node.op == "call_function" and not _of_derivative(node)
 
 
 def ranges_of(func: OpOverload, args: Sequence[Any]) -> Iterator[Range]:
@@ -136,7 +214,7 @@ def checks_of_dead(graph: fx.Graph, live: Callable[[], set[fx.Node]]) -> Iterabl
     for node in found:
         if node in used:
             continue
-        for each in ranges_of(node.target, node.args):
+        for each in ranges_of(node.target, (*node.args, *node.kwargs.values())):
             val = each.operand.meta["val"]
             if each not in seen and not any(same(n, 0) for n in val.shape):
                 seen.add(each)
@@ -161,10 +239,23 @@ def _on_gpu(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _in_range(x: torch.Tensor, low: Any, high: Any, ignored: int | None, fault: int, waits: bool) -> torch.Tensor:
+def _in_range(
+    x: torch.Tensor,
+    low: Any,
+    high: Any,
+    ignored: int | None,
+    fault: int,
+    waits: bool,
+    excluded: int | None = None,
+    summed: Sequence[int] | None = None,
+) -> torch.Tensor:
     if waits:
         return _ends_in_range(x, low, high, fault)
+    if summed is not None:
+        x = x.sum(tuple(summed))
     wrong = torch.zeros_like(x, dtype=torch.bool)
+    if excluded is not None:
+        wrong |= x == excluded
     if low is not None:
         wrong |= ~(x >= low)
     if high is not None:
@@ -185,7 +276,8 @@ def _ends_in_range(x: torch.Tensor, low: Any, high: Any, fault: int) -> torch.Te
     return x.new_zeros((), dtype=torch.bool)
 
 
-IN_RANGE = check_form("in_range", "Tensor x, Scalar? low, Scalar? high, int? ignored, int fault, bool waits", _in_range)
+_PARAMETERS = "Tensor x, Scalar? low, Scalar? high, int? ignored, int fault, bool waits, int? excluded, int[]? summed"
+IN_RANGE = check_form("in_range", _PARAMETERS, _in_range)
 """A bool without dimensions, False; raises for values out of range. `waits`: the processor looks, no kernel does."""
 
 
@@ -193,4 +285,5 @@ def check_node(emit: Callable[..., fx.Node], each: Range) -> fx.Node:
     """The node that raises for values out of this range."""
     val = TensorMeta((), torch.bool, (), each.operand.meta["val"].device)
     first = each.waits and _on_gpu(val.device)
-    return emit(IN_RANGE, (each.operand, each.low, each.high, each.ignored, each.fault, first), {}, val)
+    limits = (each.low, each.high, each.ignored, each.fault, first, each.excluded, each.summed)
+    return emit(IN_RANGE, (each.operand, *limits), {}, val)

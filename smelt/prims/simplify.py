@@ -63,6 +63,17 @@ def rounded(number: Number, dtype: torch.dtype) -> Number:
     return torch.tensor(number, dtype=torch.float64 if type(number) is float else None).to(dtype).item()
 
 
+def recast(number: Number, source: torch.dtype, dtype: torch.dtype, device: torch.device) -> Number:
+    """A number of one dtype as another holds it: of floats that no integer holds, what the device's kernels make."""
+    held = rounded(number, source)
+    if type(held) is not float or dtype.is_floating_point or dtype is torch.bool:
+        return typed(held, dtype)
+    limits = torch.iinfo(dtype)
+    if limits.min <= held <= limits.max:
+        return int(held)
+    return torch.full((), held, dtype=source, device=device).to(dtype).item()
+
+
 # -- identities of binary prims: (builder, x, y) with at most one number among x and y
 
 
@@ -285,7 +296,7 @@ def _convert(p: Builder, x: Node, dtype: torch.dtype) -> Any:
         return x
     if x.target is FULL and (is_constant(x) or source in (torch.int64, torch.float64)):
         meta = x.meta["val"]
-        return p.full(meta.shape, typed(rounded(operands(x)[1], source), dtype), dtype, meta.device)
+        return p.full(meta.shape, recast(operands(x)[1], source, dtype, meta.device), dtype, meta.device)
     if x.target is WHERE:
         cond, a, b = operands(x)
         first, second = constant_of(a), constant_of(b)
@@ -301,7 +312,7 @@ def _convert(p: Builder, x: Node, dtype: torch.dtype) -> Any:
 def _recast(p: Builder, x: Node, number: Number, dtype: torch.dtype) -> Node:
     """A constant like x, which has another dtype, after conversion to dtype."""
     meta = x.meta["val"]
-    return p.full(meta.shape, typed(rounded(number, meta.dtype), dtype), dtype, meta.device)
+    return p.full(meta.shape, recast(number, meta.dtype, dtype, meta.device), dtype, meta.device)
 
 
 def _full(p: Builder, shape: Any, value: Number, dtype: torch.dtype, device: torch.device) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,15 +17,28 @@ from smelt.shapes.size import same
 
 
 @decomposition(IN_RANGE)
-def in_range(p: Lowering, x: Node, low: Any, high: Any, ignored: int | None, fault: int, waits: bool) -> Any:
+def in_range(
+    p: Lowering,
+    x: Node,
+    low: Any,
+    high: Any,
+    ignored: int | None,
+    fault: int,
+    waits: bool,
+    excluded: int | None = None,
+    summed: Sequence[int] | None = None,
+) -> Any:
     """A flag that nobody reads: the kernel that computes it raises; or the processor does, as eager's."""
     if waits:
         return NotImplemented
     x = p.widen(x) if dtype_of(x).is_floating_point else p.convert(x, torch.int64)
+    if summed is not None:
+        x = p.sum(x, tuple(summed))
     tests = [p.ge(x, low)] if low is not None else []
     tests += [p.le(x, high)] if high is not None else []
     tests = [p.logical_not(test) for test in tests]
-    wrong = tests[0] if len(tests) == 1 else p.logical_or(*tests)
+    tests += [p.eq(x, excluded)] if excluded is not None else []
+    wrong = functools.reduce(p.logical_or, tests)
     if ignored is not None:
         wrong = p.logical_and(wrong, p.ne(x, ignored))
     return p.any(p.refuse(wrong, wrong, fault), p.dims_of(x, None))
