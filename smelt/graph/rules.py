@@ -146,6 +146,12 @@ def _softmax_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any
     return _fresh(val_of(grad), val_of(grad).shape, dtype)
 
 
+def _dropout_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    """On a GPU in the format of the gradient; on a CPU a product of it with the mask."""
+    val = val_of(args[0])
+    return _as_format(val) if val.device.type == "cuda" else None
+
+
 def _safe_softmax(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     val = val_of(args[0])
     if kwargs or len(args) > 2 or not val.dtype.is_floating_point or not in_range(args[1], val.ndim):
@@ -657,6 +663,7 @@ _RULES: dict[OpOverload, Rule] = {
     aten._log_softmax_backward_data.default: _softmax_backward,
     aten.log_sigmoid_forward.default: _log_sigmoid,
     aten.pow.Scalar: _power_of_number,
+    aten.native_dropout_backward.default: _dropout_backward,
     aten.nll_loss_forward.default: _nll_loss,
     aten.nll_loss_backward.default: _same_row_major(1),
     # these have no meta kernel

@@ -383,3 +383,17 @@ def test_a_mask_that_heads_share_is_a_view_for_pytorchs_own_attention():
     joint = joint_of(fn, *(tensor(2, 4, 64, 32) for _ in range(3)), tensor(2, 64, grad=False))
     real = realize(lower(decompose(joint.module, Options())))
     assert {(64, 0, 0, 1)} == {view.stride for view in real.views.values() if view.shape == (2, 4, 64, 64)}
+
+
+def test_gradients_of_dropout_are_in_the_format_of_their_gradient() -> None:
+    def fn(g: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.native_dropout_backward(g, mask, 2.0)
+
+    def strides(g: torch.Tensor) -> tuple[int, ...]:
+        joint = joint_of(fn, g, torch.empty(g.shape, dtype=torch.bool, device="cuda"))
+        (node,) = (n for n in joint.module.graph.nodes if n.target is aten.native_dropout_backward.default)
+        return tuple(node.meta["val"].stride)
+
+    given = tensor(2, 3, 4, 5, grad=False)
+    assert strides(given.transpose(2, 3)) == (60, 20, 4, 1)
+    assert strides(given.to(memory_format=torch.channels_last)) == (60, 1, 15, 3)

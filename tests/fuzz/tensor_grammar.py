@@ -61,7 +61,14 @@ class Input:
         if self.special and made.numel():
             places = torch.randint(0, made.numel(), (3,), generator=generator)
             made.view(-1)[places] = torch.tensor([float("nan"), float("inf"), -0.0])
-        return made.to(dtype)
+        return _with_one_nan(made.to(dtype))
+
+
+def _with_one_nan(x: torch.Tensor) -> torch.Tensor:
+    """Only the NaN that a GPU's arithmetic makes: the sign and the payload of others do not survive it."""
+    whole = torch.int32 if x.itemsize == 4 else torch.int16
+    x.view(whole)[x.isnan()] = torch.iinfo(whole).max
+    return x
 
 
 @dataclass(frozen=True)

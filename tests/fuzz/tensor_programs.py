@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import warnings
+from typing import Any
 
 import torch
 
@@ -143,6 +144,8 @@ class _Maker:
         line = text if writes else f"{name} = {text}"
         before = {n: t.detach().clone() for n, t in self.values.items()} if writes else {}
         space = names() | self.values
+        if writes and _undefined(line, space):
+            return
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -186,6 +189,27 @@ class _Maker:
             return True
         largest = made.detach().abs().max()
         return bool(largest.isfinite() and largest < LARGEST)
+
+
+def _undefined(line: str, space: dict[str, Any]) -> bool:
+    """Whether an assignment reads elements that it writes in another place, which a GPU does in any order."""
+    sides = line.split(" = ")
+    if len(sides) != 2:
+        return False
+    try:
+        to, source = eval(sides[0], space), eval(sides[1], space)
+    except Exception:
+        return False
+    if not isinstance(source, torch.Tensor) or not isinstance(to, torch.Tensor):
+        return False
+    same_memory = to.untyped_storage().data_ptr() == source.untyped_storage().data_ptr()
+    return same_memory and bool(_elements(to) & _elements(source))
+
+
+def _elements(x: torch.Tensor) -> set[int]:
+    """Where in its storage the elements are."""
+    places = torch.arange(len(x.untyped_storage()) // x.itemsize)
+    return set(places.as_strided(x.shape, x.stride(), x.storage_offset()).flatten().tolist())
 
 
 def has_bits(program: Program) -> bool:

@@ -177,6 +177,8 @@ def _compare(program: Program, got: _Found, want: _Found, sizes: dict[str, int],
     if not has_bits(program):
         measures.append(lambda: run(function_of(program), program, sizes, seed, device, rounded))
     told = _values(labels, got, want, None)
+    if device != "cpu":  # some kernels of a GPU are wrong in every dtype: norms of rows with infinities
+        measures.append(lambda: run(function_of(program, True), program, sizes, seed, "cpu", widened))
     for measure in measures:
         if told is None:
             return None

@@ -97,7 +97,7 @@ def _apply(p: Lowering, name: str, prim: Any, a: Any, b: Any, x: Any, y: Any) ->
     if name in ("maximum", "minimum") and takes_second_zero(p):
         a, b = b, a
     if name == "div" and on_gpu(p) and p.is_number(y):
-        return p.mul(a, _inverse(p, b, dtype_of(a)))
+        return p.mul(a, inverse(p, b, dtype_of(a)))
     if name in _BOOL_FORMS and isinstance(a, Node) and dtype_of(a) is torch.bool:
         return p.emit(PRIMS[_BOOL_FORMS[name]], a, b)
     return p.emit(prim, a, b)
@@ -108,7 +108,7 @@ def on_gpu(p: Lowering) -> bool:
     return p.out.device.type == "cuda"
 
 
-def _inverse(p: Lowering, number: Any, dtype: torch.dtype) -> Any:
+def inverse(p: Lowering, number: Any, dtype: torch.dtype) -> Any:
     """1 / number in the dtype of arithmetic: CUDA's kernels divide by numbers of the CPU so."""
     if isinstance(number, Size):
         number = p.full(p.out.shape, number, dtype, p.out.device)

@@ -12,7 +12,7 @@ from torch.fx import Node
 from smelt.prims.dtypes import compute_dtype
 from smelt.prims.ops import PRIMS
 from smelt.prims.registry import Lowering, as_float, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
-from smelt.prims.rules.elementwise import truth
+from smelt.prims.rules.elementwise import inverse, on_gpu, truth
 from smelt.shapes.size import Size, larger, same, smaller
 
 Dims = Sequence[int] | int | None
@@ -47,7 +47,14 @@ def sum_(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dtyp
 
 @decomposition(aten.mean.default, aten.mean.dim)
 def mean(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
-    return p.convert(mean_of(p, _given(p, x), p.dims_of(x, dims), keepdim), p.out.dtype)
+    """As eager rounds it: a CPU divides the sum by the count, a GPU multiplies it by the rounded inverse."""
+    x, dims = _given(p, x), p.dims_of(x, dims)
+    count = count_over(x, dims)
+    if not on_gpu(p) or same(count, 0):
+        return p.convert(mean_of(p, x, dims, keepdim), p.out.dtype)
+    total = reduce(p, "sum", x, dims, keepdim)
+    dtype = dtype_of(total).to_real() if dtype_of(total).is_complex else dtype_of(total)
+    return p.convert(p.mul(total, inverse(p, count, dtype)), p.out.dtype)
 
 
 @decomposition(aten.prod.default, aten.prod.dim_int)

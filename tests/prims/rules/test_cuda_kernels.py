@@ -73,6 +73,21 @@ def test_a_number_divides_by_its_reciprocal(dtype: torch.dtype) -> None:
         assert name == "mul" and inverse == (1 / torch.tensor(number, dtype=wide)).item()
 
 
+def test_a_mean_multiplies_by_the_rounded_inverse_of_its_count() -> None:
+    def made(x: TensorMeta, out: TensorMeta) -> list[tuple[str, tuple[Any, ...]]]:
+        return [(name, args) for name, args in prims(aten.mean.dim, out, x, [-1]) if name != "convert"]
+
+    for dtype, wide in (
+        (torch.float32, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float64, torch.float64),
+    ):
+        (first, _), (second, (_, factor)) = made(value(5, 7, dtype=dtype), value(5, dtype=dtype))
+        assert (first, second) == ("sum", "mul") and factor == (torch.ones((), dtype=wide) / 7).item()
+    on_cpu = made(value(5, 7, device=CPU), value(5, device=CPU))
+    assert [name for name, _ in on_cpu] == ["sum", "div"]
+
+
 def test_so_does_a_tensor_of_the_cpu_without_dimensions() -> None:
     assert names(aten.div.Tensor, X, X, value(device=CPU)) == ["reciprocal", "mul"]
     assert names(aten.true_divide.Tensor, X, X, value(dtype=torch.float64, device=CPU)) == ["reciprocal", "mul"]
