@@ -247,3 +247,18 @@ def test_constants_that_no_integer_holds(name: str, dtype: torch.dtype) -> None:
     for number in BEYOND:
         want, got = both(lambda x, n=number: CONSTANTS[name](x, n, dtype), torch.arange(-2.0, 3.0))
         assert torch.equal(want, got), number
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("columns", [7, 8, 1000])
+@pytest.mark.parametrize("value", [float("inf"), float("-inf")])
+def test_an_infinite_element_in_a_norm_of_squares(
+    compiled: Any, value: float, columns: int, dtype: torch.dtype
+) -> None:
+    """As the formula has it: 0 in the finite elements, NaN in that one."""
+    x = torch.randn(3, columns).to(dtype)
+    x[1, 2] = value
+    got = compiled(lambda x: F.rms_norm(x, x.shape[-1:]))(x)
+    expected = F.rms_norm(x.double(), x.shape[-1:], eps=torch.finfo(torch.float32).eps)
+    assert torch.equal(got.isnan(), expected.isnan()) and got[1].nan_to_num().eq(0).all()
+    torch.testing.assert_close(got.double(), expected, rtol=1e-2, atol=1e-2, equal_nan=True)

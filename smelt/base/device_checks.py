@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import functools
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
@@ -98,7 +99,13 @@ def device_checks() -> DeviceChecks:
         made.print_once()
         before(kind, error, trace)
 
-    sys.excepthook = hook
+    before_of_threads = threading.excepthook
+
+    def hook_of_threads(failed: threading.ExceptHookArgs) -> None:
+        made.print_once()
+        before_of_threads(failed)
+
+    sys.excepthook, threading.excepthook = hook, hook_of_threads
     atexit.register(made.print_once)
     return made
 

@@ -1,7 +1,8 @@
-"""Memory as the libraries' kernels of attention need it: rows that begin with words of 16 bytes.
+"""Memory as kernels need it that read it many times: it begins with a word of 16 bytes.
 
-They are told nothing of where a tensor begins and how far its rows are apart: one refuses ("query is not correctly
-aligned (strideM)"), others fail on the GPU, which ends the context.
+The libraries' kernels of attention also need rows that do. They are told nothing of where a tensor begins and how far
+its rows are apart: one refuses ("query is not correctly aligned (strideM)"), others fail on the GPU, which ends the
+context.
 """
 
 from __future__ import annotations
@@ -39,11 +40,16 @@ def from_words(call: Callable[..., Any]) -> Callable[..., Any]:
     """`call` for tensors that begin anywhere: it is given copies of those that do not begin with a word."""
 
     def run(*tensors: Tensor | None) -> Any:
-        if _native.aligned(*tensors):
-            return call(*tensors)
-        return call(*(None if tensor is None else _moved(tensor) for tensor in tensors))
+        return call(*at_words(*tensors))
 
     return run
+
+
+def at_words(*tensors: Any) -> tuple[Any, ...]:
+    """The tensors (or None), copies in place of those that do not begin with a word."""
+    if _native.aligned(*tensors):
+        return tensors
+    return tuple(None if tensor is None else _moved(tensor) for tensor in tensors)
 
 
 def _scattered(spec: Spec, like: Spec) -> bool:

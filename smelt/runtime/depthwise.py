@@ -2,6 +2,9 @@
 
 cuDNN compiles a kernel for each size of image when a thread first meets it, holding a lock: of the first step of
 MobileNetV3 that was 10 of 15 s. These are built like all others, side by side, and kept in the store.
+
+A thread reads vectors of channels, each element once for all windows that hold it. Tensors that begin between words are
+copied: element by element a thread would ask for each by itself, of lines that others have long asked for.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from torch import Tensor
 
 from smelt.base.kernel_source import Config, KernelSource, ceil_power, floor_power
 from smelt.runtime import depthwise_source as source
+from smelt.runtime.attention_memory import at_words
 from smelt.runtime.depthwise_source import Window
 from smelt.runtime.externs import Candidate, Spec, empty_as
 from smelt.runtime.launch import Table
@@ -272,7 +276,8 @@ def forward(params: Params, x: Spec, w: Spec, out: Spec, bias: bool) -> Candidat
     bound.begin(params.get("device"))
 
     def into(result: Tensor, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-        bound((x, _by_element(w), x if bias is None else bias, result))
+        x, w, bias = at_words(x, _by_element(w), bias)
+        bound((x, w, x if bias is None else bias, result))
         return result
 
     def call(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -298,7 +303,7 @@ def backward(params: Params, grad: Spec, x: Spec, w: Spec, outputs: Sequence[Spe
     def call(grad: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor | None, ...]:
         dx, dw, parts = (None if spec is None else empty_as(spec, x.device) for spec in (by_x, by_w, scratch))
         if kernels:
-            w = w if by_x is None else _by_element(w)
+            grad, x, w = at_words(grad, x, w if by_x is None else _by_element(w))
             bound((grad, x, w, *(grad if made is None else made for made in (dx, dw, parts))))
         return dx, dw, grad.sum((0, 2, 3)) if params["mask"][2] else None
 

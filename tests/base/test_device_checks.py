@@ -126,3 +126,19 @@ def test_a_process_tells_at_its_end(end: str) -> None:
     count = done.stderr.count("smelt: model.py:12: index 7 is out of range for a dimension of size 4")
     assert count == (0 if "failure" in end else 1), done.stderr
     assert ("of PyTorch" in done.stderr) == ("raise" in end)
+
+
+def test_a_thread_tells_beside_its_error() -> None:
+    """At once: the process may go on for long."""
+    thread = """
+import sys, threading
+def run():
+    raise RuntimeError('of PyTorch')
+one = threading.Thread(target=run)
+one.start()
+one.join()
+print('later', file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", PROGRAM + thread], capture_output=True, text=True, timeout=120)
+    told = [done.stderr.index(text) for text in ("smelt: model.py:12: index 7", "of PyTorch", "later")]
+    assert told == sorted(told) and done.stderr.count("smelt:") == 1, done.stderr

@@ -155,14 +155,30 @@ def test_weights_as_they_come() -> None:
         assert torch.equal(one, other)
 
 
-def test_memory_that_begins_anywhere() -> None:
-    case = CASES["3x3"]
+@pytest.mark.parametrize("moved", ["", "x", "w", "bias", "grad", "x w bias grad"])
+@pytest.mark.parametrize("name", ["3x3 strided", "5x5 strided"])
+def test_memory_that_begins_anywhere(monkeypatch: pytest.MonkeyPatch, name: str, moved: str) -> None:
+    """Kernels are given copies that begin with words, of what does not."""
+    given_to: list[int] = []
+    run = depthwise.Bound.__call__
+
+    def looked(self: depthwise.Bound, tensors: Any) -> None:
+        given_to.extend(t.data_ptr() for t in tensors)
+        run(self, tensors)
+
+    monkeypatch.setattr(depthwise.Bound, "__call__", looked)
+    case = CASES[name]
     given = operands(case)
     want = expected(case, given)
-    room = torch.empty(given.x.numel() + 1, device=DEVICE)
-    given.x = room[1:].as_strided(given.x.shape, given.x.stride(), 1).copy_(given.x)
+    for one in moved.split():
+        old = getattr(given, one)
+        room = torch.empty(old.numel() + 1, device=DEVICE, dtype=old.dtype)
+        setattr(given, one, room[1:].as_strided(old.shape, old.stride(), 1).copy_(old))
     for got, wanted in zip((forward(case, given), *backward(case, given)[:2]), want, strict=True):
         close(got, wanted)
+    assert all(pointer % 16 == 0 for pointer in given_to)
+    for one in {"x", "w", "bias", "grad"} - set(moved.split()):
+        assert getattr(given, one).data_ptr() in given_to
 
 
 @pytest.mark.parametrize(("programs", "steps"), [(1, 100), (1000, 1)])
