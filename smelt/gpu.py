@@ -103,7 +103,7 @@ def _waiting_operator(graph: fx.Graph) -> str | None:
 
 def _waits_alone(node: fx.Node) -> bool:
     """Whether this is the look that is left of an operator whose result nobody uses."""
-    return node.target is IN_RANGE and bool(node.args[-1])
+    return node.target is IN_RANGE and bool(node.args[5])
 
 
 def _wants_recordings(options: Options) -> bool:

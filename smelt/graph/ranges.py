@@ -224,10 +224,12 @@ def checks_of_dead(graph: fx.Graph, live: Callable[[], set[fx.Node]]) -> Iterabl
 def waits(node: fx.Node) -> bool:
     """Whether eager waits for the GPU at this operator, to look at values before it begins: a compiled program does so,
     too, since a check in a kernel ends the context."""
-    if node.target not in _RULES or _of_derivative(node):
+    if node.target not in _LOOKED_AT or _of_derivative(node) or not _on_gpu(node.meta["val"].device):
         return False
-    looks = any(each.waits for each in ranges_of(node.target, node.args))
-    return looks and _on_gpu(node.meta["val"].device)
+    return any(each.waits for each in ranges_of(node.target, (*node.args, *node.kwargs.values())))
+
+
+_LOOKED_AT = (aten.index_put.default, aten.normal.Tensor_Tensor, aten.normal.float_Tensor)
 
 
 def _of_derivative(node: fx.Node) -> bool:
