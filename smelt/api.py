@@ -7,9 +7,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from smelt.backends import Backend, check_backend
+from smelt.base.errors import OptionError
 from smelt.base.options import Options, resolve_options
 from smelt.base.stats import reset_stats
 from smelt.capture import compiled as capture
@@ -63,6 +65,8 @@ def compile(
         "disable": disable,
     }
     chosen = _options(fullgraph, dynamic, backend, mode, options)
+    if type(disable) is not bool:
+        raise OptionError(f"disable wants True or False, got {disable!r}")
     if model is NOT_GIVEN:
         return functools.partial(compile, **kwargs)
     _check_target(model)
@@ -83,6 +87,7 @@ def explain(
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., capture_explain.Explanation]:
     """`explain(fn)(*args)` compiles and runs `fn` once and tells what happened: graphs, breaks with reasons, guards."""
+    _check_target(fn)
     target = original_of(fn)
     return capture_explain.explain(target, compile_graph, _options(False, dynamic, backend, mode, options))
 
@@ -107,6 +112,8 @@ def _check_target(model: Any) -> None:
         problem = f"{model.__name__} is a class", "compile an instance of it, or a method"
     elif inspect.iscoroutine(model) or inspect.isgenerator(model) or inspect.isasyncgen(model):
         problem = f"{model!r} has begun to run", "compile the function that makes it"
+    elif isinstance(model, torch.jit.ScriptFunction):
+        problem = "a TorchScript function has no Python code", "compile the Python function it was made from"
     elif not callable(model):
         problem = f"{model!r} is a {type(model).__name__}", "@smelt.compile() without a model is a decorator"
     if problem is not None:

@@ -58,6 +58,9 @@ def check_backend(backend: str | Backend) -> str:
         key = f"{name}@{id(backend):x}"
         _registered[key] = backend
         return key
+    if not isinstance(backend, str):
+        hint = f"one of {', '.join(list_backends())}, or a callable (gm, example_inputs) -> callable"
+        raise OptionError(f"backend wants a name or a callable, got {backend!r}", hint=hint)
     if backend not in BUILT_IN and backend not in _registered:
         for point in entry_points(group=ENTRY_POINTS):
             if point.name == backend:

@@ -217,6 +217,9 @@ def test_functions_of_torch_are_compiled_too(fn: Callable[..., torch.Tensor]) ->
         ({"options": {"recompile_limit": "8"}}, "wants int"),
         ({"dynamic": "yes"}, "dynamic wants"),
         ({"fullgraph": torch.ones(2)}, "fullgraph wants"),
+        ({"backend": []}, "backend wants a name or a callable"),
+        ({"backend": None}, "backend wants a name or a callable"),
+        ({"disable": "no"}, "disable wants"),
     ],
 )
 def test_bad_options_are_told_before_anything_runs(bad: dict[str, object], says: str) -> None:
@@ -238,6 +241,8 @@ async def later() -> None:
 def test_what_cannot_be_compiled_is_told_at_once(bad: object) -> None:
     with pytest.raises(TypeError, match="takes an nn.Module or a function"):
         smelt.compile(bad)
+    with pytest.raises(TypeError, match="takes an nn.Module or a function"):
+        smelt.explain(bad)  # type: ignore[arg-type]
 
 
 def test_a_coroutine_that_has_begun_cannot_be_compiled() -> None:
@@ -250,6 +255,8 @@ def test_a_coroutine_that_has_begun_cannot_be_compiled() -> None:
 def test_a_scripted_module_cannot_be_compiled() -> None:
     with pytest.raises(smelt.OptionError, match="TorchScript"):
         smelt.compile(torch.jit.script(torch.nn.Linear(2, 2)))
+    with pytest.raises(TypeError, match="TorchScript"):
+        smelt.compile(torch.jit.script(double))
 
 
 @pytest.mark.parametrize("name", ["SMELT_CACHE_DIR", "SMELT_CACHE_BYTES", "SMELT_BUILD_TIMEOUT_S"])

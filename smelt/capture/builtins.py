@@ -5,6 +5,7 @@ from __future__ import annotations
 import _warnings
 import abc
 import builtins
+import collections
 import datetime
 import inspect
 import operator
@@ -27,6 +28,7 @@ from smelt.capture.opcodes import read_variable
 from smelt.capture.policy import is_frozen
 from smelt.capture.registry import ATTR, special
 from smelt.capture.stores import delete_attr, store_attr, store_generic
+from smelt.capture.unknown_text import UnknownText
 from smelt.capture.values import C_METHODS
 from smelt.graph.symint import SYMBOLIC
 from smelt.graph.trace import TraceTensor
@@ -100,7 +102,19 @@ def type_call(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """type(object), or a class made at run time"""
     if len(args) == 1:
         return type(visible(vm, args[0])) if type(args[0]) is not TraceTensor else vm.type_of(args[0])
-    return vm.native(type, *vm.effects.plain(args), **kwargs)
+    raise Break("a class is made", "each call makes another one", "define it outside of the compiled function")
+
+
+@special(collections.namedtuple)
+def make_named_tuple(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """collections.namedtuple(name, fields): a class of the program's module"""
+    plain, named = vm.effects.plain(args), {key: vm.effects.plain(value) for key, value in kwargs.items()}
+    defaults = named.get("defaults") or ()
+    if any(type(each) in (TraceTensor, HostValue, *SYMBOLIC) for each in defaults):
+        raise Break("a named tuple with computed defaults is made", "the class would keep what one call computed")
+    if named.get("module") is None:
+        named["module"] = vm.frames[-1].globals.get("__name__", "__main__")
+    return calls.call_native(vm, collections.namedtuple, plain, named)
 
 
 @special(len)
@@ -121,11 +135,25 @@ def negate(vm: Any, args: Args, kwargs: Kwargs) -> bool:
     return not containers.truth(vm, *args)
 
 
+def _expect_name(fn: Any, args: Args, kwargs: Kwargs, counts: tuple[int, ...] = (2,)) -> None:
+    """The arguments of a function of attributes are an object, a name and what else it takes.
+
+    Raises:
+        UserError: what the function says otherwise.
+        Break: the name is a text that capture cannot take for its characters.
+    """
+    fits = len(args) in counts and not kwargs
+    if fits and type(args[1]) is str:
+        return
+    if fits and isinstance(args[1], (str, HostValue, UnknownText)):
+        raise Break("an attribute's name that is no plain text", f"it is a {type(args[1]).__name__}")
+    user(fn, *(None for _ in args[:1]), *args[1:], **kwargs)
+
+
 @special(getattr)
 def get_attr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """getattr(object, name[, default])"""
-    if type(args[1]) is not str:
-        user(getattr, None, args[1])
+    _expect_name(getattr, args, kwargs, (2, 3))
     try:
         return vm.load_attr(args[0], args[1])
     except UserError as error:
@@ -137,6 +165,7 @@ def get_attr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 @special(hasattr)
 def has_attr(vm: Any, args: Args, kwargs: Kwargs) -> bool:
     """hasattr(object, name)"""
+    _expect_name(hasattr, args, kwargs)
     try:
         vm.load_attr(*args)
     except UserError as error:
@@ -149,24 +178,28 @@ def has_attr(vm: Any, args: Args, kwargs: Kwargs) -> bool:
 @special(setattr)
 def set_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
     """setattr(object, name, value)"""
+    _expect_name(setattr, args, kwargs, (3,))
     store_attr(vm, *args)
 
 
 @special(delattr)
 def del_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
     """delattr(object, name)"""
+    _expect_name(delattr, args, kwargs)
     delete_attr(vm, *args)
 
 
 @special(object.__setattr__)
 def object_set_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
     """object.__setattr__(object, name, value)"""
+    _expect_name(object.__setattr__, args, kwargs, (3,))
     store_generic(vm, *args)
 
 
 @special(object.__getattribute__)
 def object_get_attr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """object.__getattribute__(object, name)"""
+    _expect_name(object.__getattribute__, args, kwargs)
     obj, name = args
     return load_generic(vm, obj, type(obj), name, vm.sources.get(id(obj)))
 

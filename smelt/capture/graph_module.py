@@ -10,6 +10,7 @@ from typing import Any
 from torch import fx
 
 from smelt.base.locks import new_recursive_lock
+from smelt.graph.written import write_code
 
 _WRITING = new_recursive_lock()
 
@@ -26,7 +27,7 @@ class CapturedGraph(fx.GraphModule):
         if self._stale:
             with _WRITING:  # several threads may call it first
                 if self._stale:
-                    super().recompile()  # replaces `forward` on this instance's own class
+                    write_code(self)  # replaces `forward` on this instance's own class
                     self._stale = False
 
     @property

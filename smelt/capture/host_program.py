@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 import torch
 
+from smelt.base.python_text import LITERALS, arguments, new_name
 from smelt.capture import _native as native
 from smelt.capture.host_values import HostValue
 from smelt.capture.sources import Source
@@ -226,8 +227,8 @@ class Text:
         kind = type(value)
         if kind is HostValue:
             return value.name if value.source is None else self.fetched(value.source)
-        if kind in (int, str, bool, type(None)):
-            return repr(value)
+        if kind in LITERALS:
+            return LITERALS[kind](value)
         if kind is tuple:
             return f"({', '.join(map(self, value))}{',' if len(value) == 1 else ''})"
         if kind is list:
@@ -240,17 +241,13 @@ class Text:
         return self.fetched(source) if source is not None else self._constant(value, kind.__name__)
 
     def _call(self, op: Op) -> str:
-        args = [self(a) for a in op.args]
-        named = [f"{name}={self(value)}" for name, value in op.kwargs.items()]
-        return f"{self._constant(op.fn, getattr(op.fn, '__name__', 'call'))}({', '.join([*args, *named])})"
+        given = arguments(map(self, op.args), [(name, self(value)) for name, value in op.kwargs.items()])
+        return f"{self._constant(op.fn, getattr(op.fn, '__name__', 'call'))}({given})"
 
     def _constant(self, value: Any, hint: str) -> str:
         known = self._names.get(id(value))
         if known is None:
-            base = hint if hint.isidentifier() else "k"
-            name, count = base, 1
-            while name in self.constants:
-                name, count = f"{base}_{count}", count + 1
+            name = new_name(hint, self.constants)
             self.constants[name] = value
             known = self._names[id(value)] = f"_c.{name}"
         return known

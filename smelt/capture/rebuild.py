@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import collections
 import gc
-import keyword
 import re
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
+from smelt.base.python_text import LITERALS, arguments, is_plain_name, new_name, quoted
 from smelt.capture._native import NULL, generator_at, iterator_place, put_iterator
 from smelt.capture.attributes import own_dict
 from smelt.capture.backward import is_spent, leaves_below, spent
@@ -40,7 +40,8 @@ BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 REBUILD = TypeTable()
 """(rebuild, value) -> expression, for objects made during the frame."""
 
-_LITERALS = (int, str, bool, type(None))
+OWN = frozenset({"graph", "profiler", "shown", "Error", "explain_error", "expect_failure"})
+"""What `Residual.namespace` adds to the constants, under these names."""
 
 
 class Rebuild:
@@ -76,14 +77,20 @@ class Rebuild:
         known = self._names.get(id(value))
         if known is not None:
             return known
-        base = "".join(c if c.isascii() and c.isalnum() else "_" for c in hint) or "k"
-        base = base if base[0].isalpha() and not keyword.iskeyword(base) else f"k{base}"
-        name, n = base, 1
-        while name in self.constants:
-            name, n = f"{base}_{n}", n + 1
+        name = new_name(hint, self.constants, OWN)
         self.constants[name] = value
         self._names[id(value)] = f"_c.{name}"
         return self._names[id(value)]
+
+    def attribute(self, owner: str, name: str) -> str:
+        """The expression that reads an attribute."""
+        if is_plain_name(name):
+            return f"{owner}.{name}"
+        return f"{self.constant(getattr, 'getattr')}({owner}, {quoted(name)})"
+
+    def arguments(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
+        """What stands between the parentheses of a call."""
+        return arguments(map(self, args), [(name, self(value)) for name, value in kwargs.items()])
 
     def assign(self, value: Any, expression: str) -> str:
         """Put an expression in a variable that stands for `value` from now on."""
@@ -108,8 +115,8 @@ class Rebuild:
             CannotRebuild: no way to make it is known.
         """
         kind = type(value)
-        if kind in _LITERALS:
-            return repr(value)
+        if kind in LITERALS:
+            return LITERALS[kind](value)
         value = self.vm.effects.copies.own(value)
         made = self._made.get(id(value))
         if made is not None:
@@ -366,7 +373,7 @@ def _attributes(r: Rebuild, value: Any, name: str) -> None:
                     item = member.__get__(value)
                 except AttributeError:
                     continue
-                r.lines.append(f"{r.constant(object.__setattr__, 'set')}({name}, {slot!r}, {r(item)})")
+                r.lines.append(f"{r.constant(object.__setattr__, 'set')}({name}, {quoted(slot)}, {r(item)})")
 
 
 @REBUILD(slice)
@@ -386,7 +393,7 @@ def rebuild_method(r: Rebuild, value: types.MethodType) -> str:
 @REBUILD(HostMethod)
 def rebuild_host_method(r: Rebuild, value: HostMethod) -> str:
     """Bound methods of what the program computes outside of the graph, such as arrays."""
-    return f"{r(value.owner)}.{value.name}"
+    return r.attribute(r(value.owner), value.name)
 
 
 @REBUILD(*BOUND)
@@ -396,7 +403,7 @@ def rebuild_builtin(r: Rebuild, value: Any) -> str:
     if owner is None or isinstance(owner, (types.ModuleType, type)):
         return r.constant(value, value.__name__)
     text = r(owner)
-    return f"{text}.{value.__name__}" if text.startswith("_") else f"({text}).{value.__name__}"
+    return r.attribute(text if text.startswith("_") else f"({text})", value.__name__)
 
 
 @REBUILD(types.CellType)
@@ -423,7 +430,7 @@ def rebuild_function(r: Rebuild, value: types.FunctionType) -> str:
     name = r.assign(
         value,
         f"{r.constant(types.FunctionType, 'Function')}({r.constant(value.__code__, value.__name__ + '_code')}, "
-        f"{r.fetched(source)}, {value.__name__!r}, {r(value.__defaults__)}, {closure})",
+        f"{r.fetched(source)}, {quoted(value.__name__)}, {r(value.__defaults__)}, {closure})",
     )
     for key in ("__kwdefaults__", "__qualname__", "__module__", "__doc__"):
         r.lines.append(f"{name}.{key} = {r(getattr(value, key))}")
@@ -553,7 +560,7 @@ def rebuild_exception(r: Rebuild, value: BaseException) -> str:
             if isinstance(member, types.MemberDescriptorType) and base.__module__ == "builtins":
                 held = getattr(value, key, None)
                 if held is not None and key != "__suppress_context__":
-                    r.lines.append(f"{r.constant(setattr, 'setattr')}({name}, {key!r}, {r(held)})")
+                    r.lines.append(f"{r.constant(setattr, 'setattr')}({name}, {quoted(key)}, {r(held)})")
     if value.__cause__ is not None:
         r.lines.append(f"{name}.__cause__ = {r(value.__cause__)}")
     r.lines.append(f"{name}.__suppress_context__ = {value.__suppress_context__}")

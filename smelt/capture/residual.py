@@ -17,7 +17,6 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
-import keyword
 import re
 import sys
 import textwrap
@@ -32,6 +31,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.autograd.graph import increment_version
 from torch.library import CustomOpDef
 
+from smelt.base.python_text import arguments, is_plain_name, new_name, quoted
 from smelt.capture import _native as native
 from smelt.capture.breaks import At, Break, Restart
 from smelt.capture.closing import close
@@ -44,9 +44,9 @@ from smelt.capture.host_inputs import HOST
 from smelt.capture.host_program import Steady, host_part, state_of
 from smelt.capture.liveness import live_slots
 from smelt.capture.located import expect_failure, explain_error, repeatable, with_place
-from smelt.capture.rebuild import Rebuild
+from smelt.capture.rebuild import OWN, Rebuild
 from smelt.capture.resumption import RESUMPTIONS, Resumption
-from smelt.capture.sources import Source, frame_function, is_plain_name
+from smelt.capture.sources import Source, frame_function
 from smelt.capture.tensors import Input
 from smelt.capture.thread_modes import refuse_open
 from smelt.capture.undecided import ASKING, Undecided
@@ -92,13 +92,18 @@ class Residual:
 
     def namespace(self, graph: Callable[..., Any] | None) -> SimpleNamespace:
         """`_c`"""
-        held = dict(self.constants)
-        if graph is not None and self.gm is not None:
-            held["graph"] = native.Quiet(graph)
-            held["profiler"], held["shown"] = torch.autograd.profiler, native.Quiet(self._shown(graph))
-            held["Error"], held["explain_error"] = Exception, functools.partial(explain_error, self.gm)
-            held["expect_failure"] = functools.partial(expect_failure, self.gm)
-        return SimpleNamespace(**held)
+        if graph is None or self.gm is None:
+            return SimpleNamespace(**self.constants)
+        own = dict(
+            graph=native.Quiet(graph),
+            profiler=torch.autograd.profiler,
+            shown=native.Quiet(self._shown(graph)),
+            Error=Exception,
+            explain_error=functools.partial(explain_error, self.gm),
+            expect_failure=functools.partial(expect_failure, self.gm),
+        )
+        assert own.keys() == OWN
+        return SimpleNamespace(**self.constants, **own)
 
 
 MakePoint = Callable[[CodeType, int, int, tuple[int, ...]], native.ResumePoint]
@@ -251,29 +256,29 @@ class Writer:
         self.value.late = self.lines
         if self.vm.ambient.left_switched:
             for fn, args, kwargs in self.vm.ambient.log:
-                given = [self.value(a) for a in args] + [f"{k}={self.value(v)}" for k, v in kwargs.items()]
-                self.lines.append(f"{self.value.constant(fn, fn.__name__)}({', '.join(given)})")
+                given = self.value.arguments(args, kwargs)
+                self.lines.append(f"{self.value.constant(fn, fn.__name__)}({given})")
 
     def _deferred(self, call: Deferred | Made) -> None:
         if isinstance(call, Made):
             if not call.value.removed:
                 self.value(call.value)
             return
-        args = [self.value(a) for a in call.args] + [f"{k}={self.value(v)}" for k, v in call.kwargs.items()]
+        given = self.value.arguments(call.args, call.kwargs)
         fn = self.value(call.fn)
         if call.handled is not self.vm.outer_error:  # while the residual runs that one is handled
-            args = [self.value(call.handled), fn, *args]
+            given = ", ".join(filter(None, [self.value(call.handled), fn, given]))
             fn = self.value.constant(native.call_handling, "call_handling")
-        self.lines.append(f"{fn}({', '.join(args)})")
+        self.lines.append(f"{fn}({given})")
 
     def _store(self, store: Store) -> None:
         target = store.target
         if store.kind == "global":
             scope = self.fetched(self.vm.globals_source(target))
             if store.value is DELETED or store.anew:
-                self.lines.append(f"{scope}.pop({store.name!r}, None)")
+                self.lines.append(f"{scope}.pop({quoted(store.name)}, None)")
             if store.value is not DELETED:
-                self.lines.append(f"{scope}[{store.name!r}] = {self.value(store.value)}")
+                self.lines.append(f"{scope}[{quoted(store.name)}] = {self.value(store.value)}")
             return
         if type(target) is TraceTensor and store.name == "data" and target.requires_grad:
             stop = Break("tensor.data is assigned", "what is written to the tensor later has gradients")
@@ -290,21 +295,21 @@ class Writer:
         if store.value is DELETED:
             self.lines.append(f"del {place}.{store.name}")
         elif isinstance(target, nn.Module) and store.name in target.__dict__.get("_buffers", ()):
-            self.lines.append(f"{place}._buffers[{store.name!r}] = {self.value(store.value)}")
+            self.lines.append(f"{place}._buffers[{quoted(store.name)}] = {self.value(store.value)}")
         elif type(target).__setattr__ in _PLAIN_SETTERS or isinstance(target, (type, torch.Tensor)):
             self.lines.append(f"{place}.{store.name} = {self.value(store.value)}")
             if type(target) is TraceTensor and store.name == "data" and target._version > store.version:
                 self.lines.append(f"{self.value.constant(increment_version, 'increment_version')}({place})")
         else:
             setter = self.value.constant(object.__setattr__, "set")
-            self.lines.append(f"{setter}({place}, {store.name!r}, {self.value(store.value)})")
+            self.lines.append(f"{setter}({place}, {quoted(store.name)}, {self.value(store.value)})")
 
     def _store_by_name(self, store: Store, place: str) -> None:
         """The same for a name that is no identifier: it is data, and stays in quotes."""
         constant = self.value.constant
         plain = type(store.target).__setattr__ in _PLAIN_SETTERS or isinstance(store.target, (type, torch.Tensor))
         if store.value is DELETED or store.anew:
-            delete = f"{constant(delattr, 'delattr')}({place}, {store.name!r})"
+            delete = f"{constant(delattr, 'delattr')}({place}, {quoted(store.name)})"
             maybe = store.value is not DELETED or store.maybe
             ended = [f"except {constant(AttributeError, 'AttributeError')}:", "    pass"]
             self.lines += ["try:", f"    {delete}", *ended] if maybe else [delete]
@@ -312,10 +317,10 @@ class Writer:
             return
         value = self.value(store.value)
         if isinstance(store.target, nn.Module) and store.name in store.target.__dict__.get("_buffers", ()):
-            self.lines.append(f"{place}._buffers[{store.name!r}] = {value}")
+            self.lines.append(f"{place}._buffers[{quoted(store.name)}] = {value}")
         else:
             setter = constant(setattr, "setattr") if plain else constant(object.__setattr__, "set")
-            self.lines.append(f"{setter}({place}, {store.name!r}, {value})")
+            self.lines.append(f"{setter}({place}, {quoted(store.name)}, {value})")
 
     def _refuse_shown(self) -> None:
         """A result in the memory of assigned `.data` would count writes with the tensor that was assigned from.
@@ -525,10 +530,11 @@ class Writer:
         if code.co_flags & inspect.CO_VARARGS:
             given.append(f"*{rest.pop(0)}")
         names = code.co_varnames[count : count + named]
-        given += [f"{name}={slot}" for name, slot in zip(names, self.slots[count : count + named], strict=True)]
+        keywords = zip(names, self.slots[count : count + named], strict=True)
+        text = arguments([function, *given], keywords)
         if code.co_flags & inspect.CO_VARKEYWORDS:
-            given.append(f"**{rest.pop(0)}")
-        return f"{quiet}({', '.join([function, *given])})"
+            text += f", **{rest.pop(0)}"
+        return f"{quiet}({text})"
 
 
 def _refuse_foreign(gm: fx.GraphModule) -> None:
@@ -568,8 +574,6 @@ def parameter_names(slots: list[str]) -> list[str]:
     """Unique identifiers for the parameters of a residual, close to the variables' names."""
     out: list[str] = []
     for name in slots:
-        name = name if name.isidentifier() and not keyword.iskeyword(name) else f"s{len(out)}"
-        if name.startswith("_") or name in out:
-            name = f"v{len(out)}_{name.strip('_')}"
-        out.append(name)
+        plain = is_plain_name(name) and not name.startswith("_")
+        out.append(new_name(name if plain else f"v{len(out)}_{name.strip('_')}", out))
     return out

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import builtins
 import operator
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from smelt.base.python_text import arguments, is_plain_name, names_in, quoted
 from smelt.capture import _native as native
 from smelt.capture.bytecode import Covered
 from smelt.capture.frames import Frame, Unread
@@ -79,10 +79,14 @@ class Resumption:
             return "_o"
         return text
 
+    def attribute(self, name: str) -> str:
+        """Pop one expression; the one that reads this attribute of it."""
+        return str(self.writer.value.attribute(self.pop_owner(), name))
+
     def left_behind(self, *needed: str) -> list[str]:
         """The residual's variables that neither the frame has where it goes on, nor these expressions."""
         handled = map(self.writer.value, self.frame.handled)
-        kept = set(_WORD.findall(" ".join([*self.stack, *self.slots, *needed, *handled])))
+        kept = names_in(" ".join([*self.stack, *self.slots, *needed, *handled]))
         return [name for name in (*self.writer.slots, *self.writer.value.variables()) if name not in kept]
 
     def go(self, index: int | None = None, stack: list[str] | None = None, indent: str = "") -> None:
@@ -133,7 +137,6 @@ class Resumption:
 
 
 _END = object()
-_WORD = re.compile(r"\w+")
 _LITERALS = ("None", "True", "False")
 
 # -- operators ----------------------------------------------------------------
@@ -317,7 +320,7 @@ def delete_deref(r: Resumption) -> None:
 
 @plain("STORE_GLOBAL")
 def store_global(r: Resumption) -> None:
-    r.line(f"{r.writer.fetched(r.writer.vm.globals_source(r.frame.globals))}[{r.arg!r}] = {r.pop()}")
+    r.line(f"{r.writer.fetched(r.writer.vm.globals_source(r.frame.globals))}[{quoted(r.arg)}] = {r.pop()}")
     r.go()
 
 
@@ -327,17 +330,17 @@ def store_global(r: Resumption) -> None:
 @plain("LOAD_ATTR")
 def load_attr(r: Resumption) -> None:
     if isinstance(r.arg, str):
-        r.push(f"{r.pop_owner()}.{r.arg}")
+        r.push(r.attribute(r.arg))
         return
     method, name = r.arg
-    r.line(f"_r = {r.pop_owner()}.{name}")
+    r.line(f"_r = {r.attribute(name)}")
     r.stack += _with_null(r, "_r") if method else ["_r"]
     r.go()
 
 
 @plain("LOAD_METHOD")
 def load_method(r: Resumption) -> None:
-    r.line(f"_r = {r.pop_owner()}.{r.arg}")
+    r.line(f"_r = {r.attribute(r.arg)}")
     r.stack += [r.null, "_r"]
     r.go()
 
@@ -352,14 +355,17 @@ NULL_SECOND = sys.version_info >= (3, 13)
 
 @plain("STORE_ATTR")
 def store_attr(r: Resumption) -> None:
-    obj = r.pop_owner()
-    r.line(f"{obj}.{r.arg} = {r.pop()}")
+    obj, value = r.pop_owner(), r.pop()
+    setter = f"{r.const(setattr, 'setattr')}({obj}, {quoted(r.arg)}, {value})"
+    r.line(f"{obj}.{r.arg} = {value}" if is_plain_name(r.arg) else setter)
     r.go()
 
 
 @plain("DELETE_ATTR")
 def delete_attr(r: Resumption) -> None:
-    r.line(f"del {r.pop_owner()}.{r.arg}")
+    obj = r.pop_owner()
+    deleter = f"{r.const(delattr, 'delattr')}({obj}, {quoted(r.arg)})"
+    r.line(f"del {obj}.{r.arg}" if is_plain_name(r.arg) else deleter)
     r.go()
 
 
@@ -367,9 +373,9 @@ def delete_attr(r: Resumption) -> None:
 def load_global(r: Resumption) -> None:
     null, name = r.arg
     scope, missing = r.writer.fetched(r.writer.vm.globals_source(r.frame.globals)), r.const(_END, "END")
-    r.line(f"_r = {scope}.get({name!r}, {missing})")
+    r.line(f"_r = {scope}.get({quoted(name)}, {missing})")
     r.line(f"if _r is {missing}:")
-    r.line(f"    _r = {r.const(_builtin, 'builtin')}({scope}, {name!r}, {missing})")
+    r.line(f"    _r = {r.const(_builtin, 'builtin')}({scope}, {quoted(name)}, {missing})")
     r.line(f"if _r is {missing}:")
     _raise_undefined(r, name)
     r.stack += _with_null(r, "_r") if null else ["_r"]
@@ -377,7 +383,8 @@ def load_global(r: Resumption) -> None:
 
 
 def _raise_undefined(r: Resumption, name: str) -> None:
-    r.line(f'    raise {r.const(NameError, "NameError")}("name {name!r} is not defined", name={name!r})')
+    text = quoted(f"name '{name}' is not defined")
+    r.line(f"    raise {r.const(NameError, 'NameError')}({text}, name={quoted(name)})")
 
 
 def _builtin(scope: dict[str, Any], name: str, missing: Any) -> Any:
@@ -389,9 +396,9 @@ def _builtin(scope: dict[str, Any], name: str, missing: Any) -> Any:
 @plain("DELETE_GLOBAL")
 def delete_global(r: Resumption) -> None:
     scope = r.writer.fetched(r.writer.vm.globals_source(r.frame.globals))
-    r.line(f"if {r.arg!r} not in {scope}:")
+    r.line(f"if {quoted(r.arg)} not in {scope}:")
     _raise_undefined(r, r.arg)
-    r.line(f"del {scope}[{r.arg!r}]")
+    r.line(f"del {scope}[{quoted(r.arg)}]")
     r.go()
 
 
@@ -436,14 +443,14 @@ def _read_cell(r: Resumption) -> None:
 def _raise_unbound(r: Resumption, indent: str = "") -> None:
     error = unbound_slot(r.frame.code, r.raw)
     kind = type(error)
-    r.line(f"{indent}raise {r.const(kind, kind.__name__)}({str(error)!r})")
+    r.line(f"{indent}raise {r.const(kind, kind.__name__)}({quoted(str(error))})")
 
 
 @plain("IMPORT_NAME")
 def import_name(r: Resumption) -> None:
     level, names = r.take(2)
     scope = r.writer.fetched(r.writer.vm.globals_source(r.frame.globals))
-    r.push(f"{r.const(__import__, 'import_')}({r.arg!r}, {scope}, None, {names}, {level})")
+    r.push(f"{r.const(__import__, 'import_')}({quoted(r.arg)}, {scope}, None, {names}, {level})")
 
 
 # -- jumps ----------------------------------------------------------------
@@ -529,12 +536,12 @@ def _call(r: Resumption, fn: str, owner: str, items: list[str], names: tuple[str
     if left:  # the callee may let go of them
         r.line(f"_given = [{', '.join(operands)}]")
         r.line(f"{' = '.join(left)} = None")
-        r.push(f"{r.const(native.call_moving, 'call_moving')}({fn}, _given, {names!r})")
+        keywords = "".join(f"{quoted(name)}, " for name in names)
+        r.push(f"{r.const(native.call_moving, 'call_moving')}({fn}, _given, ({keywords}))")
         return
     split = len(items) - len(names)
     given = [*([] if owner == r.null else [owner]), *items[:split]]
-    given += [f"{name}={item}" for name, item in zip(names, items[split:], strict=True)]
-    r.push(f"{r.owner(fn)}({', '.join(given)})")
+    r.push(f"{r.owner(fn)}({arguments(given, zip(names, items[split:], strict=True))})")
 
 
 @plain("CALL_FUNCTION_EX")

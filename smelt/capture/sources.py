@@ -6,10 +6,10 @@ name the value. `text` uses the names of the captured function.
 
 from __future__ import annotations
 
-import keyword
 import sys
 from typing import Any
 
+from smelt.base.python_text import comment, is_plain_name, quoted
 from smelt.capture import _native as native
 
 MEMBERS = frozenset({"_parameters", "_buffers", "_modules"})
@@ -26,7 +26,7 @@ class Source:
     __slots__ = ("base", "kind", "key", "text", "local")
 
     def __init__(self, base: Source | None, kind: int, key: Any, text: str) -> None:
-        self.base, self.kind, self.key, self.text = base, kind, key, " ".join(text.splitlines())
+        self.base, self.kind, self.key, self.text = base, kind, key, comment(text)
         self.local: bool = kind == native.LOCAL if base is None else base.local
 
     def __repr__(self) -> str:
@@ -53,13 +53,8 @@ def frame_function() -> Source:
     return Source(None, native.FUNC, None, "function")
 
 
-def is_plain_name(name: str) -> bool:
-    """An attribute of this name may be written with a dot: others are data, which must not become code or lines."""
-    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
-
-
 def _dotted(text: str, name: str) -> str:
-    return f"{text}.{name}" if is_plain_name(name) else f"getattr({text}, {name!r})"
+    return f"{text}.{name}" if is_plain_name(name) else f"getattr({text}, {quoted(name)})"
 
 
 def attr(base: Source, name: str) -> Source:
@@ -93,7 +88,7 @@ def instance_item(base: Source, name: str) -> Source:
 
 def instance_item_or_missing(base: Source, name: str) -> Source:
     """The same, where the guard is that there is none."""
-    return Source(instance_dict(base), native.DICT_ITEM_OR_MISSING, name, f"{base.text}.__dict__.get({name!r})")
+    return Source(instance_dict(base), native.DICT_ITEM_OR_MISSING, name, f"{base.text}.__dict__.get({quoted(name)})")
 
 
 def class_attr(cls: type, name: str) -> Source:
@@ -127,7 +122,7 @@ def global_item(base: Source, name: str) -> Source:
 
 def global_missing(base: Source, name: str) -> Source:
     """A name that the globals do not have, so that a builtin is meant."""
-    return Source(base, native.DICT_ITEM_OR_MISSING, name, f"{base.text}.get({name!r})")
+    return Source(base, native.DICT_ITEM_OR_MISSING, name, f"{base.text}.get({quoted(name)})")
 
 
 def sequence_item(base: Source, index: int, kind: type) -> Source:

@@ -106,6 +106,8 @@ def store_module_attr(vm: Any, module: torch.nn.Module, name: str, value: Any) -
     if name in modules:
         raise Break("a submodule is replaced", hint="assign submodules outside of the compiled function")
     if name in buffers:
+        if not name or "." in name:
+            raise Break("a buffer whose name holds a point is assigned", "eager raises an error")
         if value is not None and not issubclass(kind, torch.Tensor):
             raise Break(f"a buffer is assigned a {kind.__name__}", "eager raises an error")
         if buffers is held["_buffers"]:

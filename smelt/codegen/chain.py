@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from smelt.base.kernels import KERNELS
+from smelt.base.python_text import arguments
 from smelt.base.text import Writer
 from smelt.codegen.host import Rendered, literal
 from smelt.loops.parts import Chain, Part
@@ -94,10 +95,10 @@ class _Host:
         elif node.target is aten._local_scalar_dense.default:
             w(f"{name} = {args[0]}.item()")
         else:
-            args += [f"{k}={self.argument(v)}" for k, v in node.kwargs.items()]
+            given = arguments(args, [(name, self.argument(value)) for name, value in node.kwargs.items()])
             target = f"operators[{len(self.operators)}]"
             self.operators.append(KERNELS.get(node.target, node.target))
-            w(f"{name} = {target}({', '.join(args)})")
+            w(f"{name} = {target}({given})")
 
     def argument(self, value: Any) -> str:
         match value:

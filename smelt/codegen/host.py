@@ -20,6 +20,7 @@ from torch import fx
 
 from smelt.base.faults import Checks
 from smelt.base.kernel_source import KernelSource
+from smelt.base.python_text import quoted, scalar
 from smelt.base.text import Writer
 from smelt.codegen.parameters import FAULT
 from smelt.loops.ir import Constant, Extern, Input, Item, Ref, references
@@ -554,15 +555,15 @@ def literal(value: Any) -> str:
     """A static parameter as Python text."""
     match value:
         case torch.device():
-            return f"torch.device({str(value)!r})"
-        case float():
-            return repr(value) if value == value and abs(value) != float("inf") else f"float({str(value)!r})"
+            return f"torch.device({quoted(str(value))})"
+        case None | bool() | int() | float() | str():
+            return scalar(value)
         case tuple():
             return "(" + "".join(f"{literal(item)}, " for item in value) + ")"
         case list():
             return "[" + ", ".join(literal(item) for item in value) + "]"
         case dict():
-            return "{" + ", ".join(f"{k!r}: {literal(item)}" for k, item in value.items()) + "}"
+            return "{" + ", ".join(f"{literal(k)}: {literal(item)}" for k, item in value.items()) + "}"
     return repr(value)
 
 

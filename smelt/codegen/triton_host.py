@@ -14,6 +14,7 @@ import torch
 from smelt.base.errors import CompileError
 from smelt.base.faults import CHECK_BYTES, Checks
 from smelt.base.kernel_source import KernelSource
+from smelt.base.python_text import comment
 from smelt.base.random_source import key_step
 from smelt.base.text import Writer
 from smelt.codegen.host import Host, Rendered
@@ -59,7 +60,7 @@ def print_kernels(sources: Sequence[KernelSource]) -> str:
     parts = []
     for number, source in enumerate(sources):
         configs = "\n".join(f"#   {config}" for config in source.configs)
-        parts.append(f"# kernel {number}: {source.name}\n{configs}\n{source.source}")
+        parts.append(f"# kernel {number}: {comment(source.name)}\n{configs}\n{source.source}")
     return "\n\n".join(parts)
 
 

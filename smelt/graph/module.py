@@ -12,6 +12,8 @@ from typing import Any
 from torch import fx
 from torch.fx.node import map_arg
 
+from smelt.graph.written import write_code
+
 
 class Graph(fx.Graph):
     """`fx.Graph` that makes nodes in half the time: they get their arguments when they are there.
@@ -60,7 +62,7 @@ class GraphModule(fx.GraphModule):
     def code(self) -> str:
         """The Python source of `forward`."""
         if "_code" not in self.__dict__:
-            fx.GraphModule.recompile(self)
+            write_code(self)
         return self._code
 
     def __str__(self) -> str:
@@ -70,7 +72,7 @@ class GraphModule(fx.GraphModule):
 
 def _compile_and_run(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
     if type(self).forward is _compile_and_run:  # whoever holds this method calls it again and again
-        fx.GraphModule.recompile(self)
+        write_code(self)
     return self.forward(*args, **kwargs)
 
 

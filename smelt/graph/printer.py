@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from smelt.base.python_text import arguments, comment, is_plain_name, quoted, scalar
 from smelt.base.text import Writer
 from smelt.graph.meta import TensorMeta
 
@@ -84,21 +85,21 @@ class _Printer:
 
     def statement(self, node: fx.Node) -> str:
         args = [self.value(a) for a in node.args]
-        keywords = [f"{k}={self.value(v)}" for k, v in node.kwargs.items()]
+        keywords = [(name, self.value(value)) for name, value in node.kwargs.items()]
         match node.op:
             case "output":
                 return f"return {args[0]}"
             case "get_attr":
-                self.provide(f"constants[{node.target!r}]: {_comment(node)}")
-                return f"{node.name} = constants[{node.target!r}]"
+                self.provide(f"constants[{quoted(str(node.target))}]: {_comment(node)}")
+                return f"{node.name} = constants[{quoted(str(node.target))}]"
             case "call_method":
-                return f"{node.name} = {args[0]}.{node.target}({', '.join(args[1:] + keywords)})"
+                return f"{node.name} = {args[0]}.{node.target}({arguments(args[1:], keywords)})"
             case "call_module":
-                self.provide(f"functions[{node.target!r}]: a module")
-                return f"{node.name} = functions[{node.target!r}]({', '.join(args + keywords)})"
+                self.provide(f"functions[{quoted(str(node.target))}]: a module")
+                return f"{node.name} = functions[{quoted(str(node.target))}]({arguments(args, keywords)})"
         if node.target in _OPERATORS and not keywords:
             return f"{node.name} = {_OPERATORS[node.target].format(*map(_operand, args))}"
-        return f"{node.name} = {self.function(node.target)}({', '.join(args + keywords)})"
+        return f"{node.name} = {self.function(node.target)}({arguments(args, keywords)})"
 
     def function(self, target: Any) -> str:
         if isinstance(target, OpOverload):
@@ -110,9 +111,9 @@ class _Printer:
                 if getattr(place, name.rpartition(".")[2], None) is target:
                     self.imports.add("torch.nn.functional")
                     return prefix + name.rpartition(".")[2]
-        if module.startswith("torch._VF") or "<" in name or not module:
-            self.provide(f"functions[{name!r}]: {target!r}")
-            return f"functions[{name!r}]"
+        if module.startswith("torch._VF") or not all(map(is_plain_name, f"{module}.{name}".split("."))):
+            self.provide(f"functions[{quoted(name)}]: {target!r}")
+            return f"functions[{quoted(name)}]"
         if module == "builtins":
             return name
         module = "operator" if module == "_operator" else module
@@ -120,8 +121,8 @@ class _Printer:
         return f"{module}.{name}"
 
     def provide(self, line: str) -> None:
-        if line not in self.provided:
-            self.provided.append(line)
+        if comment(line) not in self.provided:
+            self.provided.append(comment(line))
 
     def value(self, value: Any) -> str:
         match value:
@@ -134,11 +135,11 @@ class _Printer:
             case list():
                 return f"[{', '.join(map(self.value, value))}]"
             case dict():
-                return "{" + ", ".join(f"{k!r}: {self.value(v)}" for k, v in value.items()) + "}"
-            case float() if value != value or value in (float("inf"), float("-inf")):
-                return f"float({str(value)!r})"
+                return "{" + ", ".join(f"{self.value(k)}: {self.value(v)}" for k, v in value.items()) + "}"
+            case None | bool() | int() | float() | str():
+                return scalar(value)
             case torch.device():
-                return f"torch.device({str(value)!r})"
+                return f"torch.device({quoted(str(value))})"
         return repr(value)
 
 
@@ -147,7 +148,7 @@ def _operand(text: str) -> str:
 
 
 def _with_comment(line: str, note: str) -> str:
-    return f"{line}  # {note}" if note else line
+    return f"{line}  # {comment(note)}" if note else line
 
 
 def _comment(node: fx.Node) -> str:

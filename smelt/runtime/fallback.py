@@ -11,6 +11,7 @@ import torch
 
 from smelt.base.errors import CompileError
 from smelt.base.kernels import KERNELS
+from smelt.base.python_text import arguments
 from smelt.runtime.attention_memory import in_words
 from smelt.runtime.externs import EXTERNS, Candidate, Spec, register
 from smelt.runtime.memory import empty_strided
@@ -201,7 +202,7 @@ def _call_with(op: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ca
                 constants.append(value)
                 return f"c[{len(constants) - 1}]"
 
-    words = [text(value) for value in args] + [f"{name}={text(value)}" for name, value in kwargs.items()]
+    words = arguments(map(text, args), [(name, text(value)) for name, value in kwargs.items()])
     scope: dict[str, Any] = {"op": op, "c": constants}
-    exec(f"def call(*t):\n    return op({', '.join(words)})\n", scope)
+    exec(f"def call(*t):\n    return op({words})\n", scope)
     return scope["call"]

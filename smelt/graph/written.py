@@ -1,0 +1,93 @@
+"""Python code of a graph: by `torch.fx`, which writes what it is given into the text, where that is text.
+
+Values whose `repr` is their class's own (also enumerations), and keywords that are no names, are held beside the code.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from torch import fx
+from torch.fx.node import map_arg
+
+from smelt.base.python_text import is_plain_name
+
+
+def write_code(module: fx.GraphModule) -> None:
+    """Write the Python code of the module's `forward`, and compile it."""
+    graph = module._graph
+    if all(map(_is_writable, graph.nodes)):
+        fx.GraphModule.recompile(module)
+        return
+    module._graph = _with_held_calls(graph)
+    try:
+        fx.GraphModule.recompile(module)
+    finally:
+        module._graph = graph
+
+
+def _is_writable(node: fx.Node) -> bool:
+    """Whether `torch.fx`, which writes keywords as they are and values as their `repr`, writes what is meant."""
+    return all(map(is_plain_name, node.kwargs)) and _is_text(node.args) and _is_text(node.kwargs)
+
+
+def _is_text(value: Any) -> bool:
+    kind = type(value)
+    if isinstance(value, (list, tuple)):  # those of `torch.fx`
+        return all(map(_is_text, value))
+    if isinstance(value, dict):
+        return all(map(_is_text, value)) and all(map(_is_text, value.values()))
+    if kind is slice:
+        return _is_text((value.start, value.stop, value.step))
+    return kind in _PLAIN or not isinstance(value, (*_PLAIN, enum.Enum))
+
+
+_PLAIN = (int, float, bool, str, complex, bytes)
+
+
+def _with_held_calls(graph: fx.Graph) -> fx.Graph:
+    """The graph, its calls that cannot be written being objects that hold their arguments."""
+    out, env = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in graph.nodes:
+        if _is_writable(node) or node.op not in ("call_function", "call_method"):
+            env[node] = out.node_copy(node, env.__getitem__)
+        else:
+            given = tuple(env[each] for each in node.all_input_nodes)
+            env[node] = out.create_node("call_function", _Held(node), given, {}, node.name)
+    return out
+
+
+class _Held:
+    """A node's call; it is given the values that the node reads."""
+
+    __name__ = __qualname__ = "held_call"
+
+    def __init__(self, node: fx.Node) -> None:
+        places: dict[fx.Node, Any] = {each: _Read(number) for number, each in enumerate(node.all_input_nodes)}
+        self.target, self.method = node.target, node.op == "call_method"
+        self.args, self.kwargs = map_arg((node.args, node.kwargs), places.__getitem__)
+
+    def __call__(self, *given: Any) -> Any:
+        args, kwargs = _filled(self.args, given), _filled(self.kwargs, given)
+        if self.method:
+            return getattr(args[0], str(self.target))(*args[1:], **kwargs)
+        return self.target(*args, **kwargs)  # type: ignore[operator]
+
+
+class _Read:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _filled(value: Any, given: tuple[Any, ...]) -> Any:
+    kind = type(value)
+    if kind is _Read:
+        return given[value.number]
+    if kind is slice:
+        return slice(*(_filled(each, given) for each in (value.start, value.stop, value.step)))
+    if isinstance(value, dict):
+        return {key: _filled(each, given) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_filled(each, given) for each in value]
+    return tuple(_filled(each, given) for each in value) if isinstance(value, tuple) else value
