@@ -90,7 +90,7 @@ except RuntimeError as error:
 sys.exit(3)
 """
     out, err, _ = process(CASES["gather"], use)
-    assert out.strip() == "RUNTIME ERROR" and "index 7 is out of range for a dimension of size 4" in err
+    assert out.strip() == "RUNTIME ERROR" and "index 7 is out of range for a dimension of size 4" in err, err
 
 
 def test_except_clauses_inside_of_compiled_code() -> None:
@@ -108,7 +108,7 @@ print(inside(bad(7)))
 sys.exit(3)
 """
     out, err, _ = process(CASES["gather"], use)
-    assert out.strip() == "RUNTIME ERROR" and "index 7 is out of range for a dimension of size 4" in err
+    assert out.strip() == "RUNTIME ERROR" and "index 7 is out of range for a dimension of size 4" in err, err
 
 
 LOOKED_AT = {
