@@ -387,7 +387,7 @@ def test_a_mask_that_heads_share_is_a_view_for_pytorchs_own_attention():
 
 def test_gradients_of_dropout_are_in_the_format_of_their_gradient() -> None:
     def fn(g: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        return torch.native_dropout_backward(g, mask, 2.0)
+        return torch.ops.aten.native_dropout_backward(g, mask, 2.0)
 
     def strides(g: torch.Tensor) -> tuple[int, ...]:
         joint = joint_of(fn, g, torch.empty(g.shape, dtype=torch.bool, device="cuda"))
