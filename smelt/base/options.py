@@ -167,15 +167,14 @@ def environment() -> Environment:
     """Read the SMELT_* variables, CXX and two of Triton's, here and nowhere else.
 
     Raises:
-        OptionError: SMELT_CACHE_DIR is set and empty, or a number is none.
+        OptionError: a folder's name is set and empty, or a number is none.
     """
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Environment(
         strict=_flag("SMELT_STRICT"),
         verify=_flag("SMELT_VERIFY" if "SMELT_VERIFY" in os.environ else "SMELT_STRICT"),
         trace=_flag("SMELT_TRACE"),
-        trace_dir=Path(os.environ.get("SMELT_TRACE_DIR", "smelt_trace")),
-        cache_dir=_cache_dir(os.path.join(home, "smelt")),
+        trace_dir=_folder("SMELT_TRACE_DIR", "smelt_trace"),
+        cache_dir=_folder("SMELT_CACHE_DIR", None),
         cache_bytes=_number("SMELT_CACHE_BYTES", None, int),
         build_timeout_s=_number("SMELT_BUILD_TIMEOUT_S", DEFAULT_BUILD_TIMEOUT_S, float),
         log=frozenset(filter(None, os.environ.get("SMELT_LOG", "").split(","))),
@@ -190,11 +189,19 @@ DEFAULT_BUILD_TIMEOUT_S = 120.0
 """A compiler that takes longer hangs."""
 
 
-def _cache_dir(default: str) -> Path:
-    given = os.environ.get("SMELT_CACHE_DIR", default)
-    if not given.strip():
-        raise OptionError("SMELT_CACHE_DIR is set and empty", hint="name a folder, or unset it to use the default")
-    return Path(given)
+def _folder(name: str, default: str | None) -> Path:
+    given = os.environ.get(name)
+    if given is not None and not given.strip():
+        raise OptionError(f"{name} is set and empty", hint="name a folder, or unset it to use the default")
+    return Path(given or default or _default_cache())
+
+
+def _default_cache() -> str:
+    """A user may have no home; what is relative is none: a cache is not to be found in whatever folder is current."""
+    for home in (os.environ.get("XDG_CACHE_HOME", ""), os.path.join(os.path.expanduser("~"), ".cache")):
+        if os.path.isabs(home):
+            return os.path.join(home, "smelt")
+    return os.path.join("/tmp", f"smelt-{os.getuid()}")
 
 
 def _number(name: str, default: Any, kind: type) -> Any:

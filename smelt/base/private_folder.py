@@ -6,11 +6,13 @@ every folder above it can be changed by nobody but this user and root, and no fi
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 _OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -27,7 +29,7 @@ def is_trusted(owner: int) -> bool:
 
 
 def make_private(folder: Path, inside: Path | None = None) -> Path:
-    """The folder, made with mode 0700 where it is missing, as are those above it.
+    """The folder, made where it is missing, as are those above it.
 
     Args:
         inside: a folder above it that a group shares by intent: its members are trusted not to replace folders there.
@@ -36,13 +38,34 @@ def make_private(folder: Path, inside: Path | None = None) -> Path:
         UnsafeFolder: somebody else could change what lies in it.
         OSError: it cannot be made.
     """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(folder)
     check_private(folder, inside)
     return folder
 
 
+def make_folder(folder: Path) -> None:
+    """Make the folder and those above it that are missing, each with mode 0700.
+
+    (`Path.mkdir` gives those above what the umask leaves: open to a group, or to all.)
+
+    Raises:
+        OSError: it cannot be made, or something else lies there.
+    """
+    missing = []
+    for part in (folder, *folder.parents):
+        if part.is_dir():
+            break
+        missing.append(part)
+    for part in reversed(missing):
+        try:
+            part.mkdir(mode=0o700)
+        except FileExistsError:  # another process was faster, or something else lies there
+            if not part.is_dir():
+                raise
+
+
 def check_private(folder: Path, inside: Path | None = None) -> None:
-    """Check the folder and all those above it, where a symbolic link leads to as well as where it lies.
+    """Check the folder, all those above it, and every folder and link that the system passes on the way there.
 
     Args:
         inside: see `make_private`.
@@ -51,37 +74,86 @@ def check_private(folder: Path, inside: Path | None = None) -> None:
         UnsafeFolder: somebody else could change what lies in it.
         OSError: it cannot be read.
     """
-    absolute = Path(os.path.abspath(folder))
-    real = absolute.resolve(strict=True)
-    state = real.stat()
-    if not stat.S_ISDIR(state.st_mode):
-        raise UnsafeFolder(f"{real} is no folder")
-    if not is_trusted(state.st_uid):
-        raise UnsafeFolder(f"{real} belongs to another user")
-    if _others_write(state):
-        raise UnsafeFolder(f"others may write to {real}")
-    shared = inside.resolve() if inside is not None else None
-    for parent in dict.fromkeys((*real.parents, *absolute.parents)):
-        state = parent.stat()
-        if parent.resolve() == shared and not state.st_mode & stat.S_IWOTH:
+    shared = os.path.realpath(inside) if inside is not None else None
+    way = list(_way(folder))
+    for path, state in way:
+        if stat.S_ISLNK(state.st_mode):
+            if not is_trusted(state.st_uid):
+                raise UnsafeFolder(f"{path} belongs to another user, who may turn it elsewhere")
+        elif not stat.S_ISDIR(state.st_mode):
+            raise UnsafeFolder(f"{path} is no folder")
+        elif path == shared and not state.st_mode & stat.S_IWOTH:
             continue
-        if not is_trusted(state.st_uid) or (_others_write(state) and not state.st_mode & stat.S_ISVTX):
-            raise UnsafeFolder(f"others may replace what lies in {parent}")
-    for part in (absolute, *absolute.parents):
-        if not is_trusted(part.lstat().st_uid):  # a link that another user may turn elsewhere
-            raise UnsafeFolder(f"{part} belongs to another user")
+        elif not is_trusted(state.st_uid):
+            raise UnsafeFolder(f"{path} belongs to another user")
+        elif _others_write(path, state) and not state.st_mode & stat.S_ISVTX:
+            raise UnsafeFolder(f"others may replace what lies in {path}")
+    path, state = way[-1]
+    if not is_trusted(state.st_uid) or _others_write(path, state):
+        raise UnsafeFolder(f"others may write to {path}")
+
+
+def is_private(folder: Path) -> bool:
+    """Whether a folder, below one that was checked, is this user's alone."""
+    state = folder.lstat()
+    return stat.S_ISDIR(state.st_mode) and is_trusted(state.st_uid) and not _others_write(str(folder), state)
+
+
+def is_executable(folder: Path) -> bool:
+    """Whether libraries can be loaded from a folder: its file system may be mounted noexec."""
+    return not os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0)
+
+
+def _way(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """The folders and links that the system passes when it opens a folder, with their states; the last is the folder.
+
+    Raises:
+        OSError: something is missing, or links lead in a circle.
+    """
+    at, waiting, links = "/", list(reversed(folder.absolute().parts[1:])), 0
+    yield at, os.lstat(at)
+    while waiting:
+        part = waiting.pop()
+        if part == "..":
+            at = os.path.dirname(at)
+            continue
+        path = os.path.join(at, part)
+        state = os.lstat(path)
+        if not stat.S_ISLNK(state.st_mode):
+            at = path
+        else:
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(folder))
+            target = Path(os.readlink(path))
+            waiting += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+            at = "/" if target.is_absolute() else at
+        yield path, state
+    yield at, os.lstat(at)
+
+
+_MOST_LINKS = 40
+"""On the way to a file, as in Linux."""
 
 
 def is_shared(folder: Path) -> bool:
     """Whether a folder is meant for several users: others may write to it, or it is sticky or setgid."""
     state = folder.stat()
-    return bool(_others_write(state) or state.st_mode & (stat.S_ISVTX | stat.S_ISGID))
+    return bool(_others_write(str(folder), state) or state.st_mode & (stat.S_ISVTX | stat.S_ISGID))
 
 
-def _others_write(state: os.stat_result) -> bool:
+def _others_write(path: str, state: os.stat_result) -> bool:
     if state.st_mode & stat.S_IWOTH:
         return True
-    return bool(state.st_mode & stat.S_IWGRP) and not _is_own_group(state.st_gid)
+    return bool(state.st_mode & stat.S_IWGRP) and (not _is_own_group(state.st_gid) or _has_access_list(path))
+
+
+def _has_access_list(path: str) -> bool:
+    """Whether an access control list names more users or groups; the group's bits are its mask then."""
+    try:
+        return "system.posix_acl_access" in os.listxattr(path)
+    except (AttributeError, OSError):  # not on macOS; a file system without them
+        return False
 
 
 def _is_own_group(group: int) -> bool:
@@ -122,7 +194,8 @@ def write_private(path: Path, text: str) -> None:
         if path.is_symlink():
             raise UnsafeFolder(f"{path} is a symbolic link") from error
         raise
-    with open(descriptor, "w", encoding="utf-8") as file:
+    # names of the user's program may hold what has no encoding
+    with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode) or state.st_uid != os.getuid() or state.st_nlink != 1:
             raise UnsafeFolder(f"{path} is not this user's own file")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+from smelt.base.errors import SmeltWarning
 from smelt.base.options import environment
 from smelt.base.private_folder import make_private, write_private
 
@@ -46,9 +48,16 @@ class Report:
     def add(self, file: str, text: Callable[[], str]) -> None:
         """Keep `text` under the name `file`; write it now when tracing."""
         self.artefacts[file] = text
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_private(self.folder / file, text())
+        if self.folder is None:
+            return
+        try:
+            write_private(make_private(self.folder) / file, text())
+        except OSError as error:
+            warnings.warn(
+                SmeltWarning(f"smelt cannot write the trace to {self.folder.parent} ({error.strerror or error})"),
+                stacklevel=2,
+            )
+            self.folder = None
 
     def instead(self, file: str, text: Callable[[], str]) -> None:
         """Print the same from something else, so that what it was printed from can go. What was written stays."""

@@ -14,22 +14,26 @@ import fcntl
 import hashlib
 import os
 import shutil
-import stat
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from smelt.base import eviction
 from smelt.base.errors import SmeltWarning
+from smelt.base.eviction import CACHE_FOLDER_PREFIX, TemporaryFolder
 from smelt.base.locks import new_lock
 from smelt.base.options import environment
 from smelt.base.private_folder import (
+    NEW_FILE_PREFIX,
     UnsafeFolder,
+    is_executable,
+    is_private,
     is_shared,
     is_trusted,
+    make_folder,
     make_private,
     read_private,
     remove,
@@ -77,9 +81,8 @@ class Store:
     """
 
     def __init__(self, root: Path, limit: int | None = None) -> None:
-        self.root, self.writable = _usable_directory(Path(root))
+        self.root, self.readable, self.writable = _usable_directory(Path(root))
         self.limit = eviction.limit_bytes(self.root, limit)
-        self._written = 0
         self._checked: set[Path] = set()
         if self.writable and eviction.is_due(self.root):
             eviction.sweep(self.root, self.limit)
@@ -90,6 +93,8 @@ class Store:
 
     def get(self, kind: str, key: str, suffix: str = "") -> bytes | None:
         """The entry's content, or None when it is missing or fails its checksum (warned once, then removed)."""
+        if not self.readable:
+            return None
         path = self.path(kind, key, suffix)
         try:
             found = read_private(path) if self._is_private(path.parent) else None
@@ -117,7 +122,7 @@ class Store:
             return None
         path = self.path(kind, key, suffix)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(path.parent)
             if not self._is_private(path.parent):
                 raise UnsafeFolder(f"others may write to {path.parent}")
             _make_way(path)
@@ -126,9 +131,7 @@ class Store:
         except OSError as error:
             _warn(f"smelt cannot write its cache ({error}); the result is used but not kept")
             return None
-        self._written += len(data)
-        if self._written > self.limit // 20:
-            self._written = 0
+        if eviction.is_much(key, len(data), self.limit):
             eviction.sweep(self.root, self.limit)
         return path
 
@@ -155,34 +158,51 @@ class Store:
             remove(self.path(kind, key, suffix))
 
     @contextmanager
-    def building(self, kind: str, key: str, limit_s: float) -> Iterator[bool]:
+    def building(
+        self, kind: str, key: str, until: float = 0.0, stopped: Callable[[], bool] = lambda: False
+    ) -> Iterator[bool]:
         """Keep other processes from making the same entry meanwhile; gives whether this one is to make it.
 
-        A process that finds another at work waits until that is done or gone, at most `limit_s` seconds, and then
-        makes the entry itself if it is still missing. Where nothing can be locked, nobody waits.
+        A process that finds another at work waits until that is done or gone, at most until `until` on the monotonic
+        clock or until `stopped` says that nobody waits for it any more. Where nothing can be locked, nobody waits.
         """
         path = self.path(kind, key, ".lock")
-        descriptor = self._lock_file(path)
-        if descriptor is None:
-            yield True
-            return
+        descriptor, alone = self._wait_for_lock(path, until, stopped)
         try:
-            alone = _try_lock(descriptor)
-            end = time.monotonic() + limit_s
-            while not alone and time.monotonic() < end:
-                time.sleep(_POLL_S)
-                alone = _try_lock(descriptor)
             yield alone
         finally:
-            remove(path)  # whoever waits for this file has it open
-            os.close(descriptor)
+            if descriptor is not None:
+                if alone:  # whoever waits has this file open, and looks for one of that name again
+                    _remove_if_same(path, descriptor)
+                    _unlock(descriptor)
+                os.close(descriptor)
+
+    def _wait_for_lock(self, path: Path, until: float, stopped: Callable[[], bool]) -> tuple[int | None, bool]:
+        """A file with the lock, and whether it was had; without a file where there are no locks."""
+        while True:
+            descriptor = self._lock_file(path)
+            if descriptor is None:
+                return None, True
+            try:
+                alone = _try_lock(descriptor)
+                while not alone and time.monotonic() < until and not stopped():
+                    time.sleep(_POLL_S)
+                    alone = _try_lock(descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            if not alone or _is_same(path, descriptor):
+                return descriptor, alone
+            os.close(descriptor)  # the process that had it removed it
 
     def _lock_file(self, path: Path) -> int | None:
         if not self.writable:
             return None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            make_folder(path.parent)
+            if not self._is_private(path.parent):
+                return None
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         except OSError:
             return None
 
@@ -190,8 +210,7 @@ class Store:
         """Whether nobody else can write to a folder of the store; looked at once in a process."""
         if folder not in self._checked:
             for each in (folder.parent, folder):
-                state = each.lstat()
-                if not stat.S_ISDIR(state.st_mode) or not is_trusted(state.st_uid) or state.st_mode & 0o022:
+                if not is_private(each):
                     _warn(f"smelt does not use {each}: it is no folder of this user's alone")
                     return False
             self._checked.add(folder)
@@ -199,12 +218,12 @@ class Store:
 
     def size(self) -> int:
         """Bytes of all entries."""
-        return sum(path.stat().st_size for path in self.root.rglob("*") if path.is_file())
+        return sum(state.st_size for path, state in eviction.files(self.root) if not eviction.is_passing(path))
 
     def clear(self) -> None:
         """Remove every entry. Libraries that are loaded stay loaded."""
-        for child in self.root.iterdir():
-            shutil.rmtree(child, ignore_errors=True)
+        for path, _ in eviction.files(self.root):
+            remove(path)
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -215,6 +234,26 @@ def _try_lock(descriptor: int) -> bool:
     except OSError:
         return True  # a file system without locks
     return True
+
+
+def _unlock(descriptor: int) -> None:
+    """Closing alone would leave the lock to a process that was forked meanwhile."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except OSError:
+        pass
+
+
+def _is_same(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except OSError:
+        return False
+
+
+def _remove_if_same(path: Path, descriptor: int) -> None:
+    if _is_same(path, descriptor):
+        remove(path)
 
 
 def _make_way(path: Path) -> None:
@@ -231,22 +270,28 @@ def _warn(message: str) -> None:
     warnings.warn(message, SmeltWarning, stacklevel=4)
 
 
-def _usable_directory(root: Path) -> tuple[Path, bool]:
-    """The folder to use for `root`, and whether it can be written."""
+def _usable_directory(root: Path) -> tuple[Path, bool, bool]:
+    """The folder to use for `root`, whether it is used at all, and whether it can be written."""
     shared = None
     try:
+        root = root.absolute()  # a program may change its folder
         if root.is_dir() and is_shared(root):
             root, shared = root / f"smelt-{os.getuid()}", root
         make_private(root, shared)
-        if os.statvfs(root).f_flag & getattr(os, "ST_NOEXEC", 0):
+        if not is_executable(root):
             raise UnsafeFolder("its file system is mounted noexec, and kernels are loaded from it")
-        return root, _can_write(root)
+        return root, True, _can_write(root)
     except OSError as error:
         problem = error.strerror or str(error)
-    temporary = Path(tempfile.mkdtemp(prefix="smelt-"))
-    atexit.register(_remove_own, temporary, os.getpid())
-    _warn(f"smelt cannot use the cache directory {root} ({problem}); results of this process are kept in {temporary}")
-    return temporary, True
+    try:
+        temporary = TemporaryFolder(CACHE_FOLDER_PREFIX, Path(tempfile.gettempdir()))
+    except OSError as error:
+        _warn(f"smelt cannot use the cache directory {root} ({problem}), nor a temporary one ({error})")
+        return root, False, False
+    atexit.register(temporary.close)
+    kept = f"results of this process are kept in {temporary.path}"
+    _warn(f"smelt cannot use the cache directory {root} ({problem}); {kept}")
+    return temporary.path, True, True
 
 
 def _can_write(root: Path) -> bool:
@@ -256,15 +301,9 @@ def _can_write(root: Path) -> bool:
         OSError: they cannot, and there are none to use.
     """
     try:
-        with tempfile.TemporaryFile(dir=root):
+        with tempfile.TemporaryFile(dir=root, prefix=NEW_FILE_PREFIX):
             return True
     except OSError:
         if any(root.iterdir()):
             return False
         raise
-
-
-def _remove_own(folder: Path, process: int) -> None:
-    """At the exit of the process that made the folder, not of one that was forked from it."""
-    if os.getpid() == process:
-        shutil.rmtree(folder, ignore_errors=True)

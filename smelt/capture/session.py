@@ -22,6 +22,7 @@ from torch import fx
 from smelt.base import torch_c
 from smelt.base.collection import no_collection
 from smelt.base.errors import CompileError, RecompileError, SmeltError, Unsupported
+from smelt.base.eviction import REPORTS
 from smelt.base.locks import new_recursive_lock
 from smelt.base.log import log
 from smelt.base.options import Options, environment
@@ -399,7 +400,7 @@ class Session(Told):
                 raise _Again from error
             if environment().strict or self.options.fullgraph:
                 raise
-            folder = report.save(store().root / "failures" / report.folder_name)
+            folder = report.save(store().root / REPORTS / report.folder_name)
             where = f"report in {folder}" if folder is not None else "the report could not be saved"
             self.fall_back(place, CompileError(f"compiling {place.name} failed: {error}", why=where))
             return None

@@ -12,9 +12,10 @@ import functools
 import os
 import platform
 import re
+import shlex
 import shutil
 import signal
-import subprocess
+import time
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -25,10 +26,11 @@ from smelt.base.errors import BuildError, SmeltWarning
 from smelt.base.eviction import new_build_folder
 from smelt.base.locks import new_lock
 from smelt.base.options import Options, environment
+from smelt.base.private_folder import read_private
 from smelt.base.store import content_key, store
 from smelt.base.version import VERSION
 from smelt.runtime import elf
-from smelt.runtime.compiler_process import CompilerProcess
+from smelt.runtime.compiler_process import CompilerProcess, nobody_waits
 from smelt.runtime.openmp import torch_openmp
 
 FLAGS = (
@@ -79,11 +81,16 @@ class Library:
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler: `path`, its one-line `version`, and the `flags` that fit this processor and OpenMP runtime."""
+    """A C++ compiler: how it is called, its `version`, and the `flags` that fit this processor and OpenMP runtime."""
 
-    path: str
+    command: tuple[str, ...]
     version: str
     flags: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        """The command, for people."""
+        return shlex.join(self.command)
 
 
 @dataclass
@@ -131,19 +138,28 @@ def build(sources: Sequence[str], flags: Sequence[str] = ()) -> list[Library]:
 
 @functools.cache
 def find_compiler() -> Compiler:
-    """The compiler named by CXX, else the first of c++, g++, clang++ on the PATH.
+    """The compiler named by CXX, which may be a command such as `ccache g++`, else c++, g++ or clang++ on the PATH.
 
     Raises:
         BuildError: there is none.
     """
     wanted = environment().cxx
     for name in [wanted] if wanted else ["c++", "g++", "clang++"]:
-        path = shutil.which(name)
-        if path is not None:
-            version = _version(path)
-            return Compiler(path, version, _target_flags(version))
+        for words in ([name], _words(name)):
+            path = shutil.which(words[0]) if words else None
+            if path is not None:
+                command = (os.path.abspath(path), *words[1:])
+                version = _version(command)
+                return Compiler(command, version, _target_flags(version))
     what = f"CXX names {wanted!r}, which is not on the PATH" if wanted else "no C++ compiler was found"
     raise BuildError(what, hint=_HINT)
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # a quotation mark without another
+        return []
 
 
 @functools.cache
@@ -158,41 +174,68 @@ def cpu_features() -> str:
         return f"{platform.machine()} {platform.processor()}"
 
 
-def _version(path: str) -> str:
+def _version(command: tuple[str, ...]) -> str:
     """First line of the compiler's `--version`, remembered in the store under the file's identity.
 
     A wrapper (ccache, distcc, a script) says which compiler it runs each time: that may change, the wrapper does not.
+    What a script adds to the command is part of the version too.
     """
-    real = os.path.realpath(path)
-    if _COMPILER_NAME.search(os.path.basename(real)) is None or not _is_elf(real):
-        return _ask_version(path)
+    real = os.path.realpath(command[0])
+    if len(command) > 1 or not _is_elf(real):
+        return " ".join([_ask_version(command)[0], *command[1:], *_script_hash(real)])
     state = os.stat(real)
     key = content_key(real, str(state.st_size), str(state.st_mtime_ns))
     known = store().get_text("compiler", key)
     if known is None:
-        known = _ask_version(path)
-        store().put_text("compiler", key, known)
+        known, itself = _ask_version(command)
+        if itself:
+            store().put_text("compiler", key, known)
     return known
 
 
-_COMPILER_NAME = re.compile(r"(g\+\+|c\+\+|clang)(-\d+(\.\d+)*)?$")
-
-
 def _is_elf(path: str) -> bool:
-    with open(path, "rb") as file:
-        return file.read(4) == b"\x7fELF"
+    return _begins(path, b"\x7fELF")
 
 
-def _ask_version(path: str) -> str:
+def _begins(path: str, beginning: bytes) -> bool:
     try:
-        ran = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=_VERSION_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BuildError(f"{path} --version failed", why=str(error), hint=_HINT) from error
-    if ran.returncode != 0 or not ran.stdout.strip():
-        raise BuildError(f"{path} --version failed", why=ran.stderr.strip() or None, hint=_HINT)
-    return ran.stdout.splitlines()[0]
+        with open(path, "rb") as file:
+            return file.read(len(beginning)) == beginning
+    except OSError:  # it may be executed, not read
+        return False
 
 
+def _script_hash(path: str) -> list[str]:
+    return [content_key(Path(path).read_bytes())] if _begins(path, b"#!") else []
+
+
+def _ask_version(command: tuple[str, ...]) -> tuple[str, bool]:
+    """The version, and whether it is that of the program itself and not of another that it runs."""
+    what = f"{shlex.join(command)} --version"
+    try:
+        process = CompilerProcess([*command, "--version", "-v"], _VERSION_S)
+        status = process.wait()
+    except OSError as error:
+        raise BuildError(f"{what} failed", why=str(error), hint=_HINT) from error
+    said, errors = (text.decode(errors="replace").strip() for text in (process.output, process.errors))
+    if process.timed_out:
+        raise BuildError(f"{what} did not end within {process.limit_s:g} s and was stopped", hint=_HINT)
+    if status != 0 or not said:
+        raise BuildError(f"{what} failed", why=errors[:1000] or None, hint=_HINT)
+    named = _DRIVER.search(f"{said}\n{errors}")
+    return said.splitlines()[0], named is not None and _is_driver(command[0], named[1], named[2])
+
+
+def _is_driver(path: str, file: str | None, folder: str | None) -> bool:
+    """Whether a compiler says that it is the program at `path`."""
+    real = os.path.realpath(path)
+    if file is not None:
+        return os.path.realpath(file) == real
+    return folder in (os.path.dirname(path), os.path.dirname(real))
+
+
+_DRIVER = re.compile(r"^(?:COLLECT_GCC=(.+)|InstalledDir: (.+))$", re.MULTILINE)
+"""Of a driver's own words: the file that it is (GCC), its folder (clang)."""
 _VERSION_S = 30.0
 """A compiler that has not told its version after so many seconds hangs."""
 
@@ -236,21 +279,21 @@ def _key(source: str, compiler: Compiler, flags: Sequence[str]) -> str:
 
 
 def _compile(missing: dict[str, str], compiler: Compiler, flags: Sequence[str]) -> None:
-    """Compile what is missing: first what no other process is compiling, then what others have not made meanwhile."""
-    limit = environment().build_timeout_s
-    ours, theirs = ExitStack(), dict[str, str]()
-    with ours:
-        jobs: dict[str, str] = {}
-        for key, source in missing.items():
-            if ours.enter_context(store().building("kernels", key, 0.0)):
-                jobs[key] = source
-            else:
-                theirs[key] = source
-        _compile_here({key: source for key, source in jobs.items() if not _take_stored(key)}, compiler, flags)
-    for key, source in theirs.items():
-        with store().building("kernels", key, limit):
-            if not _take_stored(key):
-                _compile_here({key: source}, compiler, flags)
+    """Compile what is missing and no other process compiles; wait for those, and see again what is missing then."""
+    until = time.monotonic() + environment().build_timeout_s
+    while missing:
+        with ExitStack() as ours:
+            mine, late = dict[str, str](), time.monotonic() >= until  # who is late compiles what others should have
+            for key, source in missing.items():
+                if ours.enter_context(store().building("kernels", key)) or late:
+                    mine[key] = source
+            _compile_here({key: source for key, source in mine.items() if not _take_stored(key)}, compiler, flags)
+        missing = {key: source for key, source in missing.items() if key not in mine}
+        for key in list(missing)[:1]:
+            with store().building("kernels", key, until, nobody_waits):
+                pass
+        if missing and nobody_waits():
+            raise BuildError(_NOBODY.format(compiler.path))
 
 
 def _take_stored(key: str) -> bool:
@@ -261,8 +304,9 @@ def _take_stored(key: str) -> bool:
     try:
         library = Library(path)
     except OSError as error:
-        warnings.warn(SmeltWarning(f"smelt cannot load {path} ({error}) and makes it again"), stacklevel=2)
-        store().discard("kernels", key, ".so")
+        if path.exists():  # else it was evicted just now
+            warnings.warn(SmeltWarning(f"smelt cannot load {path} ({error}) and makes it again"), stacklevel=2)
+            store().discard("kernels", key, ".so")
         return False
     with _lock:
         _libraries.setdefault(key, library)
@@ -272,29 +316,43 @@ def _take_stored(key: str) -> bool:
 def _compile_here(sources: dict[str, str], compiler: Compiler, flags: Sequence[str]) -> None:
     if not sources:
         return
-    with new_build_folder() as name:
-        jobs = [_Job(source, key, Path(name)) for key, source in sources.items()]
+    try:
+        folder = new_build_folder(store().root)
+    except OSError as error:
+        raise BuildError(f"kernels cannot be built: {error.strerror or error}", hint=_FOLDER_HINT) from error
+    with folder as name:
+        jobs = [_Job(source, key, name) for key, source in sources.items()]
         _run_all(jobs, compiler, flags)
         for job in jobs:
-            if _unloadable(job.built) is not None:
+            if _problem_of(job) is not None:
                 _run_all([job], compiler, flags)  # a disk that was full for a moment, a wrapper's mistake
-            if (problem := _unloadable(job.built)) is not None:
+            if (problem := _problem_of(job)) is not None:
                 raise BuildError(f"{compiler.path} wrote a library that cannot be used: {problem}", hint=_HINT)
-            # loaded before the folder goes away: when nothing can be stored, the path is the built file itself
-            library = Library(store().put_library("kernels", job.key, job.built))
-            with _lock:
-                _libraries.setdefault(job.key, library)
+            _publish(job)
 
 
-def _unloadable(built: Path) -> str | None:
-    """Why a library does not load, or None: what is published was loaded once."""
+def _problem_of(job: _Job) -> str | None:
+    """Why what was built cannot be loaded, or None: what is published was loaded once."""
     try:
-        problem = elf.problem_of(built.read_bytes())
+        found = read_private(job.built)
+        if found is None:
+            return "it is no regular file" if job.built.exists() else "it is not there"
+        problem = elf.problem_of(found[0])
         if problem is None:
-            Library(built).close()
+            Library(job.built).close()
     except OSError as error:
         problem = str(error)
     return problem
+
+
+def _publish(job: _Job) -> None:
+    """Load a library for good from the store, or, where that could not keep it, before its folder goes away."""
+    try:
+        library = Library(store().put_library("kernels", job.key, job.built))
+    except OSError:  # evicted by another process
+        library = Library(job.built)
+    with _lock:
+        _libraries.setdefault(job.key, library)
 
 
 def _run_all(jobs: list[_Job], compiler: Compiler, flags: Sequence[str]) -> None:
@@ -317,9 +375,22 @@ def _run_all(jobs: list[_Job], compiler: Compiler, flags: Sequence[str]) -> None
 
 
 def _start(job: _Job, compiler: Compiler, flags: Sequence[str]) -> CompilerProcess:
-    job.text.write_text(job.source)
-    command = [compiler.path, *FLAGS, *compiler.flags, *flags, str(job.text), *_link(compiler), "-o", str(job.built)]
-    return CompilerProcess(command, environment().build_timeout_s)
+    try:
+        job.text.write_text(job.source, encoding="utf-8")
+        out = ["-o", str(job.built)]
+        command = [*compiler.command, *FLAGS, *compiler.flags, *flags, str(job.text), *_link(compiler), *out]
+        return CompilerProcess(command, environment().build_timeout_s, job.folder)
+    except OSError as error:
+        raise BuildError(f"{compiler.path} cannot be started: {error.strerror or error}", hint=_FOLDER_HINT) from error
+
+
+_FOLDER_HINT = "TMPDIR names a folder with space in which libraries can be loaded"
+_NOBODY = "{} was stopped, as nobody waited for it any more"
+_OUT_OF_MEMORY = re.compile(
+    "Killed signal terminated|unable to execute command: Killed|virtual memory exhausted|Cannot allocate memory|"
+    "out of memory|bad_alloc",
+    re.IGNORECASE,
+)
 
 
 def _refused(process: CompilerProcess, status: int, compiler: Compiler) -> BuildError:
@@ -327,10 +398,12 @@ def _refused(process: CompilerProcess, status: int, compiler: Compiler) -> Build
         what = f"{compiler.path} did not end within {process.limit_s:g} s and was stopped"
         return BuildError(what, hint="SMELT_BUILD_TIMEOUT_S allows more; CXX names another compiler")
     if process.stopped:
-        return BuildError(f"{compiler.path} was stopped, as nobody waited for it any more")
+        return BuildError(_NOBODY.format(compiler.path))
     lines = process.errors.decode(errors="replace").strip().splitlines()
     shown = "\n".join(lines[:30])
-    if status in (-signal.SIGKILL, 128 + signal.SIGKILL) or "Killed signal terminated" in shown:
-        what = f"{compiler.path} was killed, as the system does when memory runs out"
-        return BuildError(what, why=shown or None, hint="fewer processes at a time, or more memory")
+    killed = status in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    if killed or _OUT_OF_MEMORY.search(shown):
+        what = "was killed, as the system does when memory runs out" if killed else "ran out of memory"
+        hint = "fewer processes at a time, or more memory"
+        return BuildError(f"{compiler.path} {what}", why=shown or None, hint=hint)
     return BuildError(f"{compiler.path} refused a generated kernel:\n{shown}", why=f"compiler: {compiler.version}")

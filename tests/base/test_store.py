@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import multiprocessing
 import os
+import resource
+import signal
 import stat
 import tempfile
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -177,18 +181,22 @@ def test_left_overs_of_killed_processes_go(tmp_path: Path, monkeypatch: pytest.M
     opened = Store(tmp_path / "cache")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
-    gone = tmp_path / "tmp" / f"smelt-build-{os.getuid()}-999999999-x"
-    alive = tmp_path / "tmp" / f"smelt-build-{os.getuid()}-{os.getpid()}-x"
-    left, young = opened.root / "kind" / ".new-old", opened.root / "kind" / ".new-young"
-    left.parent.mkdir(mode=0o700)
-    for path in (gone, alive):
-        path.mkdir()
-        os.utime(path, (0, 0))
-    for path in (left, young):
+    gone, cache = (tmp_path / "tmp" / f"smelt-{kind}-{os.getuid()}-x" for kind in ("build", "cache"))
+    folder = opened.root / "kind" / "00"
+    left, young, lock = folder / ".new-old", folder / ".new-young", folder / f"{0:064d}.lock"
+    folder.mkdir(mode=0o700, parents=True)
+    for path in (left, young, lock):
         path.write_text("half")
-    os.utime(left, (0, 0))
-    eviction.sweep(opened.root, opened.limit)
-    assert [path.exists() for path in (gone, alive, left, young)] == [False, True, False, True]
+    with eviction.new_build_folder(opened.root) as alive:
+        for path in (gone, cache):
+            path.mkdir()
+            (path / "half").write_text("half")
+        for path in (gone, cache, alive, left, lock):
+            os.utime(path, (0, 0))
+        eviction.sweep(opened.root, opened.limit)
+        there = [path.exists() for path in (gone, cache, alive, left, young, lock)]
+        assert there == [False, False, True, False, True, False]
+    assert not alive.exists()
 
 
 def test_a_filled_read_only_folder_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +219,7 @@ def test_an_empty_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def _build_slowly(root: str, worker: int) -> bool:
     """Whether this process was the one that made the entry."""
     shared, key = Store(Path(root)), "8" * 64
-    with shared.building("kind", key, 30.0):
+    with shared.building("kind", key, time.monotonic() + 30.0):
         if shared.get_text("kind", key) is not None:
             return False
         time.sleep(0.3)
@@ -226,9 +234,209 @@ def test_one_process_makes_an_entry_and_others_wait(tmp_path: Path) -> None:
 
 
 def test_waiting_for_another_builder_has_an_end(quiet_store: Store) -> None:
-    with quiet_store.building("kind", "9" * 64, 1.0) as first:
-        with quiet_store.building("kind", "9" * 64, 0.05) as second:
+    with quiet_store.building("kind", "9" * 64, time.monotonic() + 1.0) as first:
+        with quiet_store.building("kind", "9" * 64, time.monotonic() + 0.05) as second:
             assert (first, second) == (True, False)
+
+
+def test_who_does_not_wait_longer_leaves_the_lock_to_its_owner(quiet_store: Store) -> None:
+    with quiet_store.building("kind", "9" * 64) as first:
+        for _ in range(2):
+            with quiet_store.building("kind", "9" * 64) as other:
+                assert (first, other) == (True, False)
+    with quiet_store.building("kind", "9" * 64) as again:
+        assert again
+    assert not list(quiet_store.root.rglob("*.lock"))
+
+
+def test_a_wait_ends_when_nobody_waits_any_more(quiet_store: Store) -> None:
+    stop = time.monotonic() + 0.1
+    with quiet_store.building("kind", "9" * 64):
+        with quiet_store.building("kind", "9" * 64, stop + 60.0, lambda: time.monotonic() > stop) as other:
+            assert not other
+    assert time.monotonic() < stop + 30.0
+
+
+def test_a_lock_is_not_left_to_a_process_that_was_forked_meanwhile(quiet_store: Store) -> None:
+    with quiet_store.building("kind", "9" * 64):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        with quiet_store.building("kind", "9" * 64) as free:
+            assert free
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def _build_turns(root: Path) -> list[str]:
+    """Makes an entry that is never kept, many times; whether another did so at the same time."""
+    shared, key, seen = Store(root), "8" * 64, []
+    for _ in range(20):
+        with shared.building("kind", key, time.monotonic() + 30.0) as alone:
+            mark = root / "busy"
+            if not alone or mark.exists():
+                seen.append("two at once")
+            mark.touch()
+            time.sleep(0.002)
+            mark.unlink(missing_ok=True)
+    return seen
+
+
+def test_there_are_never_two_builders_of_an_entry(tmp_path: Path) -> None:
+    """Also where those before it failed: a lock's file is removed and made again then. A lock is of a file that was
+    opened, so threads stand for processes."""
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(_build_turns, [tmp_path / "cache"] * 4), []) == []
+
+
+@pytest.mark.parametrize("thing", ["fifo", "folder", "link"])
+def test_what_lies_in_place_of_a_lock_stops_nobody(quiet_store: Store, tmp_path: Path, thing: str) -> None:
+    path = quiet_store.path("kind", "9" * 64, ".lock")
+    path.parent.mkdir(parents=True, mode=0o700)
+    if thing == "fifo":
+        os.mkfifo(path)
+    elif thing == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(tmp_path / "elsewhere")
+    with quiet_store.building("kind", "9" * 64) as alone:
+        assert alone
+    assert not (tmp_path / "elsewhere").exists()
+
+
+OTHERS = [
+    "notes.txt",
+    "poetry.lock",
+    "thesis/chapter.tex",
+    "thesis/ab/chapter.tex",
+    "thesis/ab/abstract.lock",
+    ".git/objects/ab/abcdef",
+    "failures/2020/diary.doc",
+    "kernels/notes.md",
+    f"kernels/cd/ab{0:062d}.so",
+]
+
+
+def test_files_that_smelt_has_not_made_are_left_alone(tmp_path: Path) -> None:
+    """SMELT_CACHE_DIR may name a home or a project: what lies there is neither counted nor removed."""
+    root = tmp_path / "home"
+    for name in OTHERS:
+        (root / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (root / name).write_bytes(b"precious" * 10_000)
+        os.utime(root / name, (0, 0))
+    root.chmod(0o700)
+    opened = Store(root, limit=20_000)
+    assert opened.size() == 0
+    for number in range(16):
+        opened.put("kernels", f"{number:x}" * 64, os.urandom(5_000), ".so")
+    report = opened.root / eviction.REPORTS / "f" / "1_torch.py"
+    report.parent.mkdir(parents=True)
+    report.write_text("old" * 10_000)
+    os.utime(report, (0, 0))
+    eviction.sweep(opened.root, 20_000)
+    assert opened.size() <= 20_000 and not report.exists()
+    opened.clear()
+    assert opened.size() == 0
+    assert [name for name in OTHERS if not (root / name).exists()] == []
+
+
+def test_many_short_processes_keep_the_limit(tmp_path: Path) -> None:
+    limit = 2_000_000
+    for number in range(200):
+        opened = Store(tmp_path / "cache", limit=limit)  # as in a new process
+        opened.put("kind", content_key(str(number)), os.urandom(40_000))
+    assert limit / 2 < opened.size() < 1.3 * limit
+
+
+def test_an_entry_larger_than_the_limit_is_no_error(tmp_path: Path) -> None:
+    opened = Store(tmp_path / "cache", limit=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opened.put("kind", content_key("large"), os.urandom(40_000))
+        opened.get("kind", content_key("large"))
+
+
+@pytest.mark.parametrize("clock", [-(10**6), 10**9])
+def test_a_clock_that_was_wrong_keeps_nothing_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: int
+) -> None:
+    opened, now = Store(tmp_path / "cache", limit=10**9), time.time()
+    path = opened.put("kind", "0" * 64, os.urandom(50_000))
+    assert path is not None
+    left = path.with_name(".new-left")
+    left.write_text("half")
+    for each in (path, left, opened.root / ".swept"):
+        os.utime(each, (now + clock, now + clock))
+    assert eviction.is_due(opened.root)
+    assert opened.get("kind", "0" * 64) is not None
+    assert abs(path.stat().st_mtime - now) < 3600  # used now
+    os.utime(path, (now + clock, now + clock))
+    eviction.sweep(opened.root, 10**9)
+    assert not left.exists() and path.stat().st_mtime < now + 3600  # it ages from now on
+
+
+def test_a_file_system_that_does_not_tell_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((*told[:2], 0, 0, 0, *told[5:])))
+    assert eviction.limit_bytes(tmp_path, None) == 10 * 2**30
+
+
+def test_nothing_is_used_where_there_is_no_folder_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    with pytest.warns(SmeltWarning, match="nor a temporary one"):
+        opened = Store(tmp_path / "file" / "cache")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert opened.put("kind", "0" * 64, b"x") is None and opened.get("kind", "0" * 64) is None
+        with opened.building("kind", "0" * 64) as alone:
+            assert alone
+
+
+NAMES = ["with spaces", "new\nline", "ünï→", "\udcff\udcfe", "-o x", "%s{0}$HOME`id`", "a" * 200, ";quoted'\"", "~"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opened = Store(tmp_path / name / "cache")
+        opened.put_text("kind", "0" * 64, "kept")
+        assert Store(tmp_path / name / "cache").get_text("kind", "0" * 64) == "kept"
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "/".join(["a" * 100] * 50), "/".join("a" * 2100)])
+def test_a_name_that_is_too_long_is_told(tmp_path: Path, name: str) -> None:
+    with pytest.warns(SmeltWarning, match="cannot use the cache directory"):
+        assert not Store(tmp_path / name).root.is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize("call", ["replace", "chmod"])
+@pytest.mark.parametrize("problem", [errno.ESTALE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EXDEV])
+def test_what_a_file_system_refuses_is_told_and_nothing_stays(
+    quiet_store: Store, monkeypatch: pytest.MonkeyPatch, call: str, problem: int
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(problem, os.strerror(problem))
+
+    monkeypatch.setattr(os, call, refused)
+    with pytest.warns(SmeltWarning, match="cannot write its cache"):
+        assert quiet_store.put("kind", "0" * 64, b"x") is None
+    assert not [path for path in quiet_store.root.rglob("*") if path.is_file() and path.name != ".swept"]
+
+
+def test_a_limit_on_file_sizes_is_told(quiet_store: Store) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.warns(SmeltWarning, match="cannot write its cache"):
+            assert quiet_store.put("kind", "0" * 64, bytes(100_000)) is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(quiet_store.root.rglob(".new-*"))
 
 
 def test_unusable_directory_gives_a_private_one(tmp_path: Path) -> None:

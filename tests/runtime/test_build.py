@@ -239,11 +239,11 @@ def test_an_entry_that_does_not_load_is_made_again() -> None:
 @pytest.mark.usefixtures("other_compiler")
 def test_a_wrapper_is_known_by_the_compiler_that_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_compiler(monkeypatch, tmp_path, "exit 1")
-    assert find_compiler().version == "slow g++ 1.0"
+    assert find_compiler().version.startswith("slow g++ 1.0")
     path = Path(find_compiler().path)
     path.write_text(path.read_text().replace("1.0", "2.0"))
     find_compiler.cache_clear()
-    assert find_compiler().version == "slow g++ 2.0"
+    assert find_compiler().version.startswith("slow g++ 2.0")
 
 
 @pytest.mark.usefixtures("other_compiler")
