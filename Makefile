@@ -1,4 +1,4 @@
-# Everything starts here: `make demo`, `make test`, `make test-gpu`, `make test-ops`, `make test-fuzz`, `make test-memory`, `make bench-suites`, `make lint`, `make docs`. Each sets up what it needs first.
+# Everything starts here: `make demo`, `make test`, `make test-gpu`, `make test-ops`, `make test-fuzz`, `make test-memory`, `make test-crash`, `make bench-suites`, `make lint`, `make docs`. Each sets up what it needs first.
 #   PYTHON=3.12 (a version or an executable; default: the first of 3.11 to 3.13 found)
 #   TORCH=2.12.1 (default 2.13.0)
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu (another package index for torch alone; default: none)
@@ -33,7 +33,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := $(shell find smelt -name '*.c' -o -name '*.h')
 
-.PHONY: help setup demo test test-gpu test-ops test-ops-gpu test-fuzz test-fuzz-gpu test-memory sanitize-gpu bench-suites lint format docs clean
+.PHONY: help setup demo test test-gpu test-ops test-ops-gpu test-fuzz test-fuzz-gpu test-memory test-crash sanitize-gpu bench-suites lint format docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -100,6 +100,11 @@ test-memory: setup
 	$(BIN)/python -m pytest -n $(WORKERS) $(MEMORY_TESTS) $(ARGS)
 	$(BIN)/python -m tests.fuzz.tensors --out smelt_report/memory --seed memory --programs 1000 --jobs $(WORKERS)
 	$(BIN)/python -m tests.ops --out smelt_report/memory --dtypes float32 --layouts all --samples 2 --jobs $(WORKERS)
+
+# Processes that build kernels of one cache at once, each killed at a random moment: what they leave is looked at.
+CRASH ?= --rounds 20 --processes 32
+test-crash: setup
+	$(BIN)/python -m tests.store_crash $(CRASH)
 
 # NVIDIA's compute-sanitizer, which comes with the CUDA toolkit, over a slice of the random programs.
 sanitize-gpu: setup
