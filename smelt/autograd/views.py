@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
 from smelt.graph.inside import lies_within
-from smelt.graph.meta import TensorMeta, extent, is_dense
+from smelt.graph.meta import TensorMeta, extent, is_dense, reach
 from smelt.graph.place import Place, Step
 from smelt.shapes.size import Size, hint, known_at_most, same
 
@@ -268,7 +268,7 @@ def _to_memory(emit: Emit, node: fx.Node, place: Place, base: Place) -> fx.Node:
     shape, stride, offset = _target(place, base)
     order = memory_order(val)
     other, size = _val(place).dtype, _val(place).dtype.itemsize
-    if order is not None and offset >= 0 and (offset + extent(shape, stride)) * size <= val.numel * val.dtype.itemsize:
+    if order is not None and offset >= 0 and reach(shape, stride, offset) * size <= val.numel * val.dtype.itemsize:
         flat = emit(aten.view.default, emit(aten.permute.default, node, order), [val.numel])
         return flat if other is val.dtype else emit(aten.view.dtype, flat, other)
     if order is not None or other is not val.dtype or not lies_within(shape, stride, offset, val):

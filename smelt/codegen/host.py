@@ -305,7 +305,7 @@ class Host:
 
     def arena_ended(self) -> int | None:
         """The step after which nobody needs the arena; None where none follows it."""
-        if not (self.gives_arena_back and self.plan.memory.offsets):
+        if not (self.gives_arena_back and self.plan.memory.offsets and self.uses_workspace()):
             return None
         index = next(i for i, step in enumerate(self.steps) if step.last >= self.plan.arena_end)
         return index if index < len(self.steps) - 1 else None

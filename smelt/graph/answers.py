@@ -317,10 +317,6 @@ def _like_cpu(position: int) -> Callable[[Layout, Sequence[Any]], Layout]:
     return rule
 
 
-def _group_norm_backward_cpu(answer: Any, args: Sequence[Any]) -> Any:
-    return (None if answer[0] is None else _changed(answer[0], dtype=args[1].dtype), *answer[1:])
-
-
 def _typed_like_first(answer: Layout, args: Sequence[Any]) -> Layout:
     return _changed(answer, dtype=args[0].dtype)
 
@@ -360,5 +356,4 @@ _CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.reflection_pad2d_backward.default: _like_cpu(1),
     aten.replication_pad2d.default: _like_cpu(0),
     aten.replication_pad2d_backward.default: _like_cpu(1),
-    aten.native_group_norm_backward.default: _group_norm_backward_cpu,
 }

@@ -159,7 +159,7 @@ def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], number
     Operands of one dense layout hand it on. Otherwise the dimensions are sorted, innermost first, by the first operand
     that tells two of them apart. (PyTorch: aten/src/ATen/TensorIterator.cpp, `reorder_dimensions`.)
     """
-    if all(same_all(o.shape, shape) for o in operands) and not (numbers and shape):
+    if all(_has_shape(o, shape) for o in operands) and not (numbers and shape):
         if all(is_row_major(o) for o in operands):
             return contiguous_stride(shape)
         if len(shape) == 4 and all(same_steps(shape, o.stride, channels_last_stride(shape)) for o in operands):
@@ -183,6 +183,11 @@ def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], number
         stride[d] = step
         step *= shape[d]
     return contiguous_stride(shape) if order == sorted(order, reverse=True) else tuple(stride)
+
+
+def _has_shape(val: TensorMeta, shape: Sequence[IntLike]) -> bool:
+    """Whether it is known to have this shape, if only since it was broadcast to it."""
+    return same_all(val.shape, shape) or (val.ndim == len(shape) and all(map(known_equal, val.shape, shape)))
 
 
 def is_row_major(val: TensorMeta) -> bool:

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy
 
-from smelt.graph.meta import TensorMeta, extent, is_dense, may_overlap
+from smelt.graph.meta import TensorMeta, is_dense, may_overlap, reach
 from smelt.shapes.size import known_at_most
 
 
 def lies_within(shape: Sequence[int], stride: Sequence[int], offset: int, val: TensorMeta) -> bool:
     """Whether all elements of a view are for sure among those of a tensor, each of which has memory of its own."""
     if is_dense(val.shape, val.stride):
-        return offset >= 0 and known_at_most(offset + extent(shape, stride), val.numel)
+        return offset >= 0 and known_at_most(reach(shape, stride, offset), val.numel)
     sizes = (*shape, *stride, offset, *val.shape, *val.stride)
     if not all(type(n) is int for n in sizes) or may_overlap(val.shape, val.stride) or val.numel > _SEARCHED:
         return False

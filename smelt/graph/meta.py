@@ -138,13 +138,12 @@ def same_steps(shape: Sequence[IntLike], a: Sequence[IntLike], b: Sequence[IntLi
 
 
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """True when some order of the dimensions makes the tensor row-major without gaps or overlap."""
+    """True when some order of the dimensions makes the tensor row-major without gaps or overlap; sizes of 0 count as 1,
+    as for PyTorch."""
     if is_symbolic(shape) or is_symbolic(stride):
         return _is_dense_for_all(shape, stride)
     step = 1
-    for size, this in sorted(((n, s) for n, s in zip(shape, stride, strict=True) if n != 1), key=lambda p: p[::-1]):
-        if size == 0:
-            return True
+    for size, this in sorted(((n, s) for n, s in zip(shape, stride, strict=True) if n > 1), key=lambda p: p[::-1]):
         if this != step:
             return False
         step *= size
@@ -153,7 +152,7 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 def _is_dense_for_all(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
     """The same for symbolic sizes, without asking which dimension is longer: some order must fit whatever they are."""
-    left = [(n, s) for n, s in zip(shape, stride, strict=True) if not known_equal(n, 1)]
+    left = [(n, s) for n, s in zip(shape, stride, strict=True) if not same(n, 0) and not known_equal(n, 1)]
     step: IntLike = 1
     while left:
         at = next((i for i, (_, s) in enumerate(left) if known_equal(s, step)), None)
@@ -200,6 +199,12 @@ def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
             return 0
         last += (size - 1) * step
     return last + 1
+
+
+def reach(shape: Sequence[int], stride: Sequence[int], offset: int) -> int:
+    """Elements from the beginning of a memory to the last that a view of it can touch (0 when it has none)."""
+    own = extent(shape, stride)
+    return 0 if same(own, 0) else offset + own
 
 
 def is_channels_last(shape: Sequence[int], stride: Sequence[int]) -> bool:

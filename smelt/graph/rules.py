@@ -31,7 +31,7 @@ from smelt.graph.question import Question, compare
 from smelt.graph.recurrent import recurrent_answer, recurrent_backward_answer
 from smelt.graph.schema import OpInfo
 from smelt.graph.symbolic_rules import picked
-from smelt.shapes.size import Size, is_symbolic, same_all
+from smelt.shapes.size import Size, is_symbolic, same, same_all
 
 aten = torch.ops.aten
 
@@ -499,7 +499,11 @@ def _convolution_shape(x: Sequence[int], weight: Sequence[int], options: Sequenc
             shape.append((x[d + 2] - 1) * stride[d] - 2 * padding[d] + reach + extra[d] + 1)
         else:
             shape.append((x[d + 2] + 2 * padding[d] - reach - 1) // stride[d] + 1)
-    return tuple(shape) if all(size > 0 for size in shape) else None
+    if same(weight[0], 0) or not all(size > 0 for size in shape):
+        return None
+    if same(x[1], 0):  # of no channels eager makes none, however many the weight has
+        shape[1] = 0
+    return tuple(shape)
 
 
 def _convolution_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
@@ -610,6 +614,11 @@ def _group_norm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     return _as_format(val), statistic, statistic
 
 
+def _group_norm_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    _, x, mean, _, weight, _, channels, _, _, mask = args
+    return _gradients(_as_format(val_of(x)), weight, mean, val_of(x), (channels,), mask)
+
+
 _RULES: dict[OpOverload, Rule] = {
     **FUSED_LAYERS,
     aten.repeat_interleave.Tensor: _repeat_interleave,
@@ -683,5 +692,6 @@ _RULES: dict[OpOverload, Rule] = {
     aten._batch_norm_with_update_functional.default: _batch_norm_with_reserve("ossrr"),
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.native_group_norm.default: _group_norm,
+    aten.native_group_norm_backward.default: _group_norm_backward,
 }
 """Rules of operators that are not elementwise."""

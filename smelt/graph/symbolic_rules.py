@@ -105,15 +105,6 @@ def _embedding_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     return fresh(grad, (args[2], grad.shape[-1]))
 
 
-def _group_norm_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    x, mean, weight, mask = val_of(args[1]), val_of(args[2]), args[4], args[9]
-    dtype = val_of(weight).dtype if weight is not None else mean.dtype
-    channels = fresh(x, (args[6],), dtype)
-    return tuple(
-        made if wanted else None for made, wanted in zip((as_before(x), channels, channels), mask, strict=True)
-    )
-
-
 def _attention_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     """Gradients in the order of dimensions (batch, length, heads, width) in memory."""
     made = []
@@ -415,7 +406,6 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
     aten.bucketize.Tensor: _searchsorted,
     aten.take.default: lambda f, a, k: fresh(val_of(a[0]), val_of(a[1]).shape),
     aten.embedding_dense_backward.default: _embedding_backward,
-    aten.native_group_norm_backward.default: _group_norm_backward,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
     **{
         op: elementwise

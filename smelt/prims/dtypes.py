@@ -18,6 +18,9 @@ BOUNDS = {d: (torch.finfo(d).min, torch.finfo(d).max) for d in FLOATS} | {
     d: (torch.iinfo(d).min, torch.iinfo(d).max) for d in INTEGERS
 }
 
+SATURATED = {torch.uint8: torch.int64, torch.int8: torch.int32, torch.int16: torch.int32}
+"""Where a GPU converts a float to an integer of few bits: the type of which the result has the low ones."""
+
 
 def is_float(dtype: torch.dtype) -> bool:
     """A floating-point dtype (real)."""

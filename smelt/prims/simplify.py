@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from smelt.prims.dtypes import INTEGERS
+from smelt.prims.dtypes import BOUNDS, INTEGERS, SATURATED
 from smelt.prims.ops import PRIMS
 from smelt.prims.table import Kind, Number
 from smelt.shapes.size import Size
@@ -48,30 +48,43 @@ def is_constant(x: Node) -> bool:
 
 
 def typed(number: Number, dtype: torch.dtype) -> Number:
-    """The number as the Python type that stands for dtype."""
+    """The number as the Python type that stands for dtype. Of a whole number a dtype of whole numbers keeps the low
+    bits, as eager's kernels do (`int8 + 300`, `int8 == 300`)."""
     if type(number) is Size:
         return bool(number) if dtype is torch.bool else number
-    return float(number) if dtype.is_floating_point else bool(number) if dtype is torch.bool else int(number)
+    if dtype is torch.bool:
+        return bool(number)
+    if not dtype.is_floating_point:
+        return wrapped(int(number), dtype)
+    return rounded(number, dtype) if type(number) is int and abs(number) > 1 << 53 else float(number)  # rounded once
+
+
+def wrapped(number: int, dtype: torch.dtype) -> int:
+    """The whole number of the dtype with the same low bits."""
+    limits = torch.iinfo(dtype)
+    return (number - limits.min) % (1 << limits.bits) + limits.min
+
+
+def recast(number: Number, source: torch.dtype, dtype: torch.dtype, device: torch.device) -> Number:
+    """A number of the source's dtype in another one, as a kernel of the device converts it."""
+    number = rounded(number, source)
+    if type(number) is not float or dtype not in INTEGERS:
+        return typed(number, dtype)
+    if device.type != "cuda":
+        return torch.tensor(number, dtype=source).to(dtype).item()
+    low, high = BOUNDS[SATURATED.get(dtype, dtype)]
+    return 0 if math.isnan(number) else wrapped(int(min(max(number, low), high)), dtype)
 
 
 def rounded(number: Number, dtype: torch.dtype) -> Number:
     """The number as dtype holds it. A symbolic size is rounded when it is known."""
     if type(number) is Size:
         return number
-    if type(number) is int and dtype in INTEGERS and -128 <= number < 128 and (number >= 0 or dtype is not torch.uint8):
-        return number
+    if type(number) is int and dtype in INTEGERS:
+        return wrapped(number, dtype)
+    if type(number) is int and not -(1 << 63) <= number < 1 << 63:
+        number = float(number)
     return torch.tensor(number, dtype=torch.float64 if type(number) is float else None).to(dtype).item()
-
-
-def recast(number: Number, source: torch.dtype, dtype: torch.dtype, device: torch.device) -> Number:
-    """A number of one dtype as another holds it: of floats that no integer holds, what the device's kernels make."""
-    held = rounded(number, source)
-    if type(held) is not float or dtype.is_floating_point or dtype is torch.bool:
-        return typed(held, dtype)
-    limits = torch.iinfo(dtype)
-    if limits.min <= held <= limits.max:
-        return int(held)
-    return torch.full((), held, dtype=source, device=device).to(dtype).item()
 
 
 # -- identities of binary prims: (builder, x, y) with at most one number among x and y

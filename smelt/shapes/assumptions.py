@@ -237,9 +237,13 @@ class Assumptions:
                 return True
             if not isinstance(difference, Size) or self._at_least(difference, 1) or self._at_least(-difference, 1):
                 return False
-            if same(self._without_divisions(difference), 0):
+            if self.is_zero(difference):
                 return True
         return self._answers.get(_question(sign, difference))
+
+    def is_zero(self, value: IntLike) -> bool:
+        """Whether equalities, and divisions known to be exact, show that a value is 0."""
+        return same(self._without_divisions(self.simplify(value)), 0)
 
     def _without_divisions(self, value: IntLike) -> IntLike:
         """A value that is 0 where `value` is, in which divisions known to be exact are gone: 2*(s // 2) is s."""

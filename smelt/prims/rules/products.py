@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from smelt.prims.dtypes import LOW_PRECISION
-from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_of, shape_of
+from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
 from smelt.shapes.size import Size
 
 
@@ -131,7 +131,7 @@ def convolution(
     groups: int,
 ) -> Any:
     rank = rank_of(weight) - 2
-    if rank_of(x) != rank + 2:
+    if rank_of(x) != rank + 2 or is_empty(p.out.shape):
         return NotImplemented
     sizes = (_each(v, rank) for v in (stride, padding, dilation))
     return p.convolution(x, weight, bias, *sizes, transposed, _each(output_padding, rank), groups)
