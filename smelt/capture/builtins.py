@@ -62,12 +62,19 @@ def visible(vm: Any, value: Any) -> Any:
 _STAND_INS: dict[type, Any] = {torch.SymInt: 2, torch.SymFloat: 0.5, torch.SymBool: True}
 
 
+_MARKED: dict[Any, str] = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
+"""Classes that a tensor belongs to by an attribute."""
+
+
 @special(isinstance)
 def is_instance(vm: Any, args: Args, kwargs: Kwargs) -> bool:
     """isinstance(object, class or tuple)"""
     value, cls = args
     kind = type(value)
     cls = vm.effects.plain(cls)
+    for each in (cls if type(cls) is tuple else (cls,)) if kind is TraceTensor else ():
+        if each in _MARKED:
+            get_attr(vm, (value, _MARKED[each], False), {})  # which guards it
     answer = _asking(vm, cls)(isinstance, visible(vm, value), cls)
     if not answer:
         _guard_unregistered(vm, kind, cls)

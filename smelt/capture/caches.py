@@ -39,8 +39,9 @@ def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         _find_hash(vm, value)
     computes = _only_computes(fn.__wrapped__)
     if not computes:  # a symbol stands for many keys
-        args, kwargs = pinned(args), dict(zip(kwargs, pinned(tuple(kwargs.values())), strict=True))
-    if _may_ask(vm, fn, args, kwargs):
+        args, named = (pinned(vm.effects.plain(each)) for each in (args, tuple(kwargs.values())))
+        kwargs = dict(zip(kwargs, named, strict=True))
+    if _may_ask(vm, fn, args, kwargs, not computes):
         asked = _Asked(args, tuple(kwargs.items()), tuple(map(type, (*args, *kwargs.values()))))
         try:
             value = user(asked, fn)
@@ -54,13 +55,20 @@ def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return vm.call(fn.__wrapped__, args, kwargs)
 
 
-def _may_ask(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> bool:
+def _may_ask(vm: Any, fn: Any, args: Args, kwargs: Kwargs, guarded: bool) -> bool:
+    """Whether the cache itself is asked; `guarded`: what is in tuples is guarded as well."""
     wrapped = fn.__wrapped__
     if type(wrapped) is not types.FunctionType or policy.is_frozen(wrapped.__module__) or id(fn) in vm.created:
         return False
-    if not all(type(value) in _COMPARED or isinstance(value, (type, enum.Enum)) for value in (*args, *kwargs.values())):
+    if not all(_is_plain(value, guarded) for value in (*args, *kwargs.values())):
         return False
     return not _is_late(vm) or not kwargs and _is_held(fn, args)
+
+
+def _is_plain(value: Any, guarded: bool) -> bool:
+    if type(value) is tuple:
+        return guarded and all(_is_plain(item, guarded) for item in value)
+    return type(value) in _COMPARED or isinstance(value, (type, enum.Enum))
 
 
 def _is_late(vm: Any) -> bool:

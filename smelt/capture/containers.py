@@ -123,6 +123,8 @@ def subscript(vm: Any, obj: Any, key: Any) -> Any:
     if kind is HostValue:
         return vm.hosts.run(operator.getitem, (obj, key), {})
     source = vm.sources.get(id(obj))
+    if type(key) not in LEAVES and isinstance(obj, _INDEXED):
+        key = index(vm, key)
     if source is None and kind in _DIRECT and (type(key) in LEAVES or kind is not dict):
         return user(operator.getitem, obj, key)
     if isinstance(obj, type):
@@ -135,6 +137,19 @@ def subscript(vm: Any, obj: Any, key: Any) -> Any:
     if source is None:
         return vm.native(operator.getitem, obj, vm.effects.plain(key))
     return external_item(vm, obj, source, key)
+
+
+_INDEXED = (list, tuple, str, bytes, range, collections.deque)
+
+
+def index(vm: Any, key: Any) -> Any:
+    """What a sequence is indexed with: numbers in place of objects whose `__index__` is written in Python."""
+    if type(key) is slice:
+        parts = [index(vm, part) for part in (key.start, key.stop, key.step)]
+        same = all(a is b for a, b in zip(parts, (key.start, key.stop, key.step), strict=True))
+        return key if same else slice(*parts)
+    method = python_method(vm, key, "__index__") if type(key) not in LEAVES and type(key) is not TraceTensor else None
+    return key if method is None else vm.call(method, (key,), {})
 
 
 _DIRECT = frozenset({list, tuple, dict, str, bytes, range})
@@ -212,6 +227,8 @@ def store_item(vm: Any, obj: Any, key: Any, value: Any) -> None:
         vm.call(method, (obj, key, value), {})
         return
     target = writable(vm, obj)
+    if isinstance(obj, _INDEXED):
+        key = index(vm, key)
     if type(key) is slice:
         value = vm.effects.mirror(value) if isinstance(value, CONTAINERS) else iterate(vm, value)
         vm.effects.refuse_iterators((value,))
@@ -230,7 +247,8 @@ def delete_item(vm: Any, obj: Any, key: Any) -> None:
     if method is not None:
         vm.call(method, (obj, key), {})
         return
-    vm.native(operator.delitem, writable(vm, obj), vm.effects.plain(key))
+    key = index(vm, key) if isinstance(obj, _INDEXED) else vm.effects.plain(key)
+    vm.native(operator.delitem, writable(vm, obj), key)
 
 
 def writable(vm: Any, obj: Any) -> Any:

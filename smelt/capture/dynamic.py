@@ -20,7 +20,7 @@ from smelt.capture.sources import Source
 from smelt.graph.meta import TensorMeta, channels_last_stride, contiguous_stride
 from smelt.shapes.assumptions import Assumptions
 from smelt.shapes.real import Real, leaves, real_text, sizes_in
-from smelt.shapes.size import IntLike, Size, Symbol, as_symbol, hint, substitute_names, symbols, text
+from smelt.shapes.size import LARGEST, IntLike, Size, Symbol, as_symbol, hint, substitute_names, symbols, text
 
 _SCHEDULED = frozenset({"lr"})
 """Settings of an optimizer's groups that schedulers change from step to step."""
@@ -192,20 +192,13 @@ class Sizes:
             real = self.owner.real(value)
             self.reals[real.name] = source
             return real
-        if value < LEAST or len(self.occurrences) >= MOST:
+        if value < LEAST or value > LARGEST or len(self.occurrences) >= MOST:
             return None
-        size = self.owner.symbol(value, LEAST)  # a number and a size that are equal now have little in common
+        size = self.owner.symbol(
+            value, LEAST, LARGEST, wide=True
+        )  # a number and a size that are equal now have little in common
         self.occurrences.append((source, source, size))
         return size
-
-    def changes_inside(self, value: tuple[Any, ...], source: Source) -> bool:
-        """Whether a number in a tuple of settings (betas) was another one before: each is read alone then."""
-        if self.changes.static or self.dynamic is False or not _is_setting(source):
-            return False
-        items = [(sources.sequence_item(source, at, tuple), v) for at, v in enumerate(value) if type(v) is float]
-        for item, number in items:
-            self.changes.look_at_number(item, number)
-        return any((item.text, None) in self.changes.changing for item, _ in items)
 
     # -- what comes of it -----------------------------------------------------------------------------------------
 

@@ -362,6 +362,7 @@ class Effects:
         if any(kind == "global" and target == id(value) for kind, target, _ in self.stores):
             raise Break("globals() as a whole, after a global variable was written")
         self.vm.guards.check(source, native.DICT_KEYS, tuple(dict.__iter__(value)))
+        self.vm.compared.foreign(dict.__iter__(value))
         return {self._key(k): self.read_key(value, source, self._key(k)) for k in dict.__iter__(value)}
 
     def _key(self, key: Any) -> Any:

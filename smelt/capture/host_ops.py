@@ -91,7 +91,7 @@ def read_array(vm: Any, value: Any, source: Source) -> Any:
 
 def layout(array: Any) -> tuple[Any, ...]:
     """What is guarded of an array."""
-    return array.dtype.str, array.shape, array.strides
+    return array.dtype.str, array.shape, array.strides, array.flags.writeable
 
 
 @ATTR(HostValue)

@@ -15,6 +15,24 @@ from smelt.capture.breaks import Break
 from smelt.graph.trace import text
 
 
+def twin(array: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
+    """A copy in memory of its own that is laid out as the array is."""
+    out = array.copy("K")
+    if out.strides != array.strides and array.size:
+        ends = [(count - 1) * step for count, step in zip(array.shape, array.strides, strict=True)]
+        before = -sum(end for end in ends if end < 0)
+        length = before + sum(end for end in ends if end > 0) + array.itemsize
+        if length <= _SPARSEST * array.nbytes:
+            out = numpy.ndarray(array.shape, array.dtype, numpy.empty(length, numpy.uint8), before, array.strides)
+            out[...] = array
+    out.flags.writeable = array.flags.writeable
+    return out
+
+
+_SPARSEST = 64
+"""Memory of a copy, as a multiple of what its elements take."""
+
+
 class HostValue:
     """What an operation of the host program gives.
 

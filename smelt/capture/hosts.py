@@ -40,7 +40,7 @@ from smelt.capture.host_program import (
     expect,
     kind_of,
 )
-from smelt.capture.host_values import IMMUTABLE, HostValue, values_in, varies
+from smelt.capture.host_values import IMMUTABLE, HostValue, twin, values_in, varies
 from smelt.capture.sources import Source
 
 PINS = 3
@@ -82,7 +82,7 @@ class Hosts:
         found = self.arrays.get(id(array))
         if found is None:
             self._count += 1
-            found = HostValue(self, self._count - 1, array.copy("K"), False, True, source)
+            found = HostValue(self, self._count - 1, twin(array), False, True, source)
             self.arrays[id(array)] = found
             self._read[id(array)] = array, found
             self.vm.keep(array)
@@ -155,6 +155,7 @@ class Hosts:
         refuse_windows(args)
         vm = self.vm
         args, kwargs = self.arguments(args), self.arguments(kwargs)
+        self._refuse_opaque((*args, *kwargs.values()))
         values = list(values_in((args, kwargs)))
         if len(args) == 2 and values and not kwargs:
             answer = settled(fn, *args)
@@ -210,6 +211,14 @@ class Hosts:
     def arguments(self, value: Any) -> Any:
         """Arguments as they are now: containers copied, since the program may change them, and sizes as numbers."""
         return as_now(self.vm.effects.plain(value))
+
+    def _refuse_opaque(self, value: Any) -> None:
+        """numpy asks objects (`__index__`, `__array__`) what nobody guards."""
+        if type(value) in (tuple, list, slice):
+            for item in value if type(value) is not slice else (value.start, value.stop, value.step):
+                self._refuse_opaque(item)
+        elif not isinstance(value, (HostValue, *GENERATORS)):
+            self.vm.effects.refuse_opaque(numpy.array, (value,))
 
     def _result(
         self, fn: Any, args: Any, kwargs: Any, out: Any, constant: bool, certain: bool, pure: bool, values: Any

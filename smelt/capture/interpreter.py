@@ -32,6 +32,7 @@ from smelt.capture.breaks import (
     wants_memory,
 )
 from smelt.capture.bytecode import Decoded
+from smelt.capture.compared import Compared
 from smelt.capture.dynamic import Changes, Sizes
 from smelt.capture.effects import DELETED, Effects
 from smelt.capture.endless import refuse_endless
@@ -74,6 +75,7 @@ class Interpreter:
         inference: inference mode is on for the program (`outside_inference_mode` switches it off for the capture).
         generators: every generator that the program made.
         errors: every exception that the program raised, by identity, with the step that raised it.
+        constants: identities of tuples that the interpreted code has as constants.
         created: identities of functions and cells made during the capture.
         outer_error: what the caller of the captured frame is handling.
         branches: branches on tensors' values may become nodes, see `conditionals`; `decided` holds the conditions of
@@ -100,6 +102,8 @@ class Interpreter:
         self.hosts = Hosts(self)
         self.tensors = self.outermost = Tensors(self)
         self.effects = Effects(self)
+        self.compared = Compared(self)
+        self.constants: set[int] = set()
         self.observed = Observed()
         self.finalizers = Finalizers(self)
         self.sources: dict[int, Source] = {}
@@ -143,6 +147,7 @@ class Interpreter:
         self.effects.release()
         self.finalizers.release()
         self.tensors.release()
+        self.compared.release()
         self.outermost.release()
 
     def where(self) -> At | None:
@@ -415,7 +420,9 @@ class Interpreter:
             refuse_endless(fn, args)
         try:
             refuse_windows(args)
+            self.compared.look(fn, args)
             out = self.tensors.watch.run(fn, args, kwargs)
+            self.compared.made(fn, out)
             refuse_windows((out,))
             if type(out).__module__ == "decimal":
                 self.guards.flag(_decimal_settings, (), _decimal_settings())

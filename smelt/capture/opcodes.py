@@ -131,7 +131,15 @@ def swap(vm: Any, f: Frame, arg: int) -> None:
 
 @opcode("LOAD_CONST", decode=const)
 def load_const(vm: Any, f: Frame, arg: Any) -> None:
-    f.stack.append(arg)
+    f.stack.append(own_constant(vm, arg) if type(arg) is tuple else arg)
+
+
+def own_constant(vm: Any, value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A constant of the code. Python merges equal ones of a file: what was handed in may be the very object."""
+    vm.constants.add(id(value))
+    items = [own_constant(vm, item) if type(item) is tuple else item for item in value]
+    known = id(value) in vm.sources or any(a is not b for a, b in zip(items, value, strict=True))
+    return tuple(items) if known else value
 
 
 # -- variables ----------------------------------------------------------------

@@ -11,7 +11,7 @@ from smelt.capture._native import NULL
 from smelt.capture.breaks import UserError
 from smelt.capture.frames import RETURN, YIELD, Frame
 from smelt.capture.generators import TracedGenerator
-from smelt.capture.opcodes import const, name, opcode
+from smelt.capture.opcodes import const, name, opcode, own_constant
 
 # -- calls ----------------------------------------------------------------
 
@@ -41,7 +41,7 @@ def return_value(vm: Any, f: Frame, arg: Any) -> Any:
 
 @opcode("RETURN_CONST", decode=const)
 def return_const(vm: Any, f: Frame, arg: Any) -> Any:
-    f.value = arg
+    f.value = own_constant(vm, arg) if type(arg) is tuple else arg
     return RETURN
 
 

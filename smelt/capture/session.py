@@ -368,6 +368,7 @@ class Session(Told):
                 return
         vm.sizes.guard(vm.guards)
         vm.hosts.guard()
+        vm.compared.guard()
         residual.inputs = []  # a version must not keep the first call's tensors alive
         guards, constants = vm.guards.finish(residual.outputs), residual.namespace(graph)
         entry = native.add_entry(key, guards, residual.code(), constants, self)

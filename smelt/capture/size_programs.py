@@ -9,6 +9,7 @@ import ast
 from collections.abc import Mapping
 
 from smelt.capture import _native as native
+from smelt.shapes.size import LARGEST
 
 _OPS = {name: number for number, name in enumerate(native.SIZE_OPS)}
 _BINARY: dict[type[ast.operator], str] = {
@@ -54,7 +55,7 @@ def _comparison(node: ast.expr, place: Mapping[str, int]) -> list[int]:
 def _expression(node: ast.expr, place: Mapping[str, int]) -> list[int]:
     """The steps that leave one number."""
     match node:
-        case ast.Constant(value=int(value)) if type(value) is int and abs(value) < 2**62:
+        case ast.Constant(value=int(value)) if type(value) is int and abs(value) <= LARGEST:
             return [_OPS["CONSTANT"], value]
         case ast.Name(id=name) if name in place:
             return [_OPS["VALUE"], place[name]]

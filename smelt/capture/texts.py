@@ -42,7 +42,9 @@ def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
     if text is not None:
         return text
     _guard_text(vm, value)
-    names = {str: ("__str__", "__repr__"), repr: ("__repr__",), format: ("__format__",)}[fn]
+    names = [{str: "__str__", repr: "__repr__", format: "__format__"}[fn]]
+    if fn is str and type(value).__str__ is object.__str__:
+        names.append("__repr__")
     for name in names:
         method = python_method(vm, value, name)
         if method is not None:

@@ -196,14 +196,14 @@ def read_function(vm: Any, value: types.FunctionType, source: Source) -> Any:
 
 @READ(tuple)
 def read_tuple(vm: Any, value: tuple[Any, ...], source: Source) -> Any:
-    """A tuple of plain data is plain data; of others, its items are read one by one."""
-    if type(value) is tuple and _all_plain(value) and not vm.sizes.changes_inside(value, source):
-        return read_plain(vm, value, source)
-    return read_object(vm, value, source)
-
-
-def _all_plain(value: tuple[Any, ...]) -> bool:
-    return all(type(item) in LEAVES or type(item) is tuple and _all_plain(item) for item in value)
+    """By its class; its items are read one by one, when they are asked for."""
+    if id(value) not in vm.constants:
+        return read_object(vm, value, source)
+    key = id(value), "tuple"  # what the program wrote down is not what was handed in, though it may be one object
+    if key not in vm.reads:
+        vm.keep(value)
+        vm.reads[key] = read_object(vm, (*list(value),), source)
+    return vm.reads[key]
 
 
 @READ(object)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 from smelt.base.errors import SmeltError, SpecializationError
 from smelt.shapes.real import Real, evaluate_real, real_text, sign_of
 from smelt.shapes.size import (
+    LARGEST,
     Bound,
     Division,
     Factor,
@@ -131,20 +132,21 @@ class Assumptions:
         self._values: dict[Factor, IntLike] = {}
         self._least: list[tuple[IntLike, int]] = []
 
-    def symbol(self, value: int, low: int = 2, high: Bound = None, kept: bool = False) -> Size:
+    def symbol(self, value: int, low: int = 2, high: Bound = None, kept: bool = False, wide: bool = False) -> Size:
         """A new symbol whose value in the example is `value`.
 
         Args:
             low, high: the values that compiled code has to serve. 0 and 1 are worth code of their own: broadcasting
                 and empty tensors follow other rules.
             kept: the user wants it dynamic; pinning it raises.
+            wide: it is a number of the program, which may be beyond every size.
 
         Raises:
             SmeltError: the example lies outside of the range.
         """
         if value < low or (high is not None and value > high):
             raise SmeltError(f"a size of {value} outside of its range {low} to {high}")
-        symbol = Symbol(f"s{len(self.symbols)}", value, self, low, high)
+        symbol = Symbol(f"s{len(self.symbols)}", value, self, low, high, wide=wide)
         self.symbols.append(symbol)
         if kept:
             self.kept.add(symbol)
@@ -157,8 +159,10 @@ class Assumptions:
 
     def unbacked(self, origin: Origin, low: int, high: Bound) -> Size:
         """A new symbol that only the values of a tensor tell. It is within `low` and `high`."""
+        wide = low < 0
+        high = LARGEST if wide and high is None else high
         guess = _GUESS if high is None else min(_GUESS, -(-high // 2))
-        symbol = Symbol(f"u{len(self.symbols)}", max(low, guess), self, low, high, origin)
+        symbol = Symbol(f"u{len(self.symbols)}", max(low, guess), self, low, high, origin, wide)
         self.symbols.append(symbol)
         return of_factor(symbol)
 

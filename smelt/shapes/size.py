@@ -58,15 +58,23 @@ class Symbol(Factor):
 
     Attributes:
         origin: where it is read, when only the values of a tensor tell it (see `unbacked`); the hint is then a guess.
+        wide: it is any integer of 64 bits; others are sizes, which memory bounds.
     """
 
-    __slots__ = ("name", "low", "high", "origin")
+    __slots__ = ("name", "low", "high", "origin", "wide")
 
     def __init__(
-        self, name: str, hint: int, owner: Assumptions, low: int, high: Bound, origin: Origin | None = None
+        self,
+        name: str,
+        hint: int,
+        owner: Assumptions,
+        low: int,
+        high: Bound,
+        origin: Origin | None = None,
+        wide: bool = False,
     ) -> None:
         super().__init__(f"{name}@{owner.serial}", hint, owner)
-        self.name, self.low, self.high, self.origin = name, low, high, origin
+        self.name, self.low, self.high, self.origin, self.wide = name, low, high, origin, wide
 
     def __repr__(self) -> str:
         return self.name
@@ -496,6 +504,8 @@ def known_divides(by: IntLike, value: IntLike) -> bool:
     return exact_quotient(value, by) is not None
 
 
+LARGEST = 2**63 - 1
+"""The largest number that a graph has a place for."""
 FAR = 2**62
 """Beyond every size: PyTorch keeps sizes and counts of elements in 64 bits, and `x[1:]` ends at 2**63 - 1."""
 
@@ -509,7 +519,7 @@ def lowest(value: IntLike) -> Bound:
     low = bounds(value)[0]
     if low is not None and low >= 1:
         return low
-    if value.terms[-1][1] >= FAR and not value.terms[-1][0]:
+    if value.terms[-1][1] >= FAR and not value.terms[-1][0] and not any(s.wide for s in symbols(value)):
         return 1
     joined = _joined(value)
     if joined is not None and (low is None or joined > low):

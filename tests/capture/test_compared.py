@@ -1,0 +1,216 @@
+"""What C code hashes and compares is guarded: what is in a key, and which object it is."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from smelt.capture.explain import describe
+from tests.capture.harness import compiled, same
+from tests.guard_programs import differs
+
+
+@dataclass(frozen=True)
+class Frozen:
+    a: int = 0
+
+
+class Plain:
+    pass
+
+
+class Hashed:
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __hash__(self) -> int:
+        return self.n
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Hashed and self.n == other.n
+
+
+class Index:
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __index__(self) -> int:
+        return self.n
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Shown(int):
+    def __repr__(self) -> str:
+        return "shown"
+
+
+Pair = collections.namedtuple("Pair", "a b")
+ONE, TWO = Plain(), Plain()
+TABLE = {(1, 2): 7, ONE: 8, Frozen(1): 9, Hashed(1): 10, frozenset([1]): 11, (1, (2, 3)): 12, ("a", ONE): 13}
+
+PAIRS: list[tuple[Any, Any]] = [
+    (tuple([1, 2]), tuple([1, 3])),
+    ((1, tuple([2, 3])), (1, tuple([2, 4]))),
+    (ONE, TWO),
+    (Frozen(1), Frozen(2)),
+    (Hashed(1), Hashed(2)),
+    (frozenset([1]), frozenset([2])),
+    (("a", ONE), ("a", TWO)),
+    (Pair(1, 2), Pair(1, 3)),
+    ((Frozen(1),), (Frozen(2),)),
+    (frozenset([(1, 2)]), frozenset([(1, 3)])),
+]
+
+
+def _keys() -> dict[Any, int]:
+    return {(1, 2): 7, ONE: 8, Frozen(1): 9, Hashed(1): 10, frozenset([1]): 11, ("a", ONE): 13, (Frozen(1),): 15}
+
+
+def _added(k: Any) -> int:
+    held = {(1, 2), ONE, Frozen(1), frozenset([1])}
+    held.add(k)
+    return len(held)
+
+
+def _removed(k: Any) -> int:
+    held = [(1, 2), ONE, Frozen(1), frozenset([1])]
+    if k in held:
+        held.remove(k)
+    return len(held)
+
+
+LOOKUPS: dict[str, Callable[[Any], Any]] = {
+    "get": lambda k: _keys().get(k),
+    "in": lambda k: (k in _keys(), k in {(1, 2), ONE, Frozen(1)}, k in [ONE, (1, 2)], k in (ONE, (1, 2))),
+    "item": lambda k: _keys()[k] if k in _keys() else None,
+    "made": lambda k: ({k: 1}.get((1, 2)), {k: 1}.get(ONE), ONE in {k}, {k: 1}.get(frozenset([1]))),
+    "table": lambda k: (TABLE.get(k), k in TABLE, dict(TABLE).pop(k, 0), dict(TABLE).setdefault(k, 5)),
+    "set": lambda k: (len({k, ONE, (1, 2)}), len({k} & {ONE, (1, 2)}), {k} <= {ONE, (1, 2)}, _added(k)),
+    "list": lambda k: ([(1, 2), ONE].count(k), _removed(k)),
+    "from keys": lambda k: (len(dict.fromkeys([k, ONE, (1, 2)])), collections.Counter([ONE, (1, 2)])[k]),
+    "equal": lambda k: (k == (1, 2), k == ONE, [k] == [ONE], {"k": k} == {"k": ONE}, k == frozenset([1])),
+    "hash": lambda k: (hash(k) == hash(ONE), hash((0, k)) == hash((0, ONE)), hash(k) == hash((1, 2))),
+}
+
+
+@pytest.mark.parametrize("lookup", LOOKUPS)
+def test_keys(lookup: str) -> None:
+    look = LOOKUPS[lookup]
+    for pair in PAIRS:
+        for first, second in (pair, pair[::-1]):
+            run = compiled(lambda x, k: (x + 1, look(k)), recompile_limit=30)
+            for key in (first, second, first, second):
+                assert run(torch.ones(1), key)[1] == look(key), (first, second)
+
+
+def test_objects_made_anew_are_no_new_versions() -> None:
+    run = compiled(lambda x, k: (x + 1, k == ONE, len({k, ONE})))
+    for _ in range(20):
+        assert run(torch.ones(1), Plain())[1:] == (False, 2)
+    assert len(describe(run._smelt_session).guards) == 1
+
+
+def test_a_constant_is_not_what_was_handed_in() -> None:
+    """Python merges equal constants of a file: the argument is the very tuple that the function compares it with."""
+    run = compiled(lambda x, k: (x + 1, k == (5, 6), k in ((5, 6), 1), ((5, 6), 3)))
+    for key, there in (((5, 7), False), ((5, 6), True), ((5, 7), False), ((5, 6), True)):
+        assert run(torch.ones(1), key)[1:] == (there, there, ((5, 6), 3))
+
+
+def test_keys_of_a_cache() -> None:
+    calls = []
+
+    @functools.lru_cache
+    def cached(k: Any) -> Any:
+        calls.append(k)
+        return k == (1, 2)
+
+    run = compiled(lambda x, k: (x + 1, cached(k)))
+    for _ in range(2):
+        for key in PAIRS[0]:
+            assert run(torch.ones(1), key)[1] is (key == (1, 2))
+    assert calls == [*PAIRS[0]]
+
+
+def test_a_namespace_is_compared_by_what_it_holds() -> None:
+    run = compiled(lambda x, v: (x + 1, v == types.SimpleNamespace(a=1)))
+    for a in (1, 2, 1):
+        assert run(torch.ones(1), types.SimpleNamespace(a=a))[1] is (a == 1)
+
+
+INDEXED: dict[str, Callable[[Any], Any]] = {
+    "list": lambda i: ([5, 6, 7][i], [5, 6, 7][i:], [5, 6, 7][:i:2]),
+    "tuple": lambda i: (5, 6, 7)[i],
+    "text": lambda i: ("abc"[i], b"abc"[i:], range(9)[i]),
+    "deque": lambda i: collections.deque([5, 6, 7])[i],
+    "array": lambda i: int(np.arange(5)[i]),
+    "written": lambda i: _written([5, 6, 7], i),
+}
+
+
+def _written(held: list[int], i: Any) -> list[int]:
+    held[i] = 9
+    del held[i:]
+    return held
+
+
+@pytest.mark.parametrize("way", INDEXED)
+def test_objects_as_indices(way: str) -> None:
+    run = compiled(lambda x, i: (x + 1, INDEXED[way](i)), recompile_limit=30)
+    for n in (0, 2, 0, 1):
+        assert run(torch.ones(1), Index(n))[1] == INDEXED[way](Index(n))
+
+
+NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "greater": lambda n: (n > 2**70, n >= 2**63, n < 2**80, n == 2**70),
+    "power": lambda n: (n**3 > 2**63, n * n < 2**64, n * 2**40 > 2**65),
+    "other": lambda n: (n % 10, min(n, 2**80), n | 2**70, divmod(n, 7), n.bit_length()),
+}
+
+
+@pytest.mark.parametrize("way", NUMBERS)
+def test_numbers_beyond_every_size(way: str) -> None:
+    for numbers in ((3, 4, 2**70 + 1, 5, 2**70), (2**70, 2**70 + 1, 2**90), (3, 4, 2**21, 2**22, 2**62, 2**63 - 1)):
+        run = compiled(lambda x, n: (x + 1, NUMBERS[way](n)), recompile_limit=30)
+        for n in numbers:
+            assert run(torch.ones(1), n)[1] == NUMBERS[way](n), n
+
+
+def test_classes_that_a_tensor_belongs_to_by_an_attribute() -> None:
+    run = compiled(lambda x, t: (x + t, isinstance(t, torch.nn.Buffer), isinstance(t, (int, torch.nn.Buffer))))
+    for t in (torch.ones(1), torch.nn.Buffer(torch.ones(1)), torch.ones(1)):
+        assert run(torch.ones(1), t)[1:] == (isinstance(t, torch.nn.Buffer),) * 2
+
+
+def test_the_layout_of_arrays() -> None:
+    def fn(x: Any, a: Any) -> Any:
+        return x + 1, a.strides, a[1:].strides, a.T.strides, a.flags.writeable
+
+    run = compiled(fn, recompile_limit=30)
+    base = np.zeros((4, 6))
+    for array in (base, base[:, ::2], base[::-1], np.broadcast_to(np.zeros(1), (4, 6)), base.T, base[:, ::2].T, base):
+        assert same(fn(torch.ones(1), array), run(torch.ones(1), array))
+
+
+def test_texts_of_numbers_with_names() -> None:
+    run = compiled(lambda x, v: (x + 1, str(v), repr(v), f"{v}", f"{v!r}", str([v])), recompile_limit=30)
+    for value in (Level.LOW, Level.HIGH, Shown(3), 1):
+        assert run(torch.ones(1), value)[1:] == (str(value), repr(value), f"{value}", f"{value!r}", str([value]))
+
+
+def test_programs() -> None:
+    found = [text for text in map(differs, range(60)) if text is not None]
+    assert not found, "\n".join(found)
