@@ -61,6 +61,8 @@ class Piece:
 
 
 def _kind(value: Any) -> Any:
+    if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_quantized:  # quicker than a meta
+        return value.shape, value.dtype, value.stride(), value.device, value.requires_grad
     return meta_of(value) if isinstance(value, torch.Tensor) else (type(value), value)
 
 
@@ -69,6 +71,7 @@ class Pieces:
 
     Attributes:
         steps: (what to run, positions of its inputs among the values, positions of its outputs, values that die then).
+        results: positions of what it returns; None: that is no row of values.
         regions: (number of the step that enters, of the one that leaves, position of the token, what leaves).
     """
 
@@ -92,6 +95,9 @@ class Pieces:
                 region.append(node)
         self._add_region(region, needed, len(nodes) - 1)
         self._find_last_uses()
+        returned: Any = self.output.args[0]
+        flat = isinstance(returned, tuple) and all(isinstance(each, fx.Node) for each in returned)
+        self.results = [self.place[each] for each in returned] if flat else None
 
     def __call__(self, *inputs: Any) -> Any:
         values: list[Any] = [None] * len(self.place)
@@ -110,6 +116,8 @@ class Pieces:
         except BaseException:
             self._leave_regions(values, number)
             raise
+        if self.results is not None:
+            return tuple([values[at] for at in self.results])
         return fx.node.map_arg(self.output.args[0], lambda node: values[self.place[node]])
 
     def _leave_regions(self, values: list[Any], failed: int) -> None:

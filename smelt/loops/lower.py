@@ -12,7 +12,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from smelt.base.errors import CompileError
-from smelt.graph.meta import TensorMeta, meta_of
+from smelt.graph.meta import TensorMeta, contiguous_stride, meta_of
 from smelt.graph.sharing import shared_operands
 from smelt.loops import indexing, movement, pointwise, reductions
 from smelt.loops.ir import (
@@ -30,7 +30,7 @@ from smelt.loops.ir import (
 )
 from smelt.loops.registry import LOWERINGS, Operand
 from smelt.prims.table import Prim
-from smelt.shapes.size import Size, Symbol, as_symbol
+from smelt.shapes.size import Size, Symbol, as_symbol, same, same_all
 
 FAMILIES = (pointwise, movement, reductions, indexing)
 """The modules whose import fills LOWERINGS."""
@@ -52,6 +52,7 @@ def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
     outputs: list[Output] = []
     symbols: list[Symbol] = []
     drawn: str | None = None
+    in_a_row = set() if atomic_words else _writes_in_a_row(gm.graph)  # on a GPU each would be a launch and a copy
     for node in gm.graph.nodes:
         match node.op:
             case "placeholder" if isinstance(node.meta["val"], Size):
@@ -64,7 +65,7 @@ def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
             case "get_attr":
                 nodes[node.name] = _constant(gm, node)
             case "call_function":
-                lowered = _lower_call(node)
+                lowered = _write_part(node) if node in in_a_row else _lower_call(node)
                 if isinstance(lowered, Extern) and is_random(node.target):
                     lowered, drawn = _after(lowered, drawn), lowered.name
                 nodes |= {n.name: n for n in _widened(lowered, atomic_words)}
@@ -132,12 +133,63 @@ def _constant(gm: fx.GraphModule, node: fx.Node) -> Constant:
     return Constant(node.name, node.meta.get("val") or meta_of(value), value.detach())
 
 
+def _stacked(node: fx.Node) -> list[fx.Node] | None:
+    """What a concatenation of many parts stacks, where each got a dimension of 1 for it: a view of each takes longer
+    than to copy it."""
+    if not (isinstance(node.target, Prim) and node.target.name == "cat") or _is_strange(node.meta["val"]):
+        return None
+    parts, dim = node.args
+    assert isinstance(parts, (tuple, list)) and isinstance(dim, int)
+    found = []
+    for part in parts if len(parts) > movement.MANY else ():
+        assert isinstance(part, fx.Node)
+        if not (isinstance(part.target, Prim) and part.target.name == "reshape"):
+            return None
+        source, shape = part.all_input_nodes[0], part.meta["val"].shape
+        kept = (*shape[:dim], *shape[dim + 1 :])
+        dense = same_all(source.meta["val"].stride, contiguous_stride(kept))
+        if not same(shape[dim], 1) or not same_all(source.meta["val"].shape, kept) or not dense:
+            return None
+        found.append(source)
+    return found or None
+
+
+def _writes_in_a_row(graph: fx.Graph) -> set[fx.Node]:
+    """Writes to parts of one value, many one after the other, between which nobody reads it."""
+    length: dict[fx.Node, int] = {}
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if not _writes_part(node):
+            continue
+        before = node.args[0]
+        assert isinstance(before, fx.Node)
+        alone = len(before.users) == 1 and node.args.count(before) == 1
+        length[node] = 1 + (length.get(before, 0) if alone else 0)
+    for node in reversed(length):
+        if length[node] > movement.MANY or node in found:
+            found |= {node, node.all_input_nodes[0]} if length[node] > 1 else {node}
+    return found
+
+
+def _writes_part(node: fx.Node) -> bool:
+    return isinstance(node.target, Prim) and node.target.name == "slice_scatter" and not _is_strange(node.meta["val"])
+
+
+def _write_part(node: fx.Node) -> Node:
+    return movement.write_part(node.name, settled(node.meta["val"]), *(_operands(a) for a in node.args))
+
+
 def _lower_call(node: fx.Node) -> Node:
     target, meta = node.target, settled(node.meta["val"])
     if target is operator.getitem:
         source, position = node.args
         assert isinstance(source, fx.Node) and isinstance(position, int)
         return Item(node.name, meta, (source.name,), position)
+    stacked = _stacked(node)
+    if stacked is not None:
+        refs, dim = [Ref(n.name) for n in stacked], node.args[1]
+        inputs = tuple(dict.fromkeys(r.name for r in refs))
+        return Extern(node.name, meta, inputs, torch.ops.aten.stack.default, (refs, dim))
     name = getattr(target, "name", None) if isinstance(target, Prim) else None
     if name in LOWERINGS and not _is_strange(meta):
         return LOWERINGS[name](node.name, meta, *(_operands(a) for a in node.args))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from smelt.graph.meta import TensorMeta, contiguous_stride
-from smelt.loops.ir import Condition, Extern, Index, Ops, Pointwise, Ref, Value
+from smelt.loops.ir import Condition, Extern, Index, Ops, Pointwise, Ref, Scatter, Value
 from smelt.loops.registry import Operand, lowering, pointwise, view
 from smelt.shapes.expr import ZERO, reshape_index
 from smelt.shapes.size import IntLike, same, same_all
@@ -121,3 +121,26 @@ def slice_scatter(
         return ops.masked(inside, lambda: ops.load(src.name, moved), ops.load(x.name, index))
 
     return pointwise(name, meta, [x, src], body, "slice_scatter")
+
+
+def write_part(
+    name: str, meta: TensorMeta, x: Operand, src: Operand, starts: Any, stops: Any, steps: Any
+) -> Pointwise | Scatter:
+    """The same as a write to the memory of x, where that may be had: of many writes each element looks at its own."""
+    if same(src.meta.numel, 0):
+        return view(name, meta, x, lambda index: index, "slice_scatter")
+
+    def target(ops: Ops, index: Index) -> Index:
+        return tuple(i * s + a for i, a, s in zip(index, starts, steps, strict=True))
+
+    return Scatter(
+        name,
+        meta,
+        tuple(dict.fromkeys((x.name, src.name))),
+        lambda ops, index: ops.load(x.name, index),
+        src.shape,
+        lambda ops, index: ops.load(src.name, index),
+        target,
+        accumulate=False,
+        parallel=tuple(range(len(src.shape))),
+    )

@@ -154,7 +154,7 @@ def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list
     return [Candidate("aten", call if namespace in _SAYS_ALIASES or _shows_arguments(op) else _apart(call))]
 
 
-_BOUND: dict[Any, Call] = {aten.cat.default: torch.cat}
+_BOUND: dict[Any, Call] = {aten.cat.default: torch.cat, aten.stack.default: torch.stack}
 """Operators whose binding in C reads a long list in half the time."""
 
 _ATTENTION = re.compile(r"_(scaled_dot_product_)?(flash|efficient|cudnn)_attention(_forward|_backward)?$")
@@ -195,6 +195,11 @@ def _call_with(op: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ca
         match value:
             case Slot(index):
                 return f"t[{index}]"
+            case list() | tuple() if len(value) > 1 and all(isinstance(v, Slot) for v in value):
+                first, last = value[0].index, value[-1].index
+                if [v.index for v in value] == list(range(first, last + 1)):  # a thousand lookups take longer than cat
+                    return f"t[{first}:{last + 1}]"
+                return f"({', '.join(f't[{v.index}]' for v in value)})"
             case list() | tuple():
                 inner = "".join(f"{text(item)}, " for item in value)
                 return f"[{inner}]" if isinstance(value, list) else f"({inner})"
