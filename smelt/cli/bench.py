@@ -16,6 +16,7 @@ from rich.table import Table
 
 from smelt.base.errors import OptionError, SmeltError
 from smelt.cli.groups import DefaultGroup
+from smelt.cli.outputs import output_file, output_folder
 
 bench = typer.Typer(
     cls=DefaultGroup,
@@ -79,7 +80,7 @@ def run(
     jobs: Annotated[
         int, typer.Option(min=1, help="Rows at a time, which share the cores; steps are timed one row at a time.")
     ] = 1,
-    json: Annotated[Path | None, typer.Option(help="Where to keep the results.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Where to keep the results.", callback=output_file)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the rows that the JSON file has.")] = False,
 ) -> None:
     """Cold start, interleaved steps, memory and accuracy of each model."""
@@ -151,7 +152,7 @@ def overhead(
     guards: Annotated[
         bool, typer.Option("--guards/--no-guards", help="Also the guards of BERT-base and of 48 blocks.")
     ] = True,
-    json: Annotated[Path | None, typer.Option(help="Where to keep the figures.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Where to keep the figures.", callback=output_file)] = None,
 ) -> None:
     """Microseconds of a compiled `x + 1`, and of the guards of BERT-base and of 48 small blocks."""
     from smelt.bench.run import run_overhead
@@ -171,7 +172,7 @@ def bandwidth(
     only: Annotated[str | None, typer.Option(help="The problems whose name this regular expression finds.")] = None,
     seconds: Annotated[float | None, typer.Option(help="End after so many, with the problems that are done.")] = None,
     limit: Annotated[float, typer.Option(min=1, help="Seconds that one problem may take.")] = 300.0,
-    json: Annotated[Path | None, typer.Option(help="Where to keep the figures.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Where to keep the figures.", callback=output_file)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the problems that the JSON file has.")] = False,
 ) -> None:
     """Layer norm, softmax, cross entropy, a GELU chain and AdamW as a share of the speed of a copy."""
@@ -191,7 +192,9 @@ def bandwidth(
 @bench.command()
 def report(
     files: Annotated[list[Path], typer.Argument(help="Files that --json wrote.")],
-    out: Annotated[Path | None, typer.Option(help="Write report.md and index.html, over all files, here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write report.md and index.html, over all files, here.", callback=output_folder)
+    ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Two files, OLD NEW: what changed, worse first.")] = False,
     contender: Annotated[str | None, typer.Option(help="Whose changes --compare lists (default: smelt).")] = None,
     readme: Annotated[
@@ -239,4 +242,9 @@ def complaints() -> Iterator[None]:
         yield
     except SmeltError as error:
         Console(stderr=True).print(str(error), style="red", markup=False, highlight=False)
+        raise typer.Exit(2) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        Console(stderr=True).print(f"{error.filename}: {error.strerror}", style="red", markup=False, highlight=False)
         raise typer.Exit(2) from None

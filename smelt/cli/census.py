@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from smelt.cli.bench import command, complaints
+from smelt.cli.outputs import output_file, output_folder
 
 
 def census(
@@ -18,9 +19,11 @@ def census(
     jobs: Annotated[int, typer.Option(min=1, help="Architectures at a time, which share the cores.")] = 1,
     timeout: Annotated[float, typer.Option(min=1.0, help="Limit of one architecture, in seconds.")] = 300.0,
     memory: Annotated[float | None, typer.Option(help="Limit of its memory, in GiB (default: the machine's).")] = None,
-    json: Annotated[Path | None, typer.Option(help="Where to keep the results.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Where to keep the results.", callback=output_file)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the rows that the JSON file has.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write a Markdown report into this folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write a Markdown report into this folder.", callback=output_folder)
+    ] = None,
 ) -> None:
     """Capture every architecture of a library at a small size, in eval and train mode: whole, with breaks, or wrong?"""
     from smelt.bench.census.report import write_census

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from smelt.cli.bench import bench, complaints
 from smelt.cli.census import census
+from smelt.cli.outputs import output_file, output_folder
 
 app = typer.Typer(
     name="smelt",
@@ -35,8 +36,8 @@ def verify() -> None:
 
 @app.command()
 def demo(
-    seconds: Annotated[float, typer.Option(help="Training time of each of the two parts, in seconds.")] = 90.0,
-    out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("smelt_report"),
+    seconds: Annotated[float, typer.Option(min=0.0, help="Training time of each of the two parts, in seconds.")] = 90.0,
+    out: Annotated[Path, typer.Option(help="Folder of the report.", callback=output_folder)] = Path("smelt_report"),
     part: Annotated[list[str] | None, typer.Option(help="text or digits; may be repeated. Default: both.")] = None,
 ) -> None:
     """Train a GPT-2 on source text and a ResNet on handwritten digits, eager and compiled side by side."""
@@ -54,7 +55,9 @@ def ops(
     status: Annotated[
         str | None, typer.Option(help="Only these: prim, decomposed, extern kernel or eager fallback.")
     ] = None,
-    write: Annotated[Path | None, typer.Option(help="Write both sets to this file (docs/operators.md).")] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="Write both sets to this file (docs/operators.md).", callback=output_file)
+    ] = None,
 ) -> None:
     """List the primitive operators that every captured graph is reduced to, and how each runs."""
     from smelt.cli.operators import STATUSES
@@ -63,7 +66,8 @@ def ops(
     if status is not None and status not in STATUSES:
         raise typer.BadParameter(f"{status!r} is none of {', '.join(STATUSES)}", param_hint="--status")
     if write is not None:
-        write_ops(write)
+        with complaints():
+            write_ops(write)
         return
     show_ops(Console(), aten, status)
 

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from smelt.base.errors import SmeltError, SmeltWarning
 from smelt.base.options import environment
+from smelt.base.private_folder import make_folder
 from smelt.bench.contenders import load_compiler
 from smelt.runtime.build import find_compiler
 from smelt.runtime.openmp import loaded_runtimes
@@ -110,7 +111,7 @@ def check_cache() -> Check:
     folder = environment().cache_dir
     shown = str(folder).replace(str(Path.home()), "~", 1)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
         with tempfile.NamedTemporaryFile(dir=folder):
             mode = stat.S_IMODE(folder.stat().st_mode)
     except OSError as error:

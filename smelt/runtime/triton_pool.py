@@ -15,9 +15,13 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
+from smelt.base.eviction import TemporaryFolder, new_build_folder
 from smelt.base.locks import new_lock
+from smelt.base.options import environment
+from smelt.base.store import store
 from smelt.runtime import triton_worker
 from smelt.runtime.triton_worker import Reply
 
@@ -26,6 +30,8 @@ IDLE_S = 60.0
 """A worker without work for so long goes away."""
 _START_S = 120.0
 """A server that says nothing for so long is given up."""
+
+_TOO_LONG = "it was not built within {:g} s; SMELT_BUILD_TIMEOUT_S allows more"
 
 _lock = new_lock()
 _pool: Pool | None = None
@@ -78,12 +84,21 @@ class Pool:
         self.jobs, self.numbers = queue.PriorityQueue(), itertools.count()
         self.pending = self.threads = 0
         self.server: _Server | None = None
+        self.folder: TemporaryFolder | None = None
 
     def start(self) -> None:
         """Let the server import Triton now, because kernels will follow."""
         with self.lock:
             if self.server is None:
-                self.server = _Server(_command())
+                self.server = self._start_server()
+
+    def _start_server(self) -> _Server:
+        if self.folder is None:
+            try:
+                self.folder = new_build_folder(store().root)  # assemblers that are stopped leave their files
+            except OSError:
+                return _Server(_command(), None)
+        return _Server(_command(), self.folder.path)
 
     def close(self) -> None:
         """No kernels follow: end the server and, as soon as they are idle, the workers."""
@@ -91,8 +106,11 @@ class Pool:
             server, self.server = self.server, None
             for _ in range(self.threads):
                 self.jobs.put((0, next(self.numbers), None))
+            folder, self.folder = self.folder, None
         if server is not None:
             server.close()
+        if folder is not None:
+            folder.close()
 
     def submit(self, request: dict[str, Any]) -> Future[Reply]:
         """The answer of `triton_worker.compile_kernel` to the request, in the future."""
@@ -142,6 +160,9 @@ class Pool:
                     return None, triton_worker.compile_kernel(request)
             try:
                 return worker, worker.ask(request)
+            except TimeoutError:
+                worker.close()  # which ends it
+                return None, ({"error": _TOO_LONG.format(worker.limit_s)}, b"")
             except (EOFError, OSError):
                 log = worker.log()
                 worker.close()
@@ -154,7 +175,7 @@ class Pool:
             with self.lock:
                 if self.hopeless:
                     raise NoServer
-                server = self.server = self.server or _Server(_command())
+                server = self.server = self.server or self._start_server()
             try:
                 return server.worker()
             except (EOFError, OSError, NoServer):
@@ -174,7 +195,7 @@ def _command() -> list[str]:
 class _Server:
     """The process that forks workers."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], folder: Path | None) -> None:
         self.lock = new_lock()
         self.ready = False
         self.control: socket.socket | None = None
@@ -183,14 +204,16 @@ class _Server:
             return
         ours, theirs = socket.socketpair()
         path = os.pathsep.join(entry for entry in sys.path if entry)  # the same Triton as here
-        environment = {**os.environ, "PYTHONPATH": path, "TRITON_DISABLE_LINE_INFO": "1"}
-        environment.pop("TRITON_INTERPRET", None)
+        variables = {**os.environ, "PYTHONPATH": path, "TRITON_DISABLE_LINE_INFO": "1"}
+        if folder is not None:
+            variables["TMPDIR"] = str(folder)
+        variables.pop("TRITON_INTERPRET", None)
         with theirs:
             try:
                 self.process = subprocess.Popen(
                     [*command, str(theirs.fileno())],
                     pass_fds=(theirs.fileno(),),
-                    env=environment,
+                    env=variables,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -234,6 +257,8 @@ class _Worker:
 
     def __init__(self, connection: socket.socket, log: int) -> None:
         self.connection, self.descriptor = connection, log
+        self.limit_s = environment().build_timeout_s
+        connection.settimeout(self.limit_s)
 
     def ask(self, request: dict[str, Any]) -> Reply:
         triton_worker.send(self.connection, request)

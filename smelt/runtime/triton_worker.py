@@ -19,11 +19,13 @@ import json
 import linecache
 import os
 import re
+import select
 import signal
 import socket
 import struct
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -189,6 +191,8 @@ def _facts(request: dict[str, Any], metadata: dict[str, Any], assembly: dict[str
 
 def _work(connection: socket.socket, log: int) -> None:
     """Answer requests until the connection closes."""
+    os.setpgid(0, 0)
+    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     os.dup2(log, 1)
     os.dup2(log, 2)  # MLIR and ptxas write here; whoever started us reads it when this process dies
     while True:
@@ -205,6 +209,14 @@ def _work(connection: socket.socket, log: int) -> None:
             send(connection, head, body)
         except OSError:
             return
+
+
+def _end_with(connection: socket.socket) -> None:
+    """End this worker and the assembler that it runs as soon as nobody waits: also in the middle of a kernel."""
+    closed = select.poll()
+    closed.register(connection, 0)  # the other end's closing alone
+    closed.poll()
+    os.killpg(0, signal.SIGKILL)
 
 
 def log_tail(log: int) -> str:
