@@ -8,7 +8,12 @@ import sys
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 """Of a 64-bit ELF file: identification, type ... program header offset and section header offset, sizes and counts."""
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
-_LOAD = 1
+_SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
+_DYNAMIC = struct.Struct("<qQ")
+_LOAD, _DYNAMIC_SEGMENT = 1, 2
+_STRINGS, _SYMBOLS = 5, 6
+"""Entries of the dynamic segment without which the loader reads at address 0."""
+_NO_SECTION, _NO_BITS = 0, 8
 _SHARED_OBJECT = 3
 
 
@@ -25,10 +30,27 @@ def problem_of(image: bytes) -> str | None:
         return "it is no shared object"
     if program_size != _PROGRAM_HEADER.size or program_count == 0:
         return "it has no program headers"
+    if section_count and section_size != _SECTION_HEADER.size:
+        return "its table of sections is damaged"
     if programs + program_size * program_count > len(image) or sections + section_size * section_count > len(image):
         return "its end is missing"
+    dynamic = False
     for at in range(programs, programs + program_size * program_count, program_size):
         segment, _, offset, _, _, size, _, _ = _PROGRAM_HEADER.unpack_from(image, at)
-        if segment == _LOAD and offset + size > len(image):
+        if segment in (_LOAD, _DYNAMIC_SEGMENT) and offset + size > len(image):
+            return "its end is missing"
+        if segment == _DYNAMIC_SEGMENT:
+            tags = {tag for tag, _ in _DYNAMIC.iter_unpack(image[offset : offset + size // 16 * 16])}
+            dynamic = {_STRINGS, _SYMBOLS} <= tags
+    if not dynamic:
+        return "it has no dynamic symbols"
+    return _problem_of_sections(image, range(sections, sections + section_size * section_count, section_size or 1))
+
+
+def _problem_of_sections(image: bytes, places: range) -> str | None:
+    """Linkers write the table of sections last. Zeros in its place are a file that was never filled up to its end."""
+    for at in places[1:]:
+        _, kind, _, _, offset, size, _, _, _, _ = _SECTION_HEADER.unpack_from(image, at)
+        if kind == _NO_SECTION or (kind != _NO_BITS and offset + size > len(image)):
             return "its end is missing"
     return None

@@ -222,6 +222,18 @@ def test_a_library_of_another_architecture_is_refused(tmp_path: Path, monkeypatc
     assert not list(store().root.rglob("*.so"))
 
 
+@pytest.mark.parametrize("kept", [5, 30, 60, 90, 95])
+def test_a_library_whose_end_was_never_filled_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """It has its length, and zeros (a disk's quota, a lost connection): the loader reads at address 0 then."""
+    fill = 'size=$(stat -c %s "$last"); truncate -s $((size * PART / 100)) "$last"; truncate -s $size "$last"'
+    use(monkeypatch, tmp_path, f'$real "$@"; for last; do :; done; {fill.replace("PART", str(kept))}; exit 0')
+    with pytest.raises(BuildError, match="library that cannot be used"):
+        build([SOURCE])
+    assert not list(store().root.rglob("*.so"))
+
+
 @pytest.mark.parametrize("words", ["{path}", "env {path}", "env {path} -DX", "'{path}'"])
 def test_a_compiler_may_be_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     real = find_compiler().path
