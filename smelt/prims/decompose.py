@@ -31,7 +31,7 @@ from smelt.prims.kernels.fourier import REAL
 from smelt.prims.mixed import Mixed
 from smelt.prims.registry import ANY_DTYPE, COMPLEX, DECOMPOSITIONS, LIBRARY, Lowering, is_empty
 from smelt.prims.rules import FAMILIES
-from smelt.prims.table import PRIMS, Prim
+from smelt.prims.table import PRIMS, Kind, Prim
 from smelt.shapes.size import as_symbol, same_all
 
 _ALIASING = frozenset(
@@ -293,6 +293,17 @@ def _lay_out(value: Node, meta: TensorMeta) -> None:
         assert isinstance(source, Node) and isinstance(position, int)
         parts = source.meta["val"]
         source.meta["val"] = (*parts[:position], made, *parts[position + 1 :])
+    _follow(value)
+
+
+def _follow(value: Node) -> None:
+    """Record the strides that views of a value have since its own changed."""
+    for user in value.users:
+        if isinstance(user.target, Prim) and user.target.kind is Kind.VIEW:
+            made = user.target.meta(*map(_metas, user.args))
+            if made.stride != user.meta["val"].stride:
+                user.meta["val"] = made
+                _follow(user)
 
 
 def _source(node: Node) -> Node:
