@@ -24,7 +24,7 @@ from smelt.base.store import content_key, store
 from smelt.runtime.triton_pool import pool
 from smelt.runtime.triton_worker import Reply
 
-_FORMAT = "1"
+_FORMAT = "2"
 """Of the entries in the store and of what a worker answers."""
 _HINT = "pip install triton, in the version that this PyTorch asks for: pip show torch"
 _lock = new_lock()

@@ -328,6 +328,44 @@ print(head == again, image[:4] == other[:4], len(seen))
     assert not any(tmp_path.rglob("*.cubin"))
 
 
+PADDED = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def kernel(a0, a1, XBLOCK: tl.constexpr):
+    if tl.program_id(0) < 1:
+        x = tl.arange(0, XBLOCK)
+        inside = (x % 6 - 1 >= 0) & (x % 6 - 1 < 3)
+        t = tl.load(a0 + (3 * (x // 6) + x % 6 - 1), (x < 18) & inside, other=0)
+        tl.store(a1 + x, tl.where(inside, t, 0.5), x < 18)
+"""
+"""Pads rows of 3 elements to 6, four elements a thread: LLVM computes their places in 16 bits, two at once."""
+
+
+def test_no_two_halves_are_added_at_once() -> None:
+    """ptxas 12.8 forgets the constant where nobody reads the other half."""
+    text = f"""
+from smelt.runtime import triton_worker
+request = dict(source={PADDED!r}, signature=[("a0", "*fp32"), ("a1", "*fp32")], constants=[("XBLOCK", 128)])
+request |= dict(num_warps=1, num_stages=3, arch=90, contract=False, flushes=True, divisible=["a0", "a1"])
+_, given = triton_worker._stages(request)
+unpacked, triton_worker.unpacked = triton_worker.unpacked, lambda ptx: ptx
+_, without = triton_worker._stages(request)
+print(given["cubin"][:4] == without["cubin"][:4], "add.s16x2" in without["ptx"], "16x2" in given["ptx"])
+"""
+    assert run(text) == "True True False"
+
+
+def test_halves_apart() -> None:
+    joined = "\tadd.s16x2 \t%r3, %r1, %r2;\n\tmin.u16x2 \t%r4, %r3, %r3;\n\tadd.s32 %r5, %r4, 1;\n"
+    apart = triton_worker.unpacked(joined)
+    assert "16x2" not in apart and apart.count("add.s16 %packed") == apart.count("min.u16 %packed") == 2
+    assert "mov.b32 %r3, {%packed0, %packed1};" in apart and "add.s32 %r5, %r4, 1;" in apart
+    assert triton_worker.unpacked(apart) == apart
+
+
 def alive(process: int) -> bool:
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]

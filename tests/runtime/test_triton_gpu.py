@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import smelt
 from smelt.base.errors import SmeltWarning
 from smelt.base.kernel_source import Config, KernelSource
 from smelt.runtime import triton_build, triton_tune
@@ -234,3 +235,19 @@ def test_another_device_than_the_current_one() -> None:
     run(bound(*tensors))
     torch.testing.assert_close(tensors[2], tensors[0] + tensors[1].float() / 2)
     assert torch.cuda.current_device() == 0
+
+
+@pytest.mark.gpu
+def test_padding_of_small_tensors_in_a_bundle() -> None:
+    """Places of elements are computed in 16 bits, two at once, which ptxas assembles wrongly in some programs."""
+
+    def padded(x: torch.Tensor, left: int) -> torch.Tensor:
+        made = torch.nn.functional.pad(x.relu(), (left, 2)).sigmoid()
+        x.neg_()
+        return made
+
+    for rows, columns in ((3, 3), (2, 5), (7, 4), (5, 9)):
+        for left in (1, 2, 3):
+            given = torch.randn(rows, columns, device="cuda")
+            want = padded(given.clone(), left)
+            torch.testing.assert_close(smelt.compile(padded)(given.clone(), left), want)
