@@ -191,7 +191,10 @@ def _bind(vm: Any, raw: Any, obj: Any, cls: type, name: str, source: Source | No
         own = raw if policy.is_frozen(kind.__module__) else class_value(vm, raw, cls, name)
         return vm.call(getter, (own, obj, cls), {})
     if getter is not MISS:
-        return user(raw.__get__, obj, cls)
+        bound = user(raw.__get__, obj, cls)
+        if type(bound) is types.MethodType and bound.__func__ is raw:
+            class_value(vm, raw, cls, name)  # a function of a kind of its own, as Cython's are
+        return bound
     return class_value(vm, raw, cls, name)
 
 

@@ -377,7 +377,10 @@ def _register_numbers() -> None:
             if kind is int and len(args) == 1 and type(args[0]) is torch.SymInt:
                 return args[0]
             method = python_method(vm, args[0], name) if args else None
-            return vm.call(method, (args[0],), {}) if method is not None else vm.native(kind, *args, **kwargs)
+            if method is not None:
+                return vm.call(method, (args[0],), {})
+            vm.effects.refuse_foreign(*args)
+            return vm.native(kind, *args, **kwargs)
 
         special(kind)(convert)
 
@@ -429,7 +432,10 @@ def _register_arithmetic() -> None:
             if any(type(a) is TraceTensor for a in args):
                 return vm.tensors.run(fn, args, kwargs)
             dunder = python_method(vm, args[0], f"__{fn.__name__}__")
-            return vm.call(dunder, args, kwargs) if dunder is not None else vm.native(fn, *args, **kwargs)
+            if dunder is not None:
+                return vm.call(dunder, args, kwargs)
+            vm.effects.refuse_foreign(*args)
+            return vm.native(fn, *args, **kwargs)
 
         special(fn)(compute)
 

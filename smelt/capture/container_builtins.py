@@ -53,6 +53,8 @@ def _register_iterating() -> None:
             count = len(args) if fn in (zip, map) else first + 1
             plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
             head = tuple(_iterable(vm, a, plain) if first <= i < count else a for i, a in enumerate(args))
+            if fn in (any, all, sorted) and head and isinstance(head[0], CONTAINERS):
+                vm.effects.refuse_foreign(*head[0])
             return calls.call_native(vm, fn, head, kwargs)
 
         special(fn)(consume)
@@ -62,6 +64,8 @@ def _register_iterating() -> None:
             if len(args) == 1:
                 plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
                 args = (_iterable(vm, args[0], plain),)
+                if isinstance(args[0], CONTAINERS):
+                    vm.effects.refuse_foreign(*args[0])
             return calls.call_native(vm, fn, args, kwargs)
 
         special(pick)(choose)
@@ -106,6 +110,7 @@ def total(vm: Any, args: Args, kwargs: Kwargs) -> Any:
         return start
     if any(isinstance(item, CONTAINERS) for item in items):
         return functools.reduce(functools.partial(binary, vm, operator.add), items, start)
+    vm.effects.refuse_foreign(*items, start)
     return vm.native(sum, items, start)
 
 

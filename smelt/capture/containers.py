@@ -51,6 +51,7 @@ def truth(vm: Any, value: Any) -> bool:
     if method is not None:
         return _counted(vm, method, value) != 0
     if hasattr(kind, "__bool__") or hasattr(kind, "__len__"):
+        vm.effects.refuse_foreign(value)
         return vm.native(bool, vm.effects.plain(value))
     return True
 
@@ -80,6 +81,7 @@ def length(vm: Any, value: Any) -> int:
         vm.guards.check(source, native.LEN, count)
         return count
     vm.effects.refuse_unguarded(value)
+    vm.effects.refuse_foreign(value)
     return user(len, vm.effects.mirror(value))
 
 

@@ -23,7 +23,7 @@ from smelt.capture.breaks import Break, user
 from smelt.capture.copies import Copies
 from smelt.capture.sources import Source
 from smelt.capture.unknown_text import refuse_unknown
-from smelt.capture.values import LEAVES, is_shown
+from smelt.capture.values import LEAVES, is_foreign, is_shown
 from smelt.graph.trace import TraceTensor
 
 _maxlen = collections.deque.maxlen.__get__
@@ -429,6 +429,18 @@ class Effects:
             raise Break(
                 f"C code reads a {type(value).__name__}", "it came from outside, and what it holds has no guards"
             )
+
+    def refuse_foreign(self, *values: Any) -> None:
+        """An operator of C code outside of Python, PyTorch and NumPy is about to read these.
+
+        Raises:
+            Break: one of them came from outside, and the state that this code keeps has no guards.
+        """
+        for value in values:
+            if id(value) in self.vm.sources and is_foreign(type(value)) and not is_shown(value):
+                raise Break(
+                    f"C code reads a {type(value).__name__}", "it came from outside, and its state has no guards"
+                )
 
     def refuse_iterators(self, values: Iterable[Any]) -> None:
         """An iterator from outside is used up by whoever iterates it: that is done once, when the program runs.

@@ -99,6 +99,7 @@ def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
         out = vm.call(method, (obj, other), {})
         if out is not NotImplemented:
             return out
+    vm.effects.refuse_foreign(left, right)
     vm.effects.refuse_iterators((left, right))  # `items += iterator`
     left, right = _without_methods(left, right, own)
     both = map(vm.effects.mirror, (left, right)) if fn in _JOINING else vm.effects.plain_all((left, right))
@@ -165,6 +166,7 @@ def compare(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
             if fn is operator.ne and method.__name__ == "__eq__":
                 return out is False if isinstance(out, bool) else vm.native(operator.not_, out)
             return out
+    vm.effects.refuse_foreign(left, right)
     left, right = _without_methods(left, right, own)
     return vm.native(fn, *vm.effects.plain_all((left, right)))
 

@@ -28,7 +28,7 @@ from smelt.capture.reads import ended
 from smelt.capture.registry import TypeTable
 from smelt.capture.undecided import Undecided, is_plain
 from smelt.capture.unknown_text import UnknownText
-from smelt.capture.values import C_METHODS, CONSTANT_TYPES, HEAP, LEAVES, PLAIN_SHOWN, SIZED_ITERATORS, is_written
+from smelt.capture.values import C_METHODS, CONSTANT_TYPES, LEAVES, PLAIN_SHOWN, SIZED_ITERATORS, is_written
 from smelt.graph.question import Question
 from smelt.graph.symint import SYMBOLIC, as_real, from_torch, has_symint, held
 from smelt.graph.trace import TraceTensor
@@ -590,7 +590,7 @@ def remake_match(pattern: re.Pattern[Any], string: Any, start: int, end: int, sp
 def rebuild_object(r: Rebuild, value: Any) -> str:
     """Instances of Python classes: made without `__init__`, then filled."""
     kind = type(value)
-    if not kind.__flags__ & HEAP or kind.__new__ is not object.__new__ and not _plain_new(kind):
+    if not is_written(kind) or kind.__new__ is not object.__new__ and not _plain_new(kind):
         if isinstance(value, torch.Generator) or not _copyable(value):
             raise CannotRebuild(f"a {kind.__module__}.{kind.__qualname__}")
         return rebuild_reduced(r, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 import types
 import typing
 from typing import Any
@@ -76,9 +77,20 @@ def _showing(kind: type) -> Any:
     for base in kind.__mro__:
         if base in PLAIN_SHOWN:
             return PLAIN_SHOWN[base]
-        if (base.__module__, base.__name__) in _SHOWN:
+        if (base.__module__, base.__name__) in _SHOWN or _is_number(base):
             return base.__repr__
     return None
+
+
+def _is_number(cls: type) -> bool:
+    """A class of immutable numbers written in C, such as those of gmpy2: its `repr` tells them apart."""
+    held = vars(cls)
+    if held.get("__hash__") is None or not all(type(held.get(n)) is types.WrapperDescriptorType for n in _OF_A_NUMBER):
+        return False
+    return any(name in held for name in ("__float__", "__int__", "__index__", "__complex__"))
+
+
+_OF_A_NUMBER = ("__repr__", "__eq__", "__hash__")
 
 
 PLAIN_SHOWN: dict[type, Any] = {
@@ -94,8 +106,26 @@ def is_shown(value: Any) -> bool:
 
 
 def is_written(cls: type) -> bool:
-    """Class statements made the class and all its bases but `object`."""
-    return all(base is object or base.__flags__ & HEAP for base in cls.__mro__)
+    """Class statements made the class and all its bases but `object`, and C code keeps nothing in its instances."""
+    return all(base is object or base.__flags__ & HEAP and not _hides(base) for base in cls.__mro__)
+
+
+def is_foreign(cls: type) -> bool:
+    """C code of another library keeps something in the instances."""
+    if is_written(cls):
+        return False
+    made = next(base for base in cls.__mro__ if not base.__flags__ & HEAP or _hides(base))
+    return made.__module__.split(".")[0] not in _KNOWN
+
+
+_KNOWN = sys.stdlib_module_names | {"torch", "numpy", "smelt"}
+
+
+def _hides(cls: type) -> bool:
+    """Instances are larger than the class's bases, slots and dictionary need."""
+    members = sum(type(each) is types.MemberDescriptorType for each in vars(cls).values())
+    members += ("__dict__" in vars(cls)) + ("__weakref__" in vars(cls))
+    return cls.__basicsize__ > max(base.__basicsize__ for base in cls.__bases__) + members * tuple.__itemsize__
 
 
 CONSTANT_TYPES: tuple[type, ...] = (
