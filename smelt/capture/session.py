@@ -11,6 +11,7 @@ import functools
 import inspect
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from types import CellType, CodeType, FunctionType
@@ -173,13 +174,16 @@ class Session(Told):
         if len(place.versions) >= self.options.recompile_limit:
             self.over_limit(place, read)
             return None
-        if place.versions:
-            self.tell_recompile(place, read)
-        marks.quiet_wrappers()
         started = time.perf_counter()
         try:
+            if place.versions:
+                self.tell_recompile(place, read)
+            marks.quiet_wrappers()
             with no_collection(), outside_anomaly_mode(), outside_inference_mode(), outside_saved_tensor_hooks():
                 return self._capture(key, place, begin)
+        except Exception as error:  # beside the capture: telling why, letting go
+            self._failed(place, error)
+            return None
         finally:
             read.release()
             spend("capture", time.perf_counter() - started - self._compiling)
@@ -237,16 +241,8 @@ class Session(Told):
         except Break as refused:
             self.refuse(place, refused)
             return None
-        except (SmeltError, MemoryError):
-            raise
-        except RecursionError as error:
-            if not is_deep():
-                self._broken(place, error)
-            else:
-                self.tell(BreakReason.of(too_deep()))
-            return None
         except Exception as error:
-            self._broken(place, error)
+            self._failed(place, error)
             return None
         try:
             self._finish(key, place, vm, frame, stop)
@@ -255,6 +251,8 @@ class Session(Told):
         except (Break, CannotRebuild) as refused:
             title = refused.title if isinstance(refused, Break) else f"{refused} leaves the frame"
             self.refuse(place, Break(title, "residual code cannot make it", "return tensors and plain objects"))
+        except Exception as error:
+            self._failed(place, error)
         return None
 
     def _interpret(self, place: Place, begin: Begin, again: Restart | None) -> tuple[Interpreter, Frame, Break | None]:
@@ -401,9 +399,7 @@ class Session(Told):
                 raise _Again from error
             if environment().strict or self.options.fullgraph:
                 raise
-            folder = report.save(store().root / REPORTS / report.folder_name)
-            where = f"report in {folder}" if folder is not None else "the report could not be saved"
-            self.fall_back(place, CompileError(f"compiling {place.name} failed: {error}", why=where))
+            self.fall_back(place, CompileError(f"compiling {place.name} failed: {error}", why=_saved(report)))
             return None
         finally:
             self._compiling = time.perf_counter() - started
@@ -427,6 +423,15 @@ class Session(Told):
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Restart(min(n.step for n in numbers), Break("a graph with numbers that tensors tell", why)) from None
 
+    def _failed(self, place: Place, error: Exception) -> None:
+        """Capture, or what is made of it, has raised. Nothing of the frame has run yet."""
+        if isinstance(error, (SmeltError, MemoryError)):
+            raise error
+        if isinstance(error, RecursionError) and is_deep():
+            self.tell(BreakReason.of(too_deep()))
+        else:
+            self._broken(place, error)
+
     def _broken(self, place: Place, error: Exception) -> None:
         """A bug of capture itself."""
         if environment().strict or self.options.fullgraph:
@@ -434,7 +439,10 @@ class Session(Told):
         if not self._met_tensors:  # nothing to compile in it: eager, and nobody needs to know
             place.given_up = True
             return
-        self.fall_back(place, CompileError(f"capturing {place.name} failed: {type(error).__name__}: {error}"))
+        report = Report.for_graph(place.name.replace("<", "").replace(">", ""))
+        report.add("traceback.txt", lambda: "".join(traceback.format_exception(error)))
+        what = f"capturing {place.name} failed: {type(error).__name__}: {error}"
+        self.fall_back(place, CompileError(what, why=_saved(report)))
 
     # -- beginnings --------------------------------------------------------------------------------------------------
 
@@ -501,6 +509,12 @@ class Session(Told):
         if value is native.NULL and not variable:  # at one place the same elements of the stack are NULL at each time
             return value
         return vm.external(value, source) if type(value) is CellType else Unread(value, source)
+
+
+def _saved(report: Report) -> str:
+    """Where the report is now."""
+    folder = report.save(store().root / REPORTS / report.folder_name)
+    return f"report in {folder}" if folder is not None else "the report could not be saved"
 
 
 class _Again(Exception):
