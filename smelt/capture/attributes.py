@@ -6,6 +6,7 @@ import collections
 import enum
 import functools
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -424,6 +425,12 @@ def load_super_attr(vm: Any, proxy: Any, name: str) -> Any:
                 return raw
             return _bind(vm, raw, obj, cls, name, vm.sources.get(id(obj)))
     raise UserError(AttributeError(f"'super' object has no attribute {name!r}"))
+
+
+@ATTR(weakref.ProxyType, weakref.CallableProxyType)
+def load_proxy_attr(vm: Any, obj: Any, name: str) -> Any:
+    """Only C code knows which object a weak proxy stands for."""
+    raise Break(f"an attribute of a {type(obj).__name__}", "which object it stands for is not guarded")
 
 
 @ATTR(types.MethodType)

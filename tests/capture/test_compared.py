@@ -6,6 +6,7 @@ import collections
 import enum
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -209,6 +210,14 @@ def test_texts_of_numbers_with_names() -> None:
     run = compiled(lambda x, v: (x + 1, str(v), repr(v), f"{v}", f"{v!r}", str([v])), recompile_limit=30)
     for value in (Level.LOW, Level.HIGH, Shown(3), 1):
         assert run(torch.ones(1), value)[1:] == (str(value), repr(value), f"{value}", f"{value!r}", str([value]))
+
+
+def test_weak_proxies() -> None:
+    ONE.k, TWO.k = 1, 2  # type: ignore[attr-defined]
+    run = compiled(lambda x, v: (x * v.k, v.k + 1))
+    for each in (ONE, TWO, ONE):
+        product, number = run(torch.ones(1), weakref.proxy(each))
+        assert (product.item(), number) == (each.k, each.k + 1)  # type: ignore[attr-defined]
 
 
 def test_programs() -> None:
