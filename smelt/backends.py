@@ -47,17 +47,26 @@ def list_backends() -> list[str]:
     return sorted({*BUILT_IN, *_registered, *installed})
 
 
+class GivenBackend(str):
+    """The name of a backend that was given as a callable, which lives as long as whoever compiles with it.
+
+    Attributes:
+        compiler: the callable.
+    """
+
+    compiler: Backend
+
+
 def check_backend(backend: str | Backend) -> str:
-    """The backend's name, registered if it was given as a callable.
+    """The backend's name; a `GivenBackend` if it was given as a callable.
 
     Raises:
         OptionError: an unknown name (lists the valid ones and the nearest).
     """
     if callable(backend):
-        name = getattr(backend, "__name__", type(backend).__name__)
-        key = f"{name}@{id(backend):x}"
-        _registered[key] = backend
-        return key
+        name = GivenBackend(f"{getattr(backend, '__name__', type(backend).__name__)}@{id(backend):x}")
+        name.compiler = backend
+        return name
     if not isinstance(backend, str):
         hint = f"one of {', '.join(list_backends())}, or a callable (gm, example_inputs) -> callable"
         raise OptionError(f"backend wants a name or a callable, got {backend!r}", hint=hint)
@@ -71,5 +80,5 @@ def check_backend(backend: str | Backend) -> str:
 
 
 def user_backend(name: str) -> Backend:
-    """The registered function behind a checked name that is not built in."""
-    return _registered[name]
+    """The function behind a checked name that is not built in."""
+    return name.compiler if isinstance(name, GivenBackend) else _registered[name]

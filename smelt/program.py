@@ -15,7 +15,7 @@ from smelt.base.malloc import release_freed
 from smelt.base.options import Options
 from smelt.codegen.host import Rendered
 from smelt.prims.table import PRIMS
-from smelt.runtime.build import build, flags_for
+from smelt.runtime.build import Library, build, flags_for
 from smelt.runtime.cuda_clock import DeviceClock
 from smelt.runtime.externs import EXTERNS, Candidate, ExternKernel, extern, spec_of
 from smelt.runtime.fallback import Slot
@@ -49,6 +49,7 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
             ]
         return _executed(rendered, {"parts": programs, "operators": rendered.operators, "torch": torch})
     addresses: dict[str, int] = {}
+    libraries: list[Library] = []
     if rendered.cpp_sources:
         libraries = build(rendered.cpp_sources, flags_for(options))
         for library, names in zip(libraries, rendered.exports, strict=True):
@@ -80,6 +81,7 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
         "Version": Version,
         "torch": torch,
         "address": addresses.__getitem__,
+        "libraries": libraries,  # loaded as long as the host program, which has their addresses
         "constants": rendered.constants,
     }
     if rendered.device is not None:

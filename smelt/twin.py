@@ -17,8 +17,8 @@ from torch import nn
 
 from smelt.base.errors import OptionError
 
-_classes: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
-_originals: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
+_classes: weakref.WeakValueDictionary[int, type] = weakref.WeakValueDictionary()
+"""By the id of the original class, which lives as long as its twin."""
 
 
 class CompiledTwin:
@@ -32,8 +32,9 @@ class CompiledTwin:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """The class of a compiled module makes ordinary modules: those of the class that was compiled."""
-        original = _originals.get(cls)
-        return super().__new__(cls) if original is None else original(*args, **kwargs)
+        original = cls.__bases__[-1]
+        is_twin = _classes.get(id(original)) is cls  # and no class that the program derived from one
+        return original(*args, **kwargs) if is_twin else super().__new__(cls)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -84,15 +85,15 @@ def original_of(module: Any) -> Any:
 
 
 def _twin_class(cls: type) -> type:
-    if cls not in _classes:
+    twin = _classes.get(id(cls))
+    if twin is None:
         try:
             twin = types.new_class(cls.__name__, (CompiledTwin, cls))
         except TypeError as error:
             raise OptionError(f"a module of class {cls.__name__} cannot be compiled", why=str(error)) from error
         twin.__module__, twin.__qualname__, twin.__doc__ = cls.__module__, cls.__qualname__, cls.__doc__
-        _classes[cls] = twin
-        _originals[twin] = cls
-    return _classes[cls]
+        _classes[id(cls)] = twin
+    return twin
 
 
 def _unpickle(remake: Remake, module: nn.Module) -> Any:

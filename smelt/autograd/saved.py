@@ -43,9 +43,12 @@ def _saved_by(node: Any) -> Iterator[Any]:
             continue  # overwritten, or let go by a backward of the program's own
 
 
-@functools.cache
 def _names(kind: type) -> tuple[str, ...]:
     """The attributes under which nodes of a kind show the tensors that they save: to read a size would fix it."""
-    if hasattr(kind, "_forward_cls"):
-        return ("saved_tensors",)
+    return ("saved_tensors",) if hasattr(kind, "_forward_cls") else _raw_names(kind)
+
+
+@functools.cache
+def _raw_names(kind: type) -> tuple[str, ...]:
+    """Of a kind of PyTorch's own, which stays."""
     return tuple(name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_"))

@@ -44,7 +44,7 @@ class Covered(NamedTuple):
 
 
 class Decoded:
-    """A code object ready to be interpreted.
+    """A code object ready to be interpreted. It does not hold the code, which lives as long as others want.
 
     Attributes:
         instructions: (handler, argument) by index.
@@ -52,25 +52,32 @@ class Decoded:
         offsets: byte offset of each instruction (of its first EXTENDED_ARG).
         targets: where an instruction may jump to, by index.
         handlers: exception table rows, by start.
+        attributes, free: the code's `co_names` and `co_freevars`.
+        live, joins: what `liveness` and `joins` found out about it.
     """
 
-    __slots__ = ("code", "instructions", "names", "raw", "offsets", "index_of", "handlers", "targets", "_starts")
+    __slots__ = (
+        "instructions", "names", "raw", "offsets", "index_of", "handlers", "targets", "_starts",
+        "attributes", "free", "live", "joins",
+    )  # fmt: skip
 
     def __init__(self, code: CodeType, table: dict[str, Op]) -> None:
-        self.code = code
+        self.attributes, self.free = code.co_names, code.co_freevars
+        self.live: list[set[int]] | None = None
+        self.joins: list[int | None] | None = None
         self.names: list[str] = []
         self.raw: list[int] = []
         self.offsets: list[int] = []
         self.index_of: dict[int, int] = {}
         self.targets: dict[int, int] = {}
-        sites = self._scan()
+        sites = self._scan(code)
         self.instructions = [self._decode(table, at, site) for at, site in enumerate(sites)]
-        self.handlers = sorted(self._exception_table())
+        self.handlers = sorted(self._exception_table(code))
         self._starts = [row.start for row in self.handlers]
 
-    def _scan(self) -> list[Site]:
+    def _scan(self, code: CodeType) -> list[Site]:
         """Split the bytes into instructions; EXTENDED_ARG is folded, caches are skipped."""
-        code, sites = self.code, []
+        sites: list[Site] = []
         raw, names, args, offsets, index_of = code.co_code, self.names, self.raw, self.offsets, self.index_of
         start, arg, at, end = 0, 0, 0, len(raw)
         while at < end:
@@ -117,9 +124,9 @@ class Decoded:
             return self.handlers[at]
         return None
 
-    def _exception_table(self) -> list[Covered]:
+    def _exception_table(self, code: CodeType) -> list[Covered]:
         """Rows of `co_exceptiontable` (format: CPython Objects/exception_handling_notes.txt)."""
-        data, rows, at = self.code.co_exceptiontable, [], 0
+        data, rows, at = code.co_exceptiontable, [], 0
 
         def number() -> int:
             nonlocal at

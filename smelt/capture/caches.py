@@ -14,6 +14,7 @@ from smelt.capture import _native as native
 from smelt.capture import policy, sources
 from smelt.capture.attributes import python_method
 from smelt.capture.breaks import Break, UserError, user, user_raise
+from smelt.capture.by_code import ByCode
 from smelt.capture.calls import Args, Kwargs, defer
 from smelt.capture.registry import CALL
 from smelt.capture.values import LEAVES
@@ -84,11 +85,11 @@ def _only_computes(function: Any, depth: int = 0) -> bool:
     if type(function) is not types.FunctionType or depth > _DEEPEST:
         return False
     code = function.__code__
-    known = _computing.get(id(code))
+    known = _computing.get(code)
     if known is None:
-        _computing[id(code)] = code, True  # recursion ends here
-        _computing[id(code)] = known = code, _names_no_state(function, code, depth)
-    return known[1]
+        _computing.put(code, True)  # recursion ends here
+        known = _computing.put(code, _names_no_state(function, code, depth))
+    return known
 
 
 def _names_no_state(function: types.FunctionType, code: types.CodeType, depth: int) -> bool:
@@ -108,7 +109,7 @@ def _has_no_state(value: Any, depth: int) -> bool:
 
 
 _DEEPEST = 4
-_computing: dict[int, tuple[types.CodeType, bool]] = {}
+_computing: ByCode[bool] = ByCode()
 _STATEFUL = frozenset("print open input exec eval globals setattr delattr random rand randn seed time warn".split())
 
 

@@ -23,6 +23,7 @@ from smelt.capture import _native as native
 from smelt.capture import flags, marks, policy, sources, triton_kernels
 from smelt.capture.attributes import find_in_class, function_source
 from smelt.capture.breaks import Break, UserError, user, user_raise
+from smelt.capture.by_code import ByCode
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.frames import Frame, bind
 from smelt.capture.generators import TracedGenerator
@@ -124,7 +125,7 @@ def inline(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     code = fn.__code__
     vm.work += 1
     defaults, kwdefaults = defaults_of(vm, fn)
-    frame = Frame(vm.decode(code), bind(fn, defaults, kwdefaults, args, kwargs), fn.__globals__, fn)
+    frame = Frame(code, vm.decode(code), bind(fn, defaults, kwdefaults, args, kwargs), fn.__globals__, fn)
     if fn.__closure__:
         frame.closure = fn.__closure__
         if id(fn) not in vm.created:
@@ -212,12 +213,11 @@ _GIVEN = (TraceTensor, HostValue, torch.nn.Parameter)
 
 def _calls_torch_alone(vm: Any, fn: types.FunctionType) -> bool:
     """Whether what the function calls of torch is torch's own, also at the next call: somebody may have replaced it."""
-    names = _called.get(id(fn.__code__))
+    names = _called.get(fn.__code__)
     if names is None:
         used = fn.__code__.co_names
         names = tuple((module, name) for module in _PATCHED for name in used if _is_torchs(module, name))
-        _called[id(fn.__code__)] = names
-        _kept.append(fn.__code__)
+        _called.put(fn.__code__, names)
     own = True
     for module, name in names:
         found = vars(module).get(name)
@@ -227,8 +227,7 @@ def _calls_torch_alone(vm: Any, fn: types.FunctionType) -> bool:
 
 
 _PATCHED = (torch, torch.nn.functional)
-_called: dict[int, tuple[tuple[types.ModuleType, str], ...]] = {}
-_kept: list[Any] = []
+_called: ByCode[tuple[tuple[types.ModuleType, str], ...]] = ByCode()
 
 
 def _is_torchs(module: types.ModuleType, name: str) -> bool:

@@ -49,6 +49,6 @@ def _may_be(frame: Frame, index: int, errors: Errors) -> bool:
         return False
     if decoded.names[index] != "LOAD_GLOBAL":
         return True
-    name = decoded.code.co_names[decoded.raw[index] >> 1]
+    name = decoded.attributes[decoded.raw[index] >> 1]
     found = frame.globals.get(name, getattr(builtins, name, None))
     return not isinstance(found, type) or any(issubclass(error, found) for error in errors)

@@ -8,6 +8,7 @@ from types import CodeType
 from typing import Any
 
 from smelt.base.errors import SmeltError
+from smelt.capture.by_code import ByCode
 from smelt.capture.bytecode import Decoded, Op
 
 VERSIONS = {(3, 11): "opcodes_311", (3, 12): "opcodes_312", (3, 13): "opcodes_313"}
@@ -29,12 +30,9 @@ def load_table() -> dict[str, Op]:
 
 
 TABLE = load_table()
-_decoded: dict[int, Decoded] = {}
+_decoded: ByCode[Decoded] = ByCode()
 
 
 def decode(code: CodeType) -> Decoded:
-    """The decoded form of a code object (kept as long as the process lives, as is the code)."""
-    found = _decoded.get(id(code))
-    if found is None:
-        found = _decoded[id(code)] = Decoded(code, TABLE)
-    return found
+    """The decoded form of a code object, kept as long as the code lives."""
+    return _decoded.get(code) or _decoded.put(code, Decoded(code, TABLE))

@@ -8,6 +8,7 @@ from typing import Any
 
 from smelt.capture._native import NULL
 from smelt.capture.breaks import At, user_raise
+from smelt.capture.by_code import ByCode
 from smelt.capture.bytecode import Decoded
 from smelt.capture.sources import Source
 
@@ -50,10 +51,14 @@ class Frame:
     )  # fmt: skip
 
     def __init__(
-        self, decoded: Decoded, locals: list[Any], globals: dict[str, Any], function: FunctionType | None
+        self,
+        code: CodeType,
+        decoded: Decoded,
+        locals: list[Any],
+        globals: dict[str, Any],
+        function: FunctionType | None,
     ) -> None:
-        self.decoded = decoded
-        self.code: CodeType = decoded.code
+        self.code, self.decoded = code, decoded
         self.locals = locals
         self.stack: list[Any] = []
         self.pc = 0
@@ -84,15 +89,13 @@ def slot_names(code: CodeType) -> list[str]:
     return [*code.co_varnames, *(name for name in code.co_cellvars if name not in seen), *code.co_freevars]
 
 
-_slots: dict[int, tuple[CodeType, int]] = {}
+_slots: ByCode[int] = ByCode()
 
 
 def slot_count(code: CodeType) -> int:
     """The length of localsplus."""
-    known = _slots.get(id(code))
-    if known is None:
-        known = _slots[id(code)] = (code, len(slot_names(code)))
-    return known[1]
+    known = _slots.get(code)
+    return _slots.put(code, len(slot_names(code))) if known is None else known
 
 
 def bind(

@@ -36,7 +36,8 @@ class FunctionApply:
         return self.cls.apply(*args)  # type: ignore[attr-defined]
 
 
-_applies: weakref.WeakKeyDictionary[type, FunctionApply] = weakref.WeakKeyDictionary()
+_applies: weakref.WeakValueDictionary[int, FunctionApply] = weakref.WeakValueDictionary()
+"""By the id of the class, which lives as long as its row."""
 _APPLY: Any = vars(torch.autograd.Function)["apply"]
 _APPLY = getattr(_APPLY, "__func__", _APPLY)  # written in C from torch 2.15 on
 
@@ -47,11 +48,10 @@ def apply_function(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     cls, *given = args
     if not torch.is_grad_enabled() and not kwargs:
         return _without_derivative(vm, cls, tuple(given))
-    if cls not in _applies:
-        _applies[cls] = FunctionApply(cls)
+    target = _applies.setdefault(id(cls), FunctionApply(cls))
     rehearse(vm, cls, given)
     try:
-        return call_torch(vm, _applies[cls], tuple(given), kwargs)
+        return call_torch(vm, target, tuple(given), kwargs)
     except UserError as raised:  # maybe only because the tensors have no values: eager will tell
         raise Break(f"{cls.__name__}.apply", f"its forward does not run on tensors without values: {raised}") from None
 

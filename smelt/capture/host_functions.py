@@ -22,6 +22,7 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture import sources
 from smelt.capture.attributes import own_dict
+from smelt.capture.by_code import ByCode
 from smelt.capture.effects import CONTAINERS
 from smelt.capture.host_calls import ACTING
 from smelt.capture.host_values import HostValue
@@ -81,10 +82,10 @@ def call_whole(vm: Any, fn: types.FunctionType, args: tuple[Any, ...], kwargs: d
 def _mentions_drawing(fn: types.FunctionType, depth: int = 0) -> bool:
     """Whether the function, or one that it names, draws; remembered for each code."""
     code = fn.__code__
-    known = _mentions.get(id(code))
+    known = _mentions.get(code)
     if known is not None:
-        return known[1]
-    _mentions[id(code)] = code, False  # recursion ends here
+        return known
+    _mentions.put(code, False)  # recursion ends here
     names = {name for each in _codes(code) for name in each.co_names}
     found = not _DRAWING.isdisjoint(names)
     if not found and depth < _DEEPEST:
@@ -96,11 +97,10 @@ def _mentions_drawing(fn: types.FunctionType, depth: int = 0) -> bool:
             other = getattr(cls, name, None) if cls is not None else None
             if isinstance(other, types.FunctionType) and not is_frozen(other.__module__):
                 found = found or _mentions_drawing(other, depth + 1)
-    _mentions[id(code)] = code, found
-    return found
+    return _mentions.put(code, found)
 
 
-_mentions: dict[int, tuple[types.CodeType, bool]] = {}
+_mentions: ByCode[bool] = ByCode()
 
 
 def _owner(fn: types.FunctionType) -> Any:

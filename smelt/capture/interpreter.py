@@ -136,6 +136,7 @@ class Interpreter:
     def release(self) -> None:
         """Let go of the program's objects: the capture is over, and they die when the program drops them."""
         self.outer_error = None
+        self.sizes.owner.where = str  # sizes outlive the capture
         for generator in self.generators:
             generator.release()
         for error, _ in self.errors.values():

@@ -14,15 +14,12 @@ RETURNS = -1
 
 _ENDS = ("RETURN_VALUE", "RETURN_CONST")
 
-_known: dict[int, tuple[Decoded, list[int | None]]] = {}
-
 
 def join_of(decoded: Decoded, branch: int) -> int | None:
     """The instruction where the ways of the jump at `branch` meet, or RETURNS; None: no way returns."""
-    known = _known.get(id(decoded))
-    if known is None:
-        known = _known[id(decoded)] = (decoded, _postdominators(decoded))
-    return known[1][branch]
+    if decoded.joins is None:
+        decoded.joins = _postdominators(decoded)
+    return decoded.joins[branch]
 
 
 def _postdominators(decoded: Decoded) -> list[int | None]:

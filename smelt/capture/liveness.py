@@ -12,17 +12,9 @@ _ALWAYS = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
 
 def live_slots(decoded: Decoded, index: int) -> set[int]:
     """Slots that some path from instruction `index` reads before it writes them."""
-    return _solve(decoded)[index]
-
-
-_solved: dict[int, tuple[Decoded, list[set[int]]]] = {}
-
-
-def _solve(decoded: Decoded) -> list[set[int]]:
-    known = _solved.get(id(decoded))
-    if known is None:
-        known = _solved[id(decoded)] = (decoded, _iterate(decoded))
-    return known[1]
+    if decoded.live is None:
+        decoded.live = _iterate(decoded)
+    return decoded.live[index]
 
 
 def _iterate(decoded: Decoded) -> list[set[int]]:
@@ -45,7 +37,7 @@ def _iterate(decoded: Decoded) -> list[set[int]]:
 
 def _accesses(decoded: Decoded, at: int) -> tuple[set[int], set[int]]:
     name, arg = decoded.names[at], decoded.raw[at]
-    if name == "LOAD_GLOBAL" and "__class__" in decoded.code.co_freevars and _global(decoded, arg) == "super":
+    if name == "LOAD_GLOBAL" and "__class__" in decoded.free and _global(decoded, arg) == "super":
         return {0}, set()  # `super()` reads the frame's first variable
     if name in _READS:
         return {arg}, set()
@@ -61,7 +53,7 @@ def _accesses(decoded: Decoded, at: int) -> tuple[set[int], set[int]]:
 
 
 def _global(decoded: Decoded, arg: int) -> str:
-    return decoded.code.co_names[arg >> 1]
+    return decoded.attributes[arg >> 1]
 
 
 def successors(decoded: Decoded, at: int) -> list[int]:

@@ -16,6 +16,8 @@ from functools import cache
 import numpy
 import torch
 
+from smelt.capture.by_code import ByCode
+
 
 class Policy(enum.Enum):
     """What to do with a call."""
@@ -131,16 +133,13 @@ def _inside(module: str, names: tuple[str, ...]) -> bool:
     return any(module == name or module.startswith(name + ".") for name in names)
 
 
-_policies: dict[int, tuple[types.CodeType, Policy]] = {}
+_policies: ByCode[Policy] = ByCode()
 
 
 def policy_of(function: types.FunctionType) -> Policy:
     """The policy for a Python function."""
     code = function.__code__
-    known = _policies.get(id(code))
-    if known is None:
-        known = _policies[id(code)] = (code, _decide(function))
-    return known[1]
+    return _policies.get(code) or _policies.put(code, _decide(function))
 
 
 def _decide(function: types.FunctionType) -> Policy:

@@ -5,6 +5,7 @@ So no module of this package needs to import its siblings to be complete ("regis
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from types import CodeType
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ class TypeTable:
     def __init__(self, default: Callable[..., Any] | None = None) -> None:
         self.default = default
         self._exact: dict[type, Callable[..., Any]] = {}
+        self._found: weakref.WeakKeyDictionary[type, Callable[..., Any]] = weakref.WeakKeyDictionary()
         self._given: dict[type, Callable[..., Any]] = {}
 
     def __call__(self, *types: type) -> Callable[[F], F]:
@@ -32,11 +34,11 @@ class TypeTable:
 
     def find(self, kind: type) -> Any:
         """The function for a type, or the default."""
-        found = self._exact.get(kind)
+        found = self._exact.get(kind) or self._found.get(kind)
         if found is None:
             found = next((self._given[base] for base in kind.__mro__ if base in self._given), self.default)
             if found is not None:
-                self._exact[kind] = found
+                self._found[kind] = found
         return found
 
 

@@ -85,6 +85,7 @@ from smelt.capture.residual import Residual, Writer
 from smelt.capture.speculation import PATIENCE
 from smelt.capture.stance import current as current_stance
 from smelt.capture.telling import Told, only_captured
+from smelt.graph.remembered import forget_symbols
 from smelt.graph.seams import in_parts
 from smelt.shapes.real import Real
 from smelt.shapes.unbacked import Unsettled
@@ -224,6 +225,8 @@ class Session(Told):
         finally:
             for vm in self._interpreters:
                 vm.release()
+            if any(vm.sizes.owner.symbols for vm in self._interpreters):
+                forget_symbols()
             self._interpreters = outer
 
     def _capture_once(self, key: Any, place: Place, begin: Begin, again: Restart | None) -> WhenReturned:
@@ -465,7 +468,7 @@ class Session(Told):
         self._begin(vm, read)
         held: list[Any] = [Unread(v, sources.local(i, names[i])) for i, v in enumerate(read.slots)]
         held += [native.NULL] * (len(names) - len(held))
-        frame = Frame(decoding.decode(code), held, read.globals, function)
+        frame = Frame(code, decoding.decode(code), held, read.globals, function)
         vm.finalizers.begin(held)
         if function.__closure__:
             frame.closure = function.__closure__
@@ -487,7 +490,7 @@ class Session(Told):
         self._begin(vm, read)
         width = len(names) - point.depth
         held = [self._held(vm, v, sources.local(i, names[i]), i < width) for i, v in enumerate(read.slots)]
-        frame = Frame(decoding.decode(code), held[:width], read.globals, read.function)
+        frame = Frame(code, decoding.decode(code), held[:width], read.globals, read.function)
         frame.stack = held[width:]
         frame.pc = frame.decoded.index_of[point.offset]
         handled = [Unread(vm.outer_error, sources.HANDLED)] if self.handling[point] else []

@@ -72,7 +72,7 @@ def is_torch_builtin(fn: Any) -> bool:
         owner = getattr(fn, "__self__", None)
         owned = getattr(owner, "__name__", "") if isinstance(owner, (type, types.ModuleType)) else ""
         known = module.split(".")[0] == "torch" or owned.startswith(("torch", "_VariableFunctions", "_TensorBase"))
-        if isinstance(owner, (type, types.ModuleType, type(None))):
+        if known and isinstance(owner, (type, types.ModuleType, type(None))):  # those of programs come and go
             _torch_builtins[id(fn)] = known
             _kept.append(fn)
     return known

@@ -14,9 +14,10 @@ from smelt.base.log import log
 from smelt.graph.corrections import CORRECTIONS
 from smelt.graph.devices import raise_for_devices
 from smelt.graph.meta import channels_last_stride, is_channels_last
-from smelt.graph.place import LIMIT, META, Layout, Place, PlacedTensor, layout_for
+from smelt.graph.place import META, Layout, Place, PlacedTensor, layout_for
 from smelt.graph.plain_calls import is_plain
 from smelt.graph.refusals import refusal, sharing, too_large
+from smelt.graph.remembered import remember
 from smelt.graph.rules import rule_for
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.symbolic_rules import SYMBOLIC_RULES, written
@@ -68,9 +69,7 @@ def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
         key = (*key, sharing((*args, *kwargs.values())))
     known = _answers.get(key)
     if known is None:
-        if len(_answers) > LIMIT:
-            _answers.clear()
-        known = _answers[key] = _ask_twice(func, info, args, kwargs)
+        known = remember(_answers, key, _ask_twice(func, info, args, kwargs))
     return known
 
 

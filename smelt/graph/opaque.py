@@ -18,6 +18,7 @@ from smelt.base.errors import SmeltError, Unsupported
 from smelt.graph.answers import depends_on_values
 from smelt.graph.meta import OpaqueMeta, is_opaque
 from smelt.graph.place import META, Layout, PlacedTensor, layout_for, layout_of
+from smelt.graph.remembered import remember
 from smelt.graph.schema import Kind, op_info
 from smelt.graph.symint import has_size
 
@@ -58,7 +59,7 @@ def opaque_answer(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
     key = (func, *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
     known = _answers.get(key)
     if known is None:
-        known = _answers[key] = _asked(func, args, kwargs)
+        known = remember(_answers, key, _asked(func, args, kwargs))
     return known
 
 

@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
 from smelt.graph.meta import OpaqueMeta, TensorMeta, extent, is_lazy, is_opaque, meta_of
+from smelt.graph.remembered import remember
 
 META = torch.device("meta")
 _CONJ, _NEG_VIEW = torch.ops.aten._conj.default, torch.ops.aten._neg_view.default
@@ -45,7 +46,6 @@ class Layout:
 
 
 _layouts: dict[tuple[Any, ...], Layout] = {}
-LIMIT = 100_000  # remembered layouts: enough for many models, a bound for processes that never end
 
 
 def with_index(device: torch.device) -> torch.device:
@@ -62,9 +62,7 @@ def layout_for(
     key = (shape, dtype, stride, device, offset)
     known = _layouts.get(key)
     if known is None:
-        if len(_layouts) > LIMIT:
-            _layouts.clear()
-        known = _layouts[key] = Layout(TensorMeta(shape, dtype, stride, with_index(device)), offset)
+        known = remember(_layouts, key, Layout(TensorMeta(shape, dtype, stride, with_index(device)), offset))
     return known
 
 
@@ -72,7 +70,7 @@ def opaque_layout(val: OpaqueMeta) -> Layout:
     """The one layout of a tensor without strides."""
     known = opaque_layouts.get(val)
     if known is None:
-        known = opaque_layouts[val] = Layout(val, 0)
+        known = remember(opaque_layouts, val, Layout(val, 0))
     return known
 
 

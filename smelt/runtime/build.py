@@ -17,6 +17,7 @@ import shutil
 import signal
 import time
 import warnings
+import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -50,19 +51,19 @@ SEPARATE = ("-ffp-contract=off",)
 
 _HINT = "install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; conda: gxx) or set CXX"
 _lock = new_lock()
-_libraries: dict[str, Library] = {}
+_libraries: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()
+"""By key, those that programs hold."""
 
 
 class Library:
-    """A loaded shared object. It stays loaded for the life of the process."""
+    """A loaded shared object. It is unloaded when nobody holds it: whoever has an address of it does."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._handle = ctypes.CDLL(str(path))
-
-    def close(self) -> None:
-        """Unload; no function of it may be in use."""
-        _ctypes.dlclose(self._handle._handle)
+        self.close = weakref.finalize(self, _ctypes.dlclose, self._handle._handle)
+        """Unload now; no function of it may be in use."""
+        self.close.atexit = False  # threads may still run kernels
 
     def address(self, name: str) -> int:
         """The address of an exported function.
@@ -124,16 +125,13 @@ def build(sources: Sequence[str], flags: Sequence[str] = ()) -> list[Library]:
         BuildError: no compiler was found, or it refused a source (the message holds the compiler's own).
     """
     compiler = find_compiler()
-    keys = [_key(source, compiler, flags) for source in sources]
-    missing: dict[str, str] = {}
+    wanted = {_key(source, compiler, flags): source for source in sources}
     with _lock:
-        for key, source in zip(keys, sources, strict=True):
-            if key not in _libraries:
-                missing[key] = source
-    missing = {key: source for key, source in missing.items() if not _take_stored(key)}
+        found = {key: library for key in wanted if (library := _libraries.get(key)) is not None}
+    missing = {key: source for key, source in wanted.items() if key not in found and not _take_stored(key, found)}
     if missing:
-        _compile(missing, compiler, flags)
-    return [_libraries[key] for key in keys]
+        _compile(missing, compiler, flags, found)
+    return [found[_key(source, compiler, flags)] for source in sources]
 
 
 @functools.cache
@@ -278,7 +276,7 @@ def _key(source: str, compiler: Compiler, flags: Sequence[str]) -> str:
     return content_key(VERSION, source, cpu_features(), *parts)
 
 
-def _compile(missing: dict[str, str], compiler: Compiler, flags: Sequence[str]) -> None:
+def _compile(missing: dict[str, str], compiler: Compiler, flags: Sequence[str], found: dict[str, Library]) -> None:
     """Compile what is missing and no other process compiles; wait for those, and see again what is missing then."""
     until = time.monotonic() + environment().build_timeout_s
     while missing:
@@ -287,7 +285,8 @@ def _compile(missing: dict[str, str], compiler: Compiler, flags: Sequence[str]) 
             for key, source in missing.items():
                 if ours.enter_context(store().building("kernels", key)) or late:
                     mine[key] = source
-            _compile_here({key: source for key, source in mine.items() if not _take_stored(key)}, compiler, flags)
+            wanted = {key: source for key, source in mine.items() if not _take_stored(key, found)}
+            _compile_here(wanted, compiler, flags, found)
         missing = {key: source for key, source in missing.items() if key not in mine}
         for key in list(missing)[:1]:
             with store().building("kernels", key, until, nobody_waits):
@@ -296,8 +295,8 @@ def _compile(missing: dict[str, str], compiler: Compiler, flags: Sequence[str]) 
             raise BuildError(_NOBODY.format(compiler.path))
 
 
-def _take_stored(key: str) -> bool:
-    """Load a library from the store, if it is there and loads; one that does not is made again."""
+def _take_stored(key: str, found: dict[str, Library]) -> bool:
+    """Load a library from the store into `found`, if it is there and loads; one that does not is made again."""
     path = store().get_library("kernels", key)
     if path is None:
         return False
@@ -308,12 +307,17 @@ def _take_stored(key: str) -> bool:
             warnings.warn(SmeltWarning(f"smelt cannot load {path} ({error}) and makes it again"), stacklevel=2)
             store().discard("kernels", key, ".so")
         return False
-    with _lock:
-        _libraries.setdefault(key, library)
+    found[key] = _known(key, library)
     return True
 
 
-def _compile_here(sources: dict[str, str], compiler: Compiler, flags: Sequence[str]) -> None:
+def _known(key: str, library: Library) -> Library:
+    """The library, or the one of this key that another thread has loaded meanwhile."""
+    with _lock:
+        return _libraries.setdefault(key, library)
+
+
+def _compile_here(sources: dict[str, str], compiler: Compiler, flags: Sequence[str], found: dict[str, Library]) -> None:
     if not sources:
         return
     try:
@@ -328,7 +332,7 @@ def _compile_here(sources: dict[str, str], compiler: Compiler, flags: Sequence[s
                 _run_all([job], compiler, flags)  # a disk that was full for a moment, a wrapper's mistake
             if (problem := _problem_of(job)) is not None:
                 raise BuildError(f"{compiler.path} wrote a library that cannot be used: {problem}", hint=_HINT)
-            _publish(job)
+            found[job.key] = _publish(job)
 
 
 def _problem_of(job: _Job) -> str | None:
@@ -345,14 +349,13 @@ def _problem_of(job: _Job) -> str | None:
     return problem
 
 
-def _publish(job: _Job) -> None:
+def _publish(job: _Job) -> Library:
     """Load a library for good from the store, or, where that could not keep it, before its folder goes away."""
     try:
         library = Library(store().put_library("kernels", job.key, job.built))
     except OSError:  # evicted by another process
         library = Library(job.built)
-    with _lock:
-        _libraries.setdefault(job.key, library)
+    return _known(job.key, library)
 
 
 def _run_all(jobs: list[_Job], compiler: Compiler, flags: Sequence[str]) -> None:

@@ -448,3 +448,9 @@ def _mod(e: Expr, by: IntLike) -> Expr:
         if same(c, 1) and type(atom) is Remainder and exact_quotient(atom.by, by) is not None:
             return _mod(atom.of, by)
     return Expr(((Remainder(rest, by), 1),), 0)
+
+
+def forget_divisions() -> None:
+    """Drop the remembered quotients and remainders, which hold symbols."""
+    _floordiv.cache_clear()
+    _mod.cache_clear()

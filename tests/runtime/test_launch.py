@@ -28,7 +28,8 @@ def test_fast_path_is_on() -> None:
 
 @pytest.mark.parametrize("start", [launch, launch_short])
 def test_launch(start) -> None:
-    address = build([KERNEL])[0].address("add")
+    (library,) = build([KERNEL])
+    address = library.address("add")
     a, b, c = torch.randn(1000), torch.randn(1000), torch.zeros(1000)
     table = Table(3)
     table.bind_all(0, [a, b])
@@ -94,7 +95,8 @@ def test_values_without_plain_memory_are_refused() -> None:
 
 
 def test_two_threads_launch_at_once() -> None:
-    address = build([KERNEL])[0].address("add")
+    (library,) = build([KERNEL])
+    address = library.address("add")
     failures = []
 
     def work(shift: float) -> None:

@@ -1,8 +1,8 @@
-/* Compiled versions per place. A place is a code object, whose versions hang on co_extra and die with it, or a
- * ResumePoint.
+/* Compiled versions per place. A place is a code object, whose versions hang on co_extra, or a ResumePoint.
  *
- * Code objects are not tracked by CPython's garbage collector, so the versions of a code are roots for it: a version
- * whose constants reach the code's own function lives until `clear`. Versions of resume points are tracked. */
+ * Code objects are not tracked by CPython's garbage collector: what a place held would be a root for it. So a place
+ * borrows the versions that have an owner. The owner holds them, and they leave their place when they die. Versions that
+ * are anybody's are held by their place, and live until it dies or `clear`. */
 #include "native.h"
 #include <structmember.h>
 
@@ -36,14 +36,15 @@ void place_unlink(Place *place) {
 /* Forget all versions. Decref last: what dies may run code that looks at this place. */
 void place_clear(Place *place) {
     Entry **entries = place->entries;
-    Py_ssize_t count = place->count;
+    Py_ssize_t count = place->count, held = 0;
     place->entries = NULL;
     place->count = place->room = 0;
     place->generation++;
     for (Py_ssize_t i = 0; i < count; i++) {
         entries[i]->place = NULL;
-        Py_DECREF(entries[i]);
+        if (!entries[i]->borrowed) entries[held++] = entries[i]; /* a borrowed one may die with one of these */
     }
+    for (Py_ssize_t i = 0; i < held; i++) Py_DECREF(entries[i]);
     PyMem_Free(entries);
 }
 
@@ -96,7 +97,7 @@ static void entry_remove(Entry *entry) {
     place->generation++;
     memmove(place->entries + index, place->entries + index + 1, (size_t)(place->count - index) * sizeof(Entry *));
     entry->place = NULL;
-    Py_DECREF(entry);
+    if (!entry->borrowed) Py_DECREF(entry);
 }
 
 static int place_append(Place *place, Entry *entry) {
@@ -107,7 +108,8 @@ static int place_append(Place *place, Entry *entry) {
         place->entries = entries;
         place->room = room;
     }
-    place->entries[place->count++] = (Entry *)Py_NewRef((PyObject *)entry);
+    if (!entry->borrowed) Py_INCREF(entry);
+    place->entries[place->count++] = entry;
     place->generation++;
     entry->place = place;
     return 0;
@@ -173,6 +175,7 @@ static int entry_clear(Entry *self) {
 
 static void entry_dealloc(Entry *self) {
     PyObject_GC_UnTrack(self);
+    entry_remove(self);
     if (self->weakrefs) PyObject_ClearWeakRefs((PyObject *)self);
     Py_CLEAR(self->guards);
     Py_CLEAR(self->constants);
@@ -265,6 +268,7 @@ static PyObject *add_entry(PyObject *module, PyObject *const *args, Py_ssize_t c
     *entry = (Entry){.ob_base = entry->ob_base, .guards = Py_NewRef(args[1]), .constants = Py_NewRef(args[3])};
     entry->replacement = (PyCodeObject *)Py_NewRef(args[2]);
     if (count == 5 && args[4] != Py_None) entry->owner = Py_NewRef(args[4]);
+    entry->borrowed = entry->owner != NULL;
     PyObject_GC_Track(entry);
     if (place_append(place, entry) < 0) Py_CLEAR(entry);
     else if (place->code) frame_reserve(place->code, code);
@@ -341,7 +345,7 @@ int entries_ready(void) {
 
 PyMethodDef entries_methods[] = {
     {"add_entry", METHOD(add_entry), METH_FASTCALL, 
-     "add_entry(place, guards, replacement, constants, owner=None) -> Entry"},
+     "add_entry(place, guards, replacement, constants, owner=None) -> Entry, which the owner has to hold"},
     {"skip", skip, METH_O, "skip(place): never look at it again until clear"},
     {"quiet", quiet, METH_O, "quiet(code): its frames and all that they call run as they are, for ever"},
     {"is_skipped", is_skipped, METH_O, "is_skipped(place) -> bool"},

@@ -77,6 +77,7 @@ typedef struct {
     PyObject *guards, *constants;
     PyCodeObject *replacement;
     PyObject *owner;    /* whose it is; NULL: anybody's */
+    int borrowed;       /* its place does not hold it: the owner does */
     PyObject *function; /* the replacement as a function, made when it is called and not swapped */
     unsigned long long hits;
     PyObject *weakrefs;
@@ -128,12 +129,14 @@ typedef struct {
     PyObject *lender;     /* `lend`: asked what frames return that start now; borrowed from its caller */
     PyObject *continues;  /* the frame object, if any, whose frame ended with the continuation that runs; borrowed */
     PyCodeObject *original; /* the code whose frame goes on with that continuation; borrowed */
+    char *middle;         /* of the C stack, which grows down; NULL before it was asked for */
 } Thread;
 
 extern _Thread_local Thread thread;
 int set_active(int active);   /* installs the evaluator with the first active thread; returns what was */
 void evaluator_acquire(void); /* keep the evaluator installed ... */
 void evaluator_release(void); /* ... until here */
+int stack_is_short(PyThreadState *state); /* half of the C stack is used up */
 extern PyTypeObject CompiledType, QuietType;
 extern PyMethodDef running_methods[];
 

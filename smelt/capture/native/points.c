@@ -40,7 +40,9 @@ static PyObject *resume_point_new(PyTypeObject *type, PyObject *args, PyObject *
 }
 
 static int resume_point_traverse(ResumePoint *self, visitproc visit, void *arg) {
-    for (Py_ssize_t i = 0; i < self->place.count; i++) Py_VISIT(self->place.entries[i]);
+    for (Py_ssize_t i = 0; i < self->place.count; i++) {
+        if (!self->place.entries[i]->borrowed) Py_VISIT(self->place.entries[i]);
+    }
     Py_VISIT(self->function);
     return 0;
 }

@@ -1,0 +1,111 @@
+"""A model that is dropped takes its versions, code, graphs and kernels with it, without `smelt.reset()`."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+import smelt
+from smelt.capture import _native as native
+from smelt.runtime import build
+from tests import longrun
+
+
+@pytest.mark.parametrize("kind", longrun.KINDS, ids=lambda kind: kind.__name__)
+def test_nothing_of_a_dropped_model_stays(kind: Any) -> None:
+    held = [*longrun.one(0, [kind]), *longrun.one(1, [kind])]
+    gc.collect()
+    assert held
+    assert [what for what, ref in held if ref() is not None] == []
+
+
+def test_kernels_of_a_dropped_model_are_unloaded() -> None:
+    gc.collect()
+    before = set(build._libraries)
+    run = smelt.compile(lambda x: x.exp() * 3.25 + 1.125)
+    run(torch.randn(37))
+    loaded = set(build._libraries) - before
+    assert len(loaded) == 1
+    path = build._libraries[next(iter(loaded))].path
+    assert str(path) in open("/proc/self/maps").read()
+    result = run(torch.zeros(37))
+    del run
+    gc.collect()
+    assert set(build._libraries) == before and str(path) not in open("/proc/self/maps").read()
+    assert torch.equal(result, torch.full((37,), 4.375))
+
+
+def test_a_backward_keeps_its_kernels_when_the_model_is_gone() -> None:
+    x = torch.randn(5, 41, requires_grad=True)
+    loss = smelt.compile(lambda x: (x.sin() * x).square().sum())(x)
+    gc.collect()
+    loss.backward()
+    (expected,) = torch.autograd.grad((x.sin() * x).square().sum(), x)
+    assert torch.allclose(x.grad, expected)
+
+
+def test_two_programs_share_a_library_and_each_keeps_it() -> None:
+    def make() -> Any:
+        return smelt.compile(lambda x: torch.tanh(x) * 1.375)
+
+    one, two = make(), make()
+    one(torch.randn(53)), two(torch.randn(53))
+    del one
+    gc.collect()
+    x = torch.randn(53)
+    assert torch.allclose(two(x), torch.tanh(x) * 1.375)
+
+
+def test_a_place_serves_the_owners_that_live() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + 1
+
+    x = torch.ones(3)
+    one, two = smelt.compile(f), smelt.compile(f)
+    assert torch.equal(one(x), f(x)) and torch.equal(two(x), f(x))
+    assert len(native.entries(f.__code__)) == 2
+    del one
+    gc.collect()
+    assert len(native.entries(f.__code__)) == 1
+    assert torch.equal(two(x), f(x)) and smelt.stats()["graphs"] == 2
+    del two
+    gc.collect()
+    assert native.entries(f.__code__) == [] and torch.equal(smelt.compile(f)(x), f(x))
+
+
+def test_a_function_that_drops_its_own_compiled_form_while_it_runs() -> None:
+    """The version that runs is held by its run."""
+    held: dict[str, Any] = {}
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        held.clear()
+        gc.collect()
+        return (y + 1).sum()
+
+    held["run"] = smelt.compile(f)
+    for _ in range(2):
+        held.setdefault("run", smelt.compile(f))
+        assert held["run"](torch.ones(8)) == 24
+
+
+def test_import_reserves_no_more_address_space_than_it_uses() -> None:
+    """Under a limit that torch alone stays below by a gibibyte, smelt works, and results come from what is left."""
+    text = """
+import resource, torch
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), used + (1 << 30)))
+import smelt
+f = smelt.compile(lambda x: x * 2 + 1)
+for n in (10, 1 << 20, 1 << 25):  # the last takes 128 MiB, and as much again for its result
+    x = torch.ones(n)
+    assert (f(x) == 3).all()
+print("works")
+"""
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300, check=False)
+    assert ran.stdout == "works\n", ran.stderr
