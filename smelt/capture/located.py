@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from smelt.base.device_checks import context_is_lost, nobody_was_told
 from smelt.capture import _native as native
 from smelt.capture.breaks import At
+from smelt.graph.meta import extent
 from smelt.graph.modes import regions_left
 from smelt.graph.seams import Seam
 
@@ -78,7 +79,7 @@ def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -
     error stays as it is.
     """
     lost = context_is_lost(error)
-    if lost or not _is_expected(error) or not repeatable(gm):  # others come from hooks, or from memory
+    if lost or not _is_expected(error) or not repeatable(gm) or _some_freed(inputs):  # others: of hooks, of memory
         raise error
     found = native.quiet_call(_first_failing, gm, inputs)
     if found is None:
@@ -102,7 +103,7 @@ def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) 
     if context_is_lost(error):  # all that the frame asks of the GPU fails in eager, too: its `except` clauses see that
         nobody_was_told()
         return
-    if not _is_expected(error):
+    if not _is_expected(error) or _some_freed(inputs):
         raise error
     if native.quiet_call(_first_failing, gm, inputs) is None:
         raise error
@@ -120,6 +121,17 @@ def repeatable(gm: fx.GraphModule) -> bool:
         if node.op == "call_function" and module.split(".")[0] not in ("torch", "_operator", "builtins", "smelt"):
             return False
     return True
+
+
+def _some_freed(inputs: Sequence[Any]) -> bool:
+    """Whether the memory of a tensor was freed, or made smaller than it is: eager would read what is not there."""
+    for tensor in inputs:
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or not tensor.numel():
+            continue
+        elements = int(tensor.storage_offset()) + extent(tensor.shape, tensor.stride())
+        if tensor.device.type != "meta" and elements * tensor.itemsize > tensor.untyped_storage().nbytes():
+            return True
+    return False
 
 
 def _first_failing(gm: fx.GraphModule, inputs: Sequence[Any]) -> tuple[fx.Node, Exception] | None:

@@ -2,7 +2,9 @@
  *
  * The evaluator is installed only while some thread is active, because its presence turns off CPython's inlining of
  * Python-to-Python calls in the whole process. */
+#define _GNU_SOURCE
 #include "native.h"
+#include <pthread.h>
 #include <structmember.h>
 
 _Thread_local Thread thread;
@@ -24,6 +26,36 @@ int set_active(int active) {
         else evaluator_release();
     }
     return was;
+}
+
+/* -- the C stack ------------------------------------------------------------------------------- */
+static char *find_middle(void) {
+    char *middle = (char *)1; /* where nobody tells: never short */
+#ifdef __linux__
+    pthread_attr_t attributes;
+    void *low;
+    size_t size;
+    if (pthread_getattr_np(pthread_self(), &attributes)) return middle;
+    if (!pthread_attr_getstack(&attributes, &low, &size)) middle = (char *)low + size / 2;
+    pthread_attr_destroy(&attributes);
+#elif defined(__APPLE__)
+    middle = (char *)pthread_get_stackaddr_np(pthread_self()) - pthread_get_stacksize_np(pthread_self()) / 2;
+#endif
+    return middle;
+}
+
+#if defined(Py_C_RECURSION_LIMIT)
+#define C_CALLS Py_C_RECURSION_LIMIT
+#elif defined(C_RECURSION_LIMIT)
+#define C_CALLS C_RECURSION_LIMIT
+#endif
+
+int stack_is_short(PyThreadState *state) {
+    if (!thread.middle) thread.middle = find_middle();
+#ifdef C_CALLS
+    if (state->c_recursion_remaining < C_CALLS / 2) return 1;
+#endif
+    return (char *)__builtin_frame_address(0) < thread.middle;
 }
 
 /* -- call, quiet_call -------------------------------------------------------------------------- */
