@@ -31,7 +31,8 @@ _BY_NUMBER = frozenset(
 _BY_VALUES = (
     frozenset(
         "cholesky cholesky_inverse inverse logdet slogdet lu lu_solve multinomial bernoulli pinverse qr svd matrix_exp "
-        "ormqr geqrf orgqr triangular_solve lobpcg masked_scatter masked_scatter_ repeat_interleave".split()
+        "ormqr geqrf orgqr triangular_solve lobpcg masked_scatter masked_scatter_ repeat_interleave normal poisson "
+        "binomial".split()
     )
     | {name for name in dir(torch.linalg) if not name.startswith("_")}
     | {f"linalg_{name}" for name in dir(torch.linalg)}

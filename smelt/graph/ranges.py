@@ -75,14 +75,14 @@ def _at(dim: int | None, place: int) -> Rule:
 
 
 def _indices(args: Sequence[Any]) -> Iterator[Range]:
-    at, waits = 0, len(args) > 3 and bool(args[3])
+    at = 0
     for index in args[1]:
         if index is not None and index.meta["val"].dtype in (torch.bool, torch.uint8):
             at += len(index.meta["val"].shape)
             continue
         if index is not None:
             size = args[0].meta["val"].shape[at]
-            yield Range(index, -size, size - 1, OUT_OF_RANGE, None, waits)
+            yield Range(index, -size, size - 1, OUT_OF_RANGE)
         at += 1
 
 
@@ -229,7 +229,7 @@ def waits(node: fx.Node) -> bool:
     return any(each.waits for each in ranges_of(node.target, (*node.args, *node.kwargs.values())))
 
 
-_LOOKED_AT = (aten.index_put.default, aten.normal.Tensor_Tensor, aten.normal.float_Tensor)
+_LOOKED_AT = (aten.normal.Tensor_Tensor, aten.normal.float_Tensor)
 
 
 def _of_derivative(node: fx.Node) -> bool:

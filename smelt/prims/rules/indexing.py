@@ -62,7 +62,6 @@ def index_put(p: Lowering, x: Node, indices: Indices, values: Node, accumulate: 
     masked = _masked_put(p, x, indices, values, accumulate)
     if masked is not None:
         return masked
-    indices = p.looked_at(aten.index_put.default, (x, indices, values, accumulate))[1]
     return put_at(p, x, indices, values, accumulate)
 
 
