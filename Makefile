@@ -1,4 +1,4 @@
-# Everything starts here: `make demo`, `make test`, `make test-gpu`, `make test-ops`, `make test-fuzz`, `make test-memory`, `make test-crash`, `make bench-suites`, `make lint`, `make docs`. Each sets up what it needs first.
+# Everything starts here: `make demo`, `make test`, `make test-gpu`, `make test-ops`, `make test-fuzz`, `make test-faults`, `make test-memory`, `make test-crash`, `make bench-suites`, `make lint`, `make docs`. Each sets up what it needs first.
 #   PYTHON=3.12 (a version or an executable; default: the first of 3.11 to 3.13 found)
 #   TORCH=2.12.1 (default 2.13.0)
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu (another package index for torch alone; default: none)
@@ -33,7 +33,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := $(shell find smelt -name '*.c' -o -name '*.h')
 
-.PHONY: help setup demo test test-gpu test-ops test-ops-gpu test-fuzz test-fuzz-gpu test-memory test-crash sanitize-gpu bench-suites lint format docs clean
+.PHONY: help setup demo test test-gpu test-ops test-ops-gpu test-fuzz test-fuzz-gpu test-faults test-memory test-crash sanitize-gpu bench-suites lint format docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -91,6 +91,11 @@ test-fuzz: setup
 FUZZ_GPU ?= --programs 20000
 test-fuzz-gpu: setup
 	$(BIN)/python -m tests.fuzz.tensors --device cuda --jobs $(JOBS) --out smelt_report/fuzz-gpu $(FUZZ_GPU)
+
+# Interrupts and failed calls anywhere in compilations and compiled calls; a run that was interrupted goes on.
+FAULTS ?= --interrupts 2000 --failures 2000
+test-faults: setup
+	$(BIN)/python -m tests.faults --out smelt_report/faults --jobs $(WORKERS) $(FAULTS)
 
 # Behaviour, the smoke suite and both sweeps with each buffer in memory of its own, watched after every kernel.
 MEMORY_TESTS ?= tests/test_api.py tests/test_program.py tests/test_dynamic.py tests/test_models.py tests/test_whole_step.py \

@@ -34,9 +34,11 @@ from smelt.base.errors import CompileError, SmeltWarning
 from smelt.base.faults import Check
 from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
+from smelt.base.process_state import preserving
 from smelt.base.report import Report
 from smelt.base.stats import count, count_named, spend
 from smelt.capture.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
+from smelt.capture.signals import raise_if_signalled
 from smelt.checked import backward_boundary, boundary
 from smelt.codegen.chain import render_chain
 from smelt.codegen.cpp_host import render_cpp
@@ -201,6 +203,7 @@ def _fall_back(name: str, what: str, error: Exception, options: Options) -> None
     Raises:
         Exception: the error itself, where memory is short or nothing may fall back.
     """
+    raise_if_signalled(error)
     if isinstance(error, MemoryError) or environment().strict or options.fullgraph:
         raise error
     count("fallbacks")
@@ -210,7 +213,7 @@ def _fall_back(name: str, what: str, error: Exception, options: Options) -> None
 def compile_late(graph: fx.GraphModule, device: torch.device | None, report: Report, options: Options) -> Program:
     """A backward that is asked for in the middle of a step; operator by operator where that cannot be compiled."""
     try:
-        return compile_backward(graph, device, report, options)
+        return preserving(compile_backward, graph, device, report, options)
     except Exception as error:
         _fall_back(f"another backward of {report.name}", "it", error, options)
         return eager_program(graph)

@@ -17,6 +17,7 @@ from torch import fx
 from torch.utils.weak import TensorWeakRef
 
 from smelt.autograd.plan import Fresh, Joint, SparseGradient
+from smelt.base.process_state import preserving
 from smelt.graph.casts import present_casts, under_casts
 from smelt.graph.modes import enter_autocast, exit_autocast
 from smelt.graph.module import Graph, GraphModule
@@ -107,7 +108,7 @@ class Again:
     def _compiled(self, given: Sequence[torch.Tensor], first: int) -> Callable[..., Any]:
         """For all sizes if that works: some double backward formulas of PyTorch read sizes as numbers."""
         try:
-            run = self.compile(self.graph, given)
+            run = preserving(self.compile, self.graph, given)
         except RuntimeError:
             if not self.joint.sizes or self._in_numbers:
                 raise
@@ -115,7 +116,7 @@ class Again:
             for node in self.graph.graph.nodes:
                 if node.op == "placeholder":
                     node.meta.pop("val", None)
-            run = self.compile(self.graph, given)
+            run = preserving(self.compile, self.graph, given)
         self._made[self._key(given, first)] = run
         return run
 

@@ -16,10 +16,12 @@ import torch
 from torch import fx
 
 from smelt.autograd.plan import Joint
+from smelt.base.process_state import switch
 from smelt.graph.meta import TensorMeta
 from smelt.graph.seeds import FROM_SEEDS, is_mixed
 
 _again = threading.local()
+switch("seeds", lambda: getattr(_again, "seeds", {}), lambda before: setattr(_again, "seeds", before))
 
 
 @dataclass(frozen=True)

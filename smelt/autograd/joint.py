@@ -44,7 +44,7 @@ from smelt.autograd.settled import settle
 from smelt.autograd.split import ancestors
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
-from smelt.base.torch_c import disable_autocast, engine_in_this_thread, is_plain_view
+from smelt.base.torch_c import disable_autocast, engine_in_this_thread, inference_mode, is_plain_view
 from smelt.graph.attention import for_attention
 from smelt.graph.casts import casting, present_casts, set_casts
 from smelt.graph.gradients import DERIVATIVES
@@ -122,7 +122,7 @@ def _tracing_state() -> Iterator[None]:
     collecting = gc.isenabled()
     gc.disable()  # a full collection walks the user's whole heap; it costs more than a trace and finds little
     try:
-        with torch.inference_mode(False), engine_in_this_thread():
+        with inference_mode(False), engine_in_this_thread():
             torch.set_grad_enabled(grad)
             yield
     finally:

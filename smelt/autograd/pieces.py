@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from smelt.base.process_state import preserving
 from smelt.graph.conditional import Conditional, cut_out, operands_of
 from smelt.graph.meta import meta_of
 from smelt.graph.module import Graph, GraphModule
@@ -38,7 +39,7 @@ class Piece:
         key = (torch.is_grad_enabled(), *map(_kind, inputs))
         run = self.versions.get(key)
         if run is None:
-            run = self.versions[key] = self._compile(inputs)
+            run = self.versions[key] = preserving(self._compile, inputs)
         return run(*inputs)
 
     def _compile(self, inputs: Sequence[Any]) -> Callable[..., Any]:

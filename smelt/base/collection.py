@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from smelt.base.malloc import release_freed
+from smelt.base.process_state import switch
 
 _held = 0
 """How many times collection is held back that was on."""
+
+switch("held back", lambda: _held, lambda before: globals().update(_held=before))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -121,11 +122,14 @@ def is_batched_before_transforms(tensor: torch.Tensor) -> bool:
     return "Batched" in str(torch._C._dispatch_keys(tensor)).replace("FuncTorchBatched", "")
 
 
+def _nesting_of(enter: Callable[[], int], leave: Callable[[], int]) -> int:
+    """A depth that only its changes tell. C code calls both, so that no interrupt comes between."""
+    return tuple(map(operator.call, (enter, leave)))[1]
+
+
 def batch_level() -> int:
     """How many of the older `vmap` this thread is in."""
-    level: int = torch._C._vmapmode_increment_nesting() - 1
-    torch._C._vmapmode_decrement_nesting()
-    return level
+    return _nesting_of(torch._C._vmapmode_increment_nesting, torch._C._vmapmode_decrement_nesting)
 
 
 def in_batches() -> bool:
@@ -187,6 +191,98 @@ def outside_transforms() -> Iterator[None]:
     finally:
         while layers:
             torch._C._functorch.push_dynamic_layer_stack(layers.pop())
+
+
+inference_mode = torch._C._InferenceMode
+"""`torch.inference_mode` without Python frames, which would keep it alive in the traceback of an interrupt."""
+
+State = tuple[str, Callable[[], Any], Callable[[Any], object]]
+"""A name, what reads a piece of the thread's or process's state, and what makes an earlier value the present one."""
+
+
+def _stack(name: str, size: Any, at: Any, push: Any, pop: Any) -> State:
+    def read() -> tuple[Any, ...]:
+        return tuple([at(i) for i in range(size())])
+
+    def write(before: tuple[Any, ...]) -> None:
+        while (now := read()) and (len(now) > len(before) or any(map(operator.is_not, now, before))):
+            pop()
+        for mode in before[size() :]:
+            push(mode)
+
+    return name, read, write
+
+
+def _nesting(name: str, enter: Callable[[], int], leave: Callable[[], int]) -> State:
+    def write(before: int) -> None:
+        while (now := _nesting_of(enter, leave)) != before:
+            (leave if now > before else enter)()
+
+    return name, functools.partial(_nesting_of, enter, leave), write
+
+
+def _read_saved_tensor_hooks() -> tuple[Any, ...]:
+    return (*(torch._C._autograd._top_saved_tensors_default_hooks(True) or ()), saved_tensor_hooks_disabled())
+
+
+def _write_saved_tensor_hooks(before: tuple[Any, ...]) -> None:
+    *hooks, message = before
+    while (now := torch._C._autograd._top_saved_tensors_default_hooks(True)) and [*now] != hooks:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    if message is None:
+        enable_saved_tensor_hooks()
+    else:
+        disable_saved_tensor_hooks(message)
+
+
+_entered: list[Any] = []
+
+
+def _write_inference_mode(before: bool) -> None:
+    """Nothing but a guard switches it; what this one would restore is what a fault has left."""
+    guard = inference_mode(before)
+    guard.__enter__()
+    _entered.append(guard)
+
+
+def _write_anomaly_mode(before: tuple[bool, bool]) -> None:
+    torch.set_anomaly_enabled(*before)
+
+
+def _write_transforms(before: int) -> None:
+    while torch._C._functorch.get_dynamic_layer_stack_depth() > before:
+        torch._C._functorch.pop_dynamic_layer_stack()
+
+
+def _write_forward_levels(before: int) -> None:
+    while forward_ad_level() > before:
+        torch.autograd.forward_ad.exit_dual_level(level=forward_ad_level())
+
+
+MODE_STATE: tuple[State, ...] = (
+    ("torch functions", torch._C._get_torch_function_state,  # type: ignore[attr-defined]
+     torch._C._set_torch_function_state),  # type: ignore[attr-defined]
+    _stack("torch function modes", torch_function_modes, torch_function_mode_at, push_torch_function_mode,
+           pop_torch_function_mode),
+    _stack("torch dispatch modes", dispatch_modes, dispatch_mode_at, torch._C._push_on_torch_dispatch_stack,
+           functools.partial(torch._C._pop_torch_dispatch_stack, None)),
+)  # fmt: skip
+"""Modes that see the operators of this thread."""
+
+AUTOGRAD_STATE: tuple[State, ...] = (
+    ("transforms", torch._C._functorch.get_dynamic_layer_stack_depth, _write_transforms),
+    _nesting("vmap", torch._C._vmapmode_increment_nesting, torch._C._vmapmode_decrement_nesting),
+    ("forward levels", forward_ad_level, _write_forward_levels),
+    ("inference mode", torch.is_inference_mode_enabled, _write_inference_mode),
+    ("gradients", torch.is_grad_enabled, set_grad_enabled),
+    ("forward gradients", torch._C._is_fwd_grad_enabled, torch._C._set_fwd_grad_enabled),
+    ("engine threads", torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled),
+    ("saved tensor hooks", _read_saved_tensor_hooks, _write_saved_tensor_hooks),
+    ("anomaly mode", lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()), _write_anomaly_mode),
+    _nesting("autocast", torch.autocast_increment_nesting, torch.autocast_decrement_nesting),
+    ("autocast cache", torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+)
+"""What `torch.autograd` and autocast keep for this thread (anomaly mode: for the process)."""
 
 
 _SETTING_WORDS = (

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import fx
 
-from smelt.base.locks import new_recursive_lock
+from smelt.base.locks import new_lock
 from smelt.graph.written import write_code
 
-_WRITING = new_recursive_lock()
+_WRITING = new_lock()
 
 
 class CapturedGraph(fx.GraphModule):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy
 
+from smelt.base.process_state import keep
 from smelt.capture import _native as native
 from smelt.capture.breaks import Break, UserError, user
 from smelt.capture.foreign_memory import refuse_windows
@@ -285,6 +286,7 @@ class Hosts:
         self._check_place()
         if isinstance(owner, GENERATORS):
             self._state.keep(owner)
+            keep(self._state.restore)
 
     def restore(self) -> None:
         """The capture ends: nobody has drawn anything."""

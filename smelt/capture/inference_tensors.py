@@ -63,10 +63,10 @@ def _refusal(run: Callable[[torch.Tensor], Any]) -> str:
     Asked when it is needed: PyTorch looks up names for an error's backtrace: MiB of its libraries come to memory.
     """
     with _disable_current_modes():
-        with torch.inference_mode():
+        with torch_c.inference_mode(True):
             tensor = torch.ones(())
         try:
-            with torch.inference_mode(False), torch.enable_grad():
+            with torch_c.inference_mode(False), torch.enable_grad():
                 run(tensor)
         except RuntimeError as error:
             return str(error)

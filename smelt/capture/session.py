@@ -24,10 +24,11 @@ from smelt.base import torch_c
 from smelt.base.collection import no_collection
 from smelt.base.errors import CompileError, RecompileError, SmeltError, Unsupported
 from smelt.base.eviction import REPORTS
-from smelt.base.locks import new_recursive_lock
+from smelt.base.locks import new_lock
 from smelt.base.log import log
 from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
+from smelt.base.process_state import preserving
 from smelt.base.report import Report
 from smelt.base.stats import count, spend
 from smelt.base.store import store
@@ -82,6 +83,7 @@ from smelt.capture.opcodes import store_unread
 from smelt.capture.places import Place, Reader, Slots, Version
 from smelt.capture.reads import ended
 from smelt.capture.residual import Residual, Writer
+from smelt.capture.signals import raise_if_signalled
 from smelt.capture.speculation import PATIENCE
 from smelt.capture.stance import current as current_stance
 from smelt.capture.telling import Told, only_captured
@@ -134,7 +136,7 @@ class Session(Told):
         self.points: dict[tuple[int, int, int, tuple[int, ...]], native.ResumePoint] = {}
         self.handling: weakref.WeakKeyDictionary[native.ResumePoint, tuple[int, ...]] = weakref.WeakKeyDictionary()
         self._interpreters: list[Interpreter] = []  # of the present capture
-        self._lock = new_recursive_lock()
+        self._lock = new_lock()
 
     # -- callbacks -----------------------------------------------------------------------------------------------
 
@@ -165,6 +167,9 @@ class Session(Told):
             return None
         if self.options.fullgraph and self.raised.get(threading.get_ident()):
             return None  # the whole has failed to be one graph, which `settle` will tell: no parts of it
+        return preserving(self._attempt_alone, key, place, read, begin)
+
+    def _attempt_alone(self, key: Any, place: Place, read: Reader, begin: Begin) -> WhenReturned:
         before = len(place.versions)
         with self._lock:
             if len(place.versions) != before:  # another thread made one meanwhile: try it first
@@ -233,6 +238,7 @@ class Session(Told):
         try:
             vm, frame, stop = self._interpret(place, begin, again)
         except UserError as raised:
+            raise_if_signalled(raised)
             # eager raises it as well, with the user's own traceback; one that keeps raising is not tried forever
             place.failed += 1
             place.given_up = place.failed >= self.options.recompile_limit and not self.options.fullgraph
@@ -242,6 +248,7 @@ class Session(Told):
             bare(raised)
             return told
         except Break as refused:
+            raise_if_signalled(refused)
             self.refuse(place, refused)
             return None
         except Exception as error:
@@ -252,6 +259,7 @@ class Session(Told):
         except _Again:
             return self._capture(key, place, begin)
         except (Break, CannotRebuild) as refused:
+            raise_if_signalled(refused)
             title = refused.title if isinstance(refused, Break) else f"{refused} leaves the frame"
             self.refuse(place, Break(title, "residual code cannot make it", "return tensors and plain objects"))
         except Exception as error:
@@ -394,6 +402,7 @@ class Session(Told):
         except MemoryError:  # no time to make a report
             raise
         except Exception as error:
+            raise_if_signalled(error)
             if isinstance(error, RecursionError) and is_deep():
                 self.tell(BreakReason.of(too_deep()))
                 return None
@@ -428,6 +437,7 @@ class Session(Told):
 
     def _failed(self, place: Place, error: Exception) -> None:
         """Capture, or what is made of it, has raised. Nothing of the frame has run yet."""
+        raise_if_signalled(error)
         if isinstance(error, (SmeltError, MemoryError)):
             raise error
         if isinstance(error, RecursionError) and is_deep():

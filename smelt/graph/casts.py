@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
+from smelt.base.process_state import switch
+
 DEVICES = ("cpu", "cuda")
 
 Casts = tuple[tuple[bool, torch.dtype], ...]
@@ -39,3 +41,6 @@ def under_casts(casts: Casts) -> Iterator[None]:
         yield
     finally:
         set_casts(before)
+
+
+switch("casts", present_casts, set_casts)

@@ -17,6 +17,7 @@ from torch import fx
 from torch.fx.node import has_side_effect
 
 from smelt.base import torch_c
+from smelt.base.process_state import switch
 
 
 class _Open(threading.local):
@@ -27,6 +28,7 @@ class _Open(threading.local):
 
 
 _open = _Open()
+switch("regions", lambda: tuple(_open.regions), lambda before: setattr(_open, "regions", [*before]))
 
 
 @contextmanager

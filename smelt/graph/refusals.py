@@ -20,6 +20,7 @@ import torch
 from torch._ops import OpOverload
 
 from smelt.base.errors import SmeltError, Unsupported
+from smelt.base.process_state import keep
 from smelt.graph.meta import extent
 from smelt.graph.place import Layout, PlacedTensor, Storage
 from smelt.graph.schema import Kind, OpInfo
@@ -261,6 +262,8 @@ def _attempt(
         return _CPU if kind is torch.device else value
 
     state = torch.get_rng_state() if info.random else None
+    if state is not None:
+        keep(functools.partial(torch.set_rng_state, state))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -18,6 +18,7 @@ from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smelt.base.errors import Unsupported
+from smelt.base.process_state import switch
 from smelt.base.torch_c import disabled_torch_function, refuse_address, run_recipe, set_conjugate, set_negative
 from smelt.graph.answers import DataDependent, answer_for, depends_on_values
 from smelt.graph.devices import devices_among, raise_for_devices
@@ -70,6 +71,7 @@ class _Text(threading.local):
 
 
 text = _Text()
+switch("text of tensors", lambda: text.refuse, lambda before: setattr(text, "refuse", before))
 
 
 class TraceTensor(Turned):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch._ops import OpOverload
 
+from smelt.base.process_state import switch
 from smelt.graph.answers import depends_on_values
 from smelt.graph.layouts import fresh, given, val_of, without
 from smelt.graph.least_squares import without_residuals
@@ -54,6 +55,7 @@ class Numbers(Protocol):
 
 
 _thread = threading.local()
+switch("reading", lambda: getattr(_thread, "numbers", None), lambda before: setattr(_thread, "numbers", before))
 
 
 @contextmanager

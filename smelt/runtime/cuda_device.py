@@ -18,7 +18,7 @@ import torch
 
 from smelt.base import torch_c
 from smelt.base.collection import no_collection
-from smelt.base.locks import new_lock
+from smelt.base.locks import new_flag
 from smelt.base.options import Owner
 from smelt.runtime.cuda_arena import Arena, Arenas, device_arenas
 from smelt.runtime.launch import read_fast
@@ -75,7 +75,7 @@ class Device:
         self._most_used: weakref.WeakKeyDictionary[Owner, int] = weakref.WeakKeyDictionary()
         self._kinds: weakref.WeakKeyDictionary[Owner, int] = weakref.WeakKeyDictionary()
         self._most_memory = 0
-        self.replaying = new_lock()
+        self.replaying = new_flag()
         self._stream = 0  # of the last replay, as the driver's handle; says nothing before the first one
         self._last: Any = None
         self._side: Any = None

@@ -1,0 +1,81 @@
+/* What a failure of the compiler leaves behind is put back where nothing can come between: in C, with the trace function
+ * held off and with some stack in hand, again when an interrupt meets it. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+enum { HEADROOM = 200, ATTEMPTS = 8 };
+
+static PyObject *preserver; /* strong; NULL: nothing is preserved */
+
+static inline int *frames_left(PyThreadState *state) {
+#if PY_VERSION_HEX >= 0x030c0000
+    return &state->py_recursion_remaining;
+#else
+    return &state->recursion_remaining;
+#endif
+}
+
+static PyObject *restore_once(PyObject *saved, PyObject *failed) {
+    PyThreadState *state = PyThreadState_Get();
+    *frames_left(state) += HEADROOM;
+    PyThreadState_EnterTracing(state);
+    PyObject *done = PyObject_CallOneArg(saved, failed);
+    PyThreadState_LeaveTracing(state);
+    *frames_left(state) -= HEADROOM;
+    return done;
+}
+
+/* Calls saved(failed) until it returns. Steals `result`; gives it, or NULL with the first error that there was. */
+static PyObject *restore(PyObject *saved, PyObject *result) {
+    PyObject *type, *error, *traceback, *failed = result ? Py_False : Py_True;
+    PyErr_Fetch(&type, &error, &traceback);
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        PyObject *done = restore_once(saved, failed);
+        if (done) {
+            Py_DECREF(done);
+            break;
+        }
+        failed = Py_True;
+        Py_CLEAR(result);
+        if (type && attempt == ATTEMPTS - 1) PyErr_WriteUnraisable(saved); /* a bug, unless memory is short */
+        else if (type) PyErr_Clear(); /* the program hears of one of them */
+        else PyErr_Fetch(&type, &error, &traceback);
+    }
+    PyErr_Restore(type, error, traceback);
+    return result;
+}
+
+static PyObject *preserving(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    if (count < 1) return PyErr_Format(PyExc_TypeError, "preserving() needs a function");
+    PyObject *saved = preserver ? PyObject_CallNoArgs(preserver) : Py_NewRef(Py_None);
+    if (!saved) return NULL;
+    PyObject *result = PyObject_Vectorcall(args[0], args + 1, (size_t)(count - 1), names);
+    if (saved != Py_None) result = restore(saved, result);
+    Py_DECREF(saved);
+    return result;
+}
+
+static PyObject *set_preserver(PyObject *module, PyObject *take) {
+    if (take != Py_None && !PyCallable_Check(take))
+        return PyErr_Format(PyExc_TypeError, "a preserver must be callable or None, not %s", Py_TYPE(take)->tp_name);
+    Py_XSETREF(preserver, take == Py_None ? NULL : Py_NewRef(take));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"preserving", (PyCFunction)(void (*)(void))preserving, METH_FASTCALL | METH_KEYWORDS,
+     "preserving(fn, *args, **kwargs): fn(...); what the preserver saved before is restored after it"},
+    {"set_preserver", set_preserver, METH_O,
+     "set_preserver(take or None): take() gives restore(failed), which is called until it returns"},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "smelt.base._native",
+    .m_doc = "What an interrupted compilation leaves behind is put back.",
+    .m_size = -1,
+    .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&definition); }

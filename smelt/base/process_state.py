@@ -1,0 +1,129 @@
+"""The state of the process and of this thread that the compiler switches while it works, saved and restored.
+
+Every switch has its own `finally`. An interrupt may come between a switch and its `finally`, or inside of it, so each
+capture compares the state before it with the state after it, and restores what differs.
+`preserving` does it in C: again when an interrupt meets it.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _device, _python_dispatch
+
+from smelt.base import _native, torch_c
+from smelt.base.locks import held_locks, release_locks
+
+
+class Switch(NamedTuple):
+    """One piece of state.
+
+    Attributes:
+        read: its value now.
+        write: makes a value that was read before the present one.
+    """
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+
+
+def _globals_of(module: Any, *names: str) -> Switch:
+    def write(values: tuple[Any, ...]) -> None:
+        for name, value in zip(names, values, strict=True):
+            setattr(module, name, value)
+
+    return Switch(names[0], lambda: tuple([getattr(module, name, None) for name in names]), write)
+
+
+def _collecting(enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+
+
+_WARNINGS = _globals_of(warnings, "filters", "showwarning", "_showwarnmsg_impl")
+
+
+def _warn_as(before: tuple[Any, ...]) -> None:
+    _WARNINGS.write(before)
+    getattr(warnings, "_filters_mutated", lambda: None)()  # what was told once may be told again
+
+
+SWITCHES = [
+    # modes first: the functions below would ask them
+    *(Switch(*each) for each in torch_c.MODE_STATE),
+    _globals_of(_python_dispatch, *(name for name in vars(_python_dispatch) if name.startswith("_is_in_"))),
+    _globals_of(_device, "CURRENT_DEVICE"),
+    _globals_of(torch._GLOBAL_DEVICE_CONTEXT, "device_context"),
+    *(Switch(*each) for each in torch_c.AUTOGRAD_STATE),
+    Switch("kernels of attention", torch_c.attention_kernels, torch_c.set_attention_kernels),
+    Switch("default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    _WARNINGS._replace(write=_warn_as),  # as `catch_warnings` swaps them; what an import adds stays
+    Switch("collection", gc.isenabled, _collecting),
+]
+"""In the order in which they are restored; `switch` adds to it."""
+
+
+def switch(name: str, read: Callable[[], Any], write: Callable[[Any], object]) -> None:
+    """Declare a variable of the compiler's own that is something else for a time."""
+    SWITCHES.append(Switch(name, read, write))
+
+
+class _Drawn(threading.local):
+    """What puts random generators back that the capture of this thread draws from; None outside of one."""
+
+    undo: list[Callable[[], object]] | None = None
+
+
+_drawn = _Drawn()
+
+
+def keep(restore: Callable[[], object]) -> None:
+    """Somebody is about to draw random numbers, and will call `restore`; a fault that ends the capture calls it, too.
+
+    Not each capture saves the generators: others draw from them meanwhile, and one whose lock another thread held at a
+    fork can never be asked again.
+    """
+    if _drawn.undo is not None:
+        _drawn.undo.append(restore)
+
+
+def saved() -> Callable[[bool], None]:
+    """The state now, as what restores it: `restore(failed)`.
+
+    After a failure that includes random generators and our locks.
+    """
+    values = [each.read() for each in SWITCHES]
+    held, outer = held_locks(), _drawn.undo
+    undo: list[Callable[[], object]] = []
+
+    def restore(failed: bool) -> None:
+        for each, before in zip(SWITCHES, values, strict=True):
+            if not _same(each.read(), before):
+                each.write(before)
+        if failed:
+            release_locks(held)
+            for put_back in reversed(undo):
+                put_back()
+        _drawn.undo = outer
+
+    _drawn.undo = undo
+    return restore
+
+
+def _same(now: Any, before: Any) -> bool:
+    """By identity in tuples: what stands there are the program's modes and lists."""
+    if type(before) is not tuple:
+        return bool(now == before)
+    return len(now) == len(before) and all(
+        a is b or (type(b) is tuple and a == b) for a, b in zip(now, before, strict=True)
+    )
+
+
+_native.set_preserver(saved)
+preserving = _native.preserving
+"""`preserving(fn, *args, **kwargs)`: `fn(...)`, whatever ends it, leaves the state as it was."""

@@ -1,0 +1,1 @@
+"""Faults injected into compilations and compiled calls: `python -m tests.faults`."""
