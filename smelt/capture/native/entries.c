@@ -123,9 +123,10 @@ static void move_to_front(Place *place, Py_ssize_t index) {
 
 /* The first version whose guards hold. HIT: new references to the entry and to what its guards fetched. */
 enum Outcome place_lookup(Place *place, const Scope *scope, Entry **found, PyObject **outputs) {
+    PyObject *owner = stack_now()->owner;
     for (Py_ssize_t i = 0; i < place->count;) {
         Entry *entry = place->entries[i];
-        if (entry->owner && entry->owner != thread.owner) {
+        if (entry->owner && entry->owner != owner) {
             i++;
             continue;
         }

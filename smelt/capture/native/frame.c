@@ -123,12 +123,12 @@ static void drop(PyObject **values, Py_ssize_t count) {
 
 static PyObject *call_injected(Injection *injection, PyObject *function, PyObject *const *args, size_t count,
                                PyObject *names) {
-    Injection *outer = thread.injection;
-    thread.injection = injection;
+    Injection *outer = stack_now()->injection;
+    thread.stack.injection = injection;
     evaluator_acquire();
     PyObject *result = PyObject_Vectorcall(function, args, count, names);
     evaluator_release();
-    thread.injection = outer; /* still ours when the call failed before the frame started */
+    stack_now()->injection = outer; /* still ours when the call failed before the frame started */
     return result;
 }
 
@@ -166,9 +166,9 @@ static PyObject *run_called(PyThreadState *state, Frame *frame, Entry *entry, Py
 /* -- looking for one --------------------------------------------------------------------------- */
 static enum Outcome look_up(Place *place, const Scope *scope, Entry **entry, PyObject **outputs) {
     if (!place->count) return MISS;
-    thread.active = 0; /* guards may run Python code, which is nobody's frame to compile */
+    thread.stack.active = 0; /* guards may run Python code, which is nobody's frame to compile */
     enum Outcome outcome = place_lookup(place, scope, entry, outputs);
-    thread.active = 1;
+    stack_now()->active = 1;
     return outcome;
 }
 
@@ -213,8 +213,7 @@ static enum Outcome find(Place *place, PyObject *key, PyObject *callback, const 
 static PyObject *told(PyObject *after, PyObject *result) {
     if (!after) return result;
     if (result) {
-        int active = thread.active;
-        set_active(0);
+        int active = set_active(0);
         PyObject *heard = PyObject_CallNoArgs(after);
         set_active(active);
         if (!heard) Py_CLEAR(result);
@@ -261,8 +260,8 @@ static int hand_over(PyObject *error, PyObject *before, PyObject *now) {
     PyCodeObject *left = PyFrame_GetCode(handed), *code = PyFrame_GetCode((PyFrameObject *)now);
     int place = head->tb_lasti; /* in a replacement's frame, what it is in the original counts from -2 down */
     if (place < -1) place = -2 - place;
-    else if (left != thread.original) place = instruction_at(left, place, thread.original);
-    head->tb_lasti = code == thread.original || place < 0 ? place : -2 - place;
+    else if (left != thread.stack.original) place = instruction_at(left, place, thread.stack.original);
+    head->tb_lasti = code == thread.stack.original || place < 0 ? place : -2 - place;
     Py_DECREF(left);
     Py_DECREF(code);
     head->tb_frame = (PyFrameObject *)Py_NewRef(now);
@@ -283,7 +282,7 @@ static PyObject *frame_object(PyThreadState *state, Frame *frame) {
 /* `frame` is filled: exceptions that it handles were caught by the frame that continues in it. They are on its stack,
    but for the innermost one, which an except clause may have taken off. */
 static int take_tracebacks(PyThreadState *state, Frame *frame, Py_ssize_t count) {
-    PyObject *before = thread.continues;
+    PyObject *before = stack_of(state)->continues;
     int failed = 0;
     for (Py_ssize_t i = FRAME_CODE(frame)->co_nlocalsplus; before && !failed && i <= count; i++) {
         PyObject *error = i < count ? frame->localsplus[i] : state->exc_info->exc_value;
@@ -297,7 +296,7 @@ static int take_tracebacks(PyThreadState *state, Frame *frame, Py_ssize_t count)
 
 /* The same for a replacement, which asks for it itself. */
 static PyObject *stand_for(PyObject *module, PyObject *error) {
-    PyObject *before = thread.continues;
+    PyObject *before = stack_now()->continues;
     if (!before || !PyExceptionInstance_Check(error)) Py_RETURN_NONE;
     PyObject *object = (PyObject *)PyThreadState_GetFrame(PyThreadState_Get());
     int failed = !object || hand_over(error, before, object) < 0;
@@ -346,11 +345,11 @@ static PyObject *evaluate_lent(PyThreadState *state, Frame *frame) {
     if (place->unlent || !(code->co_flags & CO_OPTIMIZED) || FRAME_NEXT(frame) != _PyCode_CODE(code) ||
         lines_are_watched(state))
         return run_frame(state, frame, 0);
-    PyObject *slots = tuple_of(frame->localsplus, place->arity), *lender = thread.lender;
+    PyObject *slots = tuple_of(frame->localsplus, place->arity), *lender = thread.stack.lender;
     if (!slots) return leave_frame(state, frame, NULL);
-    thread.lender = NULL;
+    thread.stack.lender = NULL;
     PyObject *args[] = {FRAME_FUNC(frame), slots}, *result = PyObject_Vectorcall(lender, args, 2, NULL);
-    thread.lender = lender;
+    stack_of(state)->lender = lender;
     Py_DECREF(slots);
     if (result != smelt_null) return leave_frame(state, frame, result);
     Py_DECREF(result);
@@ -360,7 +359,7 @@ static PyObject *evaluate_lent(PyThreadState *state, Frame *frame) {
 
 /* -- the evaluator ----------------------------------------------------------------------------- */
 static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing) {
-    Thread *self = &thread;
+    Stack *self = stack_of(state);
     if (self->lender && !throwing && frame->owner == FRAME_OWNED_BY_THREAD) return evaluate_lent(state, frame);
     if ((!self->active && !self->injection) || throwing || frame->owner != FRAME_OWNED_BY_THREAD)
         return run_frame(state, frame, throwing);
@@ -560,19 +559,20 @@ static PyObject *continuation(ResumePoint *point, PyObject *globals, PyObject *f
 
 /* Runs it up to the end of the frame, or to the next continuation. */
 static PyObject *run_continuation(Continuation *self) {
-    PyObject *outer = handled_now(), *continues = thread.continues, *result;
-    PyCodeObject *original = thread.original;
+    PyObject *outer = handled_now(), *continues = stack_now()->continues, *result;
+    PyCodeObject *original = thread.stack.original;
     if (self->handled) {
         handled_restore(self->handled);
         self->handled = NULL;
     }
-    thread.continues = self->before;
-    thread.original = self->point->code;
-    if (!thread.active || self->point->place.skipped || lines_are_watched(PyThreadState_Get()))
+    thread.stack.continues = self->before;
+    thread.stack.original = self->point->code;
+    if (!thread.stack.active || self->point->place.skipped || lines_are_watched(PyThreadState_Get()))
         result = run_at(self->point, self->globals, self->func, self->values, self->count);
     else result = resume_active(self->point, self->globals, self->func, self->values, self->count);
-    thread.continues = continues;
-    thread.original = original;
+    Stack *stack = stack_now();
+    stack->continues = continues;
+    stack->original = original;
     handled_restore(outer);
     return result;
 }

@@ -53,7 +53,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         PyModule_AddFunctions(module, entries_methods) < 0 || PyModule_AddFunctions(module, frame_methods) < 0 ||
         PyModule_AddFunctions(module, generators_methods) < 0 || PyModule_AddFunctions(module, iterators_methods) < 0 ||
         PyModule_AddFunctions(module, finalizers_methods) < 0 || PyModule_AddFunctions(module, handled_methods) < 0 ||
-        guards_ready(module) < 0 || entries_ready() < 0 || iterators_ready() < 0 || frame_ready() < 0)
+        guards_ready(module) < 0 || entries_ready() < 0 || iterators_ready() < 0 || running_ready() < 0 || frame_ready() < 0)
         Py_CLEAR(module);
     return module;
 }

@@ -121,23 +121,45 @@ extern PyMethodDef entries_methods[];
 
 /* -- running.c --------------------------------------------------------------------------------- */
 typedef struct Injection Injection;
-typedef struct {
-    int active;           /* the hook acts on frames that this thread starts */
-    int eager;            /* `call` does not make it act */
+
+/* The state of one stack of Python frames. A thread has one, or one for each greenlet, of which it runs one at a time. */
+typedef struct Stack Stack;
+struct Stack {
+    int active;           /* the hook acts on frames that this stack starts */
     PyObject *owner;      /* of the innermost `call`; borrowed from it */
     Injection *injection; /* the frame that a continuation is about to start */
     PyObject *lender;     /* `lend`: asked what frames return that start now; borrowed from its caller */
     PyObject *continues;  /* the frame object, if any, whose frame ended with the continuation that runs; borrowed */
     PyCodeObject *original; /* the code whose frame goes on with that continuation; borrowed */
-    char *middle;         /* of the C stack, which grows down; NULL before it was asked for */
+    void *root;             /* which stack: the first chunk of its data stack, which lives as long as it does */
+    Stack *next;            /* of the stacks of this thread that wait with something to keep */
+};
+
+typedef struct {
+    Stack stack;    /* that which ran last */
+    Stack *waiting; /* owned */
+    int eager;      /* `call` does not make the hook act */
+    char *middle;   /* of the C stack, which grows down; NULL before it was asked for */
 } Thread;
 
 extern _Thread_local Thread thread;
-int set_active(int active);   /* installs the evaluator with the first active thread; returns what was */
+void change_stack(PyThreadState *state);
+
+/* The state of the stack that runs. To be asked again after whatever may have run Python code, which may have switched
+   to another greenlet and back. */
+static inline Stack *stack_of(PyThreadState *state) {
+    _PyStackChunk *chunk = state->datastack_chunk; /* addresses are used again: only a root is compared with a root */
+    if (!chunk || chunk->previous || chunk != thread.stack.root) change_stack(state);
+    return &thread.stack;
+}
+static inline Stack *stack_now(void) { return stack_of(PyThreadState_Get()); }
+
+int set_active(int active);   /* installs the evaluator with the first active stack; returns what was */
 void evaluator_acquire(void); /* keep the evaluator installed ... */
 void evaluator_release(void); /* ... until here */
 int stack_is_short(PyThreadState *state); /* half of the C stack is used up */
 extern PyTypeObject CompiledType, QuietType;
+int running_ready(void);
 extern PyMethodDef running_methods[];
 
 /* -- handled.c --------------------------------------------------------------------------------- */

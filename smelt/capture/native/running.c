@@ -1,6 +1,6 @@
-/* Where the evaluator acts: a thread is active inside `call` and Compiled, inactive again inside Quiet and callbacks.
+/* Where the evaluator acts: a stack is active inside `call` and Compiled, inactive again inside Quiet and callbacks.
  *
- * The evaluator is installed only while some thread is active, because its presence turns off CPython's inlining of
+ * The evaluator is installed only while some stack is active, because its presence turns off CPython's inlining of
  * Python-to-Python calls in the whole process. */
 #define _GNU_SOURCE
 #include "native.h"
@@ -8,7 +8,7 @@
 #include <structmember.h>
 
 _Thread_local Thread thread;
-static Py_ssize_t users; /* active threads and pending injections */
+static Py_ssize_t users; /* active stacks and pending injections */
 
 void evaluator_acquire(void) {
     if (users++ == 0) evaluator_install();
@@ -18,10 +18,59 @@ void evaluator_release(void) {
     if (--users == 0) evaluator_uninstall();
 }
 
+/* -- stacks ------------------------------------------------------------------------------------- */
+static PyObject *nothing; /* a Python function */
+
+static int is_idle(const Stack *stack) {
+    return !stack->active && !stack->owner && !stack->injection && !stack->lender && !stack->continues &&
+           !stack->original;
+}
+
+/* The thread has left `thread.stack` for that of `root`: the one is kept, the other one goes on with what was kept. A
+   stack without a call of ours keeps nothing; one with a call lives until the call is over, and so does its root. */
+static void switch_to(void *root) {
+    Stack *kept = is_idle(&thread.stack) ? NULL : malloc(sizeof(Stack));
+    if (kept) {
+        *kept = thread.stack;
+        kept->next = thread.waiting;
+        thread.waiting = kept;
+    }
+    for (Stack **at = &thread.waiting; *at; at = &(*at)->next) {
+        if ((*at)->root != root) continue;
+        Stack *found = *at;
+        *at = found->next;
+        thread.stack = *found;
+        free(found);
+        return;
+    }
+    memset(&thread.stack, 0, sizeof(Stack));
+    thread.stack.root = root;
+}
+
+void change_stack(PyThreadState *state) {
+    if (!state->datastack_chunk) { /* no Python function has run on this stack: the first one gives it its name */
+        PyObject *type, *error, *traceback;
+        PyErr_Fetch(&type, &error, &traceback);
+        Py_XDECREF(PyObject_CallNoArgs(nothing));
+        PyErr_Restore(type, error, traceback);
+    }
+    _PyStackChunk *root = state->datastack_chunk;
+    while (root && root->previous) root = root->previous;
+    if (root != thread.stack.root) switch_to(root);
+}
+
+int running_ready(void) {
+    PyObject *globals = PyDict_New();
+    nothing = globals ? PyRun_String("lambda: None", Py_eval_input, globals, globals) : NULL;
+    Py_XDECREF(globals);
+    return nothing ? 0 : -1;
+}
+
 int set_active(int active) {
-    int was = thread.active;
+    Stack *stack = stack_now();
+    int was = stack->active;
     if (was != active) {
-        thread.active = active;
+        stack->active = active;
         if (active) evaluator_acquire();
         else evaluator_release();
     }
@@ -68,12 +117,12 @@ static PyObject *call(PyObject *module, PyObject *args, PyObject *keywords) {
         return PyErr_Format(PyExc_TypeError, "kwargs must be a dict or None, not %s", Py_TYPE(named)->tp_name);
     PyObject *empty = positional ? Py_NewRef(positional) : PyTuple_New(0);
     if (!empty) return NULL;
-    PyObject *outer = thread.owner;
     int was = set_active(!thread.eager);
-    thread.owner = owner; /* alive: the caller holds the arguments */
+    PyObject *outer = thread.stack.owner;
+    thread.stack.owner = owner; /* alive: the caller holds the arguments */
     PyObject *result = PyObject_Call(fn, empty, named == Py_None ? NULL : named);
-    thread.owner = outer;
     set_active(was);
+    thread.stack.owner = outer;
     Py_DECREF(empty);
     return result;
 }
@@ -89,18 +138,21 @@ static PyObject *quiet_call(PyObject *module, PyObject *const *args, Py_ssize_t 
 static PyObject *lend(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     if (count != 4 || !PyTuple_Check(args[2]) || !PyDict_Check(args[3]))
         return PyErr_Format(PyExc_TypeError, "lend(callback or None, fn, args, kwargs)");
-    PyObject *outer = thread.lender, *lender = args[0] == Py_None ? NULL : args[0];
-    thread.lender = lender; /* alive: the caller holds the arguments */
+    PyObject *outer = stack_now()->lender, *lender = args[0] == Py_None ? NULL : args[0];
+    thread.stack.lender = lender; /* alive: the caller holds the arguments */
     if (lender) evaluator_acquire();
     PyObject *result = PyObject_Call(args[1], args[2], args[3]);
     if (lender) evaluator_release();
-    thread.lender = outer;
+    stack_now()->lender = outer;
     return result;
 }
 
-static PyObject *is_active(PyObject *module, PyObject *unused) { return PyBool_FromLong(thread.active); }
+static PyObject *is_active(PyObject *module, PyObject *unused) { return PyBool_FromLong(stack_now()->active); }
 
-static PyObject *owner(PyObject *module, PyObject *unused) { return Py_NewRef(thread.owner ? thread.owner : Py_None); }
+static PyObject *owner(PyObject *module, PyObject *unused) {
+    PyObject *owner = stack_now()->owner;
+    return Py_NewRef(owner ? owner : Py_None);
+}
 
 static PyObject *set_eager(PyObject *module, PyObject *on) {
     int eager = PyObject_IsTrue(on);
