@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -287,23 +288,27 @@ def _lay_out(value: Node, meta: TensorMeta) -> None:
         return
     if value.op != "call_function" or same_all(own.stride, meta.stride) or not is_dense(meta.shape, meta.stride):
         return
+    views = list(_views(value))
     value.meta["val"] = made = replace(own, stride=meta.stride)
     if value.target is operator.getitem:
         source, position = value.args
         assert isinstance(source, Node) and isinstance(position, int)
         parts = source.meta["val"]
         source.meta["val"] = (*parts[:position], made, *parts[position + 1 :])
-    _follow(value)
+    for view in views:
+        view.meta["val"] = view.target.meta(*map(_metas, view.args))  # type: ignore[union-attr]
 
 
-def _follow(value: Node) -> None:
-    """Record the strides that views of a value have since its own changed."""
+def _views(value: Node) -> Iterator[Node]:
+    """The views of a value, and of these, that record the strides which follow from its own.
+
+    A result that repeats a value records others: it is new memory.
+    """
     for user in value.users:
         if isinstance(user.target, Prim) and user.target.kind is Kind.VIEW:
-            made = user.target.meta(*map(_metas, user.args))
-            if made.stride != user.meta["val"].stride:
-                user.meta["val"] = made
-                _follow(user)
+            if user.target.meta(*map(_metas, user.args)).stride == user.meta["val"].stride:
+                yield user
+                yield from _views(user)
 
 
 def _source(node: Node) -> Node:

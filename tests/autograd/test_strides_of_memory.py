@@ -129,3 +129,28 @@ def test_views_of_a_result_whose_order_the_caller_is_promised(name: str, dynamic
         for want, got in zip(f(x), compiled(x), strict=True):
             torch.testing.assert_close(got, want)
             assert got.stride() == want.stride()
+
+
+REPEATS: dict[str, Callable[[Tensor], Tensor]] = {
+    "repeat": lambda v: v.repeat(2, *[1] * (v.dim() - 1)),
+    "tile": lambda v: v.tile(2),
+    "interleave": lambda v: v.repeat_interleave(2, -1),
+    "view of an interleave": lambda v: v.repeat_interleave(2, -1).expand(2, *v.shape[:-1], 2 * v.shape[-1]),
+    "contiguous": lambda v: v.expand(3, *v.shape).contiguous(),
+    "copy": lambda v: torch.empty_like(v.expand(2, *v.shape)).copy_(v),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", REPEATS)
+def test_repeats_of_a_result_are_memory_of_their_own(name: str, dynamic: bool) -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        v = x.sin().log_softmax(0)
+        return REPEATS[name](v), v
+
+    compiled = smelt.compile(f, dynamic=dynamic)
+    one = torch.randn(2)
+    for x in [one[::2], one[1:], torch.randn(3, 3, 31).transpose(1, 2), torch.randn(4, 6)[:, ::2], torch.randn(3, 1)]:
+        for want, got in zip(f(x), compiled(x), strict=True):
+            torch.testing.assert_close(got, want)
+            assert got.stride() == want.stride()
