@@ -53,6 +53,7 @@ from smelt.graph.printer import print_graph
 from smelt.graph.seams import in_parts, seams
 from smelt.graph.verify import verified
 from smelt.loops.describe import describe as describe_loops
+from smelt.loops.emptied import emptied
 from smelt.loops.lower import lower
 from smelt.loops.parts import split_at_reads
 from smelt.prims.channels_last import with_channels_last
@@ -65,7 +66,7 @@ from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.machine import CPU, GPU
 from smelt.schedule.plan import schedule
 from smelt.schedule.watched import watch
-from smelt.shapes.size import Size, symbols
+from smelt.shapes.size import Size, Symbol, symbols
 from smelt.shapes.unbacked import at_least, may_be_empty
 
 GRAPHS_OF_HALVES = ("3_", "4_", "5_")
@@ -319,8 +320,31 @@ def render_part(
                 report.add(f"6_{name}_kernels.py", lambda: print_kernels(rendered.kernels))
             report.add(f"7_{name}_host.py", lambda: rendered.host_source)
     if empty:
-        rendered.empty, rendered.counts = part, tuple(empty)
+        rendered.counts = tuple(empty)
+        rendered.empty = lambda zeros: compile_emptied(part, [empty[i] for i in zeros], options, report, name, updates)
+        rendered.by_operators = part
     return rendered
+
+
+@without_default_device()
+def compile_emptied(
+    part: fx.GraphModule,
+    zeros: Sequence[Symbol],
+    options: Options,
+    report: Report,
+    name: str,
+    updates: Mapping[int, str] | None,
+) -> Program | None:
+    """The program of `part` for calls in which some sizes that only values tell are 0; None where there is none."""
+    try:
+        with outside_inference_mode():
+            own = Report.for_graph(f"{report.name}_empty")
+            return load(render_part(emptied(part, zeros), options, own, name, updates), options)
+    except ZeroDivisionError:  # a size is divided by one of them: an operator may raise what eager does
+        return None
+    except Exception as error:
+        _fall_back(f"{report.name} without elements", "it", error, options)
+        return None
 
 
 def _located(checks: Sequence[Check], part: fx.GraphModule) -> tuple[Check, ...]:

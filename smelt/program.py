@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import fx
 
 from smelt.autograd.eager import eager_program
 from smelt.base.arena import place_buffers
@@ -91,7 +90,7 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
         scope["kernels"].seconds.clear()  # all segments are made: each has what it may need until its first call
     if not on_gpu:
         _release_after_first_call(scope)
-    return program if rendered.empty is None else _unless_empty(program, rendered.empty, rendered.counts)
+    return program if rendered.empty is None else UnlessEmpty(program, rendered)
 
 
 def _clock(device: torch.device | None, options: Options) -> Clock | None:
@@ -101,13 +100,56 @@ def _clock(device: torch.device | None, options: Options) -> Clock | None:
     return None if torch.are_deterministic_algorithms_enabled() else DeviceClock(device)
 
 
-def _unless_empty(program: Program, graph: fx.GraphModule, counts: tuple[int, ...]) -> Program:
-    """The program; where a tensor has no elements, the graph itself, operator by operator."""
-    by_operators = eager_program(graph)
+MOST_EMPTIED = 16
+"""Programs of one graph for calls in which sizes are 0: one for each set of them that is met."""
+
+
+class UnlessEmpty:
+    """The program; where sizes are 0 that only values tell, one that is made for this set of them.
+
+    It is compiled when such a call comes for the second time: the first one runs operator by operator, since many come
+    once. On a GPU already at the first, which runs plain, since the second may be recorded.
+    """
+
+    def __init__(self, program: Program, rendered: Rendered) -> None:
+        assert rendered.empty is not None and rendered.by_operators is not None
+        self.program, self.compile, self.counts = program, rendered.empty, rendered.counts
+        self.lowest = min(self.counts)
+        self.by_operators = eager_program(rendered.by_operators)
+        self.at_once = rendered.device is not None
+        self.known: dict[tuple[int, ...], Program | None] = {}
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        """Boxed, as every program."""
+        if 0 not in inputs[self.lowest :]:
+            return self.program(inputs)
+        zeros = tuple([i for i in self.counts if inputs[i] == 0])
+        if not zeros:
+            return self.program(inputs)
+        program = self.known.get(zeros)
+        if program is None:
+            program = self._met(zeros)
+        return program(inputs)
+
+    def _met(self, zeros: tuple[int, ...]) -> Program:
+        """What a call runs whose set of zeros has no program yet."""
+        if zeros not in self.known and not self.at_once:
+            if len(self.known) < MOST_EMPTIED:
+                self.known[zeros] = None
+            return self.by_operators
+        if zeros not in self.known and len(self.known) >= MOST_EMPTIED:
+            return self.by_operators
+        made = self.compile(zeros)
+        self.known[zeros] = program = self.by_operators if made is None else _without(made, zeros)
+        return program
+
+
+def _without(program: Program, positions: tuple[int, ...]) -> Program:
+    """The program, which is not given the inputs at these positions (from the end, the first one first)."""
 
     def run(inputs: list[Any]) -> list[Any]:
-        if any(inputs[i] == 0 for i in counts):
-            return by_operators(inputs)
+        for position in positions:  # those that follow are counted from the end
+            del inputs[position]
         return program(inputs)
 
     return run

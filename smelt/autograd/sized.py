@@ -170,4 +170,7 @@ def meta_in_numbers(meta: TensorMeta, numbers: Mapping[Symbol, int]) -> TensorMe
     if not meta.symbolic:
         return meta
     shape, stride = (tuple(evaluate(n, numbers) for n in sizes) for sizes in (meta.shape, meta.stride))
+    if 0 in shape:  # in strides, sizes of 0 count as 1
+        ones = {symbol: n or 1 for symbol, n in numbers.items()}
+        stride = tuple(step or evaluate(n, ones) for step, n in zip(stride, meta.stride, strict=True))
     return dataclasses.replace(meta, shape=shape, stride=stride)

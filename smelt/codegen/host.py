@@ -11,7 +11,7 @@ their sizes in the table, next to their pointers.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,8 +42,9 @@ class Rendered:
         constants: tensors that the text calls `constants[i]`.
         parts: programs that the text calls `parts[i]`; the sources are then theirs.
         operators: functions that it calls `operators[i]`.
-        empty: the graph itself, for calls in which one of the inputs at `counts` (from the end) is 0: kernels are made
-            for tensors with elements.
+        empty: makes the program for calls in which some of the inputs at `counts` (from the end) are 0, given their
+            places: these kernels are made for tensors with elements. None where it cannot.
+        by_operators: the graph itself, for such calls without a program of their own.
         kernels: Triton kernels, in the order of their numbers in the text.
         device: where the tensors are, of a program for a GPU.
         seconds: for each Triton kernel what computes the same otherwise (see codegen/triton/second_way.py).
@@ -56,7 +57,8 @@ class Rendered:
     constants: list[torch.Tensor] = field(default_factory=list)
     parts: list[Rendered] = field(default_factory=list)
     operators: list[Any] = field(default_factory=list)
-    empty: fx.GraphModule | None = None
+    empty: Callable[[tuple[int, ...]], Any] | None = None
+    by_operators: fx.GraphModule | None = None
     counts: tuple[int, ...] = ()
     kernels: list[KernelSource] = field(default_factory=list)
     device: torch.device | None = None

@@ -1,0 +1,74 @@
+"""Prim graph in; out the same graph for calls in which some of the sizes that only values tell are 0.
+
+Code for every size takes it that there are elements: that proves what indices need. Without any, most of a graph is
+gone: what has no elements is made of nothing, and nobody needs what it was made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import fx
+
+from smelt.graph.meta import TensorMeta
+from smelt.graph.module import Graph, GraphModule, remove_dead
+from smelt.loops.lower import settled
+from smelt.prims.table import PRIMS
+from smelt.shapes.size import Factor, IntLike, Size, Symbol, as_symbol, of_factor, same, substitute
+
+
+def emptied(gm: fx.GraphModule, zeros: Collection[Symbol]) -> fx.GraphModule:
+    """The graph where these symbols are 0: they are no longer among its inputs.
+
+    Raises:
+        ZeroDivisionError: a size is divided by one of them.
+    """
+    known: dict[Factor, IntLike] = dict.fromkeys(zeros, 0)
+    for symbol in zeros:  # another one that was found to be equal
+        other = as_symbol(settled(of_factor(symbol)))
+        if other is not None:
+            known[other] = 0
+    graph = Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        if node.op == "placeholder" and as_symbol(node.meta["val"]) in zeros:
+            continue
+        meta = node.meta["val"] if node.op == "placeholder" and isinstance(node.meta["val"], Size) else None
+        meta = _with(node.meta["val"], known, env) if meta is None else meta
+        if node.op == "call_function" and isinstance(meta, TensorMeta) and any(same(n, 0) for n in meta.shape):
+            made = graph.create_node("call_function", PRIMS["full"], (meta.shape, 0, meta.dtype, meta.device))
+        else:
+            made = graph.create_node(
+                node.op, node.target, _with(node.args, known, env), _with(node.kwargs, known, env), node.name
+            )
+        made.meta = {**node.meta, "val": meta}
+        env[node] = made
+    remove_dead(graph)
+    return GraphModule(gm, graph)
+
+
+def _with(value: Any, known: Mapping[Factor, IntLike], env: Mapping[fx.Node, fx.Node]) -> Any:
+    """A meta, or an argument of a node, in which the symbols of `known` are put in numbers."""
+    match value:
+        case fx.Node() if isinstance(value.meta.get("val"), Size):
+            number = _with(value.meta["val"], known, env)
+            return env[value] if isinstance(number, Size) and value in env else number
+        case fx.Node():
+            return env[value]
+        case Size():
+            return substitute(settled(value), known)
+        case TensorMeta(shape=shape, stride=stride) if value.symbolic:
+            ones = dict.fromkeys(known, 1)  # as which sizes of 0 count in strides
+            steps = (_with(n, ones if same(_with(n, known, env), 0) else known, env) for n in stride)
+            return replace(value, shape=_with(shape, known, env), stride=tuple(steps))
+        case tuple():
+            return tuple(_with(item, known, env) for item in value)
+        case list():
+            return [_with(item, known, env) for item in value]
+        case dict():
+            return {key: _with(item, known, env) for key, item in value.items()}
+        case slice():
+            return slice(*(_with(n, known, env) for n in (value.start, value.stop, value.step)))
+    return value
