@@ -26,6 +26,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(np, f"arc{name[1:]}") for name in "asin acos atan asinh acosh atanh atan2".split()},
     **{name: getattr(np, name) for name in "hypot copysign nextafter fmod".split()},
     "pow": np.power,
+    "exp": np.exp,
     "exp2": np.exp2,
     "fast_dividef": np.divide,
     "erfc": _special("erfc"),

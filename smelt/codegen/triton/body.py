@@ -14,7 +14,7 @@ from smelt.codegen.ops import OpsRenderer
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.scope import V
 from smelt.codegen.triton.scopes import TileScopes
-from smelt.codegen.triton.target import NARROW, VALUE_TYPES, division, literal, operator
+from smelt.codegen.triton.target import NARROW, QUICK_OPS, VALUE_TYPES, division, literal, operator
 from smelt.loops.ir import BOOLEAN, REFUSE, Condition, Index
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
@@ -31,6 +31,7 @@ class TileBody(OpsRenderer):
     Attributes:
         checks: that kernels for a GPU make, each known by its place here.
         running: the nodes whose bodies are being rendered, the innermost last.
+        quick: by value, what is enough where that is rounded to low precision.
     """
 
     quotient = "//"
@@ -45,6 +46,7 @@ class TileBody(OpsRenderer):
         self.wide = False
         self.checks: list[Check] = []
         self.running: list[str] = []
+        self.quick: dict[str, str] = {}
 
     # axes
 
@@ -142,7 +144,10 @@ class TileBody(OpsRenderer):
             axes |= a.depth
         if op in SMALL_INT and dtype in (torch.int8, torch.int16, torch.uint8):
             text = f"({text}).to({VALUE_TYPES[dtype]})"
-        return self.scopes.define("", text, result, axes)
+        value = self.scopes.define("", text, result, axes)
+        if op in QUICK_OPS and dtype is torch.float32:
+            self.quick[value.text] = QUICK_OPS[op].format(*texts)
+        return value
 
     def convert(self, value: V, source: torch.dtype, target: torch.dtype) -> V:
         if source is target:
@@ -152,7 +157,7 @@ class TileBody(OpsRenderer):
             text = f"({value.text} != 0)"
         elif target in NARROW:
             wide = "" if source in NARROW or source is torch.float32 else ".to(tl.float32)"
-            text = f"{value.text}{wide}.to({NARROW[target]}).to(tl.float32)"
+            text = f"{self.quick.get(value.text, value.text)}{wide}.to({NARROW[target]}).to(tl.float32)"
         elif source in NARROW and target is torch.float32:
             return V(value.text, target, value.depth)
         elif source.is_floating_point and target in SATURATED:  # there; of these eager keeps the low bits

@@ -38,9 +38,9 @@ def m_sigmoid(x):
     if x.dtype == tl.float64:
         y = 1.0 / (1.0 + tl.exp(-x))
     else:
-        # a subnormal power is nothing beside 1: both steps are one instruction that takes these for 0
+        # a subnormal power is nothing beside 1, and the quotient is one instruction that takes subnormal results for 0
         one = tl.full([], 1.0, tl.float32)
-        y = libdevice.fast_dividef(one, one + libdevice.exp2(x * -1.4426950408889634))
+        y = libdevice.fast_dividef(one, one + libdevice.exp(x * -1.0))
     return y""",
         (),
     ),
