@@ -8,6 +8,7 @@ operation is not the graph's.
 from __future__ import annotations
 
 import builtins
+import warnings
 from typing import Any
 
 import torch
@@ -65,6 +66,9 @@ def may_raise(vm: Any, target: Any, args: tuple[Any, ...]) -> bool:
 _ANY = tuple(each for each in vars(builtins).values() if isinstance(each, type) and issubclass(each, BaseException))
 
 
+_WARNINGS = tuple(each for each in _ANY if issubclass(each, Warning))
+
+
 def is_foreign(target: Any) -> bool:
     """An operator that the program or a library wrote: it may raise what it likes, and must not run twice."""
     if isinstance(target, OpOverload):
@@ -75,12 +79,8 @@ def is_foreign(target: Any) -> bool:
 
 
 def _waits(vm: Any) -> bool:
-    """Whether a clause around the operation takes IndexError and no RuntimeError."""
-    return any(
-        acts_on(frame, frame.pc - 1, (IndexError,), excepts=True)
-        and not acts_on(frame, frame.pc - 1, (RuntimeError,), excepts=True)
-        for frame in vm.frames
-    )
+    """Whether a clause around the operation names a class that takes IndexError and no RuntimeError."""
+    return any(acts_on(frame, frame.pc - 1, (IndexError,), True, (RuntimeError,)) for frame in vm.frames)
 
 
 def note_caught(vm: Any, target: Any, error: str = "RuntimeError") -> None:
@@ -99,3 +99,55 @@ def note_caught(vm: Any, target: Any, error: str = "RuntimeError") -> None:
         what = target if isinstance(target, str) else name_of(target)
         raise Break(f"{what} in a try statement", "only values tell whether it raises", "move it out of the statement")
     vm.tensors.caught = True
+
+
+def note_op(vm: Any) -> None:
+    """An operation joins the graph: perhaps the program would catch what it raises."""
+    tensors = vm.tensors
+    if not tensors.guarded:
+        tensors.guarded = _is_guarded(vm)
+
+
+def note_read(vm: Any, args: tuple[Any, ...]) -> None:
+    """Residual code will read a number from a tensor. On a GPU that raises what kernels before it failed with.
+
+    Raises:
+        Break: the program catches the error, and the frame cannot run again to find it.
+    """
+    if not (args and type(args[0]) is TraceTensor and on_gpu(meta_of(args[0]).device) and _is_guarded(vm)):
+        return
+    if not vm.changes.repeats:
+        vm.work += 1
+        raise Break("a number is read from a GPU in a try statement", "kernels before it may have failed")
+    vm.tensors.read_guarded = True
+
+
+def note_deferred(vm: Any, fn: Any, runs: bool) -> None:
+    """A call is put off until after the graph; `runs`: it runs code of the program.
+
+    Raises:
+        Break: the program catches what it may raise.
+    """
+    if not runs and fn is not warnings.warn:
+        return
+    if not any(acts_on(frame, frame.pc - 1, _ANY if runs else _WARNINGS, excepts=True) for frame in vm.frames):
+        return
+    if not runs:
+        vm.guards.flag(_warnings_raise, (), _warnings_raise())
+    if runs or _warnings_raise():
+        name = getattr(fn, "__qualname__", str(fn))
+        raise Break(f"{name} in a try statement", "it may raise what a clause takes", "move it out of the statement")
+
+
+def _warnings_raise() -> bool:
+    """Whether a filter makes some warnings errors."""
+    return any(each[0] == "error" for each in warnings.filters)
+
+
+def on_gpu(device: torch.device) -> bool:
+    """Whether errors of kernels come out later."""
+    return device.type == "cuda"
+
+
+def _is_guarded(vm: Any) -> bool:
+    return any(acts_on(frame, frame.pc - 1, (RuntimeError, IndexError), excepts=True) for frame in vm.frames)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from smelt.capture.breaks import Break, Restart
+from smelt.capture.caught import note_deferred
 from smelt.capture.policy import is_frozen
 from smelt.capture.values import is_bound
 
@@ -42,6 +43,9 @@ class Observed:
             Break: the program has looked at something that the call may change.
         """
         runs = _run_by(vm, fn, args, kwargs)
+        # a list gathers warnings; what fails at the last of streams is swallowed
+        raising = any(each is not sys.stderr and not is_bound(each) for each in runs) and not _is_silent(fn, args)
+        note_deferred(vm, fn, raising)
         found = [place for each in runs for place in self._reached(each)]
         if any(id(each) in vm.created for each in runs) or _is_changed(vm, fn, args):
             raise Break(f"{getattr(fn, '__qualname__', fn)} after its handlers or hooks were changed", "it uses them")
@@ -139,6 +143,13 @@ def _run_by(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     else:
         found = [sys.stderr, *(_now(vm, name) for name in ("showwarning", "formatwarning", "_showwarnmsg_impl"))]
     return [each for each in found if not _is_librarys(each)]
+
+
+def _is_silent(fn: Any, args: tuple[Any, ...]) -> bool:
+    """Whether this is a log of a level that the logger leaves out."""
+    logger = args[0] if args and isinstance(args[0], logging.Logger) else logging.root
+    level = getattr(logging, getattr(fn, "__name__", "").upper(), None)
+    return type(level) is int and not logger.isEnabledFor(level)
 
 
 def _is_changed(vm: Any, fn: Any, args: tuple[Any, ...]) -> bool:

@@ -40,7 +40,7 @@ BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 REBUILD = TypeTable()
 """(rebuild, value) -> expression, for objects made during the frame."""
 
-OWN = frozenset({"graph", "profiler", "shown", "Error", "explain_error", "expect_failure"})
+OWN = frozenset({"graph", "profiler", "shown", "Error", "explain_error", "expect_failure", "expect_lost"})
 """What `Residual.namespace` adds to the constants, under these names."""
 
 
@@ -55,12 +55,15 @@ class Rebuild:
 
     Attributes:
         late: statements for after the side effects: an iterator has no place behind the end of its list.
+        numbers: the variables of numbers that results of the graph tell, by expression: they are read beside the graph,
+            where errors of its kernels come out, before anything else happens.
     """
 
     def __init__(self, vm: Any, lines: list[str], constants: dict[str, Any], fetched: Callable[[Any], str]) -> None:
         self.vm, self.lines, self.constants, self.fetched = vm, lines, constants, fetched
         self.outputs: list[TraceTensor] = []
         self.late: list[str] = []
+        self.numbers: dict[str, str] = {}
         self._made: dict[int, str] = {}
         self._running: set[int] = set()
         self._alive: list[Any] = []
@@ -189,7 +192,11 @@ class Rebuild:
         if host is not None:
             return self(host)
         tensor, dim = self.vm.tensors.reads.exposed(number)
-        return f"{self._tensor(tensor)}.item()" if dim is None else f"{self._tensor(tensor)}.shape[{dim}]"
+        shown = self._tensor(tensor)
+        if dim is not None:
+            return f"{shown}.shape[{dim}]"
+        known = shown.startswith("_out[")
+        return self.numbers.setdefault(f"{shown}.item()", f"_n{len(self.numbers)}") if known else f"{shown}.item()"
 
     def _object(self, value: Any, kind: type) -> str:
         if isinstance(value, types.FunctionType) and value in GENERATOR_METHODS:

@@ -34,6 +34,7 @@ from torch.library import CustomOpDef
 from smelt.base.python_text import arguments, is_plain_name, new_name, quoted
 from smelt.capture import _native as native
 from smelt.capture.breaks import At, Break, Restart
+from smelt.capture.caught import on_gpu
 from smelt.capture.closing import close
 from smelt.capture.context_variables import refuse_settings
 from smelt.capture.cuts import refuse_torn
@@ -43,7 +44,7 @@ from smelt.capture.frames import Frame, Unread
 from smelt.capture.host_inputs import HOST
 from smelt.capture.host_program import Steady, host_part, state_of
 from smelt.capture.liveness import live_slots
-from smelt.capture.located import expect_failure, explain_error, repeatable, with_place
+from smelt.capture.located import expect_failure, expect_lost, explain_error, repeatable, with_place
 from smelt.capture.rebuild import OWN, Rebuild
 from smelt.capture.resumption import RESUMPTIONS, Resumption
 from smelt.capture.sources import Source, frame_function
@@ -101,6 +102,7 @@ class Residual:
             Error=Exception,
             explain_error=functools.partial(explain_error, self.gm),
             expect_failure=functools.partial(expect_failure, self.gm),
+            expect_lost=functools.partial(expect_lost, self.gm),
         )
         assert own.keys() == OWN
         return SimpleNamespace(**self.constants, **own)
@@ -383,17 +385,18 @@ class Writer:
         if host and hosts.acts and gm is not None:
             _refuse_foreign(gm)
         head: list[str] = []
-        expected = tensors.asserts or tensors.caught
+        expected = tensors.asserts or tensors.caught or tensors.guarded
         devices = drawn_from(tensors.drawing) if expected or not tensors.drawing else None
-        repeats = self.restarts and not tensors.writes_inputs() and devices is not None and (rewinds or not hosts.acts)
-        repeats = repeats and gm is not None and repeatable(gm)
+        restarts = self.restarts and (rewinds or not hosts.acts) and gm is not None and repeatable(gm)
+        repeats = restarts and not tensors.writes_inputs() and devices is not None
         if tensors.asserts and not repeats:  # where a check fails nobody could find the program's own error
             self.vm.changes.asserts = False
             raise Restart(-1, None)
-        if tensors.caught and not repeats:
+        lost = restarts and not repeats and tensors.guarded and _writes_on_gpu(tensors)
+        if tensors.caught and not repeats or tensors.read_guarded and not (repeats or lost):
             self.vm.changes.repeats = False
             raise Restart(-1, None)
-        again = self._again() if repeats else None
+        again = self._again() if repeats or lost else None
         if gm is not None:
             indices = [self.vm.guards.fetch(i.source) for i in inputs if i.source.kind != HOST]
             order = list(dict.fromkeys([*indices, *self.fetches]))
@@ -401,7 +404,7 @@ class Writer:
             given = _arguments(inputs, len(order) == len(indices))
             args = given[1:] if given.startswith("*") and "," not in given else f"[{given}]"
             target = "" if not self.value.outputs else "_out = "
-            if again is not None and devices:
+            if repeats and devices:
                 constant = self.value.constant
                 head.append(f"_drawn = {constant(Drawn, 'Drawn')}({constant(devices, 'devices')})")
             head += [
@@ -409,13 +412,14 @@ class Writer:
                 "try:",
                 f"    {target}(_c.shown if _c.profiler._is_profiler_enabled else _c.graph)({given})",
             ]
+            head += [f"    {name} = {number}" for number, name in self.value.numbers.items()]
             head += ["except _c.Error as _e:", "    _failed = _e", "if _failed is not None:"]
             if again is None:
                 head.append(f"    _c.explain_error(_failed, {args})")
             else:
-                head.append(f"    _c.expect_failure(_failed, {args})")
+                head.append(f"    _c.{'expect_failure' if repeats else 'expect_lost'}(_failed, {args})")
                 head += ["    _state.restore()"] if rewinds else []
-                head += ["    _drawn.restore()"] if devices else []
+                head += ["    _drawn.restore()"] if repeats and devices else []
                 head.append(f"    return {again}")
         else:
             order = list(self.fetches)
@@ -535,6 +539,12 @@ class Writer:
         if code.co_flags & inspect.CO_VARKEYWORDS:
             text += f", **{rest.pop(0)}"
         return f"{quiet}({text})"
+
+
+def _writes_on_gpu(tensors: Any) -> bool:
+    """All inputs that the graph writes to are on a GPU: nobody reads them any more where its context is lost."""
+    written = [given for given in tensors.inputs if tensors.is_written(given)]
+    return bool(written) and all(on_gpu(given.tensor.device) for given in written)
 
 
 def _refuse_foreign(gm: fx.GraphModule) -> None:

@@ -17,7 +17,7 @@ from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
 from smelt.capture.ambient import DEVICES, present_modes
 from smelt.capture.breaks import Break, Restart, UserError
-from smelt.capture.caught import may_raise, note_caught
+from smelt.capture.caught import may_raise, note_caught, note_op, note_read
 from smelt.capture.inference_tensors import InferenceTensors
 from smelt.capture.number_nodes import NumberNodes
 from smelt.capture.reads import Reads
@@ -76,6 +76,7 @@ class Tensors:
         region: number of the `checkpoint` call that the program is in; becomes `node.meta["checkpoint"]`.
         drawing: nodes that draw random numbers; checks: nodes that only raise; looking: those that may.
         asserts: some of the checks stand for errors of the program's own; caught: so does what else the graph raises.
+        guarded: the program would catch an error of an operation; read_guarded: of a number that it reads from a GPU.
         branches: branches on tensors' values may become nodes here, see `conditionals`.
         inner: tensors of functions that transforms have run (`bodies`), with the step that ran them.
         spent: the autograd nodes that a backward in the function has used up, by identity.
@@ -108,7 +109,7 @@ class Tensors:
         self._shared: set[int] = set()
         self._owners: dict[int, tuple[torch.Tensor, Source]] = {}
         self.checks: set[fx.Node] = set()
-        self.asserts = self.caught = False
+        self.asserts = self.caught = self.guarded = self.read_guarded = False
         self.reads = Reads(self)
         self.spent: dict[int, Any] = {}
         self.computed: dict[int, TraceTensor] = {}
@@ -282,6 +283,7 @@ class Tensors:
                     raise
                 with reading(self.reads):
                     out, written = self._attempt(target, args, kwargs)
+                note_read(self.vm, args)
             except ValuesNeededError:
                 self.reads.take()
                 out = settle(self.vm, target, args, kwargs, method)
@@ -291,6 +293,7 @@ class Tensors:
         raises = self.vm.sizes.owner.granted != granted
         if raises or may_raise(self.vm, target, args):
             note_caught(self.vm, target)
+        note_op(self.vm)
         return self.note(out, written, self.runner.drew, target, args, kwargs, method, raises)
 
     def _attempt(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
