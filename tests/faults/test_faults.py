@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import smelt
 from smelt.base import locks, stats, torch_c
 from smelt.base.process_state import keep, preserving
+from smelt.capture import session
 from tests.faults.campaign import KINDS, campaign
 from tests.faults.programs import PROGRAMS
 from tests.faults.state import changes, left_behind, look
@@ -125,12 +126,34 @@ def test_a_result_is_handed_on_and_other_threads_are_left_alone() -> None:
     assert torch.equal(drawn, want) and not torch.equal(torch.rand(4), want)
 
 
-def test_a_time_limit_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["a backend", "capture", "what follows capture"])
+def test_a_time_limit_arrives(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The handler raises an ordinary exception, which capture would take for one of its own or of the program."""
     monkeypatch.setenv("SMELT_STRICT", "0")
-    found = [campaign(f"{p}/aot_eager/alarm/limit/6")["fates"] for p in ("breaks", "pointwise")]
-    assert sum(fates.get("arrived", 0) for fates in found) > 0
-    assert sum(fates.get("lost", 0) for fates in found) <= 1
+
+    def handler(*_: Any) -> None:
+        raise TimeoutError("out of time")
+
+    def alarm() -> None:
+        signal.raise_signal(signal.SIGALRM)
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        if where == "a backend":
+            alarm()
+        return gm
+
+    if where == "capture":
+        monkeypatch.setattr(session, "Interpreter", lambda *_: alarm())
+    elif where == "what follows capture":
+        monkeypatch.setattr(session, "Writer", lambda *_: alarm())
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(TimeoutError, match="out of time"):
+            smelt.compile(lambda x: x + 1, backend=backend)(torch.ones(2, 3))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not left_behind()
 
 
 def test_a_signal_handler_takes_a_lock_of_ours_that_its_thread_holds() -> None:
