@@ -217,5 +217,6 @@ def twice(compile_it: Callable[[Any], Any]) -> Run:
 
 
 def compiled_by(backend: str) -> Callable[[Any], Any]:
-    """How a program is compiled."""
-    return lambda fn: smelt.compile(fn, backend=backend)
+    """How a program is compiled: with eager's random numbers."""
+    options: Any = {"eager_rng": True} if backend == "smelt" else None
+    return lambda fn: smelt.compile(fn, backend=backend, options=options)
