@@ -11,5 +11,5 @@ def preserving(fn: Callable[..., T], /, *args: object, **kwargs: object) -> T:
     An interrupt that meets the restoration is raised when it is done.
     """
 
-def set_preserver(take: Callable[[], Callable[[bool], object]] | None, /) -> None:
-    """`take()` is called before, and gives `restore(failed)`, which is called until it returns, eight times at most."""
+def set_preserver(take: Callable[[], Callable[[BaseException | None], object]] | None, /) -> None:
+    """`take()` is called before, and gives `restore(error)`, which is called until it returns, eight times at most."""

@@ -7,8 +7,10 @@ capture compares the state before it with the state after it, and restores what 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -92,8 +94,8 @@ def keep(restore: Callable[[], object]) -> None:
         _drawn.undo.append(restore)
 
 
-def saved() -> Callable[[bool], None]:
-    """The state now, as what restores it: `restore(failed)`.
+def saved() -> Callable[[BaseException | None], None]:
+    """The state now, as what restores it: `restore(error)`, with what has ended the compilation.
 
     After a failure that includes random generators and our locks.
     """
@@ -101,11 +103,13 @@ def saved() -> Callable[[bool], None]:
     held, outer = held_locks(), _drawn.undo
     undo: list[Callable[[], object]] = []
 
-    def restore(failed: bool) -> None:
+    def restore(error: BaseException | None) -> None:
+        if error is not None:
+            _close_blocks(error)
         for each, before in zip(SWITCHES, values, strict=True):
             if not _same(each.read(), before):
                 each.write(before)
-        if failed:
+        if error is not None:
             release_locks(held)
             for put_back in reversed(undo):
                 put_back()
@@ -113,6 +117,19 @@ def saved() -> Callable[[bool], None]:
 
     _drawn.undo = undo
     return restore
+
+
+def _close_blocks(error: BaseException) -> None:
+    """End the `with` blocks that an interrupt met on their way in or out.
+
+    Else their generators end, and switch what they had switched, when the last one drops the traceback that holds them.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        block = frame.f_locals.get("self") if frame.f_code.co_filename == contextlib.__file__ else None
+        generator = getattr(block, "gen", None)
+        if generator is not None and generator.gi_frame is not None and not generator.gi_running:
+            with contextlib.suppress(Exception):
+                generator.close()
 
 
 def _same(now: Any, before: Any) -> bool:

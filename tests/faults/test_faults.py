@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import random
 import signal
 import subprocess
@@ -9,8 +11,8 @@ import sys
 import textwrap
 import threading
 import warnings
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -107,6 +109,39 @@ def test_what_a_fault_leaves_is_put_back(what: str, how: str) -> None:
             (at_the_end_of_the_stack if how == "has no stack left" else lambda: preserving(fault))()
         assert not changes(before, look())
         assert not left_behind()
+
+
+@contextmanager
+def _switched() -> Iterator[None]:
+    torch.set_grad_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float64)
+
+
+@pytest.mark.parametrize("at", ["__enter__", "__exit__"])
+def test_blocks_do_not_end_when_the_traceback_does(at: str) -> None:
+    """An interrupt in contextlib's own frame leaves the generator to that frame, which the traceback holds."""
+
+    def meet(frame: Any, event: str, arg: Any) -> None:
+        if event == wanted and frame.f_code.co_name == at and frame.f_code.co_filename == contextlib.__file__:
+            raise KeyboardInterrupt
+
+    def fault() -> None:
+        sys.setprofile(meet)
+        with _switched():
+            pass
+
+    wanted = "c_return" if at == "__enter__" else "call"  # behind its `next`, where signals come
+    before = look()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        preserving(fault)
+    sys.setprofile(None)
+    assert not changes(before, look())
+    del caught
+    gc.collect()
+    assert not changes(before, look())
 
 
 def threading_throw(error: type[BaseException]) -> None:

@@ -15,31 +15,36 @@ static inline int *frames_left(PyThreadState *state) {
 #endif
 }
 
-static PyObject *restore_once(PyObject *saved, PyObject *failed) {
+/* saved(error): what has ended the call, None for a result. */
+static PyObject *restore_once(PyObject *saved, PyObject *error) {
     PyThreadState *state = PyThreadState_Get();
     *frames_left(state) += HEADROOM;
     PyThreadState_EnterTracing(state);
-    PyObject *done = PyObject_CallOneArg(saved, failed);
+    PyObject *done = PyObject_CallOneArg(saved, error ? error : Py_None);
     PyThreadState_LeaveTracing(state);
     *frames_left(state) -= HEADROOM;
     return done;
 }
 
-/* Calls saved(failed) until it returns. Steals `result`; gives it, or NULL with the first error that there was. */
+/* Calls saved(error) until it returns. Steals `result`; gives it, or NULL with the first error that there was. */
 static PyObject *restore(PyObject *saved, PyObject *result) {
-    PyObject *type, *error, *traceback, *failed = result ? Py_False : Py_True;
+    PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
+    if (type) PyErr_NormalizeException(&type, &error, &traceback);
+    if (error && traceback) PyException_SetTraceback(error, traceback);
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        PyObject *done = restore_once(saved, failed);
+        PyObject *done = restore_once(saved, error);
         if (done) {
             Py_DECREF(done);
             break;
         }
-        failed = Py_True;
         Py_CLEAR(result);
         if (type && attempt == ATTEMPTS - 1) PyErr_WriteUnraisable(saved); /* a bug, unless memory is short */
         else if (type) PyErr_Clear(); /* the program hears of one of them */
-        else PyErr_Fetch(&type, &error, &traceback);
+        else {
+            PyErr_Fetch(&type, &error, &traceback);
+            PyErr_NormalizeException(&type, &error, &traceback);
+        }
     }
     PyErr_Restore(type, error, traceback);
     return result;
@@ -66,7 +71,7 @@ static PyMethodDef methods[] = {
     {"preserving", (PyCFunction)(void (*)(void))preserving, METH_FASTCALL | METH_KEYWORDS,
      "preserving(fn, *args, **kwargs): fn(...); what the preserver saved before is restored after it"},
     {"set_preserver", set_preserver, METH_O,
-     "set_preserver(take or None): take() gives restore(failed), which is called until it returns"},
+     "set_preserver(take or None): take() gives restore(error or None), which is called until it returns"},
     {NULL, NULL, 0, NULL},
 };
 
