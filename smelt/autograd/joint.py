@@ -26,6 +26,7 @@ from smelt.autograd.functionalize import GraphRecorder, is_view_node
 from smelt.autograd.inputs import make_inputs, overlapping
 from smelt.autograd.plan import (
     Constant,
+    Derived,
     Fresh,
     Joint,
     Mutation,
@@ -47,7 +48,7 @@ from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, inference_mode, is_plain_view
 from smelt.graph.attention import for_attention
 from smelt.graph.casts import casting, present_casts, set_casts
-from smelt.graph.gradients import DERIVATIVES
+from smelt.graph.gradients import DERIVATIVES, KEEP_ABSENT
 from smelt.graph.layouts import as_before
 from smelt.graph.meta import TensorMeta, is_dense, may_overlap, without_gaps
 from smelt.graph.module import GraphModule, remove_dead
@@ -275,8 +276,9 @@ class _Trace:
         steps = _path(out.place, base.place)
         after: tuple[Step, ...] = ()
         history = None
-        if self.note_forbidden(out) or _has_history(out) and comes_through_function(out, base, len(steps)):
-            return View(owner is not None, self.base_index(base, owner), steps, self.program_index(out), derived=True)
+        derived = _derived(out, base, len(steps), self.note_forbidden(out))
+        if derived is not None:
+            return View(owner is not None, self.base_index(base, owner), steps, self.program_index(out), (), derived)
         if _has_history(out) and not _replay_has_history(base, steps):
             written = _written_for(out)
             if not (_leads_to(base.place, written.place) and _leads_to(written.place, out.place)):
@@ -367,8 +369,8 @@ class _Trace:
         nodes = {i: self.rec.value(g.place) for i, g in found.items() if g.place.rows is None}
         needed = tangents_of(self.rec.graph, [f"tangents_{i}" for i in heads])
         leaves = {i: self.inputs[i].leaf for i, node in nodes.items() if len(needed[node]) < len(heads)}
-        reached = heads_of([*heads.values()], leaves) if leaves else {}
-        return {i: places for i, places in reached.items() if places != needed[nodes[i]]}
+        reached = heads_of([*heads.values()], leaves, KEEP_ABSENT) if leaves else {}
+        return {i: places | needed[nodes[i]] for i, places in reached.items() if not places <= needed[nodes[i]]}
 
     def without_spoilt(
         self,
@@ -584,6 +586,16 @@ def _has_history(tensor: torch.Tensor) -> bool:
 def _replay_has_history(base: TraceTensor, steps: Sequence[Step]) -> bool:
     """True when taking `steps` from `base` again makes a tensor that gradients flow into."""
     return _has_history(base) and steps[-1].grad and not any(s.op is aten.detach.default for s in steps)
+
+
+def _derived(out: TraceTensor, base: TraceTensor, steps: int, forbidden: bool) -> Derived | None:
+    """What is known of a result whose history a `torch.autograd.Function` made."""
+    if forbidden:  # nobody may ask for its history
+        return Derived("Function", True)
+    if not (_has_history(out) and comes_through_function(out, base, steps)):
+        return None
+    node: Any = out.grad_fn
+    return Derived(node.name().removesuffix("Backward"), out._is_view())
 
 
 def _written_for(out: TraceTensor) -> TraceTensor:

@@ -5,12 +5,13 @@ Results that share memory, with an input or with each other, are made by the ope
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from smelt.autograd.plan import Constant, Fresh, Joint, OutputPlan, Repeated, SameInput, View
+from smelt.autograd.plan import Constant, Derived, Fresh, Joint, OutputPlan, Repeated, SameInput, View
 from smelt.base.errors import SmeltError
 from smelt.graph.place import Step
 from smelt.graph.spoilt import spoilt
@@ -42,23 +43,30 @@ def _spoil(joint: Joint, inputs: Sequence[torch.Tensor], results: Sequence[torch
         spoilt(tensors[i], text, [inputs[k] for k in origins if inputs[k] is not tensors[i]], kind)
 
 
-class _Derived(torch.autograd.Function):
-    """A view whose history is that of another tensor with the same values, as one that a user's function returned."""
+class _FromFunction(torch.autograd.Function):
+    """A tensor whose history is that of another one with the same values, as one that a user's function returned."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
-        return view.view_as(view)
+    def forward(ctx: Any, value: torch.Tensor, view: torch.Tensor, is_view: bool) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        return view.view_as(view) if is_view else view.detach()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grad, None
+    def backward(ctx: Any, grad: torch.Tensor | None) -> tuple[torch.Tensor | None, None, None]:
+        return grad, None, None
 
 
-def _with_history(value: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+@functools.cache
+def _called(name: str) -> Any:
+    """The same under the name of the user's function, which errors of autograd tell."""
+    return type(name, (_FromFunction,), {})
+
+
+def _with_history(value: torch.Tensor, view: torch.Tensor, derived: Derived) -> torch.Tensor:
     if not value.requires_grad:
         return view
     with torch.enable_grad():
-        out: torch.Tensor = _Derived.apply(value, view)
+        out: torch.Tensor = _called(derived.name).apply(value, view, derived.is_view)
     return out
 
 
@@ -91,8 +99,8 @@ class _Call:
                 return self.inputs[i]
             case View(of_input, index, steps, history, after, derived):
                 base = self.inputs[index] if of_input else self.results[index]
-                if derived and history is not None:
-                    return _with_history(self.results[history], self._replay(base, steps, base))
+                if derived is not None and history is not None:
+                    return _with_history(self.results[history], self._replay(base, steps, base), derived)
                 if history is None:
                     return self._another(self._replay(base, steps, base), steps)
                 if history not in self.written:

@@ -30,6 +30,13 @@ class SameInput:
     input: int
 
 
+class Derived(NamedTuple):
+    """What a result that a `torch.autograd.Function` gave says of itself: who made it, and whether it is a view."""
+
+    name: str
+    is_view: bool
+
+
 @dataclass(frozen=True)
 class View:
     """A user output that is made by view operators at each call.
@@ -41,8 +48,8 @@ class View:
         history: index of the program output whose gradients it takes instead of the base's, or None. So it is for a
             detached tensor that was then written with something that requires grad.
         after: the views to take then, which nobody may write.
-        derived: the history is that of a `torch.autograd.Function` which returned a view of its argument: nothing was
-            written.
+        derived: the history is that of a `torch.autograd.Function` which returned memory of its argument, or of
+            another result: nothing was written.
     """
 
     of_input: bool
@@ -50,7 +57,7 @@ class View:
     steps: tuple[Step, ...]
     history: int | None = None
     after: tuple[Step, ...] = ()
-    derived: bool = False
+    derived: Derived | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +21,14 @@ def tangents_of(graph: fx.Graph, tangents: Sequence[str]) -> dict[fx.Node, froze
     return found
 
 
-def heads_of(heads: Sequence[torch.Tensor], leaves: Mapping[int, torch.Tensor]) -> dict[int, frozenset[int]]:
-    """For each leaf, by its key, the places of the heads whose history leads to it."""
+def heads_of(
+    heads: Sequence[torch.Tensor], leaves: Mapping[int, torch.Tensor], but: Container[type] = ()
+) -> dict[int, frozenset[int]]:
+    """For each leaf, by its key, the places of the heads whose history leads to it.
+
+    Args:
+        but: classes of `torch.autograd.Function` through which no way is counted.
+    """
     keys = {id(leaf): key for key, leaf in leaves.items()}
     found: dict[int, int] = dict.fromkeys(leaves, 0)
     masks: dict[Any, int] = {}
@@ -40,6 +46,8 @@ def heads_of(heads: Sequence[torch.Tensor], leaves: Mapping[int, torch.Tensor]) 
         if head.grad_fn is not None:
             masks[head.grad_fn] |= 1 << place
     for node in reversed(order):
+        if but and getattr(type(node), "_forward_cls", None) in but:
+            continue
         key = keys.get(id(getattr(node, "variable", None)))
         if key is not None:
             found[key] |= masks[node]
@@ -55,6 +63,8 @@ def comes_through_function(out: torch.Tensor, base: torch.Tensor, steps: int) ->
     Taken again from `base`, the views would have the derivatives of views and not that of the function.
     """
     node, end = out.grad_fn, base.grad_fn
+    if steps and node is end and hasattr(type(node), "_forward_cls"):  # both are results of one function
+        return True
     for _ in range(steps):
         if node is None or node is end or "Copy" in node.name():  # written: the history is that of what was written
             return False

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from smelt.graph.deterministic import fill_of_new_memory
 from smelt.graph.meta import TensorMeta, is_dense
 from smelt.graph.place import Place
 from smelt.shapes.size import known_at_most, same, same_all
@@ -74,12 +75,16 @@ def _filled(position: int) -> Callable[..., fx.Node]:
 
 
 def _constant_fill(value: int) -> Callable[..., fx.Node]:
-    """A creation operator that always fills with `value` (uninitialised memory is filled with 0)."""
+    """A creation operator that always fills with `value`."""
 
     def rule(rec: Values, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
         return full(rec, val, value)
 
     return rule
+
+
+def _new_memory(rec: Values, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
+    return full(rec, val, fill_of_new_memory(val.dtype))
 
 
 def _reshape(rec: Values, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
@@ -107,11 +112,17 @@ PURE: dict[OpOverload, Callable[[Values, Sequence[Any], Mapping[str, Any], Tenso
             aten._efficientzerotensor.default,
             aten.zeros_like.default,
             aten.new_zeros.default,
+        )
+    },
+    **{
+        op: _new_memory
+        for op in (
             aten.empty.memory_format,
             aten.empty_like.default,
             aten.empty_strided.default,
             aten.new_empty.default,
             aten.new_empty_strided.default,
+            aten.empty_permuted.default,
         )
     },
 }

@@ -149,6 +149,9 @@ def derivatives_outside() -> bool:
 deterministic_algorithms = torch._C._get_deterministic_algorithms
 """Whether deterministic algorithms are on; a builtin, unlike `torch.are_deterministic_algorithms_enabled`."""
 
+fills_new_memory = torch._C._get_deterministic_fill_uninitialized_memory
+"""Whether memory without values is filled then: `torch.utils.deterministic.fill_uninitialized_memory`."""
+
 torch_function_modes = torch._C._len_torch_function_stack
 """How many `TorchFunctionMode`s are entered in this thread."""
 

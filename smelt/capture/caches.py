@@ -39,10 +39,11 @@ def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     for value in (*args, *kwargs.values()):
         _find_hash(vm, value)
     computes = _only_computes(fn.__wrapped__)
+    args, named = (vm.effects.plain(each) for each in (args, tuple(kwargs.values())))
     if not computes:  # a symbol stands for many keys
-        args, named = (pinned(vm.effects.plain(each)) for each in (args, tuple(kwargs.values())))
-        kwargs = dict(zip(kwargs, named, strict=True))
-    if _may_ask(vm, fn, args, kwargs, not computes):
+        args, named = pinned(args), pinned(named)
+    kwargs = dict(zip(kwargs, named, strict=True))
+    if _may_ask(vm, fn, args, kwargs):
         asked = _Asked(args, tuple(kwargs.items()), tuple(map(type, (*args, *kwargs.values()))))
         try:
             value = user(asked, fn)
@@ -56,19 +57,19 @@ def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return vm.call(fn.__wrapped__, args, kwargs)
 
 
-def _may_ask(vm: Any, fn: Any, args: Args, kwargs: Kwargs, guarded: bool) -> bool:
-    """Whether the cache itself is asked; `guarded`: what is in tuples is guarded as well."""
+def _may_ask(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> bool:
+    """Whether the cache itself is asked."""
     wrapped = fn.__wrapped__
     if type(wrapped) is not types.FunctionType or policy.is_frozen(wrapped.__module__) or id(fn) in vm.created:
         return False
-    if not all(_is_plain(value, guarded) for value in (*args, *kwargs.values())):
+    if not all(map(_is_plain, (*args, *kwargs.values()))):
         return False
     return not _is_late(vm) or not kwargs and _is_held(fn, args)
 
 
-def _is_plain(value: Any, guarded: bool) -> bool:
-    if type(value) is tuple:
-        return guarded and all(_is_plain(item, guarded) for item in value)
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple) and type(value).__hash__ is tuple.__hash__ and type(value).__eq__ is tuple.__eq__:
+        return all(map(_is_plain, tuple.__iter__(value)))  # an equal one of another class is the same key
     return type(value) in _COMPARED or isinstance(value, (type, enum.Enum))
 
 

@@ -294,6 +294,7 @@ _READERS = (
     _Reader("autocast dtype on cuda", lambda: torch.get_autocast_dtype("cuda"), "libtorch_cpu", _AUTOCAST_DTYPE, 1),
     _Reader("default dtype", torch.get_default_dtype, "libc10", "_ZN3c1031get_default_dtype_as_scalartypeEv"),
     _Reader("deterministic algorithms", torch_c.deterministic_algorithms),
+    _Reader("filled memory", torch_c.fills_new_memory),
     _Reader(
         "torch function modes", torch_c.torch_function_modes,
         "libtorch_cpu", "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", 0, 8,

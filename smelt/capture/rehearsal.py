@@ -17,6 +17,7 @@ from torch.autograd.function import FunctionCtx
 from smelt.base import torch_c
 from smelt.capture.breaks import Break, UserError
 from smelt.capture.number_nodes import NumberNodes
+from smelt.graph.gradients import KEEP_ABSENT
 from smelt.graph.meta import meta_of
 from smelt.graph.trace import TraceTensor, trace_like
 from smelt.shapes.real import Real
@@ -28,6 +29,7 @@ class Context(FunctionCtx):
 
     to_save: tuple[Any, ...] = ()
     non_differentiable: tuple[Any, ...] = ()
+    materialize_grads = True
 
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
@@ -67,6 +69,8 @@ def rehearse(vm: Any, cls: Any, args: Sequence[Any]) -> None:
     given = tuple(_own(twin, arg) if type(arg) is TraceTensor else arg for arg in args)
     try:
         outputs, ctx = _forward(twin, cls, given)
+        if not ctx.materialize_grads:
+            KEEP_ABSENT.add(cls)
         if any(ctx.needs_input_grad):
             _backward(twin, cls, ctx, outputs)
     except UserError as raised:  # maybe only because the tensors have no values: eager will tell

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from smelt.base.torch_c import engine_in_this_thread
+
+KEEP_ABSENT: weakref.WeakSet[type] = weakref.WeakSet()
+"""Classes of `torch.autograd.Function` that were seen to call `set_materialize_grads(False)`: where a result is not
+used, their backward gets None for it, and no zeros."""
 
 
 def gradients(

@@ -21,6 +21,7 @@ from smelt.base.errors import Unsupported
 from smelt.base.process_state import switch
 from smelt.base.torch_c import disabled_torch_function, refuse_address, run_recipe, set_conjugate, set_negative
 from smelt.graph.answers import DataDependent, answer_for, depends_on_values
+from smelt.graph.deterministic import refuse_without_order
 from smelt.graph.devices import devices_among, raise_for_devices
 from smelt.graph.known import follow, forget, known_value
 from smelt.graph.meta import OpaqueMeta, TensorMeta
@@ -247,12 +248,13 @@ def trace_like(source: torch.Tensor | TensorMeta, requires_grad: bool | None = N
 class _Before(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, leaf: TraceTensor) -> TraceTensor:
+        ctx.set_materialize_grads(False)  # a function of the program may give no gradient
         out = TraceTensor(Place(leaf.place.layout))
         out.place.node, out.place.version = leaf.place.node, 0
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, grad: torch.Tensor | None) -> torch.Tensor | None:
         return grad
 
 
@@ -348,6 +350,7 @@ def ordinary(
         return about(args[0].place.layout, *args[1:])
     if func in NEED_ELEMENTS and args[0].place.layout.val.symbolic:
         expect_elements(func, args, kwargs)
+    refuse_without_order(func, args, kwargs)
     answer = answer_for(func, args, kwargs)
     if info.kind is Kind.PURE:
         if info.silent:

@@ -109,3 +109,100 @@ def test_such_a_result_may_not_be_written_as_in_eager() -> None:
     y = smelt.compile(lambda t: Reversed.apply(t))(x)
     with pytest.raises(RuntimeError, match="is a view"):
         y.mul_(2)
+
+
+class Both(torch.autograd.Function):
+    """A result, and a view of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * 2
+        return y, y.t()
+
+    @staticmethod
+    def backward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return 3 * a + 5 * b.t()
+
+
+class Detached(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 7
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+def test_results_that_are_views_of_each_other_keep_their_derivatives(used: tuple[int, ...]) -> None:
+    def program(x: torch.Tensor) -> Any:
+        return Both.apply(x * 1)
+
+    found = []
+    for run in (program, smelt.compile(program, fullgraph=True)):
+        x = torch.arange(6.0).view(2, 3).requires_grad_()
+        out = run(x)
+        assert out[0].data_ptr() == out[1].data_ptr() and out[1]._is_view()
+        sum((out[k] * (k + 2)).sum() for k in used).backward()
+        found.append(x.grad)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize(
+    "function, form",
+    [(Reversed, lambda x: Reversed.apply(x)), (Scaled, lambda x: Scaled.apply(x, 2.0)), (Detached, Detached.apply)],
+)
+@pytest.mark.parametrize("before", [lambda x: x, lambda x: x.t()])
+def test_what_a_result_says_of_itself(function: Any, form: Any, before: Any) -> None:
+    def program(x: torch.Tensor) -> Any:
+        return form(before(x))
+
+    told: list[Any] = []
+    for run in (program, smelt.compile(program, fullgraph=True)):
+        x = torch.ones(2, 3, requires_grad=True)
+        y = run(x)
+        told.append([y._is_view(), y._base is x, y.is_leaf, y.grad_fn.name(), y.data_ptr() == x.data_ptr()])
+        try:
+            y.add_(1)
+            told[-1] += [x.detach().sum(), y.grad_fn.name()]
+        except RuntimeError as error:
+            told[-1].append(str(error))
+    assert told[0] == told[1] and told[0][3] == f"{function.__name__}Backward"
+
+
+class KeepsAbsent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.set_materialize_grads(False)
+        return x * 2, y * 3
+
+    @staticmethod
+    def backward(ctx: Any, a: torch.Tensor | None, b: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        return None if a is None else a * 2, None if b is None else b * 3
+
+
+class FillsAbsent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, y * 3
+
+    @staticmethod
+    def backward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return a * 2, b * 3
+
+
+@pytest.mark.parametrize("function", [KeepsAbsent, FillsAbsent])
+@pytest.mark.parametrize("used", [0, 1])
+@pytest.mark.parametrize("before", [lambda x: x, lambda x: x * 5])
+def test_an_absent_gradient_is_none_or_zeros_as_the_function_wants(function: Any, used: int, before: Any) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return function.apply(before(x), y)
+
+    found = []
+    for run in (program, smelt.compile(program, fullgraph=True)):
+        leaves = [torch.ones(3, requires_grad=True) for _ in range(2)]
+        out = run(*leaves)
+        found.append(torch.autograd.grad(out[used].sum(), leaves, allow_unused=True))
+    for want, got in zip(*found, strict=True):
+        assert got is want or torch.equal(want, got)

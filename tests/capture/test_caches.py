@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -127,3 +127,49 @@ def test_a_function_that_only_computes_serves_every_number() -> None:
     run = compiled(lambda x, k: x + cached(k))
     assert [run(torch.zeros(1), k).item() for k in (3, 4, 5, 6, 7)] == [7, 9, 11, 13, 15]
     assert sum(len(place.versions) for place in run._smelt_session.places.values()) == 2
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+def test_an_equal_key_of_another_class_is_a_hit() -> None:
+    def make() -> tuple[Any, list[str]]:
+        made: list[str] = []
+
+        @functools.lru_cache
+        def kind(key: Any) -> str:
+            made.append(type(key).__name__)
+            return type(key).__name__ + str(key)
+
+        return kind, made
+
+    kind, made = make()
+
+    def fn(x: Tensor, key: Any) -> Any:
+        return x + 1, kind((3, 4)), kind(Pair(3, 4)), kind(Pair((3.0,), 4)), kind(((3,), 4)), kind(key)
+
+    def seen(run: Any) -> Any:
+        kind.cache_clear()
+        made.clear()
+        keys = [(1, 2), Pair(1, 2), (1.0, 2), (True, 2), Pair(1, 2), (1, 2)]
+        return [run(torch.ones(2), key)[1:] for key in keys], list(made)
+
+    assert seen(compiled(fn)) == seen(fn)
+
+
+@functools.lru_cache
+def _half(sizes: tuple[Any, ...]) -> Any:
+    return [n / 2 for n in sizes], sizes[0]
+
+
+def test_a_hit_of_a_pure_function_gives_what_the_first_call_gave() -> None:
+    def fn(x: Tensor, key: Any) -> Any:
+        return x + 1, _half(key)
+
+    def seen(run: Any) -> Any:
+        _half.cache_clear()
+        return [repr(run(torch.ones(2), key)[1]) for key in ((1, 2), (1.0, 2), Pair(1, 2.0), (True, 2), (3, 2))]
+
+    assert seen(compiled(fn)) == seen(fn)
