@@ -42,6 +42,11 @@ def function_modes() -> list[Any]:
     return [torch_c.torch_function_mode_at(at) for at in range(torch_c.torch_function_modes())]
 
 
+def only_devices() -> bool:
+    """Whether the `TorchFunctionMode`s of this thread are default devices: as many others are not the same state."""
+    return all(type(mode) is DeviceContext for mode in function_modes())
+
+
 @special(
     *(vars(kind)[name] for kind in (TorchFunctionMode, TorchDispatchMode) for name in ("__enter__", "__exit__")),
     *torch_c.MODE_SWITCHES,

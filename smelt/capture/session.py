@@ -490,6 +490,7 @@ class Session(Told):
         vm.guards.state(read.state)
         vm.inference = read.inference
         if torch_c.torch_function_modes():  # the state only counts them; one of them may set the default device
+            vm.guards.flag(operator_modes.only_devices, (), True)
             vm.guards.flag(torch.get_default_device, (), torch.get_default_device())
         if self.options.templates:  # kernels that multiply follow the switch, as the library does
             vm.guards.flag(products_round_to_tf32, (), products_round_to_tf32())

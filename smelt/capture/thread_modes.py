@@ -140,8 +140,10 @@ def enter_saved_hooks(vm: Any, args: Args, kwargs: Kwargs) -> None:
     message = torch_c.saved_tensor_hooks_disabled()
     if message is not None:
         raise UserError(RuntimeError(message))
-    hooks = [vm.load_attr(args[0], name) for name in ("pack_hook", "unpack_hook")]
-    _open(vm, args[0], "saved_tensors_hooks", EnterSavedHooks(), [_given(vm, hook) for hook in hooks])
+    hooks = [_given(vm, vm.load_attr(args[0], name)) for name in ("pack_hook", "unpack_hook")]
+    fixed = tuple(hook if isinstance(hook, types.FunctionType) else None for hook in hooks)
+    given = [hook for hook, known in zip(hooks, fixed, strict=True) if known is None]
+    _open(vm, args[0], "saved_tensors_hooks", EnterSavedHooks(fixed), given)
 
 
 @special(saved_tensors_hooks.__exit__)

@@ -39,11 +39,22 @@ class EnterInference(Seam):
 
 
 class EnterSavedHooks(Seam):
-    """`torch.autograd.graph.saved_tensors_hooks(pack, unpack)`"""
+    """`torch.autograd.graph.saved_tensors_hooks(pack, unpack)`
+
+    Args:
+        fixed: the two functions; None for one that each call gives, as an argument of the node. The text of a graph has
+            no form for functions among its arguments.
+    """
 
     why = "hooks on what autograd saves"
 
-    def __call__(self, pack: Any, unpack: Any) -> Entered:
+    def __init__(self, fixed: tuple[Any, ...]) -> None:
+        super().__init__()
+        self.fixed = fixed
+
+    def __call__(self, *given: Any) -> Entered:
+        rest = iter(given)
+        pack, unpack = (next(rest) if hook is None else hook for hook in self.fixed)
         return _enter(saved_tensors_hooks(pack, unpack))
 
 

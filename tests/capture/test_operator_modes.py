@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import smelt
 from tests.capture.harness import compiled, same
+from tests.mode_programs import differs
 
 
 class Doubled(TorchFunctionMode):
@@ -281,3 +282,25 @@ def test_tensors_without_memory() -> None:
     x = torch.ones(2, 3, device="meta", requires_grad=True)
     run(x)[0].sum().backward()
     assert x.grad is not None and x.grad.device.type == "meta"
+
+
+@pytest.mark.parametrize("first", [Doubled, lambda: torch.device("cpu"), lambda: torch.device("meta")])
+@pytest.mark.parametrize("second", [Doubled, lambda: torch.device("cpu"), lambda: torch.device("meta")])
+def test_as_many_modes_of_another_kind_are_another_state(first: Any, second: Any) -> None:
+    """A default device is such a mode as well: a version made under one is not for a mode that sees operators."""
+
+    def fn(x: Tensor) -> Any:
+        return F.relu(torch.add(x, 1)), str(torch.ones(1).device)
+
+    run, x = compiled(fn), torch.rand(3)
+    for make in (first, second, first):
+        seen = []
+        for each in (fn, run):
+            with make() as mode:
+                seen.append((each(x), getattr(mode, "seen", None)))
+        assert same(*seen)
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_random_programs(first: int) -> None:
+    assert [text for seed in range(first, first + 20) if (text := differs(seed))] == []
