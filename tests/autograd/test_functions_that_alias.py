@@ -206,3 +206,38 @@ def test_an_absent_gradient_is_none_or_zeros_as_the_function_wants(function: Any
         found.append(torch.autograd.grad(out[used].sum(), leaves, allow_unused=True))
     for want, got in zip(*found, strict=True):
         assert got is want or torch.equal(want, got)
+
+
+class Partly(torch.autograd.Function):
+    """Its backward gives no gradient for one of its arguments."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor, skipped: int) -> torch.Tensor:
+        ctx.skipped = skipped
+        return x.sin() * y
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return None if ctx.skipped == 0 else grad * 2, None if ctx.skipped == 1 else grad * 3, None
+
+
+@pytest.mark.parametrize("skipped", [0, 1])
+@pytest.mark.parametrize("given", [lambda t: t, lambda t: t * 1, lambda t: t.view(3, 1)])
+@pytest.mark.parametrize("after", [lambda y: y, lambda y: (y.view(-1), y.detach()), lambda y: y * 2])
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_what_backward_gives_no_gradient_for_has_none(skipped: int, given: Any, after: Any, create_graph: bool) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return after(Partly.apply(x, y, skipped))
+
+    run = smelt.compile(program, fullgraph=True)
+    for _ in range(2):
+        found = []
+        for each in (program, run):
+            leaves = [torch.full((3,), 2.0, requires_grad=True) for _ in range(2)]
+            out = each(*map(given, leaves))
+            total = (out[0] if isinstance(out, tuple) else out).cos().sum()
+            found.append(torch.autograd.grad(total, leaves, allow_unused=True, create_graph=create_graph))
+        for want, got in zip(*found, strict=True):
+            assert (want is None) is (got is None)
+            torch.testing.assert_close(got, want) if want is not None else None
+        assert found[0][skipped] is None
