@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from smelt.graph.layouts import fresh, val_of
+from smelt.graph.elementwise import result_stride
+from smelt.graph.layouts import as_before, fresh, val_of
 from smelt.graph.meta import TensorMeta, is_dense
 from smelt.graph.place import Layout
 from smelt.shapes.size import known_at_most, same
@@ -40,10 +41,27 @@ def _gradient_of_input(answer: Layout, args: Sequence[Any]) -> Layout:
     return fresh(val, answer.val.shape)
 
 
+def _each_loss(answer: Layout, args: Sequence[Any]) -> Layout:
+    """PyTorch's own answer for fp16 and bf16 is that of operands in float32, which are new memory where they repeat."""
+    val = answer.val
+    if not val.shape:
+        return answer
+    return fresh(val, val.shape, None, result_stride(val.shape, [val_of(a) for a in args[:2]], False))
+
+
+def _huber_loss(answer: Layout, args: Sequence[Any]) -> Layout:
+    """Its kernel writes to memory that is made like the first operand."""
+    val = val_of(args[0])
+    return as_before(val) if answer.val.shape == val.shape else answer
+
+
 CORRECTIONS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.select_scatter.default: _written_view,
     aten.slice_scatter.default: _written_view,
     aten.diagonal_scatter.default: _written_view,
+    aten.mse_loss.default: _each_loss,
+    aten.smooth_l1_loss.default: _each_loss,
+    aten.huber_loss.default: _huber_loss,
     aten.mse_loss_backward.default: _gradient_of_input,
     aten.smooth_l1_loss_backward.default: _gradient_of_input,
     aten.normal.Tensor_Tensor: _in_rows,

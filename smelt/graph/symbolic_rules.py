@@ -172,12 +172,14 @@ def _dropout(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     return as_before(val), as_before(val, torch.bool)
 
 
-def _loss(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+def loss(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     """Losses with `reduction`: a number, or one for each element. Some are of the first operand's dtype."""
     operands = [val_of(a) for a in args if isinstance(a, torch.Tensor)]
     dtype = _common_dtype(operands) if func in _PROMOTED else operands[0].dtype
     if given(func, args, kwargs)["reduction"] != 0:
         return fresh(operands[0], (), dtype)
+    if func is aten.huber_loss.default:
+        return as_before(operands[0]) if operands[0].shape == operands[1].shape else None
     shape = broadcast(operands)
     return None if shape is None else fresh(operands[0], shape, dtype, _common_stride(operands, shape))
 
@@ -452,7 +454,7 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
     },
     aten.binary_cross_entropy_backward.default: like(1),
     **{
-        op: _loss
+        op: loss
         for op in (aten.mse_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default)
         + (aten.binary_cross_entropy.default, aten.binary_cross_entropy_with_logits.default)
     },

@@ -154,3 +154,21 @@ def test_repeats_of_a_result_are_memory_of_their_own(name: str, dynamic: bool) -
         for want, got in zip(f(x), compiled(x), strict=True):
             torch.testing.assert_close(got, want)
             assert got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", ["mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss"])
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_losses_of_operands_that_repeat(name: str, dtype: torch.dtype, dynamic: bool) -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        made: Tensor = getattr(torch.nn.functional, name)(x, y, reduction="none")
+        return made
+
+    compiled = smelt.compile(f, dynamic=dynamic)
+    for n in (7, 5):
+        x, y = torch.randn(n, n).t().to(dtype), torch.randn(n).to(dtype)
+        for pair in ((x, y), (y, x), (x, x)):
+            got, want = compiled(*pair), f(*pair)
+            assert got.stride() == want.stride()
+            torch.testing.assert_close(got, want, rtol=3e-3, atol=1e-3)  # eager rounds to fp16 twice

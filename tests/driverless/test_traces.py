@@ -397,3 +397,19 @@ def test_gradients_of_dropout_are_in_the_format_of_their_gradient() -> None:
     given = tensor(2, 3, 4, 5, grad=False)
     assert strides(given.transpose(2, 3)) == (60, 20, 4, 1)
     assert strides(given.to(memory_format=torch.channels_last)) == (60, 1, 15, 3)
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_losses_of_operands_that_repeat_are_laid_out_as_on_a_cpu() -> None:
+    """PyTorch's meta kernels say otherwise for fp16."""
+
+    def strides(name: str, dtype: torch.dtype) -> tuple[int, ...]:
+        def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return getattr(F, name)(y, x.t(), reduction="none")
+
+        joint = joint_of(fn, tensor(7, 7, dtype=dtype, grad=False), tensor(7, dtype=dtype, grad=False))
+        (node,) = (n for n in joint.module.graph.nodes if n.target is getattr(aten, name).default)
+        return tuple(node.meta["val"].stride)
+
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        assert strides("mse_loss", dtype) == strides("smooth_l1_loss", dtype) == (1, 7)
