@@ -261,7 +261,12 @@ def variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """vars(object)"""
     if not args:
         raise Break("vars() without an object", "local variables are not a dict while capturing", in_frame=True)
-    return vm.load_attr(args[0], "__dict__")
+    try:
+        return vm.load_attr(args[0], "__dict__")
+    except UserError as error:
+        if not isinstance(error.error, AttributeError):
+            raise
+        raise UserError(TypeError("vars() argument must have __dict__ attribute")) from None
 
 
 @special(globals)
@@ -295,7 +300,15 @@ def file_path(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 @special(_warnings.warn)
 def warn(vm: Any, args: Args, kwargs: Kwargs) -> None:
     """warnings.warn(...)"""
+    if not _is_warning(*args, **kwargs):
+        raise Break("warnings.warn() with arguments that it refuses", "it raises where it stands")
     calls.defer(vm, _warnings.warn, args, kwargs)
+
+
+def _is_warning(message: Any, category: Any = None, stacklevel: Any = 1, *_: Any, **__: Any) -> bool:
+    fits = category is None or isinstance(category, type) and issubclass(category, Warning)
+    fits = fits and isinstance(message, (str, Warning, HostValue, UnknownText))
+    return fits and isinstance(stacklevel, (int, HostValue, *SYMBOLIC))
 
 
 @special(sys.exception)

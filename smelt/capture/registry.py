@@ -10,6 +10,8 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, TypeVar
 
+from smelt.capture.arity import Meaning
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -51,18 +53,18 @@ CALL = TypeTable()
 ATTR = TypeTable()
 """(vm, object, name) -> value, by the object's type."""
 
-SPECIAL: dict[int, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {}
+SPECIAL: dict[int, Meaning] = {}
 """(vm, args, kwargs) -> result, by id of a function that capture gives its own meaning."""
 
 _kept: list[Any] = []
 
 
 def special(*functions: Any) -> Callable[[F], F]:
-    """Decorator: the meaning that capture gives to these functions."""
+    """Decorator: the meaning that capture gives to calls of these functions with arguments that they take."""
 
     def register(fn: F) -> F:
         for function in functions:
-            SPECIAL[id(function)] = fn
+            SPECIAL[id(function)] = Meaning(function, fn)
             _kept.append(function)
         return fn
 

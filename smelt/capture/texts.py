@@ -213,6 +213,9 @@ def _field(vm: Any, field: str, fields: _Fields) -> Any:
 @special(print)
 def print_call(vm: Any, args: Args, kwargs: Kwargs) -> None:
     """print(...): now into an object of the frame, else after the graph; the texts are those of now"""
+    for between in (kwargs.get("sep"), kwargs.get("end")):
+        if between is not None and not isinstance(between, (str, UnknownText)):
+            raise Break("print() with arguments that it refuses", "it raises where it stands")
     target = kwargs.get("file")
     if target is None and vm.effects.stores.get(("attr", id(sys), "stdout")) is not None:
         target = vm.load_attr(sys, "stdout")
