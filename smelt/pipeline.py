@@ -32,6 +32,7 @@ from smelt.base.collection import collect_given_up, no_collection
 from smelt.base.default_device import name_devices, without_default_device
 from smelt.base.errors import CompileError, SmeltWarning
 from smelt.base.faults import Check
+from smelt.base.malloc import give_back
 from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
 from smelt.base.process_state import preserving
@@ -202,11 +203,13 @@ def _fall_back(name: str, what: str, error: Exception, options: Options) -> None
     """Count and tell that something runs in eager, since it could not be compiled.
 
     Raises:
-        Exception: the error itself, where memory is short or nothing may fall back.
+        Exception: the error itself, where nothing may fall back.
     """
     raise_if_signalled(error)
-    if isinstance(error, MemoryError) or environment().strict or options.fullgraph:
+    if environment().strict or options.fullgraph:
         raise error
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        give_back()
     count("fallbacks")
     warnings.warn(SmeltWarning(f"compiling {name} failed: {error}\n  {what} runs in eager"), stacklevel=3)
 

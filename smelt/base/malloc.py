@@ -7,9 +7,12 @@ stay resident beside all that the program needs from then on: some of what compi
 from __future__ import annotations
 
 import ctypes
+import gc
 import resource
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 WORTH = 8 << 20
 """Freed bytes that are worth a walk through the heap."""
@@ -70,3 +73,18 @@ class _Releasing:
 
 _PAGE = resource.getpagesize()
 release_freed = _Releasing()
+
+
+RECYCLED: list[Callable[[], None]] = []
+"""What gives back memory that is kept to be used again."""
+
+
+def give_back() -> None:
+    """Memory is short: what nobody uses goes back to the system and to the driver."""
+    gc.collect()
+    for release in RECYCLED:
+        release()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    if _trim is not None:
+        _trim(0)

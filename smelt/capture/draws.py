@@ -27,17 +27,10 @@ def _names_another(node: fx.Node) -> bool:
     return any(isinstance(each, torch.Generator) for each in (*node.args, *node.kwargs.values()))
 
 
-class Drawn:
-    """The states of the default generators of some devices before a graph runs."""
-
-    def __init__(self, devices: Sequence[torch.device]) -> None:
-        generators = map(_default_generator, devices)
-        self._states: list[tuple[Any, torch.Tensor]] = [(each, each.get_state()) for each in generators]
-
-    def restore(self) -> None:
-        """As if nothing was drawn since."""
-        for generator, state in self._states:
-            generator.set_state(state)
+def states_of_devices(devices: Sequence[torch.device]) -> list[tuple[Any, torch.Tensor]]:
+    """For the default generators of some devices, what puts its state back, and the state before a graph runs."""
+    generators = map(_default_generator, devices)
+    return [(each.set_state, each.get_state()) for each in generators]
 
 
 def _default_generator(device: torch.device) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -153,13 +154,17 @@ class State:
     def restore(self) -> None:
         """Put the states back."""
         for generator, state in self._kept.values():
-            if isinstance(generator, random.Random):
-                generator.setstate(state)
-            elif isinstance(generator, numpy.random.RandomState):
-                generator.set_state(state)
-            else:
-                generator.bit_generator.state = state
+            _setter(generator)(state)
         self._kept.clear()
+
+
+def _setter(generator: Any) -> Callable[[Any], Any]:
+    """What puts a state of the generator back."""
+    if isinstance(generator, random.Random):
+        return generator.setstate
+    if isinstance(generator, numpy.random.RandomState):
+        return generator.set_state
+    return functools.partial(setattr, generator.bit_generator, "state")
 
 
 def _state(generator: Any) -> Any:
@@ -197,9 +202,13 @@ def host_part(ops: Sequence[Op], used: dict[int, HostValue], vm: Any, fetched: C
     return HostPart(run, source, list(read), generators, results, all(op.certain for op in ops))
 
 
-def state_of(generators: Sequence[Any], given: Sequence[Any]) -> State:
-    """The states of some generators, and of those among the arguments of a program."""
-    return State.of([*generators, *(each for each in given if isinstance(each, GENERATORS))])
+def states_of(generators: Sequence[Any], given: Sequence[Any]) -> list[tuple[Callable[[Any], Any], Any]]:
+    """For some generators, and those among the arguments of a program, what puts its state back, and the state.
+
+    No function of smelt: while a program runs there is nobody who could do it again where that one failed.
+    """
+    every = {id(g): g for g in (*generators, *(each for each in given if isinstance(each, GENERATORS)))}
+    return [(_setter(generator), _state(generator)) for generator in every.values()]
 
 
 # -- source ------------------------------------------------------------
@@ -294,13 +303,14 @@ class Peek:
 
     def pins(self, *given: Any) -> Any:
         """The values as they will be."""
-        state = state_of(self._generators, given)
+        states = states_of(self._generators, given)
         try:
             return tuple((type(v), v) for v in self._run(*given))
         except Exception:
             return None
         finally:
-            state.restore()
+            for put_back, state in states:
+                put_back(state)
 
     def __call__(self, *given: Any) -> bool:
         return bool(self.pins(*given) == self.found)

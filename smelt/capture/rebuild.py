@@ -57,7 +57,11 @@ class Rebuild:
         late: statements for after the side effects: an iterator has no place behind the end of its list.
         numbers: the variables of numbers that results of the graph tell, by expression: they are read beside the graph,
             where errors of its kernels come out, before anything else happens.
+        helped: functions of smelt, written in Python, make some of the values.
+        acts: making the values does something outside.
     """
+
+    helped = acts = False
 
     def __init__(self, vm: Any, lines: list[str], constants: dict[str, Any], fetched: Callable[[Any], str]) -> None:
         self.vm, self.lines, self.constants, self.fetched = vm, lines, constants, fetched
@@ -80,6 +84,7 @@ class Rebuild:
         known = self._names.get(id(value))
         if known is not None:
             return known
+        self.helped = self.helped or isinstance(value, types.FunctionType) and value.__module__.startswith("smelt.")
         name = new_name(hint, self.constants, OWN)
         self.constants[name] = value
         self._names[id(value)] = f"_c.{name}"
@@ -501,8 +506,10 @@ def rebuild_reduced(r: Rebuild, value: Any) -> str:
     name = r.assign(value, made)
     if len(parts) > 2 and parts[2] is not None:
         if hasattr(value, "__setstate__"):
-            later = isinstance(value, _ON_LISTS)
-            (r.late if later else r.lines).append(f"{r.constant(_set_state, 'set_state')}({name}, {r(parts[2])})")
+            if isinstance(value, _ON_LISTS):  # done when there is no way back: by C code alone
+                r.late.append(f"{name}.__setstate__({r(parts[2])})")
+            else:
+                r.lines.append(f"{r.constant(_set_state, 'set_state')}({name}, {r(parts[2])})")
         else:
             r.lines.append(f"{name}.__dict__.update({r(parts[2])})")
     return name

@@ -20,7 +20,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, SimpleNamespace
 from typing import Any
@@ -38,11 +38,11 @@ from smelt.capture.caught import on_gpu
 from smelt.capture.closing import close
 from smelt.capture.context_variables import refuse_settings
 from smelt.capture.cuts import refuse_torn
-from smelt.capture.draws import Drawn, drawn_from
+from smelt.capture.draws import drawn_from, states_of_devices
 from smelt.capture.effects import DELETED, Deferred, Made, Mirror, Store, items_of
 from smelt.capture.frames import Frame, Unread
 from smelt.capture.host_inputs import HOST
-from smelt.capture.host_program import Steady, host_part, state_of
+from smelt.capture.host_program import Steady, host_part, states_of
 from smelt.capture.liveness import live_slots
 from smelt.capture.located import expect_failure, expect_lost, explain_error, repeatable, with_place
 from smelt.capture.rebuild import OWN, Rebuild
@@ -117,6 +117,7 @@ class Writer:
     Args:
         slots: names of the replacement's parameters.
         point: makes (or finds) the resume point of (code, offset, stack depth, places of handled exceptions on it).
+        failed: told of an error of smelt's own in residual code, before the frame runs in eager instead.
         begin: the resume point that the frame began at; None: at its start.
         restarts: it could begin there once more.
     """
@@ -126,16 +127,18 @@ class Writer:
         vm: Any,
         slots: list[str],
         point: MakePoint,
+        failed: Callable[[Exception], None],
         frame: Frame,
         begin: native.ResumePoint | None,
         restarts: bool,
     ) -> None:
-        self.vm, self.slots, self.point = vm, parameter_names(slots), point
+        self.vm, self.slots, self.point, self.failed = vm, parameter_names(slots), point, failed
         self.frame, self.begin, self.restarts = frame, begin, restarts
-        self.lines: list[str] = []
+        self.makes: list[str] = []  # values, which nobody sees yet
+        self.lines: list[str] = []  # what the program does to the outside with them, and how the frame ends
         self.constants: dict[str, Any] = {}
         self.fetches: dict[int, int] = {}
-        self.value = Rebuild(vm, self.lines, self.constants, self.fetched)
+        self.value = Rebuild(vm, self.makes, self.constants, self.fetched)
         self.inputs: list[Input] = []
         self.points: list[native.ResumePoint] = []
         self._resumed = 0
@@ -380,54 +383,80 @@ class Writer:
         early = [f"{self.value(tensor)}.grad = None" for tensor in self.vm.effects.cleared]
         gm, inputs, ops = close(tensors, self.value.outputs, self.vm.ambient)
         hosts.check_apart()
-        rewinds = bool(hosts.acts and tensors.checks)
+        helped = bool(self.makes) and self.value.helped and self.restarts and not self.value.acts
+        rewinds = bool(hosts.acts and (tensors.checks or helped))
         host, host_source = self._host(inputs, rewinds)
         if host and hosts.acts and gm is not None:
             _refuse_foreign(gm)
-        head: list[str] = []
         expected = tensors.asserts or tensors.caught or tensors.guarded
-        devices = drawn_from(tensors.drawing) if expected or not tensors.drawing else None
-        restarts = self.restarts and (rewinds or not hosts.acts) and gm is not None and repeatable(gm)
+        devices = drawn_from(tensors.drawing) if expected or helped or not tensors.drawing else None
+        restarts = self.restarts and (rewinds or not hosts.acts) and (helped if gm is None else repeatable(gm))
         repeats = restarts and not tensors.writes_inputs() and devices is not None
         if tensors.asserts and not repeats:  # where a check fails nobody could find the program's own error
             self.vm.changes.asserts = False
             raise Restart(-1, None)
-        lost = restarts and not repeats and tensors.guarded and _writes_on_gpu(tensors)
+        lost = restarts and gm is not None and not repeats and tensors.guarded and _writes_on_gpu(tensors)
         if tensors.caught and not repeats or tensors.read_guarded and not (repeats or lost):
             self.vm.changes.repeats = False
             raise Restart(-1, None)
-        again = self._again() if repeats or lost else None
+        undo = _put_back("_state") if rewinds and host else []
+        undo += _put_back("_drawn") if repeats and devices and gm is not None else []
+        makes = self._guarded(self.makes, undo) if helped and repeats else self.makes
+        order, head = list(self.fetches), host
         if gm is not None:
-            indices = [self.vm.guards.fetch(i.source) for i in inputs if i.source.kind != HOST]
-            order = list(dict.fromkeys([*indices, *self.fetches]))
-            head += [*host, *early]  # what nobody reads is not kept then
-            given = _arguments(inputs, len(order) == len(indices))
-            args = given[1:] if given.startswith("*") and "," not in given else f"[{given}]"
-            target = "" if not self.value.outputs else "_out = "
-            if repeats and devices:
-                constant = self.value.constant
-                head.append(f"_drawn = {constant(Drawn, 'Drawn')}({constant(devices, 'devices')})")
-            head += [
-                "_failed = None",
-                "try:",
-                f"    {target}(_c.shown if _c.profiler._is_profiler_enabled else _c.graph)({given})",
-            ]
-            head += [f"    {name} = {number}" for number, name in self.value.numbers.items()]
-            head += ["except _c.Error as _e:", "    _failed = _e", "if _failed is not None:"]
-            if again is None:
-                head.append(f"    _c.explain_error(_failed, {args})")
-            else:
-                head.append(f"    _c.{'expect_failure' if repeats else 'expect_lost'}(_failed, {args})")
-                head += ["    _state.restore()"] if rewinds else []
-                head += ["    _drawn.restore()"] if repeats and devices else []
-                head.append(f"    return {again}")
-        else:
-            order = list(self.fetches)
-            head += host
+            order, call = self._graph(inputs, devices if repeats else None, repeats, lost, undo)
+            head = [*host, *early, *call]  # what nobody reads is not kept then
         names = [f"_f{number} = _f[{order.index(index)}]" for index, number in self.fetches.items()]
-        body = textwrap.indent("\n".join([*self._tracebacks(), *names, *head, *self.lines]), "    ")
+        body = textwrap.indent("\n".join([*self._tracebacks(), *names, *head, *makes, *self.lines]), "    ")
         source = f"def residual({', '.join([*self.slots, '_c', '_f'])}):\n{body}\n{host_source}"
         return Residual(source, gm, inputs, order, self.constants, ops, points=self.points)
+
+    def _graph(
+        self, inputs: list[Input], devices: Sequence[torch.device] | None, repeats: bool, lost: bool, undo: list[str]
+    ) -> tuple[list[int], list[str]]:
+        """The fetches in the order in which they come, and the lines that run the graph.
+
+        Args:
+            devices: those whose generators are put back where it fails.
+            repeats: where it fails the frame runs in eager, after `undo`; `lost`: where the GPU's context ended.
+        """
+        indices = [self.vm.guards.fetch(i.source) for i in inputs if i.source.kind != HOST]
+        again = self._again() if repeats or lost else ""
+        order = list(dict.fromkeys([*indices, *self.fetches]))
+        given = _arguments(inputs, len(order) == len(indices))
+        args = given[1:] if given.startswith("*") and "," not in given else f"[{given}]"
+        target = "" if not self.value.outputs else "_out = "
+        lines: list[str] = []
+        if devices:
+            states = self.value.constant(states_of_devices, "states_of_devices")
+            keep = f"_drawn = {states}({self.value.constant(devices, 'devices')})"
+            lines += self._guarded([keep], undo[: -len(_put_back("_drawn"))])
+        lines += [
+            "_failed = None",
+            "try:",
+            f"    {target}(_c.shown if _c.profiler._is_profiler_enabled else _c.graph)({given})",
+        ]
+        lines += [f"    {name} = {number}" for number, name in self.value.numbers.items()]
+        lines += ["except _c.Error as _e:", "    _failed = _e", "if _failed is not None:"]
+        if not again:
+            return order, [*lines, f"    _c.explain_error(_failed, {args})"]
+        lines.append(f"    _c.{'expect_failure' if repeats else 'expect_lost'}(_failed, {args})")
+        return order, [*lines, *_indented(undo), f"    return {again}"]
+
+    def _guarded(self, lines: list[str], undo: list[str]) -> list[str]:
+        """Lines of smelt's own that the program does not see: where they fail, the frame runs in eager."""
+        constant = self.value.constant
+        return [
+            "_failed = None",
+            "try:",
+            *_indented(lines),
+            f"except {constant(Exception, 'AnyError')} as _e:",
+            "    _failed = _e",
+            "if _failed is not None:",
+            *_indented(undo),
+            f"    {constant(self.failed, 'failed')}(_failed)",
+            f"    return {self._again()}",
+        ]
 
     def _host(self, inputs: list[Input], rewinds: bool) -> tuple[list[str], str]:
         """The lines that run the host program, and its source.
@@ -450,22 +479,23 @@ class Writer:
         target = f"{', '.join(part.results)}{',' * (len(part.results) == 1)} = " if part.results else ""
         run = f"{target}{constant(part.run, 'host')}({arguments})"
         generators = constant(part.generators, "generators")
-        keep = f"_state = {constant(state_of, 'state_of')}({generators}, [{arguments}])"
+        kept = f"_state = {constant(states_of, 'states_of')}({generators}, [{arguments}])"
+        keep = self._guarded([kept], []) if self.restarts else [kept]
         if part.certain:
-            return [keep, run] if rewinds else [run], part.source
+            return [*keep, run] if rewinds else [run], part.source
         if not self.restarts:
             raise Break("arrays of numpy in an except clause", "what they are computed from may fail")
         steady = Steady(self.vm.unsteady)
         self.vm.guards.flag(steady.holds, (), True)
         lines = [
-            keep,
+            *keep,
             "_failed = None",
             "try:",
             f"    {run}",
             f"except {constant(Exception, 'HostError')} as _e:",
             "    _failed = _e",
             "if _failed is not None:",
-            "    _state.restore()",
+            *_indented(_put_back("_state")),
             f"    {constant(steady.fail, 'fail')}(_failed)",
             f"    return {self._again()}",
         ]
@@ -545,6 +575,15 @@ def _writes_on_gpu(tensors: Any) -> bool:
     """All inputs that the graph writes to are on a GPU: nobody reads them any more where its context is lost."""
     written = [given for given in tensors.inputs if tensors.is_written(given)]
     return bool(written) and all(on_gpu(given.tensor.device) for given in written)
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _put_back(states: str) -> list[str]:
+    """The lines that put the states of random generators back."""
+    return [f"for _set, _kept in {states}:", "    _set(_kept)"]
 
 
 def _refuse_foreign(gm: fx.GraphModule) -> None:

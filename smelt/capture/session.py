@@ -22,10 +22,11 @@ from torch import fx
 
 from smelt.base import torch_c
 from smelt.base.collection import no_collection
-from smelt.base.errors import CompileError, RecompileError, SmeltError, Unsupported
+from smelt.base.errors import CompileError, OptionError, RecompileError, SpecializationError, Unsupported
 from smelt.base.eviction import REPORTS
 from smelt.base.locks import new_lock
 from smelt.base.log import log
+from smelt.base.malloc import give_back
 from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
 from smelt.base.process_state import preserving
@@ -75,6 +76,7 @@ from smelt.capture.breaks import (
     UserError,
     bare,
     is_deep,
+    let_go,
     too_deep,
 )
 from smelt.capture.frames import Frame, Unread, slot_names
@@ -195,7 +197,6 @@ class Session(Told):
             spend("capture", time.perf_counter() - started - self._compiling)
 
     _compiling = 0.0
-    _met_tensors = False
 
     def _refused_by_stance(self, place: Place, read: Reader) -> bool:
         """Whether this thread wants nothing compiled now.
@@ -229,6 +230,7 @@ class Session(Told):
                     again = bare(restart)
         finally:
             for vm in self._interpreters:
+                vm.hosts.restore()  # is done already, unless that failed
                 vm.release()
             if any(vm.sizes.owner.symbols for vm in self._interpreters):
                 forget_symbols()
@@ -308,7 +310,6 @@ class Session(Told):
                         self._without_reads(vm, error)
                     raise
             finally:
-                self._met_tensors = bool(vm.tensors.inputs)
                 vm.ambient.restore()
                 vm.hosts.restore()
 
@@ -336,7 +337,8 @@ class Session(Told):
         else:
             names = names[: native.argument_slots(frame.code)]
         begin = key if isinstance(key, native.ResumePoint) else None
-        writer = Writer(vm, names, self.point, frame, begin, begin is None or not self.handling[begin])
+        failed = functools.partial(_failed_later, weakref.ref(self), weakref.ref(place))
+        writer = Writer(vm, names, self.point, failed, frame, begin, begin is None or not self.handling[begin])
         try:
             in_frame = stop is not None and stop.in_frame and stop.at is not None and stop.at.code is frame.code
             at = frame.decoded.offsets[frame.decoded.begin_of(frame.pc)] if in_frame else -1
@@ -399,7 +401,7 @@ class Session(Told):
             count("graphs")
             count("ops", residual.ops)
             return graph
-        except MemoryError:  # no time to make a report
+        except _OUT_OF_MEMORY:  # no time to make a report
             raise
         except Exception as error:
             raise_if_signalled(error)
@@ -436,22 +438,46 @@ class Session(Told):
         raise Restart(min(n.step for n in numbers), Break("a graph with numbers that tensors tell", why)) from None
 
     def _failed(self, place: Place, error: Exception) -> None:
-        """Capture, or what is made of it, has raised. Nothing of the frame has run yet."""
+        """Capture, or what is made of it, has raised. Nothing of the frame has run yet: it runs in eager.
+
+        Raises:
+            SmeltError: the program asked for what cannot be: an option, a size marked dynamic.
+            Exception: the error, where nothing may fall back.
+        """
         raise_if_signalled(error)
-        if isinstance(error, (SmeltError, MemoryError)):
-            raise error
         if isinstance(error, RecursionError) and is_deep():
             self.tell(BreakReason.of(too_deep()))
+        elif isinstance(error, _OF_THE_PROGRAM) or environment().strict or self.options.fullgraph:
+            raise error
+        elif isinstance(error, _OUT_OF_MEMORY):
+            self._out_of_memory(place, error)
         else:
             self._broken(place, error)
 
+    def failed_later(self, place: Place, error: Exception) -> None:
+        """Residual code has raised where nobody sees what it does: the frame runs in eager, now and later.
+
+        Raises:
+            Exception: the error, where nothing may fall back.
+        """
+        for version in place.versions:
+            version.entry.remove()
+        place.versions.clear()
+        self._failed(place, error)
+
+    def _out_of_memory(self, place: Place, error: Exception) -> None:
+        """What nobody uses goes back to the system, and another call may find enough."""
+        let_go(error)
+        give_back()
+        place.failed += 1
+        place.given_up = place.failed >= self.options.recompile_limit
+        reason = BreakReason(f"memory ran out while {place.name} was captured", "", str(error), "")
+        if reason not in self.breaks:
+            self.warn(reason.error())
+        self.tell(reason)
+
     def _broken(self, place: Place, error: Exception) -> None:
         """A bug of capture itself."""
-        if environment().strict or self.options.fullgraph:
-            raise error
-        if not self._met_tensors:  # nothing to compile in it: eager, and nobody needs to know
-            place.given_up = True
-            return
         report = Report.for_graph(place.name.replace("<", "").replace(">", ""))
         report.add("traceback.txt", lambda: "".join(traceback.format_exception(error)))
         what = f"capturing {place.name} failed: {type(error).__name__}: {error}"
@@ -523,6 +549,18 @@ class Session(Told):
         if value is native.NULL and not variable:  # at one place the same elements of the stack are NULL at each time
             return value
         return vm.external(value, source) if type(value) is CellType else Unread(value, source)
+
+
+def _failed_later(session: weakref.ref[Session], place: weakref.ref[Place], error: Exception) -> None:
+    """What residual code holds: it keeps nobody alive."""
+    told, where = session(), place()
+    if told is None or where is None:
+        raise error
+    told.failed_later(where, error)
+
+
+_OF_THE_PROGRAM = (OptionError, RecompileError, SpecializationError)
+_OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 
 
 def _saved(report: Report) -> str:

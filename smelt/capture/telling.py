@@ -115,10 +115,14 @@ class Told:
 
     def fall_back(self, place: Place, error: CompileError) -> None:
         """A place runs in eager because the compiler failed."""
-        count("fallbacks")
         place.given_up = True
         self.add_break(BreakReason(error.what, error.at or "", error.why or "", error.hint or ""))
-        warnings.warn(SmeltWarning(f"{error}\n  the frame runs in eager"), stacklevel=2)
+        self.warn(error)
+
+    def warn(self, error: SmeltError) -> None:
+        """A frame runs in eager because of an error that is no one of the program."""
+        count("fallbacks")
+        warnings.warn(SmeltWarning(f"{error}\n  the frame runs in eager"), stacklevel=3)
 
 
 def _kept_failing(changes: list[Change]) -> str:

@@ -126,6 +126,7 @@ def rebuild_pending(r: Rebuild, handle: Pending) -> str:
     if handle.tensor.place.storage.version != handle.version:
         stop = Break("a write to a tensor that has a hook", "the hook is for what the tensor was before")
         raise Restart(handle.born, stop)
+    r.acts = r.acts or r.vm.source_of(handle.tensor) is not None
     register = r.constant(_registered, "registered")
     name = r.assign(handle, f"{register}({r(handle.tensor)}, {handle.name!r}, {r(handle.hook)})")
     if handle.removed:

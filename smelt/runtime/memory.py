@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from smelt.base import torch_c
+from smelt.base.malloc import RECYCLED
 from smelt.runtime import _native
 
 Maker = Callable[[], torch.Tensor]
@@ -70,6 +71,9 @@ def empty_strided(
 def trim() -> None:
     """Give the memory of freed outputs back to the system."""
     _native.heap_trim()
+
+
+RECYCLED.append(trim)
 
 
 def recycle(wanted: bool) -> None:

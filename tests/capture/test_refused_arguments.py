@@ -69,8 +69,6 @@ def test_reaches_the_caller(fn: Any, given: Any) -> None:
     assert str(got.value) == str(want.value)
 
 
-
-
 def bound(x: Tensor, held: dict[str, int], items: list[int]) -> Any:
     """Methods of containers from outside and of the frame, with too many, too few and unknown arguments."""
     made: dict[str, int] = {}
