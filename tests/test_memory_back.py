@@ -109,3 +109,49 @@ print("works")
 """
     ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300, check=False)
     assert ran.stdout == "works\n", ran.stderr
+
+
+def test_results_have_room_where_the_heap_cannot_grow() -> None:
+    """Somebody else's mapping behind the heap is no lack of memory."""
+    text = """
+import ctypes, mmap, torch, smelt
+f = smelt.compile(lambda x: x * 2)
+x = torch.ones(1 << 22)
+address = f(x).data_ptr()
+end = next(int(l.split()[0].split("-")[1], 16) for l in open("/proc/self/maps")
+           if int(l.split("-")[0], 16) <= address < int(l.split()[0].split("-")[1], 16))
+libc = ctypes.CDLL(None)
+libc.mmap.restype, c_int = ctypes.c_void_p, ctypes.c_int
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, c_int, c_int, c_int, ctypes.c_long]
+fixed_noreplace = 0x100000
+placed = libc.mmap(end, 4096, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | fixed_noreplace, -1, 0)
+assert placed == end, (placed, end)
+held = [f(x) for _ in range(20)]
+assert all((y == 2).all() for y in held)
+print("works")
+"""
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300, check=False)
+    assert ran.stdout == "works\n", ran.stderr
+
+
+def test_memory_that_is_not_to_be_had_is_eagers_error() -> None:
+    """What is free in the heap is given back and torch's allocator asked, which tells; later calls work."""
+    text = """
+import resource, torch, smelt
+f = smelt.compile(lambda x: x * 2)
+x = torch.ones(1 << 26)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (3 << 28), used + (3 << 28)))
+for _ in range(4):
+    held = []
+    try:
+        for _ in range(4):
+            held.append(f(x))
+    except RuntimeError as error:
+        assert "can't allocate memory" in str(error), error
+        print(len(held))
+    held.clear()
+    assert (f(x) == 2).all()
+"""
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0 and ran.stdout.split() == [ran.stdout.split()[0]] * 4, (ran.stdout, ran.stderr)

@@ -18,12 +18,13 @@ from typing import Any
 import torch
 
 from smelt.base import torch_c
+from smelt.base.allocated import allocated_words
 from smelt.base.default_device import without_default_device
 from smelt.capture import _native
 
-_IMPL_BYTES = 176  # of a TensorImpl in the torch of the supported range, where the allocator does not tell
-_OBJECT_BYTES = 48  # the head of the Python object, up to and including its pointer to the TensorImpl
-_STORAGE_BYTES = 48  # of a StorageImpl: head, counts, the pointer to its memory with what frees it
+_IMPL_WORDS = 22  # of a TensorImpl in the torch of the supported range, where the allocator does not tell
+_OBJECT_BYTES = torch.Tensor.__basicsize__ // 8 * 8  # what every tensor's Python object has
+_STORAGE_WORDS = 6  # of a StorageImpl: head, counts, the pointer to its memory with what frees it
 _INLINE_DIMS = 5  # more dims than this make TensorImpl allocate sizes and strides elsewhere
 _KIND_BYTES = 5  # dtype (2), device type (1), device index (1), "has a device" (1)
 
@@ -116,26 +117,13 @@ def _tensor_layout() -> dict[str, int] | None:
 
 def _bodies(tensors: list[torch.Tensor]) -> list[bytes]:
     """The bytes of each TensorImpl, no more than the smallest of their allocations has."""
-    addresses = [torch_c.implementation_address(t) for t in tensors]
-    size = min(_allocated_bytes(address) for address in addresses) // 8 * 8
+    return _memories([torch_c.implementation_address(t) for t in tensors], _IMPL_WORDS)
+
+
+def _memories(addresses: list[int], words: int) -> list[bytes]:
+    """The bytes of objects of one class, which has so many words where the allocator does not tell."""
+    size = 8 * min(allocated_words(address, words) for address in addresses)
     return [ctypes.string_at(address, size) for address in addresses]
-
-
-def _allocated_bytes(address: int) -> int:
-    """How much of what lies at the address, the begin of an object made by `new`, belongs to that."""
-    usable = _usable_size()
-    return (0 if usable is None else usable(address)) or _IMPL_BYTES
-
-
-@functools.cache
-def _usable_size() -> Callable[[int], int] | None:
-    """The allocator's function that tells; None where it has none (macOS)."""
-    try:
-        usable = ctypes.CDLL(None).malloc_usable_size
-    except (AttributeError, OSError):
-        return None
-    usable.restype, usable.argtypes = ctypes.c_size_t, (ctypes.c_void_p,)
-    return usable
 
 
 def _storage_layout() -> dict[str, int]:
@@ -145,7 +133,7 @@ def _storage_layout() -> dict[str, int]:
     samples = [base, base[1], base[3, 5:], foreign, foreign[17:], torch.empty(11, device="meta")[4:]]
     bodies = _bodies(samples)
     storages = [t.untyped_storage() for t in samples]
-    memories = [ctypes.string_at(storage._cdata, _STORAGE_BYTES) for storage in storages]
+    memories = _memories([storage._cdata for storage in storages], _STORAGE_WORDS)
     try:
         return {
             "storage": _word_equal(bodies, [storage._cdata for storage in storages]),

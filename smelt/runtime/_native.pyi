@@ -39,7 +39,15 @@ class Gemm:
 class Fresh:
     """Makes uninitialised CPU tensors of one kind on the recycling heap."""
 
-    def __new__(cls, shape: tuple[int, ...], stride: tuple[int, ...], code: int, bits: int, /) -> Fresh: ...
+    def __new__(
+        cls,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        code: int,
+        bits: int,
+        otherwise: Callable[[], torch.Tensor] | None,
+        /,
+    ) -> Fresh: ...
     def __call__(self, *args: Never, **kwargs: Never) -> torch.Tensor: ...
 
 class CudaError(RuntimeError):

@@ -19,6 +19,7 @@ import torch
 from smelt.base import torch_c
 from smelt.base.malloc import RECYCLED
 from smelt.runtime import _native
+from smelt.runtime.native_layout import words_of_storage
 
 Maker = Callable[[], torch.Tensor]
 
@@ -45,7 +46,8 @@ def fresh(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, devic
     code = _CODES.get(dtype)
     if not RECYCLING or code is None or len(shape) > _MAX_RANK or 0 in shape:
         return lambda: torch_c.empty_strided(shape, stride, dtype=dtype)
-    return _native.Fresh(shape, stride, code, dtype.itemsize * 8)
+    otherwise = functools.partial(torch_c.empty_strided, shape, stride, dtype=dtype, device="cpu")
+    return _native.Fresh(shape, stride, code, dtype.itemsize * 8, otherwise)
 
 
 def type_code(dtype: torch.dtype) -> int | None:
@@ -92,14 +94,11 @@ def _works() -> bool:
     if not _native.fresh_init(torch.Tensor):
         return False
     before = report()["live"]
-    tensor = _native.Fresh((3, 5), (1, 3), _FLOAT, 32)()
+    tensor = _native.Fresh((3, 5), (1, 3), _FLOAT, 32, None)()
     good = tensor.dtype is torch.float32 and tensor.stride() == (1, 3) and tuple(tensor.shape) == (3, 5)
     good = good and type(tensor) is torch.Tensor and not tensor.requires_grad and report()["live"] > before
     del tensor
     return good and report()["live"] == before
-
-
-_STORAGE_WORDS = 10  # fewer than torch allocates for a StorageImpl
 
 
 def offer_resizing() -> bool:
@@ -112,10 +111,10 @@ def offer_resizing() -> bool:
         return False
     sizes = (3, 50, 4000)
     plain = [torch_c.empty_strided((n,), (1,), dtype=torch.float32, device="cpu") for n in sizes]
-    own = [_native.Fresh((n,), (1,), _FLOAT, 32)() for n in sizes]
-    read = _native.peek_at
-    rows = [[read(t.untyped_storage()._cdata, _STORAGE_WORDS) for t in each] for each in (plain, own)]
-    found = _search_marks(rows)
+    own = [_native.Fresh((n,), (1,), _FLOAT, 32, None)() for n in sizes]
+    rows = [[words_of_storage(t) for t in each] for each in (plain, own)]
+    count = min(len(row) for each in rows for row in each)
+    found = _search_marks([[row[:count] for row in each] for each in rows])
     if found is None:
         return False
     _native.fresh_resizable(*found)
@@ -128,8 +127,8 @@ def offer_resizing() -> bool:
 def _search_marks(rows: list[list[list[int]]]) -> tuple[int, int, int] | None:
     """Word of the allocator, byte of the flag, the allocator: behind the size, set in torch's storages alone."""
     theirs, ours = ([*zip(*each, strict=True)] for each in rows)
-    first = 1 + next((word for word, values in enumerate(theirs) if values == (12, 200, 16000)), _STORAGE_WORDS)
-    words = range(first, _STORAGE_WORDS)
+    first = 1 + next((word for word, values in enumerate(theirs) if values == (12, 200, 16000)), len(theirs))
+    words = range(first, len(theirs))
     allocators = [w for w in words if len({*theirs[w]}) == 1 and theirs[w][0] > 1 << 20 and not any(ours[w])]
     flags = [
         8 * w + byte
@@ -144,7 +143,7 @@ def _search_marks(rows: list[list[list[int]]]) -> tuple[int, int, int] | None:
 
 def _can_be_resized() -> bool:
     before = report()["live"]
-    tensor = _native.Fresh((3, 5), (5, 1), _FLOAT, 32)()
+    tensor = _native.Fresh((3, 5), (5, 1), _FLOAT, 32, None)()
     if not tensor.untyped_storage().resizable():
         return False
     tensor.fill_(2.0)

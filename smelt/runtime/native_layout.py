@@ -10,12 +10,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from smelt.base.allocated import allocated_words
 from smelt.base.default_device import without_default_device
 from smelt.base.torch_c import dispatch_key_word, implementation_address
 from smelt.runtime import _native
 
-_IMPLEMENTATION_WORDS = 24  # fewer than any supported torch allocates for a TensorImpl (26 in 2.13)
+_IMPLEMENTATION_WORDS = 22  # of a TensorImpl in the torch of the supported range, where the allocator does not tell
 _STORAGE_WORDS = 7
+_OBJECT_WORDS = torch.Tensor.__basicsize__ // 8
 _MAX_KEYS = 8  # as in native/tensor.c
 
 
@@ -83,15 +85,15 @@ def _search() -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """(word offsets), (plain dispatch key words), address of the copy-on-write deleter. LookupError when not found."""
     tensor = torch.empty(7, 5)
     moved = torch.empty(129)[113:]
-    implementation = _find(_native.peek(tensor, 6), implementation_address(tensor))
-    body = _native.peek_at(implementation_address(tensor), _IMPLEMENTATION_WORDS)
+    implementation = _find(_native.peek(tensor, _OBJECT_WORDS), implementation_address(tensor))
+    body = _body(tensor)
     storage_address = tensor.untyped_storage()._cdata
     storage_word = _find(body, storage_address)
     key = _find(body, dispatch_key_word(tensor))
-    offset = _find(_native.peek_at(implementation_address(moved), _IMPLEMENTATION_WORDS), 113)
+    offset = _find(_body(moved), 113)
     if body[offset] != 0:
         raise LookupError("storage offset")
-    storage = _native.peek_at(storage_address, _STORAGE_WORDS)
+    storage = words_of_storage(tensor)
     data = _find(storage, tensor.data_ptr())
     deleter, cow = _search_deleter(data)
     with torch.inference_mode():
@@ -100,12 +102,24 @@ def _search() -> tuple[tuple[int, ...], tuple[int, ...], int]:
     return (implementation, key, storage_word, offset, data, deleter), tuple(keys), cow
 
 
+def _body(tensor: torch.Tensor) -> list[int]:
+    """The words of a TensorImpl."""
+    address = implementation_address(tensor)
+    return _native.peek_at(address, allocated_words(address, _IMPLEMENTATION_WORDS))
+
+
+def words_of_storage(tensor: torch.Tensor) -> list[int]:
+    """The words of a tensor's StorageImpl."""
+    address = tensor.untyped_storage()._cdata
+    return _native.peek_at(address, allocated_words(address, _STORAGE_WORDS))
+
+
 def _search_deleter(data: int) -> tuple[int, int]:
     """The storage word that tells a copy-on-write storage: equal among plain ones, different in a lazy clone."""
     plain = [torch.empty(size) for size in (3, 50, 4000)]
     lazy = [torch.ops.aten._lazy_clone(torch.empty(size)) for size in (5, 60)]  # a lazy clone converts its source too
-    words = [_native.peek_at(t.untyped_storage()._cdata, _STORAGE_WORDS) for t in (*plain, *lazy)]
-    for word in range(data + 1, _STORAGE_WORDS):
+    words = [words_of_storage(t) for t in (*plain, *lazy)]
+    for word in range(data + 1, min(map(len, words))):
         column = [row[word] for row in words]
         if len(set(column[:3])) == 1 and column[3] == column[4] != column[0]:
             return word, column[3]

@@ -327,7 +327,7 @@ def test_calibration_leaves_the_modes_as_they_were() -> None:
 
 def test_nothing_is_assumed_about_the_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a place is not found or a symbol is missing, the slow way stays on and answers the same."""
-    monkeypatch.setattr(calibration, "_allocated_bytes", lambda address: 64)
+    monkeypatch.setattr(calibration, "allocated_words", lambda address, otherwise: 8)
     assert calibration._tensor_layout() is None
     monkeypatch.undo()
     monkeypatch.setattr(calibration, "_address", lambda library, symbol: 0)

@@ -151,7 +151,7 @@ def test_a_wait_for_many_kernels_has_one_time_limit(tmp_path: Path, monkeypatch:
     for each in held:
         assert each.__enter__()
     started = time.monotonic()
-    module._compile(keys, find_compiler(), ())
+    module._compile(keys, find_compiler(), (), {})
     assert set(compiled) == set(keys) and time.monotonic() - started < 8
     for each in held:
         each.__exit__(None, None, None)

@@ -178,7 +178,8 @@ def test_generated_code_calls_the_product() -> None:
     table = Table(5)
     table.set(0, address())
     table.bind_all(1, [a, b, out, bias])
-    launch(build([source])[0].address("both"), table)
+    (library,) = build([source])
+    launch(library.address("both"), table)
     assert_product(out, a, b.t(), bias.double().expand(50, 70))
 
 

@@ -141,11 +141,11 @@ def test_trim_keeps_live_data() -> None:
 
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError):
-        _native.Fresh((2, 3), (1,), 2, 32)
+        _native.Fresh((2, 3), (1,), 2, 32, None)
     with pytest.raises(ValueError):
-        _native.Fresh((1,) * 20, (1,) * 20, 2, 32)
+        _native.Fresh((1,) * 20, (1,) * 20, 2, 32, None)
     with pytest.raises(TypeError):
-        _native.Fresh((2,), (1,), 2, 32)(3)
+        _native.Fresh((2,), (1,), 2, 32, None)(3)
 
 
 def test_remembered_makers() -> None:

@@ -22,6 +22,7 @@ typedef struct {
     int rank;
     Type type;
     size_t bytes;
+    PyObject *otherwise; /* makes the tensor where the heap has no room for it */
     int64_t dims[2 * MAX_RANK]; /* shape, then strides */
 } Fresh;
 
@@ -53,11 +54,9 @@ static PyObject *fresh_vectorcall(PyObject *self, PyObject *const *args, size_t 
         return NULL;
     }
     char *block = smelt_heap_take(kind->bytes + HEADER);
-    if (!block) {
-        PyErr_Format(PyExc_RuntimeError, /* the class and the text of torch's own allocator */
-                     "DefaultCPUAllocator: can't allocate memory: you tried to allocate %zu bytes. Error code 12 "
-                     "(Cannot allocate memory)", kind->bytes);
-        return NULL;
+    if (!block) { /* no memory, or other mappings stand where the heap would grow: torch's allocator tells */
+        smelt_heap_trim();
+        return PyObject_CallNoArgs(kind->otherwise);
     }
     Head *head = (Head *)block;
     memcpy(head->dims, kind->dims, (size_t)(2 * kind->rank) * sizeof(int64_t));
@@ -84,9 +83,9 @@ static int read_tuple(PyObject *tuple, int64_t *to, Py_ssize_t rank) {
 }
 
 static PyObject *fresh_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    PyObject *shape, *stride;
+    PyObject *shape, *stride, *otherwise;
     int code, bits;
-    if (!PyArg_ParseTuple(args, "OOii", &shape, &stride, &code, &bits)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOiiO", &shape, &stride, &code, &bits, &otherwise)) return NULL;
     if (!exchange) {
         PyErr_SetString(PyExc_RuntimeError, "fresh_init was not called");
         return NULL;
@@ -96,6 +95,7 @@ static PyObject *fresh_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     Fresh *kind = (Fresh *)type->tp_alloc(type, 0);
     if (!kind) return NULL;
     kind->call = fresh_vectorcall;
+    kind->otherwise = Py_NewRef(otherwise);
     kind->rank = (int)rank;
     kind->type = (Type){(uint8_t)code, (uint8_t)bits, 1};
     if (!read_tuple(shape, kind->dims, rank) || !read_tuple(stride, kind->dims + rank, rank)) {
@@ -110,12 +110,19 @@ static PyObject *fresh_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     return (PyObject *)kind;
 }
 
+static void fresh_dealloc(Fresh *kind) {
+    Py_XDECREF(kind->otherwise);
+    Py_TYPE(kind)->tp_free((PyObject *)kind);
+}
+
 PyTypeObject smelt_fresh_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "smelt.runtime._native.Fresh",
     .tp_basicsize = sizeof(Fresh),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_doc = "Fresh(shape, stride, dlpack_code, bits): call it for an uninitialised CPU tensor on the recycling heap",
+    .tp_doc = "Fresh(shape, stride, dlpack_code, bits, otherwise): call it for an uninitialised CPU tensor on the recycling "
+              "heap, or what otherwise() gives where that has no room",
     .tp_new = fresh_new,
+    .tp_dealloc = (destructor)fresh_dealloc,
     .tp_call = PyVectorcall_Call,
     .tp_vectorcall_offset = offsetof(Fresh, call),
 };

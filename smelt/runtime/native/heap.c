@@ -179,6 +179,12 @@ static void trim(void) {
     heap.trims++;
 }
 
+/* Gives the addresses behind the last chunk back as well. */
+static void shrink(void) {
+    char *end = heap.bottom + (((size_t)(heap.top - heap.bottom) + STEP - 1) & ~(size_t)(STEP - 1));
+    if (end < heap.end && munmap(end, (size_t)(heap.end - end)) == 0) heap.end = end;
+}
+
 static size_t resident(void) { return (size_t)(heap.touched - heap.bottom) - heap.absent; }
 
 /* After several rounds of use: give back what the largest round did not need. */
@@ -244,6 +250,7 @@ void smelt_heap_give(void *data) {
 void smelt_heap_trim(void) {
     pthread_mutex_lock(&heap.lock);
     trim();
+    shrink();
     heap.handed = 0;
     heap.peak = heap.live;
     pthread_mutex_unlock(&heap.lock);
