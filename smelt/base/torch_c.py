@@ -395,5 +395,5 @@ free_weak_storage: Callable[[int], None] = _UntypedStorage._free_weak_ref
 """The end of what `weak_storage` began."""
 
 
-refuse_address: Callable[[torch.Tensor], None] = torch._C._set_throw_on_mutable_data_ptr
-"""Whoever asks a tensor that has no memory for its address, also in C++, gets an error in place of 0 (of the base)."""
+refuse_writes: Callable[[torch.Tensor], None] = torch._C._set_throw_on_mutable_data_ptr
+"""Whoever asks a tensor that has no memory for an address to write to, also in C++, gets an error in place of 0."""

@@ -18,8 +18,9 @@ from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smelt.base.errors import Unsupported
+from smelt.base.no_memory import refuse_address
 from smelt.base.process_state import switch
-from smelt.base.torch_c import disabled_torch_function, refuse_address, run_recipe, set_conjugate, set_negative
+from smelt.base.torch_c import disabled_torch_function, run_recipe, set_conjugate, set_negative
 from smelt.graph.answers import DataDependent, answer_for, depends_on_values
 from smelt.graph.deterministic import refuse_without_order
 from smelt.graph.devices import devices_among, raise_for_devices
@@ -93,7 +94,7 @@ class TraceTensor(Turned):
         self = torch.Tensor._make_wrapper_subclass(
             cls, shape, strides=stride, storage_offset=offset, dtype=val.dtype, device=val.device
         )
-        refuse_address(self)
+        refuse_address(self, val.symbolic or offset.__class__ is Size)
         self.place = place
         if place.conjugate:
             set_conjugate(self, True)

@@ -1,0 +1,39 @@
+"""Tensors without memory: whoever asks one for its address, also in C++, gets an error in place of 0.
+
+torch raises for a tensor whose number of elements is not 0 and whose memory is not there. A tensor of symbolic sizes is
+made of an empty one, whose number of elements PyTorch never writes again: C++ code that reads through `const_data_ptr`
+(recurrent layers read `batch_sizes`, for instance) is given 0 and ends the process. So the number is set here. Nothing
+reads it otherwise: the size of such a tensor is asked of its symbolic sizes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+import torch
+
+from smelt.base.default_device import without_default_device
+from smelt.base.torch_c import implementation_address, refuse_writes
+
+_WORDS = 22  # of a TensorImpl that are looked at; all are part of it in every supported torch
+
+
+def refuse_address(tensor: torch.Tensor, symbolic: bool) -> None:
+    """Have reads and writes of the tensor's memory raise an error that `wants_memory` knows."""
+    refuse_writes(tensor)
+    place = _place() if symbolic else None
+    if place is not None:
+        number = ctypes.c_int64.from_address(implementation_address(tensor) + place)
+        if number.value == 0:
+            number.value = 1
+
+
+@functools.cache
+@without_default_device()
+def _place() -> int | None:
+    """Where in a TensorImpl the number of elements is kept; None where that is not found."""
+    tensors = [torch.empty(3, 2647), torch.empty(7, 11, 13), torch.empty(0, 5), torch.empty(2, 0, 9), torch.empty(())]
+    rows = [(ctypes.c_int64 * _WORDS).from_address(implementation_address(tensor)) for tensor in tensors]
+    found = [at for at in range(_WORDS) if all(row[at] == t.numel() for row, t in zip(rows, tensors, strict=True))]
+    return 8 * found[0] if len(found) == 1 else None
