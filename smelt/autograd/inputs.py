@@ -12,7 +12,8 @@ from torch import fx
 from smelt.autograd.functionalize import GraphRecorder
 from smelt.base.errors import Unsupported
 from smelt.base.torch_c import share_counter
-from smelt.graph.meta import OpaqueMeta, TensorMeta, extent, is_dense
+from smelt.graph.meta import OpaqueMeta, TensorMeta
+from smelt.graph.overlap import address, cover_of, overlapping
 from smelt.graph.place import Place, layout_of
 from smelt.graph.trace import TraceTensor, computed_before, trace_like
 
@@ -36,12 +37,6 @@ class Input:
     def wants_gradient(self) -> bool:
         """Not where a tensor that requires none was written with values that do."""
         return self.leaf.requires_grad and self.leaf.is_leaf
-
-
-def _storage_key(tensor: torch.Tensor) -> Any:
-    if type(tensor) is TraceTensor:
-        return id(tensor.place.storage)
-    return (tensor.device, tensor.untyped_storage().data_ptr()) if tensor.numel() else id(tensor)
 
 
 def make_inputs(
@@ -91,7 +86,7 @@ def _view_input(base: Input, whole: torch.Tensor, part: torch.Tensor) -> Input:
         )
     if base.leaf.place.layout.val.symbolic:
         raise Unsupported("arguments of symbolic size that share memory, one of them written", hint="dynamic=False")
-    offset = part.storage_offset() - whole.storage_offset()
+    offset = (address(part) - address(whole)) // part.dtype.itemsize
     counts = not share_counter(whole, part)
     seen = (base.seen.data if counts else base.seen).as_strided(part.shape, part.stride(), offset)
     assert isinstance(seen, TraceTensor)
@@ -102,44 +97,11 @@ def _covers(examples: Sequence[torch.Tensor]) -> dict[int, int]:
     """For each example that overlaps with others: the index of the one that covers them (not itself in the result)."""
     covers: dict[int, int] = {}
     for group in overlapping(examples):
-        spans = {i: _span(examples[i]) for i in group}
-        widest = (min(s for s, _ in spans.values()), max(e for _, e in spans.values()))
-        whole = next((i for i in group if spans[i] == widest and _is_whole(examples[i])), None)
-        if whole is None or len({examples[i].dtype for i in group}) > 1:
+        whole = cover_of([examples[i] for i in group])
+        if whole is None:
             raise Unsupported(
                 "arguments that overlap in memory, none of which covers the others, and one is written",
                 hint="pass the base tensor and take the views inside the compiled function",
             )
-        covers |= {i: whole for i in group if examples[i] is not examples[whole]}
+        covers |= {i: group[whole] for i in group if examples[i] is not examples[group[whole]]}
     return covers
-
-
-def overlapping(examples: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Groups of indices of different tensors that overlap, directly or through others."""
-    by_storage: dict[Any, list[int]] = {}
-    for i, example in enumerate(examples):
-        by_storage.setdefault(_storage_key(example), []).append(i)
-    groups = []
-    for indices in by_storage.values():
-        group: list[int] = []
-        end = 0
-        for i in sorted(indices, key=lambda i: _span(examples[i])):
-            start, stop = _span(examples[i])
-            if group and start >= end:
-                groups.append(group)
-                group = []
-            group.append(i)
-            end = max(end, stop)
-        groups.append(group)
-    return [group for group in groups if len({id(examples[i]) for i in group}) > 1]
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """First byte and the one after the last, in the storage."""
-    start = int(tensor.storage_offset())
-    size = tensor.dtype.itemsize
-    return start * size, (start + extent(tuple(tensor.shape), tuple(tensor.stride()))) * size
-
-
-def _is_whole(tensor: torch.Tensor) -> bool:
-    return is_dense(tuple(tensor.shape), tuple(tensor.stride()))

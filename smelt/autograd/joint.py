@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from smelt.autograd.draws import seeded_devices
 from smelt.autograd.functionalize import GraphRecorder, is_view_node
-from smelt.autograd.inputs import make_inputs, overlapping
+from smelt.autograd.inputs import make_inputs
 from smelt.autograd.plan import (
     Constant,
     Derived,
@@ -52,6 +52,7 @@ from smelt.graph.gradients import DERIVATIVES, KEEP_ABSENT
 from smelt.graph.layouts import as_before
 from smelt.graph.meta import TensorMeta, is_dense, may_overlap, without_gaps
 from smelt.graph.module import GraphModule, remove_dead
+from smelt.graph.overlap import overlapping
 from smelt.graph.ranges import check_node, checks_of_dead, runs_by_itself
 from smelt.graph.seeds import seed_name
 from smelt.graph.sized_calls import for_stand_ins

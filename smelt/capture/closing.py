@@ -14,10 +14,11 @@ from smelt.capture.breaks import Break
 from smelt.capture.graph_module import CapturedGraph
 from smelt.capture.host_inputs import HOST
 from smelt.capture.tensors import Input
-from smelt.capture.writes import share_no_memory
+from smelt.capture.writes import layers, share_no_memory
 from smelt.graph.eager_call import EagerCall
-from smelt.graph.meta import meta_of
+from smelt.graph.meta import is_opaque, meta_of
 from smelt.graph.modes import MODE_CHANGES
+from smelt.graph.overlap import cover_of, overlapping
 from smelt.graph.seams import Seam, drop_idle
 from smelt.graph.trace import TraceTensor
 from smelt.shapes.real import Real
@@ -59,14 +60,39 @@ def _separate(tensors: Any, inputs: list[Input]) -> None:
     Raises:
         Break: they share memory now.
     """
-    own = (native.MODULE_MEMBER, HOST)
-    given = [i for i in inputs if i.source.kind not in own and isinstance(i.tensor, torch.Tensor)]
-    written = any(id(tensors.traced[id(i.tensor)].place.storage) in tensors.writers for i in given)
-    if not written or len(given) < 2:
+    tensors_given = (i for i in inputs if i.source.kind != HOST and isinstance(i.tensor, torch.Tensor))
+    real = [i for i in tensors_given if not is_opaque(i.tensor)]
+    given = [i for i in real if i.source.kind != native.MODULE_MEMBER]
+    members = [i for i in real if i.source.kind == native.MODULE_MEMBER]
+    written = [i for i in real if id(tensors.traced[id(i.tensor)].place.storage) in tensors.writers]
+    written_members = [i for i in written if i.source.kind == native.MODULE_MEMBER]
+    if written_members:
+        _check_members(members, written_members)
+    if not written or not given:
         return
-    if not share_no_memory(*(i.tensor for i in given)):
-        raise Break("an argument is written that shares memory with another one", "a graph has no such aliases")
-    tensors.vm.guards.python(share_no_memory, [i.source for i in given], native.SHORT_APART)
+    # Members that share memory are views of one another for good. An argument may, at some call, be one of a member.
+    for beside in layers(written_members if len(written_members) == len(written) else members) or [[]]:
+        group = [*given, *beside]
+        if len(group) < 2:
+            continue
+        if not share_no_memory(*(i.tensor for i in group)):
+            raise Break("an argument is written that shares memory with another one", "a graph has no such aliases")
+        tensors.vm.guards.python(share_no_memory, [i.source for i in group], native.SHORT_APART)
+
+
+def _check_members(members: list[Input], written: list[Input]) -> None:
+    """Members of modules may share memory where the graph can follow the writes: one of them covers the others.
+
+    Raises:
+        Break: it cannot.
+    """
+    for group in overlapping([i.tensor for i in members]):
+        involved = [members[i] for i in group]
+        if not any(i is one for i in involved for one in written):
+            continue
+        unclear = any(i.tensor.requires_grad or i.node.meta["val"].symbolic for i in involved)
+        if unclear or cover_of([i.tensor for i in involved]) is None:
+            raise Break("members of modules share memory, one of them is written", "a graph has no such aliases")
 
 
 def prune(tensors: Any) -> None:

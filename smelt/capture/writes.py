@@ -80,12 +80,25 @@ def written_beside(vm: Any, tensor: torch.Tensor, source: Source) -> bool:
 
 
 def share_no_memory(*tensors: torch.Tensor) -> bool:
-    """No two of the tensors may have elements at one address."""
-    spans: dict[int, list[tuple[int, int]]] = {}
+    """No two of the tensors may have elements at one address, whatever storages they have (NumPy makes some)."""
+    spans: dict[torch.device, list[tuple[int, int]]] = {}
     for tensor in tensors:
         if tensor.numel() and not is_opaque(tensor):
-            start = tensor.data_ptr()
-            end = start + extent(tuple(tensor.shape), tensor.stride()) * tensor.element_size()
-            spans.setdefault(tensor.untyped_storage().data_ptr(), []).append((start, end))
-    ordered = [sorted(held) for held in spans.values() if len(held) > 1]
-    return all(a[1] <= b[0] for held in ordered for a, b in pairwise(held))
+            spans.setdefault(tensor.device, []).append(_span(tensor))
+    return all(a[1] <= b[0] for held in spans.values() for a, b in pairwise(sorted(held)))
+
+
+def layers(inputs: Iterable[Any]) -> list[list[Any]]:
+    """The inputs in lists within which no two share memory: a flat buffer in one, its views in the next."""
+    known = [i for i in inputs if i.tensor.numel() and not is_opaque(i.tensor)]
+    out: list[tuple[int, list[Any]]] = []
+    for span, one in sorted(((_span(i.tensor), i) for i in known), key=lambda pair: pair[0]):
+        place = next((k for k, (end, _) in enumerate(out) if end <= span[0]), len(out))
+        held = out[place][1] if place < len(out) else []
+        out[place : place + 1] = [(span[1], [*held, one])]
+    return [held for _, held in out]
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    start = tensor.data_ptr()
+    return start, start + extent(tuple(tensor.shape), tensor.stride()) * tensor.element_size()

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from smelt.autograd.functionalize import GraphRecorder
-from smelt.autograd.inputs import make_inputs, overlapping
+from smelt.autograd.inputs import make_inputs
 from smelt.base.errors import Unsupported
+from smelt.graph.overlap import overlapping
 
 
 def test_groups_of_overlap() -> None:
