@@ -262,3 +262,18 @@ def test_an_infinite_element_in_a_norm_of_squares(
     expected = F.rms_norm(x.double(), x.shape[-1:], eps=torch.finfo(torch.float32).eps)
     assert torch.equal(got.isnan(), expected.isnan()) and got[1].nan_to_num().eq(0).all()
     torch.testing.assert_close(got.double(), expected, rtol=1e-2, atol=1e-2, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["any", "all", "sum", "mean", "amax", "count_nonzero", "std"])
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_reductions_over_a_list_of_no_dimensions(name: str, keepdim: bool, dynamic: bool | None) -> None:
+    """For `any` and `all` that is no dimension; for the others it is all of them."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return getattr(torch, name)(x, dim=(), **({} if name == "count_nonzero" else {"keepdim": keepdim}))
+
+    c = smelt.compile(f, dynamic=dynamic)
+    for rows in (2, 3, 1):
+        x = torch.arange(2.0 * rows).reshape(rows, 2) % 3
+        torch.testing.assert_close(c(x), f(x))

@@ -122,19 +122,24 @@ def _roll(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     return in_format(val, val.shape) if joined else fresh(val, val.shape)
 
 
-def _reduction(dtype: torch.dtype | None = None, results: int = 1, whole: torch.dtype | None = None) -> Rule:
+def _reduction(
+    dtype: torch.dtype | None = None, results: int = 1, whole: torch.dtype | None = None, all_of: bool = True
+) -> Rule:
     """Reductions `op(x, dims, keepdim)`.
 
     Args:
         dtype: of the (last) result; None: the input's.
         results: 2 for values and positions.
         whole: of the result for integers.
+        all_of: a list of no dimensions stands for all of them, as None does.
     """
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         val, named = val_of(args[0]), given(func, args, kwargs)
         dims, keep = named.get("dim"), bool(named.get("keepdim"))
-        axes = [dims] if isinstance(dims, int) else list(dims or range(val.ndim))
+        axes = [dims] if isinstance(dims, int) else list(range(val.ndim) if dims is None else dims)
+        if not axes and all_of:
+            axes = list(range(val.ndim))
         gone = {d % max(val.ndim, 1) for d in axes}
         shape = [1 if d in gone else n for d, n in enumerate(val.shape) if keep or d not in gone]
         integral = not (val.dtype.is_floating_point or val.dtype.is_complex)
@@ -476,7 +481,7 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
         + (aten.count_nonzero.dim_IntList,)
     },
     **{
-        op: _reduction(_flag)
+        op: _reduction(_flag, all_of=False)
         for op in (aten.any.default, aten.any.dim, aten.all.default, aten.all.dim, aten.any.dims, aten.all.dims)
     },
     **{
