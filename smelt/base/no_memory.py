@@ -13,10 +13,11 @@ import functools
 
 import torch
 
+from smelt.base.allocated import allocated_words
 from smelt.base.default_device import without_default_device
 from smelt.base.torch_c import implementation_address, refuse_writes
 
-_WORDS = 22  # of a TensorImpl that are looked at; all are part of it in every supported torch
+_WORDS = 22  # of a TensorImpl in the torch of the supported range, where the allocator does not tell
 
 
 def refuse_address(tensor: torch.Tensor, symbolic: bool) -> None:
@@ -34,6 +35,8 @@ def refuse_address(tensor: torch.Tensor, symbolic: bool) -> None:
 def _place() -> int | None:
     """Where in a TensorImpl the number of elements is kept; None where that is not found."""
     tensors = [torch.empty(3, 2647), torch.empty(7, 11, 13), torch.empty(0, 5), torch.empty(2, 0, 9), torch.empty(())]
-    rows = [(ctypes.c_int64 * _WORDS).from_address(implementation_address(tensor)) for tensor in tensors]
-    found = [at for at in range(_WORDS) if all(row[at] == t.numel() for row, t in zip(rows, tensors, strict=True))]
+    addresses = [implementation_address(tensor) for tensor in tensors]
+    words = min(allocated_words(address, _WORDS) for address in addresses)
+    rows = [(ctypes.c_int64 * words).from_address(address) for address in addresses]
+    found = [at for at in range(words) if all(row[at] == t.numel() for row, t in zip(rows, tensors, strict=True))]
     return 8 * found[0] if len(found) == 1 else None
