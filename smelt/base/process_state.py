@@ -97,7 +97,7 @@ def keep(restore: Callable[[], object]) -> None:
 def saved() -> Callable[[BaseException | None], None]:
     """The state now, as what restores it: `restore(error)`, with what has ended the compilation.
 
-    After a failure that includes random generators and our locks.
+    After a failure that includes random generators.
     """
     values = [each.read() for each in SWITCHES]
     held, outer = held_locks(), _drawn.undo
@@ -109,8 +109,8 @@ def saved() -> Callable[[BaseException | None], None]:
         for each, before in zip(SWITCHES, values, strict=True):
             if not _same(each.read(), before):
                 each.write(before)
+        release_locks(held)
         if error is not None:
-            release_locks(held)
             for put_back in reversed(undo):
                 put_back()
         _drawn.undo = outer

@@ -152,6 +152,11 @@ def threading_throw(error: type[BaseException]) -> None:
     throw(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(error))
 
 
+def test_a_lock_is_given_back_where_the_fault_was_swallowed() -> None:
+    preserving(_LOCK.acquire)
+    assert not left_behind()
+
+
 def test_a_result_is_handed_on_and_other_threads_are_left_alone() -> None:
     torch.manual_seed(0)
     want = torch.rand(4)
