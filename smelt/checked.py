@@ -17,7 +17,7 @@ from torch import fx
 from smelt.autograd.sized import meta_in_numbers
 from smelt.base.errors import SmeltError
 from smelt.base.options import environment
-from smelt.graph.meta import OpaqueMeta, TensorMeta, extent, is_dense, same_steps
+from smelt.graph.meta import OpaqueMeta, TensorMeta, reach, same_steps
 from smelt.shapes.size import as_symbol
 
 Program = Callable[[list[Any]], list[Any]]
@@ -50,8 +50,7 @@ class _Boundary:
         self.given = [(node.name, node.meta["val"], True) for node in nodes]
         self.symbols = [as_symbol(val) for _, val, _ in self.given]
         made = enumerate(graph.output_node().meta["val"])
-        # results are stored without gaps: the caller alone would see those that an operator (`select_scatter`) leaves
-        self.made = [(f"result {i}", val if not _has_gaps(val) else None, i not in any_strides) for i, val in made]
+        self.made = [(f"result {i}", val, i not in any_strides) for i, val in made]
 
     def around(self, program: Program) -> Program:
         """The program with checks."""
@@ -78,10 +77,6 @@ class _Boundary:
                 raise WrongLayout(f"{self.name}: {what} {why}")
 
 
-def _has_gaps(val: Any) -> bool:
-    return isinstance(val, TensorMeta) and not is_dense(val.shape, val.stride)
-
-
 def _differs(meta: TensorMeta, tensor: torch.Tensor, in_order: bool) -> str | None:
     """What of a tensor is not as recorded; its strides too where it is to be `in_order`."""
     shape = tuple(tensor.shape)
@@ -89,7 +84,7 @@ def _differs(meta: TensorMeta, tensor: torch.Tensor, in_order: bool) -> str | No
         return f"is {tensor.dtype}{list(shape)} on {tensor.device}, recorded as {meta}"
     if in_order and tensor.numel() and not same_steps(shape, tensor.stride(), meta.stride):
         return f"of shape {list(shape)} has strides {tensor.stride()}, recorded as {meta.stride}"
-    end = tensor.storage_offset() + extent(shape, tensor.stride())
+    end = reach(shape, tensor.stride(), int(tensor.storage_offset()))
     if end * tensor.element_size() > tensor.untyped_storage().nbytes():
         return f"ends at element {end}, beyond its memory"
     return None

@@ -186,7 +186,8 @@ class GraphRecorder:
             return known
         if vals is None:
             vals = _vals(answer_for(op, _metas(args), _metas(kwargs)))
-            vals = without_gaps(vals) if isinstance(vals, TensorMeta) and op in WRITTEN_VIEWS else vals
+        if isinstance(vals, TensorMeta) and op in WRITTEN_VIEWS:
+            vals = without_gaps(vals)
         node = self.graph.create_node("call_function", op, args, dict(kwargs))
         meta = node.meta
         meta["val"] = vals

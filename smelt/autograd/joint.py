@@ -50,7 +50,7 @@ from smelt.graph.attention import for_attention
 from smelt.graph.casts import casting, present_casts, set_casts
 from smelt.graph.gradients import DERIVATIVES, KEEP_ABSENT
 from smelt.graph.layouts import as_before
-from smelt.graph.meta import TensorMeta, is_dense, may_overlap, without_gaps
+from smelt.graph.meta import TensorMeta, is_dense, overlaps, without_gaps
 from smelt.graph.module import GraphModule, remove_dead
 from smelt.graph.overlap import overlapping
 from smelt.graph.ranges import check_node, checks_of_dead, runs_by_itself
@@ -643,8 +643,8 @@ def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
 
 
 def _kept(val: TensorMeta) -> TensorMeta:
-    """The layout in which the program returns a result: gaps are as the operator leaves them (`linalg.lstsq`)."""
-    return without_gaps(val) if may_overlap(val.shape, val.stride) else val
+    """The layout in which the program returns a result: gaps are as operators leave them (`select_scatter`)."""
+    return without_gaps(val) if overlaps(val.shape, val.stride) else val
 
 
 def _own_memory(

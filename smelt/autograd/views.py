@@ -34,7 +34,7 @@ Write = Callable[[Emit, fx.Node, fx.Node, Place], fx.Node]
 
 
 WRITTEN_VIEWS = frozenset({aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default})
-"""What a tensor becomes when a view of it is written. As values of a graph these have no gaps."""
+"""What a tensor becomes when a view of it is written. As values of a graph these have no gaps, whoever calls them."""
 
 
 def read_view(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:

@@ -18,10 +18,11 @@ aten = torch.ops.aten
 
 
 def with_gaps_of(val: TensorMeta) -> Layout | None:
-    """A copy of all memory that a tensor spans; None where it has no gaps, or repeats elements."""
-    if is_dense(val.shape, val.stride) or not all(known_at_most(1, n) for n in val.shape):
+    """A copy of all memory that a tensor spans; None where it has no gaps, or an expanded dimension and elements."""
+    if is_dense(val.shape, val.stride):
         return None
-    if any(not same(n, 1) and not known_at_most(1, s) for n, s in zip(val.shape, val.stride, strict=True)):
+    expanded = (not (known_at_most(n, 1) or known_at_most(1, s)) for n, s in zip(val.shape, val.stride, strict=True))
+    if not same(val.numel, 0) and any(expanded):
         return None
     return fresh(val, val.shape, None, val.stride)
 

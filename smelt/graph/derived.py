@@ -2,12 +2,13 @@
 
 Shape, dtype and device follow from the operands. Strides follow as well, or they are a dense order that a pass has
 chosen: a value is stored in the strides that its own node records. What shows another value's memory has no choice, and
-gaps or repeats come from operands alone.
+gaps or repeats come from operands alone, but for copies that only the caller gets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import fx
@@ -25,7 +26,8 @@ def not_derived(node: fx.Node) -> str | None:
     if node.op != "call_function":
         return None
     if getattr(node.target, "__module__", "") == "smelt.prims.ops":
-        return _differs(node.meta["val"], node.target.meta(*map(_metas, node.args)))  # type: ignore[union-attr]
+        want = node.target.meta(*map(_metas, node.args))  # type: ignore[union-attr]
+        return _differs(node.meta["val"], _promised(node, want))
     if not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
         return None
     operands = [node.meta["val"], *(n.meta["val"] for n in node.all_input_nodes)]
@@ -36,6 +38,19 @@ def not_derived(node: fx.Node) -> str | None:
     except Exception:  # the values decide, or it refuses strides that eager never had: values here have any
         return None
     return _differs(node.meta["val"], want)
+
+
+def _promised(node: fx.Node, want: Any) -> Any:
+    """What is wanted of a node. A copy that is only returned has the gaps that the caller was promised."""
+    if getattr(node.target, "name", "") != "clone":
+        return want
+    strides = []
+    for user in node.users:
+        if user.op != "output":
+            return want
+        results: Any = user.args[0]
+        strides += [val.stride for one, val in zip(results, user.meta["val"], strict=True) if one is node]
+    return replace(want, stride=strides[0]) if strides else want
 
 
 def given(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

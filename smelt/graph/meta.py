@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from smelt.shapes.size import IntLike, hint, is_symbolic, known_equal, known_less, same, same_all
+from smelt.shapes.unbacked import is_unbacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,20 +173,29 @@ def without_gaps(meta: TensorMeta) -> TensorMeta:
 def may_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """True when two positions may be the same element in memory (`expand`, `unfold`)."""
     if is_symbolic(shape) or is_symbolic(stride):
-        return not _is_dense_for_all(shape, stride) and _may_overlap_for_some(shape, stride)
+        return not _is_dense_for_all(shape, stride) and _overlap(shape, stride, known_less)
     reach = 0
-    for step, size in sorted((s, n) for n, s in zip(shape, stride, strict=True) if n != 1):
+    for step, size in sorted((s, n) for n, s in zip(shape, stride, strict=True) if n != 1 and 0 not in shape):
         if step <= reach:
             return True
         reach += step * (size - 1)
     return False
 
 
-def _may_overlap_for_some(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
+def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """The same, for sure: where no proof tells it of sizes, the example does, and it is assumed from then on."""
+
+    def less(a: IntLike, b: IntLike) -> bool:
+        return known_less(a, b) or (not is_unbacked(a, b) and a < b)
+
+    return may_overlap(shape, stride) and (not is_symbolic([*shape, *stride]) or _overlap(shape, stride, less))
+
+
+def _overlap(shape: Sequence[IntLike], stride: Sequence[IntLike], less: Callable[[IntLike, IntLike], bool]) -> bool:
     pairs = [(s, n) for n, s in zip(shape, stride, strict=True) if not same(n, 1)]
     reach: IntLike = 0
     for step, size in sorted(pairs, key=lambda p: hint(p[0])):
-        if not known_less(reach, step):
+        if not less(reach, step):
             return True
         reach = reach + step * (size - 1)
     return False

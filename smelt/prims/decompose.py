@@ -273,21 +273,29 @@ def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
         kept = {"get_attr"} if source.op == "placeholder" else {"get_attr", "placeholder"}
         if any(n.op in kept or owner.setdefault(n, source) is not source for n in memory(value)):
             value = p.call(PRIMS["clone"], (value,), {}, PRIMS["clone"].meta(value.meta["val"]))
-        _lay_out(value, meta)
-        return value
+        return _laid_out(p, value, meta)
 
     metas = node.meta.get("val") or _metas(node.args[0])
     made = p.graph.output(place(node.args[0], metas))
     made.meta = {**node.meta, "val": metas}
 
 
-def _lay_out(value: Node, meta: TensorMeta) -> None:
-    """Give an output the strides that the joint graph promised the caller; prims only propose some."""
+def _laid_out(p: Lowering, value: Node, meta: TensorMeta) -> Node:
+    """An output with the strides that the joint graph promised the caller; prims only propose some.
+
+    Gaps belong to a copy that nothing else reads: values inside of graphs have none. The kernel that computes the value
+    stores it there where it can.
+    """
     own = value.meta["val"]
-    if not isinstance(own, TensorMeta):
-        return
-    if value.op != "call_function" or same_all(own.stride, meta.stride) or not is_dense(meta.shape, meta.stride):
-        return
+    if value.op != "call_function" or not isinstance(own, TensorMeta) or same_all(own.stride, meta.stride):
+        return value
+    if not is_dense(meta.shape, meta.stride):
+        return p.call(PRIMS["clone"], (value,), {}, replace(own, stride=meta.stride))
+    _lay_out(value, own, meta)
+    return value
+
+
+def _lay_out(value: Node, own: TensorMeta, meta: TensorMeta) -> None:
     views = list(_views(value))
     value.meta["val"] = made = replace(own, stride=meta.stride)
     if value.target is operator.getitem:
