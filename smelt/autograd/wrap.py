@@ -374,6 +374,8 @@ def _again(
     again, memory = plan.again, plan.memory
     if again is None or memory is None or plan.why is not None:
         return plan.why or ""
+    if not again.wanted:  # a function of the program gives no gradients
+        return (None,) * (1 + len(plan.joint.gradients))
     inputs = again.inputs_of(memory.recall(ctx.inputs, saved))
     if inputs is None:
         return "an input that it begins from is gone: keep a reference to what the function is called with"

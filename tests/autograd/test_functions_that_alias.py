@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import smelt
+from tests.function_programs import differs
 
 
 class Reversed(torch.autograd.Function):
@@ -241,3 +242,24 @@ def test_what_backward_gives_no_gradient_for_has_none(skipped: int, given: Any, 
             assert (want is None) is (got is None)
             torch.testing.assert_close(got, want) if want is not None else None
         assert found[0][skipped] is None
+
+
+class Stopped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> None:
+        return None
+
+
+def test_no_gradients_at_all_under_create_graph() -> None:
+    run = smelt.compile(lambda x: Stopped.apply(x) * 3, fullgraph=True)
+    x = torch.ones(3, requires_grad=True)
+    assert torch.autograd.grad(run(x * 1).sum(), x, create_graph=True, allow_unused=True) == (None,)
+
+
+@pytest.mark.parametrize("first", [0, 50, 80])
+def test_random_functions(first: int) -> None:
+    assert [text for seed in range(first, first + 24) if (text := differs(seed))] == []
