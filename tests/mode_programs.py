@@ -284,6 +284,8 @@ def _put_back() -> None:
         torch.overrides._pop_mode()
     while torch._C._len_torch_dispatch_stack():
         torch._C._pop_torch_dispatch_stack(None)
+    if torch.is_inference_mode_enabled():  # what nobody left stays on for the programs that come next
+        raise SystemExit("a program has left inference mode on")
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
     torch.set_grad_enabled(True)

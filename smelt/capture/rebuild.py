@@ -84,7 +84,8 @@ class Rebuild:
         known = self._names.get(id(value))
         if known is not None:
             return known
-        self.helped = self.helped or isinstance(value, types.FunctionType) and value.__module__.startswith("smelt.")
+        module = value.__module__ if isinstance(value, types.FunctionType) else None  # None: made by `exec`
+        self.helped = self.helped or module is not None and module.startswith("smelt.")
         name = new_name(hint, self.constants, OWN)
         self.constants[name] = value
         self._names[id(value)] = f"_c.{name}"
