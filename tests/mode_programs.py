@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -280,35 +281,38 @@ def _close(a: Any, b: Any) -> bool:
 
 
 def _put_back() -> None:
-    while torch.overrides._get_current_function_mode_stack():  # a program may end between entering and leaving by hand
-        torch.overrides._pop_mode()
-    while torch._C._len_torch_dispatch_stack():
-        torch._C._pop_torch_dispatch_stack(None)
-    if torch.is_inference_mode_enabled():  # what nobody left stays on for the programs that come next
-        raise SystemExit("a program has left inference mode on")
+    """What belongs to the process."""
     torch.set_default_dtype(torch.float32)
-    torch.set_default_device(None)
-    torch.set_grad_enabled(True)
+    torch.set_anomaly_enabled(False)
+
+
+def _in_a_thread(text: str, seed: int, form: Any) -> Any:
+    """What is seen, or the error; in a thread of its own, since a program may end between entering and leaving."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            scope = _scope(text, f"<mode program {seed}>")
+            found.append(list(seen(scope, form(scope["f"]), seed)))
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    _put_back()
+    return found[0]
 
 
 def differs(seed: int) -> str | None:
     """The program of this seed where it differs from eager, or None."""
     text = program(seed)
-    name = f"<mode program {seed}>"
-    try:
-        scope = _scope(text, name)
-        want = list(seen(scope, scope["f"], seed))
-    except Exception:  # the program itself is wrong: a name that is bound on one way only
+    want = _in_a_thread(text, seed, lambda f: f)
+    if isinstance(want, Exception):  # the program itself is wrong: a name that is bound on one way only
         return None
-    finally:
-        _put_back()
-    try:
-        scope = _scope(text, name)
-        got = list(seen(scope, compile_callable(scope["f"], eager_graph, Options()), seed))
-    except Exception as error:
-        return f"{text}\n# seed {seed}, {calls(seed)}\n# {type(error).__name__}: {error}"
-    finally:
-        _put_back()
+    got = _in_a_thread(text, seed, lambda f: compile_callable(f, eager_graph, Options()))
+    if isinstance(got, Exception):
+        return f"{text}\n# seed {seed}, {calls(seed)}\n# {type(got).__name__}: {got}"
     pairs = itertools.zip_longest(want, got)
     first = next(((a, b) for a, b in pairs if not _close(a, b)), None)
     return None if first is None else f"{text}\n# seed {seed}, {calls(seed)}\n# {first[0]}\n# {first[1]}"
