@@ -36,7 +36,6 @@ CASES = {
     "index": "t[i] * 2",
     "index_put": "t.index_put((i,), torch.ones(8, 2, device='cuda')) * 2",
     "sums by index_put": "t.index_put((i,), torch.ones(8, 2, device='cuda'), accumulate=True) * 2",
-    "sums that nobody uses": "(t.index_put((i,), t[0], accumulate=True), t * 2)[1]",
     "scatter": "x.scatter(1, i, 1.0) * 2",
     "scatter_add": "x.scatter_add(1, i, torch.ones(8, 2, device='cuda')) * 2",
     "cross_entropy": "F.cross_entropy(x, i[:, 1]) * 2",
@@ -63,6 +62,13 @@ def process(case: str, use: str, calls: int = 1, mode: str | None = None) -> tup
 def test_the_check_and_the_line_are_told(case: str, use: str) -> None:
     out, err, line = process(CASES[case], USES[use])
     assert "VALUE" not in out and f"<string>:{line}: index 7 is out of range for a dimension of size 4" in err, err
+
+
+@pytest.mark.parametrize("use", USES)
+def test_the_check_of_sums_that_nobody_uses(use: str) -> None:
+    """The kernel that stands for them knows only that there is such an index."""
+    out, err, line = process("(t.index_put((i,), t[0], accumulate=True), t * 2)[1]", USES[use])
+    assert "VALUE" not in out and f"<string>:{line}: an index is out of range" in err, err
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])

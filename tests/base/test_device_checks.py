@@ -51,6 +51,7 @@ def test_a_failure_is_told_of_the_launch_that_it_belongs_to(checks: DeviceChecks
         (GATHER, (1, -1, 4), "index -1 is out of range for a dimension of size 4"),
         (PUT, (1, -1, 4), "index -5 is out of range for a dimension of size 4"),
         (PUT, (1, 2**40, 4), f"index {2**40} is out of range for a dimension of size 4"),
+        (Check(OUT_OF_RANGE, "any", told=False), (1, 0, 0), "an index is out of range"),
         (Check(NOT_IN_UNIT, "refuse"), (1, 0, 0), "all elements of input should be between 0 and 1"),
         (GATHER, (5, 0, 0), "a check of kernel 'k' failed"),
     ],

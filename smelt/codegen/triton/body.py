@@ -198,12 +198,12 @@ class TileBody(OpsRenderer):
         place = self.scopes.define("", f"tl.where({out}, 0, {place.text})", torch.int64, value.depth, "j")
         return Expr(((Runtime(place.text, size, place), 1),), 0)
 
-    def fault(self, test: str, of: V, code: int, told: tuple[str, str] = ("0", "0"), wraps: bool = False) -> None:
+    def fault(self, test: str, of: V, code: int, told: tuple[str, str] | None = None, wraps: bool = False) -> None:
         """Where the test of a value holds, and the masks do, the program's fault word is set to `code`; a kernel on a
         GPU tells which check it was and traps, as eager's assertions do: nothing else runs on what it has computed.
 
         Args:
-            told: an index and the size of its dimension.
+            told: an index and the size of its dimension, where they are known.
             wraps: see `Check`.
         """
         masks = self.inside(of.depth)
@@ -216,11 +216,12 @@ class TileBody(OpsRenderer):
             return
         self.scopes.remember(key, V("", torch.bool, axes))
         if self.plan.on_gpu:
-            number = self.check_number(Check(code, self.running[-1] if self.running else "", wraps))
-            value = told[0] if told[0] != "0" else "tl.full([], 0, tl.int64)"
+            check = Check(code, self.running[-1] if self.running else "", wraps, told=told is not None)
+            number = self.check_number(check)
+            value, size = told or ("tl.full([], 0, tl.int64)", "0")
             words = self.arguments.pointer(FAULT)
             self.used.add("m_refuse")
-            self.scopes.line(f"m_refuse({words}, {test}, {number}, {value}, {told[1]})", axes)
+            self.scopes.line(f"m_refuse({words}, {test}, {number}, {value}, {size})", axes)
             return
         spread = f" + {self.zeros(axes)}" if axes else ""
         self.scopes.line(f"tl.store({self.arguments.pointer(FAULT)}{spread}, {code}, {test})", axes)
