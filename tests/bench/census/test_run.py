@@ -132,7 +132,7 @@ def test_files_of_something_else_are_refused(tmp_path: Path, content: str) -> No
         (["--library", "timm", "--only", "no such model"], "has no architecture"),
         (["--library", "timm", "--sample", "0"], "takes no architecture"),
         (["--library", "timm", "--resume"], "--json FILE"),
-        (["--library", "timm", "--json", "/no/such/folder/a.json"], "there is no such folder"),
+        (["--library", "timm", "--json", "/no/such/folder/a.json"], "there is no folder"),
     ],
 )
 def test_bad_input_is_explained(arguments: list[str], told: str) -> None:
