@@ -219,7 +219,7 @@ class Host:
             names = [self.variable[n] for n in self.drops.get(index, []) if n in self.variable]
             if names:
                 body(f"del {', '.join(names)}")
-            if index == ended:
+            if index == ended and self.uses_workspace():  # not for an arena of tensors without elements
                 body("release(workspace)")
         head = self.head()
         call = Writer()
@@ -307,7 +307,7 @@ class Host:
 
     def arena_ended(self) -> int | None:
         """The step after which nobody needs the arena; None where none follows it."""
-        if not (self.gives_arena_back and self.plan.memory.offsets and self.uses_workspace()):
+        if not (self.gives_arena_back and self.plan.memory.offsets):
             return None
         index = next(i for i, step in enumerate(self.steps) if step.last >= self.plan.arena_end)
         return index if index < len(self.steps) - 1 else None

@@ -350,6 +350,10 @@ class KernelRenderer(BodyRenderer):
 
     # values of members
 
+    def is_member(self, name: str, index: Index) -> bool:
+        member = self.nest.members.get(name)
+        return member is not None and member.index == index
+
     def value_of(self, name: str, index: Index) -> V:
         member = self.nest.members.get(name)
         if member is not None and member.place in (Place.ROW, Place.COLUMN):

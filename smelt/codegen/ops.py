@@ -21,12 +21,22 @@ class OpsRenderer(IndexRenderer, Ops):
         self.masks: list[V] = []
 
     def load(self, name: str, index: Index) -> V:
-        key = (name, index, tuple(m.text for m in self.masks))
-        known = self.scopes.find(key)
+        around = self.masks
+        if self.is_member(
+            name, index
+        ):  # else the writes of a long chain would each be computed under all sets of masks
+            self.masks = []
+        conditions = frozenset(m.text for m in self.masks)
+        known = self.scopes.find_under((name, index), conditions)
         if known is None:
             known = self.value_of(name, index)
-            self.scopes.remember(key, known)
+            self.scopes.remember_under((name, index), conditions, known)
+        self.masks = around
         return known
+
+    def is_member(self, name: str, index: Index) -> bool:
+        """Whether the loops compute this element, which exists at each of their steps, whatever holds there."""
+        return False
 
     def value_of(self, name: str, index: Index) -> V:
         """A value at an index: from memory if it has a buffer, else computed here."""

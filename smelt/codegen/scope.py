@@ -22,10 +22,11 @@ class V:
 
 @dataclass(slots=True)
 class Scope:
-    """Lines of one open loop body, and what has been computed in it by key."""
+    """Lines of one open loop body, and what has been computed in it by key; `guarded`: where conditions hold."""
 
     lines: list[str] = field(default_factory=list)
     known: dict[object, V] = field(default_factory=dict)
+    guarded: dict[object, list[tuple[frozenset[str], V]]] = field(default_factory=dict)
     late: list[str] = field(default_factory=list)
 
 
@@ -93,9 +94,24 @@ class Scopes:
                 return value
         return None
 
+    def level(self, depth: int) -> int:
+        """The scope that a value of this depth belongs to."""
+        return depth
+
     def remember(self, key: object, value: V) -> V:
-        self.stack[value.depth].known[key] = value
+        self.stack[self.level(value.depth)].known[key] = value
         return value
+
+    def find_under(self, key: object, conditions: frozenset[str]) -> V | None:
+        """A value that holds wherever all conditions do: it was computed under some of them, or under none."""
+        for scope in self.stack:
+            for needed, value in scope.guarded.get(key, ()):
+                if needed <= conditions:
+                    return value
+        return None
+
+    def remember_under(self, key: object, conditions: frozenset[str], value: V) -> None:
+        self.stack[self.level(value.depth)].guarded.setdefault(key, []).append((conditions, value))
 
     def define(self, ctype: str, text: str, dtype: torch.dtype, depth: int, stem: str = "t") -> V:
         """A constant holding `text`, computed at `depth`; the same text at the same depth is computed once."""

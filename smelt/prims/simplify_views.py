@@ -16,7 +16,9 @@ from smelt.shapes.size import known_less, same, same_all
 if TYPE_CHECKING:
     from smelt.prims.builder import Builder
 
-RESHAPE, PERMUTE, BROADCAST, SLICE = (PRIMS[n] for n in ("reshape", "permute", "broadcast_in_dim", "slice"))
+RESHAPE, PERMUTE, BROADCAST, SLICE, SLICE_SCATTER = (
+    PRIMS[name] for name in ("reshape", "permute", "broadcast_in_dim", "slice", "slice_scatter")
+)
 
 
 def _constant(p: Builder, x: Node, shape: Shape) -> Any:
@@ -113,6 +115,32 @@ def _end_of_both(first: int, start: int, stop: int, stride: int) -> int | None:
     return first + (stop - 1) * stride + 1 if known_less(start, stop) else None
 
 
+def _slice_scatter(p: Builder, x: Node, src: Node, starts: Shape, stops: Shape, steps: Shape) -> Any:
+    """A write to a part of a part (`z[2:5, 1:3] = y`, `z[i, j] = y`) is one write."""
+    ones = src.target is RESHAPE  # put dimensions of 1 back that the part was shown without
+    written = operands(src)[0] if ones else src
+    if written.target is not SLICE_SCATTER:
+        return None
+    part, inner, *place = operands(written)
+    part = operands(part)[0] if part.target is RESHAPE and ones else part
+    if part.target is not SLICE or operands(part)[:1] != (x,) or operands(part)[1:] != (starts, stops, steps):
+        return None
+    whole = src.meta["val"].shape
+    kept = _added_ones(written.meta["val"].shape, whole)
+    if kept is None:
+        return None
+    first, last, jump = [0] * len(whole), [1] * len(whole), [1] * len(whole)
+    sizes = [1] * len(whole)
+    for d, a, b, s, n in zip(kept, *place, inner.meta["val"].shape, strict=True):
+        first[d], last[d], jump[d], sizes[d] = a, b, s, n
+    begin = tuple(map(_begin_of_both, starts, first, last, steps))
+    end = tuple(map(_end_of_both, starts, first, last, steps))
+    if None in end:
+        return None
+    jumps = tuple(s * t for s, t in zip(steps, jump, strict=True))
+    return p.slice_scatter(x, p.reshape(inner, tuple(sizes)), begin, end, jumps)
+
+
 def _flip(p: Builder, x: Node, dims: Shape) -> Any:
     return x if x.target is FULL or all(_at_most_one(x.meta["val"].shape[d]) for d in dims) else None
 
@@ -161,6 +189,7 @@ VIEW_RULES: dict[str, Callable[..., Any]] = {
     "permute": _permute,
     "broadcast_in_dim": _broadcast,
     "slice": _slice,
+    "slice_scatter": _slice_scatter,
     "flip": _flip,
     "pad": _pad,
     "cat": _cat,

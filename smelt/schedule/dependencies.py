@@ -64,7 +64,8 @@ def row_major(shape: Sequence[IntLike]) -> tuple[IntLike, ...]:
 class Tracer:
     """An `Ops` handler that notes which stored buffers a body reads and what it costs. Its values are None.
 
-    With a `limit` it counts evaluations as code is written: a value is computed once for each set of conditions.
+    With a `limit` it counts evaluations as code is written: a value that was computed where some of the conditions
+    around a use hold, or none, is not computed again.
     """
 
     def __init__(self, program: LoopProgram, stored: Collection[str], limit: float = math.inf) -> None:
@@ -76,16 +77,18 @@ class Tracer:
         self.limit = limit
         self.levels = 0
         self._level = 0
-        self.seen: set[tuple[str, Index, frozenset[Any]]] = set()
+        self.evaluations = 0
+        self._seen: dict[tuple[str, Index], list[frozenset[Any]]] = {}
         self._inside: frozenset[Any] = frozenset()
 
     def load(self, name: str, index: Index) -> Any:
         if name in self.stored:
             self.reads[Access(name, index)] = None
             return None
-        key = (name, index, self._inside)
-        if key not in self.seen and len(self.seen) <= self.limit:
-            self.seen.add(key)
+        seen = self._seen.setdefault((name, index), [])
+        if self.evaluations <= self.limit and not any(conditions <= self._inside for conditions in seen):
+            seen.append(self._inside)
+            self.evaluations += 1
             node = self.nodes[name]
             assert isinstance(node, Pointwise), f"{name} has no buffer"
             self._level += 1
@@ -148,7 +151,7 @@ def trace(program: LoopProgram, stored: Collection[str], body: Body, index: Inde
     tracer = Tracer(program, stored, limit)
     body(tracer, index)
     return Reads(
-        tuple(tracer.reads), tuple(tracer.places), tracer.cost, tracer.ops, 1 + tracer.levels, len(tracer.seen)
+        tuple(tracer.reads), tuple(tracer.places), tracer.cost, tracer.ops, 1 + tracer.levels, tracer.evaluations
     )
 
 

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from tests.prims.test_simplify import CPU, built, eager
 
 X = torch.arange(24.0).reshape(2, 3, 4)
+
+
+ROW = ((1, 0, 0), (2, 3, 4), (1, 1, 1))
+PART = ((0, 0, 1), (2, 3, 4), (1, 1, 2))
+DEEP = ((1, 0, 1), (2, 3, 2), (1, 1, 1))
+
+
+def row(p: Any, x: Any) -> Any:
+    return p.slice(x, *ROW)
+
+
+def cut(p: Any, x: Any) -> Any:
+    return p.slice(x, *PART)
+
+
+def y(p: Any, shape: tuple[int, ...]) -> Any:
+    return p.full(shape, 7.0, torch.float32, CPU)
 
 
 CASES = {
@@ -45,6 +64,22 @@ CASES = {
     "slice to nothing": (
         lambda p, x: p.slice(p.slice(x, (0, 1, 0), (2, 3, 4), (1, 1, 1)), (0, 2, 0), (2, 2, 4), (1, 1, 1)),
         ["slice"],
+    ),
+    "write to a part of a part": (
+        lambda p, x: p.slice_scatter(x, p.slice_scatter(cut(p, x), y(p, (1, 3, 1)), *DEEP), *PART),
+        ["full", "slice_scatter"],
+    ),
+    "write to an element": (
+        lambda p, x: p.slice_scatter(
+            x,
+            p.reshape(p.slice_scatter(p.reshape(row(p, x), (3, 4)), y(p, (1, 2)), (1, 1), (2, 4), (1, 2)), (1, 3, 4)),
+            *ROW,
+        ),
+        ["full", "slice_scatter"],
+    ),
+    "write to a part of another part": (
+        lambda p, x: p.slice_scatter(x, p.slice_scatter(cut(p, p.flip(x, (0,))), y(p, (1, 3, 1)), *DEEP), *PART),
+        ["flip", "slice", "full", "slice_scatter", "slice_scatter"],
     ),
     "flip of ones": (lambda p, x: p.flip(p.reshape(x, (1, 24)), (0,)), ["reshape"]),
     "pad by nothing": (lambda p, x: p.pad(x, (0, 0, 0), (0, 0, 0), 1.0), []),

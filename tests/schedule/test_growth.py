@@ -159,6 +159,44 @@ def test_many_writes_to_parts(name: str, start: str, dtype: torch.dtype) -> None
         torch.testing.assert_close((got, given), (want, same))
 
 
+PARTS = [
+    (slice(2, 5), slice(1, 3)), (3, 4), (slice(1, None, 3), slice(0, 6, 2)), (0, slice(2, 2)), (slice(4, 4), 1),
+    (slice(0, 1), slice(None)), (-1, slice(-3, None)), (..., slice(6, None)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_writes_to_parts_of_parts(dims: int, lines: list[int]) -> None:
+    """Each write was computed for all sets of conditions of the later ones: nine took 2,456 lines, twelve a minute."""
+
+    def function(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        z = z * 1
+        for i, part in enumerate(PARTS * 4):
+            at = (*part[:1], slice(0, 1), *part[1:]) if dims == 3 and part[0] is not ... else part
+            z[at] = z[at] * 0.5 + x[0, 0] * i
+            z[1:6][1:3].narrow(dims - 1, 1, 3)[..., ::2].copy_(x[:2, :2].unsqueeze(1) if dims == 3 else x[:2, :2])
+        return z
+
+    shape = (8, 8) if dims == 2 else (8, 3, 8)
+    z, x = torch.rand(*shape, dtype=torch.float64), torch.rand(8, 8, dtype=torch.float64)
+    torch.testing.assert_close(smelt.compile(function)(z, x), function(z, x))
+    assert max(lines) < 1500
+
+
+@pytest.mark.parametrize("count", [3, 12, 40])
+def test_values_that_are_used_under_many_conditions_alone(count: int, lines: list[int]) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for i in range(count):
+            one, two = torch.zeros_like(x), torch.zeros_like(x)
+            one[i % 5 :], two[:, i % 7 :] = x[i % 5 :] + 1, x[:, i % 7 :] * 0.5
+            x = one + two
+        return x
+
+    x = torch.rand(9, 9, dtype=torch.float64)
+    torch.testing.assert_close(smelt.compile(function)(x), function(x))
+    assert max(lines) < 100 * count
+
+
 def test_gradients_of_many_writes_and_sizes() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         z = torch.zeros(100, x.shape[0], dtype=x.dtype)

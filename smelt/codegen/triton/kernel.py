@@ -473,6 +473,10 @@ class KernelRenderer(TileKernel):
         for member in self.phases.outer_stores(phase):
             self.store(member.name, member.index, self.load(member.name, member.index))
 
+    def is_member(self, name: str, index: Index) -> bool:
+        member = self.nest.members.get(name)
+        return member is not None and member.index == index
+
     def value_of(self, name: str, index: Index) -> V:
         member = self.nest.members.get(name)
         if member is not None and member.place in (Place.ROW, Place.COLUMN):

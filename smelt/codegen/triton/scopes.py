@@ -27,10 +27,6 @@ class TileScopes(Scopes):
     def later(self, text: str, depth: int) -> None:
         self.stack[self.level(depth)].late.append(text)
 
-    def remember(self, key: object, value: V) -> V:
-        self.stack[self.level(value.depth)].known[key] = value
-        return value
-
     def define(self, ctype: str, text: str, dtype: torch.dtype, depth: int, stem: str = "t") -> V:
         key = ("text", text)
         known = self.find(key)
