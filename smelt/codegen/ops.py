@@ -22,9 +22,7 @@ class OpsRenderer(IndexRenderer, Ops):
 
     def load(self, name: str, index: Index) -> V:
         around = self.masks
-        if self.is_member(
-            name, index
-        ):  # else the writes of a long chain would each be computed under all sets of masks
+        if self.is_member(name, index):  # a chain of writes would else be computed once for each set of conditions
             self.masks = []
         conditions = frozenset(m.text for m in self.masks)
         known = self.scopes.find_under((name, index), conditions)
