@@ -1,4 +1,4 @@
-# Everything starts here: `make demo`, `make test`, `make test-gpu`, `make test-ops`, `make test-fuzz`, `make test-faults`, `make test-memory`, `make test-crash`, `make test-long`, `make test-asan`, `make bench-suites`, `make lint`, `make docs`. Each sets up what it needs first.
+# Everything starts here: `make demo`, `make test`, `make test-gpu`, `make test-ops`, `make test-fuzz`, `make test-faults`, `make test-memory`, `make test-crash`, `make test-long`, `make test-asan`, `make replay BASE=main`, `make bench-suites`, `make lint`, `make docs`. Each sets up what it needs first.
 #   PYTHON=3.12 (a version or an executable; default: the first of 3.11 to 3.13 found)
 #   TORCH=2.12.1 (default 2.13.0)
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu (another package index for torch alone; default: none)
@@ -33,7 +33,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := $(shell find smelt -name '*.c' -o -name '*.h')
 
-.PHONY: help setup demo test test-gpu test-ops test-ops-gpu test-fuzz test-fuzz-gpu test-faults test-memory test-crash test-long test-asan sanitize-gpu bench-suites lint format docs clean
+.PHONY: help setup demo test test-gpu test-ops test-ops-gpu test-fuzz test-fuzz-gpu test-faults test-memory test-crash test-long test-asan replay sanitize-gpu bench-suites lint format docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -120,6 +120,12 @@ test-long: setup
 # ARGS="tests/capture/test_frame.py -x" chooses tests.
 test-asan: setup
 	PYTHON=$(abspath $(BIN))/python tools/test_asan.sh $(ARGS)
+
+# Whether the working tree generates what another commit does, which is built beside it: what a `refactor:` commit shows.
+# ARGS="--only functions/,bert" chooses programs, ARGS="--head COMMIT" another commit in place of the working tree.
+BASE ?= HEAD
+replay: setup
+	$(BIN)/python -m tests.replay $(BASE) $(ARGS)
 
 # NVIDIA's compute-sanitizer, which comes with the CUDA toolkit, over a slice of the random programs.
 sanitize-gpu: setup
