@@ -17,7 +17,7 @@ from smelt.base.stats import stats
 from smelt.base.version import VERSION as __version__
 
 try:
-    from smelt.api import compile, explain, is_compiled, reset
+    from smelt.api import compile, explain, is_compiled, lookup_backend, reset
     from smelt.autograd.aot import aot_autograd
     from smelt.backends import list_backends, register_backend
     from smelt.capture.dynamic import mark_dynamic, mark_static
@@ -59,6 +59,7 @@ __all__ = [
     "list_backends",
     "list_mode_options",
     "list_options",
+    "lookup_backend",
     "mark_dynamic",
     "mark_static",
     "register_backend",

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
-from smelt.backends import Backend, check_backend
+from smelt.backends import Backend, check_backend, is_built_in, user_backend
 from smelt.base.errors import OptionError
 from smelt.base.options import Options, resolve_options
 from smelt.base.stats import reset_stats
 from smelt.capture import compiled as capture
 from smelt.capture import explain as capture_explain
 from smelt.pipeline import compile_graph
-from smelt.twin import CompiledTwin, Remake, make_twin, original_of
+from smelt.twin import CompiledTwin, Remake, make_twin, original_function, original_of
 
 NOT_GIVEN: Any = object()
 """In place of a model: `compile` is used as a decorator."""
@@ -75,7 +75,7 @@ def compile(
     if isinstance(model, nn.Module):
         module = original_of(model)
         return make_twin(module, capture.compile_callable(module, compile_graph, chosen), Remake(compile, kwargs))
-    return capture.compile_callable(model, compile_graph, chosen)
+    return capture.compile_callable(original_function(model), compile_graph, chosen)
 
 
 def explain(
@@ -88,8 +88,35 @@ def explain(
 ) -> Callable[..., capture_explain.Explanation]:
     """`explain(fn)(*args)` compiles and runs `fn` once and tells what happened: graphs, breaks with reasons, guards."""
     _check_target(fn)
-    target = original_of(fn)
+    target = original_function(original_of(fn))
     return capture_explain.explain(target, compile_graph, _options(False, dynamic, backend, mode, options))
+
+
+def lookup_backend(backend: str | Backend) -> Callable[..., Callable[..., Any]]:
+    """The function `(gm, example_inputs) -> callable` that a backend's name stands for.
+
+    Those that are built in also take `mode` and `options`, as `compile` does. The graph comes from another capture,
+    which guards what it has read: sizes that are symbols there are symbols here, all others are static.
+
+    Raises:
+        OptionError: an unknown name (lists the valid ones and the nearest).
+    """
+    name = check_backend(backend)
+    return functools.partial(_compile_captured, name) if is_built_in(name) else user_backend(name)
+
+
+def _compile_captured(
+    backend: str,
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    sizes = (n for x in example_inputs for n in (x.shape if isinstance(x, torch.Tensor) else (x,)))
+    dynamic = any(isinstance(n, torch.SymInt) for n in sizes)
+    compiled = compile(gm, dynamic=dynamic, backend=backend, mode=mode, options=options)
+    return lambda *inputs: compiled(*inputs)
 
 
 def reset() -> None:

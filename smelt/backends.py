@@ -79,6 +79,11 @@ def check_backend(backend: str | Backend) -> str:
     return backend
 
 
+def is_built_in(name: str) -> bool:
+    """Whether a checked name stands for a part of this compiler."""
+    return name in BUILT_IN and not isinstance(name, GivenBackend)
+
+
 def user_backend(name: str) -> Backend:
     """The function behind a checked name that is not built in."""
     return name.compiler if isinstance(name, GivenBackend) else _registered[name]

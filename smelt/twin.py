@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from smelt.base.errors import OptionError
+from smelt.capture.marks import compiled_elsewhere, original_module
 
 _classes: weakref.WeakValueDictionary[int, type] = weakref.WeakValueDictionary()
 """By the id of the original class, which lives as long as its twin."""
@@ -80,8 +81,19 @@ def make_twin(module: nn.Module, call: Callable[..., Any], remake: Remake) -> An
 
 
 def original_of(module: Any) -> Any:
-    """The module that was given to `smelt.compile`; anything else unchanged."""
-    return module._orig_mod if isinstance(module, CompiledTwin) else module
+    """The module that was given to `smelt.compile` or `torch.compile`; anything else unchanged."""
+    while True:
+        inner = module._orig_mod if isinstance(module, CompiledTwin) else original_module(module)
+        if inner is None:
+            return module
+        module = inner
+
+
+def original_function(function: Any) -> Any:
+    """The function that torch.compile was given for this one; anything else unchanged."""
+    while isinstance(function, types.FunctionType) and compiled_elsewhere(function):
+        function = vars(function)["_torchdynamo_orig_callable"]
+    return function
 
 
 def _twin_class(cls: type) -> type:

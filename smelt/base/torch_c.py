@@ -6,6 +6,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
 import torch
@@ -35,6 +36,20 @@ set_conjugate: Callable[[torch.Tensor, bool], None] = torch._C._set_conj
 
 set_negative: Callable[[torch.Tensor, bool], None] = torch._C._set_neg
 """Whether they are the negatives."""
+
+frame_callback: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback
+"""What torch.compile has for the frames that this thread starts; None outside of what it compiles."""
+
+set_frame_callback: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_frame
+"""Sets that, and returns what it was."""
+
+
+def hide_from_torch_compile(code: CodeType) -> None:
+    """torch.compile runs frames of this code as they are, and looks at what they call."""
+    evaluator = torch._C._dynamo.eval_frame
+    action = evaluator._FrameAction
+    evaluator.set_code_exec_strategy(code, evaluator._FrameExecStrategy(action.SKIP, action.DEFAULT))
+
 
 disabled_torch_function = torch._C._disabled_torch_function_impl
 """Assigned to a tensor subclass's `__torch_function__`: torch functions run without looking for overrides."""

@@ -93,6 +93,9 @@ def set_resume_callback(cb: ResumeCallback | None) -> None:
 def skip_prefixes(prefixes: Sequence[str]) -> None:
     """Codes whose co_filename starts with one of these are skipped without a callback (decided once per code)."""
 
+def quiet_prefixes(prefixes: Sequence[str]) -> None:
+    """Of the skipped files, those where nothing that is called is looked at either."""
+
 @final
 class ResumePoint:
     """A place inside `code` where execution continues after a graph break; the owner of its own entries.
@@ -231,6 +234,10 @@ def put_iterator(iterator: Iterator[Any], passed: int, used: int, left: int, /) 
         TypeError: not an iterator over a set, or over the keys, values or items of a dict.
         ValueError: it is exhausted.
     """
+
+def set_other_compiler(get: Callable[[], Any], set: Callable[[Any], Any], left: Callable[[], None]) -> None:
+    """How torch.compile's callback for new frames is read and set in this thread; `left` is called when `call` has
+    taken frames from it."""
 
 def set_watch_callback(cb: Callable[[], None] | None) -> None:
     """`cb()`: once, when a frame runs as it is because a debugger or coverage tool follows the lines of this thread."""

@@ -57,6 +57,8 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
         return vm.call(vars(fn)["__wrapped__"], args, kwargs)
     if hasattr(fn, "_smelt_session"):  # compiled inside of compiled: one graph
         return vm.call(vars(fn)["__wrapped__"], args, kwargs)
+    if fn.__dict__ and marks.compiled_elsewhere(fn):  # by torch.compile: one graph with what is around it
+        return vm.call(vm.load_attr(fn, "_torchdynamo_orig_callable"), args, kwargs)
     if fn.__dict__ or marks.is_allowed(fn):
         if marks.is_constant_result(fn):
             return call_native(vm, fn, args, kwargs)

@@ -52,6 +52,15 @@ def _on_watched() -> None:
     warnings.warn(SmeltWarning(text), stacklevel=2)
 
 
+@functools.cache
+def _on_other_left() -> None:
+    text = (
+        "torch.compile runs what smelt has compiled: that runs as smelt compiled it, and torch.compile's graph ends "
+        "before it\n  try: leave torch.compile away here"
+    )
+    warnings.warn(SmeltWarning(text), stacklevel=3)
+
+
 def _importing() -> bool:
     """Whether the frame that is about to start belongs to an import that the compiled program caused.
 
@@ -73,9 +82,13 @@ def start() -> None:
     """Set up the hook, once per process."""
     calibrate()
     native.skip_prefixes(policy.skipped_prefixes())
+    native.quiet_prefixes(policy.quiet_prefixes())
     native.set_callback(_on_frame)
     native.set_resume_callback(_on_resume)
     native.set_watch_callback(_on_watched)
+    for code in _REGIONS:
+        torch_c.hide_from_torch_compile(code)
+    native.set_other_compiler(torch_c.frame_callback, torch_c.set_frame_callback, _on_other_left)
 
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -86,8 +99,8 @@ _ROOT = "lambda fn: lambda *args, **kwargs: fn(*args, **kwargs)"
 
 def _with_frame(fn: Callable[..., Any]) -> Callable[..., Any]:
     """`fn`, in a frame of its own where it has none that capture would look at: C functions, functions of torch."""
-    if isinstance(fn, torch.nn.Module):
-        return fn
+    if isinstance(fn, torch.nn.Module):  # one whose `compile()` was called holds a call through torch.compile
+        return fn if fn.__dict__.get("_compiled_call_impl") is None else fn._call_impl
     function = fn.__func__ if isinstance(fn, MethodType) else fn if isinstance(fn, FunctionType) else type(fn).__call__
     code = getattr(function, "__code__", None)
     if code is not None and not code.co_filename.startswith(policy.skipped_prefixes()):
@@ -150,6 +163,8 @@ def compile_callable(fn: Callable[..., Any], compile_graph: CompileGraph, option
     out: Any = functools.wraps(target)(compiled)
     out._smelt_session = session
     out.__wrapped__ = fn
+    out._torchdynamo_disable = True  # torch.compile calls it as it is
+    out._torchdynamo_disable_msg = "smelt has compiled it"
     return out
 
 

@@ -22,6 +22,20 @@ def disabled(function: Any) -> str | None:
     return reason
 
 
+def compiled_elsewhere(function: FunctionType) -> bool:
+    """Whether torch.compile made the function, for another one that it holds as `_torchdynamo_orig_callable`."""
+    held = function.__dict__
+    return "_torchdynamo_orig_callable" in held and not held.get("_torchdynamo_disable") and disabled(function) is None
+
+
+def original_module(module: Any) -> Any:
+    """The module that torch.compile wrapped in this one; None: it is no such one."""
+    elsewhere = sys.modules.get("torch._dynamo.eval_frame")
+    if elsewhere is None or type(module) is not getattr(elsewhere, "OptimizedModule", None):
+        return None
+    return module._modules["_orig_mod"]
+
+
 def respect(function: FunctionType) -> None:
     """A disabled function is met: what it calls runs as it is too, unless only the function itself is meant."""
     if getattr(function, "_torchdynamo_disable_recursive", False):

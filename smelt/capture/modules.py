@@ -7,9 +7,9 @@ from typing import Any
 from torch import nn
 
 from smelt.capture import _native as native
-from smelt.capture import calls, containers
+from smelt.capture import calls, containers, marks
 from smelt.capture.attributes import find_in_class, load_member
-from smelt.capture.breaks import Break, user
+from smelt.capture.breaks import user
 from smelt.capture.module_hooks import GLOBAL_SOURCES, HOOKS, call_with_hooks, is_hooked
 from smelt.capture.registry import CALL, special
 from smelt.capture.stores import store_module_attr
@@ -23,6 +23,8 @@ Kwargs = dict[str, Any]
 def call_module(vm: Any, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
     """`module(*args, **kwargs)`"""
     method = find_in_class(vm, type(module), "__call__")
+    if method is not _CALL and not is_hooked(module) and marks.original_module(module) is not None:
+        return vm.call(load_member(vm, module, "_orig_mod"), args, kwargs)  # torch.compile has wrapped it
     if method is not _CALL:
         return calls.call_instance(vm, module, args, kwargs)
     return call_impl(vm, (module, *args), kwargs)
@@ -32,9 +34,6 @@ def call_module(vm: Any, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
 def call_impl(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """`nn.Module._call_impl`: hooks around `forward`."""
     module = args[0]
-    held = module.__dict__
-    if held.get("_compiled_call_impl") is not None:
-        raise Break("a submodule that torch.compile compiled", "it runs its own compiler")
     source = vm.sources.get(id(module))
     if is_hooked(module):
         return call_with_hooks(vm, module, args[1:], kwargs)

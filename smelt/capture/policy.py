@@ -228,6 +228,13 @@ def skipped_prefixes() -> tuple[str, ...]:
     return tuple(found)
 
 
+def quiet_prefixes() -> tuple[str, ...]:
+    """Files of torch's compiler: neither it nor what it runs while it compiles is captured."""
+    folder = os.path.dirname(torch.__file__)
+    files = ("_dynamo/convert_frame.py", "_functorch/aot_autograd.py", "_functorch/_aot_autograd/", "_inductor/")
+    return tuple(os.path.join(folder, *name.split("/")) for name in files)
+
+
 def _entries(folder: str, but: tuple[str, ...]) -> list[str]:
     """The files and folders (with a trailing separator) in a folder."""
     if not os.path.isdir(folder):

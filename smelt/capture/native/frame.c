@@ -14,7 +14,7 @@
 static _PyFrameEvalFunction before; /* put back when we leave */
 static PyObject *frame_callback, *resume_callback, *watch_callback; /* strong, NULL when unset */
 static int watched; /* a frame ran as it is because a debugger or coverage tool follows its lines */
-static PyObject *prefixes;                         /* tuple of str */
+static PyObject *prefixes, *quiet_ones; /* tuples of str: whose frames run as they are, and all that they call */
 #if PY_VERSION_HEX >= 0x030c0000
 static PyCodeObject *return_none; /* code of `lambda: None` */
 #endif
@@ -31,10 +31,13 @@ struct Injection {
 static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing);
 static PyObject *finish(PyObject *result);
 
+static int other_is_there; /* another evaluator was met: before ours or behind it, and either may be put first again */
+
 void evaluator_install(void) {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
     _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
     if (current == evaluate_frame) return;
+    other_is_there |= current != run_frame;
     before = current;
     _PyInterpreterState_SetEvalFrameFunc(interpreter, evaluate_frame);
 }
@@ -44,6 +47,59 @@ void evaluator_uninstall(void) {
     /* someone who came after us stays; inactive threads pass through us if it chains */
     if (_PyInterpreterState_GetEvalFrameFunc(interpreter) == evaluate_frame)
         _PyInterpreterState_SetEvalFrameFunc(interpreter, before);
+}
+
+/* -- another compiler's evaluator ---------------------------------------------------------------- */
+
+/* torch.compile installs its evaluator while some thread has a callback for new frames. Where it lies over ours it hands
+   frames on to us, and what our callback runs would be compiled by it, and its frames by us. */
+static PyObject *get_other, *set_other, *other_left; /* get() -> callback, set(callback) -> callback before; strong */
+
+/* Whether another compiler takes what this thread starts. -1: asking raised. */
+static int other_compiles(PyThreadState *state) {
+    _PyFrameEvalFunction first = _PyInterpreterState_GetEvalFrameFunc(state->interp);
+    other_is_there |= first != evaluate_frame && first != run_frame;
+    if (!other_is_there || !get_other) return 0;
+    PyObject *callback = PyObject_CallNoArgs(get_other);
+    int compiles = callback ? callback != Py_None : -1;
+    Py_XDECREF(callback);
+    return compiles;
+}
+
+/* Takes this thread's frames from the other compiler until `other_continues`. The callback that it had, NULL with an
+   exception if that failed; None: it had none. */
+PyObject *other_pauses(void) {
+    int compiles = other_compiles(PyThreadState_Get());
+    if (compiles < 0) return NULL;
+    if (!compiles) return Py_NewRef(Py_None);
+    PyObject *callback = PyObject_CallOneArg(set_other, Py_None);
+    PyObject *heard = callback ? PyObject_CallNoArgs(other_left) : NULL;
+    if (!heard && callback) {
+        other_continues(callback);
+        return NULL;
+    }
+    Py_XDECREF(heard);
+    return callback;
+}
+
+/* Steals `callback`. An exception that is set stays. */
+void other_continues(PyObject *callback) {
+    if (callback != Py_None) {
+        PyObject *type, *error, *traceback;
+        PyErr_Fetch(&type, &error, &traceback);
+        Py_XDECREF(PyObject_CallOneArg(set_other, callback));
+        PyErr_Restore(type, error, traceback);
+    }
+    Py_DECREF(callback);
+}
+
+static PyObject *set_other_compiler(PyObject *module, PyObject *args) {
+    PyObject *get, *set, *left;
+    if (!PyArg_ParseTuple(args, "OOO", &get, &set, &left)) return NULL;
+    Py_XSETREF(get_other, Py_NewRef(get));
+    Py_XSETREF(set_other, Py_NewRef(set));
+    Py_XSETREF(other_left, Py_NewRef(left));
+    Py_RETURN_NONE;
 }
 
 /* -- running a replacement --------------------------------------------------------------------- */
@@ -223,15 +279,20 @@ static PyObject *told(PyObject *after, PyObject *result) {
     return result;
 }
 
+static int starts_with_any(PyObject *text, PyObject *tuple) {
+    for (Py_ssize_t i = 0; tuple && i < PyTuple_GET_SIZE(tuple); i++)
+        if (PyUnicode_Tailmatch(text, PyTuple_GET_ITEM(tuple, i), 0, PY_SSIZE_T_MAX, -1) == 1) return 1;
+    return 0;
+}
+
 /* A code seen for the first time by an active thread. NULL with an exception when out of memory. */
 static Place *meet(PyCodeObject *code) {
     Place *place = place_make(code);
     if (!place) return NULL;
     /* module and class bodies keep their variables in a dict; there is nothing to put in slots */
     if (!(code->co_flags & CO_OPTIMIZED)) place->skipped = SKIPPED;
-    for (Py_ssize_t i = 0; prefixes && !place->skipped && i < PyTuple_GET_SIZE(prefixes); i++)
-        if (PyUnicode_Tailmatch(code->co_filename, PyTuple_GET_ITEM(prefixes, i), 0, PY_SSIZE_T_MAX, -1) == 1)
-            place->skipped = SKIPPED;
+    if (!place->skipped && starts_with_any(code->co_filename, prefixes))
+        place->skipped = starts_with_any(code->co_filename, quiet_ones) ? QUIET : SKIPPED;
     return place;
 }
 
@@ -357,6 +418,13 @@ static PyObject *evaluate_lent(PyThreadState *state, Frame *frame) {
     return run_frame(state, frame, 0);
 }
 
+static PyObject *run_quietly(PyThreadState *state, Frame *frame) {
+    set_active(0);
+    PyObject *result = run_frame(state, frame, 0);
+    set_active(1);
+    return result;
+}
+
 /* -- the evaluator ----------------------------------------------------------------------------- */
 static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing) {
     Stack *self = stack_of(state);
@@ -374,14 +442,11 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
     Place *place = place_find((PyObject *)code);
     /* Calls of Python functions take C stack as long as the evaluator is there, and without it none: what recurses
        deeper than half of the stack runs as it is, as deep as it would without us. */
-    if (self->active && ((place && place->skipped == QUIET) || stack_is_short(state))) {
-        set_active(0);
-        PyObject *result = run_frame(state, frame, 0);
-        set_active(1);
-        return result;
-    }
+    if (self->active && ((place && place->skipped == QUIET) || stack_is_short(state))) return run_quietly(state, frame);
     if ((place && place->skipped) || !self->active || FRAME_NEXT(frame) != _PyCode_CODE(code))
         return run_frame(state, frame, 0);
+    int compiles = other_compiles(state);
+    if (compiles) return compiles < 0 ? leave_frame(state, frame, NULL) : run_frame(state, frame, 0);
     if (lines_are_watched(state)) {
         if (!watched && watch_callback) {
             watched = 1;
@@ -392,7 +457,7 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
     if (!place) {
         place = meet(code);
         if (!place) return leave_frame(state, frame, NULL);
-        if (place->skipped) return run_frame(state, frame, 0);
+        if (place->skipped) return place->skipped == QUIET ? run_quietly(state, frame) : run_frame(state, frame, 0);
     }
     Scope scope = {frame->localsplus, place->arity, frame->f_globals, frame->f_builtins, FRAME_FUNC(frame)};
     Entry *entry;
@@ -646,7 +711,7 @@ static PyObject *set_resume_callback(PyObject *module, PyObject *cb) { return se
 
 static PyObject *set_watch_callback(PyObject *module, PyObject *cb) { return set_one(&watch_callback, cb); }
 
-static PyObject *skip_prefixes(PyObject *module, PyObject *sequence) {
+static PyObject *set_prefixes(PyObject **slot, PyObject *sequence) {
     PyObject *tuple = PySequence_Tuple(sequence);
     if (!tuple) return NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++)
@@ -655,9 +720,12 @@ static PyObject *skip_prefixes(PyObject *module, PyObject *sequence) {
             Py_DECREF(tuple);
             return NULL;
         }
-    Py_XSETREF(prefixes, tuple);
+    Py_XSETREF(*slot, tuple);
     Py_RETURN_NONE;
 }
+
+static PyObject *skip_prefixes(PyObject *module, PyObject *sequence) { return set_prefixes(&prefixes, sequence); }
+static PyObject *quiet_prefixes(PyObject *module, PyObject *sequence) { return set_prefixes(&quiet_ones, sequence); }
 
 static PyObject *snapshot(PyObject *module, PyObject *args) {
     PyObject *object;
@@ -694,9 +762,14 @@ int frame_ready(void) {
 PyMethodDef frame_methods[] = {
     {"set_callback", set_callback, METH_O, "set_callback(cb or None): called for frames without a matching entry"},
     {"set_resume_callback", set_resume_callback, METH_O, "set_resume_callback(cb or None): the same for resume"},
+    {"set_other_compiler", set_other_compiler, METH_VARARGS,
+     "set_other_compiler(get, set, left): how torch.compile's callback for new frames is read and set in this thread; "
+     "left() is called when `call` has taken frames from it"},
     {"set_watch_callback", set_watch_callback, METH_O,
      "set_watch_callback(cb or None): called once, when a frame runs as it is because its lines are watched"},
     {"skip_prefixes", skip_prefixes, METH_O, "skip_prefixes(file name prefixes): never look at code from there"},
+    {"quiet_prefixes", quiet_prefixes, METH_O,
+     "quiet_prefixes(file name prefixes): of those skipped, where nothing that is called is looked at either"},
     {"resume", METHOD(resume), METH_FASTCALL,
      "resume(point, globals, func, slots, stack[, [handled]]): go on after a graph break, to the end of the frame"},
     {"go_on", METHOD(go_on), METH_FASTCALL,

@@ -175,6 +175,8 @@ extern PyMethodDef finalizers_methods[];
 /* -- frame.c ----------------------------------------------------------------------------------- */
 void evaluator_install(void);
 void evaluator_uninstall(void);
+PyObject *other_pauses(void); /* another compiler leaves this thread's frames alone ... */
+void other_continues(PyObject *callback); /* ... until here */
 PyCodeObject *code_without_arguments(PyCodeObject *code);
 extern PyMethodDef generators_methods[];
 extern PyMethodDef iterators_methods[];

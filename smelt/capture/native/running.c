@@ -11,7 +11,8 @@ _Thread_local Thread thread;
 static Py_ssize_t users; /* active stacks and pending injections */
 
 void evaluator_acquire(void) {
-    if (users++ == 0) evaluator_install();
+    users++;
+    evaluator_install(); /* each time: another evaluator that left has put back what was there before it */
 }
 
 void evaluator_release(void) {
@@ -115,8 +116,13 @@ static PyObject *call(PyObject *module, PyObject *args, PyObject *keywords) {
         return NULL;
     if (named != Py_None && !PyDict_Check(named))
         return PyErr_Format(PyExc_TypeError, "kwargs must be a dict or None, not %s", Py_TYPE(named)->tp_name);
+    PyObject *other = other_pauses();
+    if (!other) return NULL;
     PyObject *empty = positional ? Py_NewRef(positional) : PyTuple_New(0);
-    if (!empty) return NULL;
+    if (!empty) {
+        other_continues(other);
+        return NULL;
+    }
     int was = set_active(!thread.eager);
     PyObject *outer = thread.stack.owner;
     thread.stack.owner = owner; /* alive: the caller holds the arguments */
@@ -124,6 +130,7 @@ static PyObject *call(PyObject *module, PyObject *args, PyObject *keywords) {
     set_active(was);
     thread.stack.owner = outer;
     Py_DECREF(empty);
+    other_continues(other);
     return result;
 }
 
