@@ -21,6 +21,7 @@ from smelt.autograd.reads import JointReads
 from smelt.autograd.simpler import PURE, WRITES, full, identity
 from smelt.autograd.views import WRITTEN_VIEWS, read_view, write_memory, write_view
 from smelt.base.errors import CompileError, Unsupported
+from smelt.base.torch_c import run_recipe
 from smelt.graph.functional_form import checked_form, flat_form, flattened
 from smelt.graph.known import forget, remember
 from smelt.graph.meta import (
@@ -35,7 +36,7 @@ from smelt.graph.meta import (
 from smelt.graph.module import Graph
 from smelt.graph.place import Storage
 from smelt.graph.schema import Kind, OpInfo, op_info, sees_strides
-from smelt.graph.trace import Layout, Place, TraceTensor, answer_for, argument, resize_out, trace_like
+from smelt.graph.trace import Layout, Place, TraceMode, TraceTensor, answer_for, argument, resize_out, trace_like
 from smelt.shapes.real import Real
 from smelt.shapes.size import same, same_all
 from smelt.shapes.unbacked import is_unbacked
@@ -286,6 +287,10 @@ class GraphRecorder:
         if rule is not None and kwargs.get("generator") is None:
             self.assign(args[0].place, self.like(rule(self, args, kwargs), args[0].place))
             return
+        if op in _INTO and same_all(args[-1], kwargs["out"].place.layout.val.shape):
+            draw, given = _INTO[op]
+            filled = (kwargs["out"], *(args[i] for i in given))
+            return self.write(draw, op_info(draw), filled, {}, answer, outputs)
         if _in_turn(info, op, args, kwargs):
             for i in range(len(args[0])):
                 one = tuple(a[i : i + 1] if isinstance(a, (list, tuple)) else a for a in args)
@@ -296,12 +301,14 @@ class GraphRecorder:
         results = self._functional(info, op, args, kwargs)
         for output, node in zip(outputs, results, strict=False):
             self.bind(output, node)
+        answers = answer if isinstance(answer, (list, tuple)) else [answer]
+        shown = dict(zip(info.returned, answers, strict=False))
         for name, result in zip(info.written, results[len(outputs) :], strict=True):
             target = argument(op, args, kwargs, name)
             targets = [target] if type(target) is TraceTensor else target or []
             nodes = result if isinstance(result, list) else [result]
             for one, node in zip(targets, nodes, strict=True):
-                self._overwrite(one, node)
+                self._overwrite(one, node, shown.get(name))
 
     def constant(self, tensor: torch.Tensor) -> TraceTensor:
         """A real tensor met during the trace: the same trace tensor each time."""
@@ -341,10 +348,17 @@ class GraphRecorder:
         function = info.functional
         assert function is not None
         wanted = {a.name: a for a in function._schema.arguments}
+        given = dict(kwargs)
         kwargs = {k: v for k, v in kwargs.items() if k in wanted}
         for parameter in op._schema.arguments[len(args) :]:  # calls leave out defaults that the other may not have
             if parameter.name in wanted and not wanted[parameter.name].has_default_value():
                 kwargs.setdefault(parameter.name, parameter.default_value)
+        if "dtype" in wanted and info.outs:
+            kwargs |= _as_out(op, function, argument(op, args, given, info.written[0]), args, given)
+        if op_info(function).composite:
+            with TraceMode(self):
+                made = run_recipe(function, args, kwargs)
+            return [self.value(t.place) for t in (made if isinstance(made, (list, tuple)) else [made])]
         answer = answer_for(function, args, kwargs)
         if isinstance(answer, Layout):
             return [
@@ -355,8 +369,8 @@ class GraphRecorder:
         items = self._items(function, args, kwargs, answer)
         return [items] if len(function._schema.returns) == 1 else items
 
-    def _overwrite(self, target: TraceTensor, node: fx.Node) -> None:
-        fresh = resize_out(target, node.meta["val"])
+    def _overwrite(self, target: TraceTensor, node: fx.Node, shown: Any) -> None:
+        fresh = resize_out(target, shown.val if type(shown) is Layout else node.meta["val"])
         if fresh is not None:
             self.bind(fresh, node)
         else:
@@ -394,6 +408,29 @@ _DROPOUT_AT: dict[OpOverload, int | None] = {
     aten._cudnn_rnn.default: 11,
 }
 """Operators that are tagged as random, and where they take the rate of a dropout (0 when left out), if they do one."""
+
+
+def _as_out(
+    op: OpOverload, function: OpOverload, out: TraceTensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What an `out=` says about how its values are computed."""
+    if any(a.name == "device" for a in function._schema.arguments):  # `torch.arange(4, out=x)`
+        return {"dtype": out.dtype, "device": out.device}
+    if op._opname in _IN_TYPE_OF_OUT and argument(op, args, kwargs, "dtype") is None:
+        return {"dtype": out.dtype}
+    return {}
+
+
+_IN_TYPE_OF_OUT = frozenset({"sum", "nansum", "mean", "prod", "cumsum", "cumprod"})
+"""Operators that turn their elements into the type of `out=`, where no other is asked for, before they add them up."""
+
+_INTO: dict[OpOverload, tuple[OpOverload, tuple[Any, ...]]] = {
+    aten.rand.out: (aten.uniform_.default, ()),
+    aten.randn.out: (aten.normal_.default, ()),
+    aten.randint.out: (aten.random_.to, (0,)),
+    aten.randint.low_out: (getattr(aten.random_, "from"), (0, 1)),
+}
+"""Operators that fill an `out=` with random numbers in the order of its memory: how, and with which arguments."""
 
 
 def _draws(op: OpOverload, args: Sequence[Any]) -> bool:

@@ -13,6 +13,7 @@ from smelt.capture.breaks import Break, UserError, too_deep, wants_memory
 from smelt.capture.inference_tensors import InferenceTensors
 from smelt.capture.reads import version
 from smelt.graph.answers import DataDependent
+from smelt.graph.place import Place
 from smelt.graph.ranges import looks_at_values
 from smelt.graph.refusals import is_refusal
 from smelt.graph.schema import Kind, op_info
@@ -133,9 +134,35 @@ class Runner:
         if kwargs:
             _collect(kwargs, found)
         versions = [(version(t), t.requires_grad) for t in found]  # `detach_` writes to the history alone
+        outs = _outs(kwargs["out"]) if "out" in kwargs else []
+        before = [(t.place, t.place.storage.version) for t in outs]
         self._operators.drew, self._operators.looked, self._operators.refused = False, False, []
         out = self.run(target, args, kwargs)
+        if outs:
+            self._check_outs(name_of(target), outs, before, out)
         return out, [t for t, v in zip(found, versions, strict=True) if (version(t), t.requires_grad) != v]
+
+    def _check_outs(self, name: str, outs: list[TraceTensor], before: list[tuple[Place, Any]], result: Any) -> None:
+        """A call filled its `out=`, in a way that a graph can repeat.
+
+        Raises:
+            Break: it changed the shape of an input, gave other tensors, wrote by ways of its own (`torch.kron`), or
+                gave the tensor a history without a derivative, which compiling would ask for.
+        """
+        for tensor, (place, _) in zip(outs, before, strict=True):
+            if tensor.place is not place and id(tensor) in self.vm.sources:
+                tensor.move_to(TraceTensor(place))
+                raise Break(f"out= of {name} is an argument that gets another shape", _INPUTS)
+        given = _outs(result)
+        same = len(given) == len(outs) and all(a is b for a, b in zip(given, outs, strict=True))
+        written = any(
+            place.storage.version != count or tensor.place is not place and tensor.place.storage.version
+            for tensor, (place, count) in zip(outs, before, strict=True)
+        )
+        if not same or not written and any(tensor.numel() for tensor in outs):
+            raise Break(f"out= of {name}", "nothing tells what it writes there")
+        if any(type(tensor.grad_fn).__name__ == "NotImplemented" for tensor in outs):
+            raise Break(f"out= of {name} with a gradient", "it has no derivative")
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -145,6 +172,15 @@ class Runner:
             yield
         finally:
             self._operators.__enter__()
+
+
+_INPUTS = "inputs of a graph keep their shape and storage"
+
+
+def _outs(value: Any) -> list[TraceTensor]:
+    """The tensors of an `out=`, or of a result."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [one for one in values if type(one) is TraceTensor]
 
 
 def name_of(target: Any) -> str:

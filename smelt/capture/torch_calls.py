@@ -93,10 +93,6 @@ def call_torch(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     name = getattr(fn, "__name__", "")
     if name.startswith(("set_", "_set_")) and not any(type(a) is TraceTensor for a in args):
         raise Break(f"torch.{name} changes global state", "a graph cannot hold it", "call it outside of the function")
-    out = kwargs.get("out", ())
-    for each in out if isinstance(out, (tuple, list)) else (out,):
-        if type(each) is TraceTensor and id(each) in vm.sources and not each.numel():
-            raise Break(f"out= of torch.{name} is an argument without elements", "inputs of a graph keep their shape")
     plain = vm.effects.plain
     args = tuple(map(plain, args))
     if kwargs:

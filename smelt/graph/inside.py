@@ -18,10 +18,10 @@ def lies_within(shape: Sequence[int], stride: Sequence[int], offset: int, val: T
     sizes = (*shape, *stride, offset, *val.shape, *val.stride)
     if not all(type(n) is int for n in sizes) or may_overlap(val.shape, val.stride) or val.numel > _SEARCHED:
         return False
-    return bool(numpy.isin(_places(shape, stride, offset), _places(val.shape, val.stride, 0)).all())
+    return bool(numpy.isin(places_of(shape, stride, offset), places_of(val.shape, val.stride, 0)).all())
 
 
-def _places(shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
+def places_of(shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
     """Where the elements lie in memory; what stride 0 repeats only once."""
     found = numpy.array([offset])
     for size, step in zip(shape, stride, strict=True):

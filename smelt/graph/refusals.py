@@ -155,8 +155,10 @@ def takes_lengths(func: OpOverload) -> bool:
 def _may_run(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: bool) -> bool:
     if func.namespace != "aten" or takes_lengths(func) or kwargs.get("generator") is not None:
         return False
-    if not doubted and (info.kind is Kind.VIEW or any(part in func._opname for part in SLOW)):
+    if not doubted and info.kind is Kind.VIEW:
         return False
+    if not doubted and not info.outs and any(part in func._opname for part in SLOW):
+        return False  # but meta kernels take an `out=` of any type
     if torch.are_deterministic_algorithms_enabled():  # the same layouts may be refused for that, now but not later
         return False
     values = (*args, *kwargs.values())

@@ -33,6 +33,7 @@ class OpInfo:
         returned: for each result the name of the written argument that it is, or None for a fresh one.
         functional: for WRITE, the operator that returns what this one writes (its results: the fresh
             results first, then one per written argument); where `moves`, the view. None when there is none.
+        outs: what it writes are the tensors of an `out=`.
         counts_inside: its writes count only because the operators that it calls inside count theirs.
     """
 
@@ -44,6 +45,7 @@ class OpInfo:
     returned: tuple[str | None, ...] = ()
     functional: OpOverload | None = None
     silent: bool = False
+    outs: bool = False
     counts_inside: bool = False
 
 
@@ -81,6 +83,7 @@ def _read(op: OpOverload) -> OpInfo:
             written,
             returned,
             _functional(op, written),
+            outs=all(a.kwarg_only for a in schema.arguments if a.name in written),
             counts_inside=counts_inside(op),
         )
     if any(r.alias_info is not None for r in schema.returns):
@@ -139,10 +142,20 @@ def _functional(op: OpOverload, written: tuple[str, ...]) -> OpOverload | None:
         for overload in packet.overloads() if packet is not None else ():
             found = getattr(packet, overload)
             arguments = [(a.name, str(a.real_type)) for a in found._schema.arguments]
-            if arguments == inputs and not any(_is_written(a) for a in found._schema.arguments):
+            if arguments in (inputs, [*inputs, *_OF_NEW_TENSORS]) and not any(
+                map(_is_written, found._schema.arguments)
+            ):
                 return found
     return None if space in _OWN else functional_form(op, written)
 
+
+_OF_NEW_TENSORS = [
+    ("dtype", "Optional[ScalarType]"),
+    ("layout", "Optional[Layout]"),
+    ("device", "Optional[Device]"),
+    ("pin_memory", "Optional[bool]"),
+]
+"""What operators that make a tensor of no other take in place of an `out=`, which tells it."""
 
 _OWN = ("aten", "prims", "prim", "quantized", "_c10d_functional", "c10d", "c10d_functional")
 """Operators of PyTorch itself: one without a twin has a meaning beside its writes."""

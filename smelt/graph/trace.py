@@ -22,6 +22,7 @@ from smelt.base.no_memory import refuse_address
 from smelt.base.process_state import switch
 from smelt.base.torch_c import disabled_torch_function, run_recipe, set_conjugate, set_negative
 from smelt.graph.answers import DataDependent, answer_for, depends_on_values
+from smelt.graph.apart import argument, expect_apart, written_tensors
 from smelt.graph.deterministic import refuse_without_order
 from smelt.graph.devices import devices_among, raise_for_devices
 from smelt.graph.known import follow, forget, known_value
@@ -37,7 +38,7 @@ from smelt.graph.place import (
     opaque_layout,
     opaque_layouts,
 )
-from smelt.graph.schema import Kind, OpInfo, op_info, sees_strides
+from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.symint import Ratio, from_torch, has_symint, to_torch
 from smelt.graph.turned import Turned
 from smelt.graph.unbacked import NEED_ELEMENTS, expect_elements
@@ -429,7 +430,7 @@ def _write(
 ) -> Any:
     answers = answer if isinstance(answer, (list, tuple)) else [answer]
     fresh = [tensors_for(a) for a, source in zip(answers, info.returned, strict=False) if source is None]
-    _expect_apart(func, info, args, kwargs)
+    expect_apart(func, info, args, kwargs)
     for name in info.written:
         target = argument(func, args, kwargs, name)
         forget(target)
@@ -439,14 +440,14 @@ def _write(
     if recorder is not None:
         recorder.write(func, info, args, kwargs, answer, fresh)
     else:
-        for target in _written(func, info, args, kwargs):  # counters miss those of operators from user libraries
+        for target in written_tensors(func, info, args, kwargs):  # counters miss those of operators from user libraries
             target.place.storage.version += 1
         for one, returned in zip(answers, info.returned, strict=False):
             out = kwargs.get(returned) if returned is not None else None
             if type(one) is Layout and type(out) is TraceTensor:  # an `out=`
                 resize_out(out, one.val)
     if info.counts_inside:
-        increment_version(_written(func, info, args, kwargs))
+        increment_version(written_tensors(func, info, args, kwargs))
     if not info.returned:
         return None
     values = iter(fresh)
@@ -467,38 +468,6 @@ def resize_out(target: TraceTensor, val: TensorMeta) -> TraceTensor | None:
     fresh = trace_like(val)
     target.move_to(fresh)
     return fresh
-
-
-def _expect_apart(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """An operator of a user's library sees its own writes where it reads the same memory through another argument.
-
-    Raises:
-        Unsupported: it does so: values alone cannot say what it reads.
-    """
-    if not sees_strides(func):
-        return
-    written = {id(t.place.storage) for t in _written(func, info, args, kwargs)}
-    flat = [one for each in (*args, *kwargs.values()) for one in (each if isinstance(each, (list, tuple)) else (each,))]
-    places = [id(t.place.storage) for t in flat if type(t) is TraceTensor]
-    if any(places.count(storage) > 1 for storage in written):
-        raise Unsupported(f"{func} on arguments that share memory", why="it writes to one of them")
-
-
-def _written(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[TraceTensor]:
-    """The tensors that a call writes to."""
-    given = [argument(func, args, kwargs, name) for name in info.written]
-    flat = [one for each in given for one in (each if isinstance(each, (list, tuple)) else (each,))]
-    return [one for one in flat if type(one) is TraceTensor]
-
-
-def argument(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
-    """The value that a call gives to the parameter `name` (its default when it gives none)."""
-    if name in kwargs:
-        return kwargs[name]
-    for i, parameter in enumerate(func._schema.arguments):
-        if parameter.name == name:
-            return args[i] if i < len(args) else parameter.default_value
-    raise KeyError(name)
 
 
 def as_traced(
