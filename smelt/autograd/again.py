@@ -19,6 +19,7 @@ from torch.utils.weak import TensorWeakRef
 from smelt.autograd.plan import Fresh, Joint, SparseGradient
 from smelt.base.process_state import preserving
 from smelt.graph.casts import present_casts, under_casts
+from smelt.graph.custom_functions import forget_state
 from smelt.graph.modes import enter_autocast, exit_autocast
 from smelt.graph.module import Graph, GraphModule
 
@@ -89,9 +90,17 @@ class Again:
             out.append(tensor)
         return out
 
-    def __call__(self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> dict[int, Any]:
-        """The gradients by primal, with a history that leads to `inputs` and `tangents`."""
+    def __call__(
+        self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor], changed: bool = False
+    ) -> dict[int, Any]:
+        """The gradients by primal, with a history that leads to `inputs` and `tangents`.
+
+        Args:
+            changed: what a backward of the program's own reads is no longer what it was.
+        """
         given = [*inputs, *tangents]
+        if changed:
+            self._made.clear()
         run = self._known(given, len(inputs))
         if run is None:
             with under_casts(self.casts):
@@ -132,6 +141,7 @@ class Again:
                 outputs = node.args[0]
                 continue
             env[node] = graph.node_copy(node, env.__getitem__)
+            forget_state(env[node])
             if node.op == "placeholder":
                 inputs.append(env[node])
         body = next((n for n in graph.nodes if n.op != "placeholder"), None)

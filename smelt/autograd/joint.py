@@ -48,6 +48,7 @@ from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, inference_mode, is_plain_view
 from smelt.graph.attention import for_attention
 from smelt.graph.casts import casting, present_casts, set_casts
+from smelt.graph.custom_functions import states_of
 from smelt.graph.gradients import DERIVATIVES, KEEP_ABSENT
 from smelt.graph.layouts import as_before
 from smelt.graph.meta import TensorMeta, is_dense, overlaps, without_gaps
@@ -493,6 +494,7 @@ class _Trace:
             reals=tuple(reals),
             reads=tuple(self.reads.nodes),
             num_found=len(found),
+            states=states_of(self.gm.graph),
         )
 
     def seeds(self, place: fx.Node) -> tuple[torch.device, ...]:

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from smelt.autograd.reach import tangents_of
+from smelt.graph.custom_functions import BackwardState
 from smelt.graph.meta import TensorMeta, without_gaps
 from smelt.graph.place import Step
 from smelt.shapes.real import Real
@@ -152,6 +153,7 @@ class Joint:
         reals: floating-point numbers that each call computes; tensors of them are the last primals.
         reads: the symbols that only the forward program tells.
         num_found: the numbers that it returns last.
+        states: what backward methods of the program's own functions have read.
         metas: what `output_metas` is where the graph's own metadata is symbolic and this plan is for given numbers.
         spoilt: program outputs and, counted on from them, mutations (their `grad` is false) that have a history and no
             gradients, with what eager says when somebody asks: a value that their history needs was overwritten, or
@@ -186,6 +188,7 @@ class Joint:
     reals: tuple[Real, ...] = ()
     reads: tuple[Symbol, ...] = ()
     num_found: int = 0
+    states: tuple[BackwardState, ...] = ()
     metas: tuple[TensorMeta, ...] | None = None
 
     @property

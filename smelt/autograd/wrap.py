@@ -26,6 +26,7 @@ from smelt.autograd.unused import Backward
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast, in_batches, set_grad_enabled
 from smelt.graph.absent import hooks_of, quiet, quiet_below
+from smelt.graph.custom_functions import BackwardState
 from smelt.graph.meta import TensorMeta, is_lazy
 
 Program = Callable[[list[torch.Tensor]], list[torch.Tensor]]
@@ -296,8 +297,11 @@ class _Compiled(torch.autograd.Function):
         assert plan.saving is not None
         absent = plan.absent(grads)
         _quiet(ctx, absent)
+        changed = [state for state in plan.joint.states if not state.same()]
+        if changed and not torch.is_grad_enabled():
+            return _in_new_state(ctx, plan, saved, grads, changed)
         if torch.is_grad_enabled():
-            again = _again(ctx, plan, saved, grads)
+            again = _again(ctx, plan, saved, grads, changed)
             if isinstance(again, tuple):
                 return again
             anchor = torch.empty(0, device="cpu", requires_grad=True)
@@ -367,11 +371,42 @@ def _tangent(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:
     return grad
 
 
+def _in_new_state(
+    ctx: Any,
+    plan: _Plan,
+    saved: Sequence[torch.Tensor],
+    grads: Sequence[torch.Tensor | None],
+    changed: Sequence[BackwardState],
+) -> tuple[torch.Tensor | None, ...]:
+    """What `backward` returns where backward methods of the program read something else than when it was compiled."""
+    with torch.enable_grad():
+        found = _again(ctx, plan, saved, grads, changed)
+    if isinstance(found, str):
+        raise _out_of_date(changed[0], found)
+    return tuple(None if each is None else each.detach() for each in found)
+
+
+def _out_of_date(state: BackwardState, why: str) -> SmeltError:
+    return SmeltError(
+        f"the backward of {state.cls.__name__} reads what was changed since its forward ran",
+        why=why,
+        hint="keep what it needs in ctx; the next call of the compiled function runs this backward as eager does",
+    )
+
+
 def _again(
-    ctx: Any, plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
+    ctx: Any,
+    plan: _Plan,
+    saved: Sequence[torch.Tensor],
+    grads: Sequence[torch.Tensor | None],
+    changed: Sequence[BackwardState],
 ) -> tuple[torch.Tensor | None, ...] | str:
     """What `backward` returns, with a history of its own; or why there is none."""
     again, memory = plan.again, plan.memory
+    for state in changed:
+        state.note_change()
+    if not all(state.same_before() for state in changed):
+        raise _out_of_date(changed[0], "its forward reads it, too, and would have to be traced again as it was")
     if again is None or memory is None or plan.why is not None:
         return plan.why or ""
     if not again.wanted:  # a function of the program gives no gradients
@@ -383,7 +418,9 @@ def _again(
         return "an input was written to after the call"
 
     def run(_: list[torch.Tensor], given: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
-        return tuple(again(inputs, [_tangent_again(given[k], meta) for k, meta in plan.tangents]).values())
+        return tuple(
+            again(inputs, [_tangent_again(given[k], meta) for k, meta in plan.tangents], bool(changed)).values()
+        )
 
     with from_beginning(ctx.begin):
         found = dict(zip(again.wanted, (batched(run) if in_batches() else run)([], grads), strict=True))

@@ -119,6 +119,14 @@ class Ambient:
         finally:
             self.switch(torch_c.set_grad_enabled, (before,), {})
 
+    @contextmanager
+    def unrecorded(self, graph: fx.Graph) -> Iterator[None]:
+        """Gradients are off for a write to what requires none; the graph's regions are those of the program."""
+        if self.dirty:  # else the write would open a region, and what follows stay in it
+            self.sync(graph)
+        with torch.no_grad():
+            yield
+
     def sync(self, graph: fx.Graph) -> None:
         """Make the graph's open regions those of the present modes."""
         self.dirty = False

@@ -17,6 +17,7 @@ from smelt.capture import _native as native
 from smelt.capture.breaks import Break, user_raise
 from smelt.capture.gradient_hooks import call_hooks, call_late_hooks, has_hooks, in_order, registered
 from smelt.capture.registry import special
+from smelt.capture.rehearsal import has_written
 from smelt.graph.gradients import gradients
 from smelt.graph.seams import cuts, why_cut
 from smelt.graph.spoilt import spoilt
@@ -92,13 +93,15 @@ def _of_tensors(
 
 
 def refuse_pieces(vm: Any, call: str) -> None:
-    """No derivative is a node of a graph that is cut.
+    """No derivative is a node of a graph that is cut, or of one that changes what the derivative reads.
 
     Raises:
-        Break: a branch on a tensor's value is in the graph, or a hook.
+        Break: a branch on a tensor's value is in the graph, or a hook; a backward would read what was written.
     """
     for node in cuts(vm.tensors.graph):
         raise Break(f"{call} after {why_cut(node)}", "the graph is differentiated in pieces")
+    if has_written(vm, vm.read_later):
+        raise Break(call, "the backward of a torch.autograd.Function reads what the compiled function has written")
 
 
 def _sequence(value: Any) -> list[Any]:
@@ -193,7 +196,7 @@ def _add(vm: Any, leaf: TraceTensor, gradient: TraceTensor, taken: set[int]) -> 
     """`taken`: memory that is the `.grad` of another tensor already."""
     before = vm.load_attr(leaf, "grad")
     if before is not None:
-        with torch.no_grad():
+        with vm.ambient.unrecorded(vm.tensors.graph):
             vm.tensors.run(torch.Tensor.add_, (before, gradient), {}, method="add_")
         return
     if id(gradient.place.storage) in taken or not _fits(gradient, leaf):

@@ -21,16 +21,25 @@ from smelt.capture.breaks import Break, UserError
 from smelt.capture.registry import special
 from smelt.capture.rehearsal import Context, call_forward, rehearse
 from smelt.capture.torch_calls import call_torch
+from smelt.graph.custom_functions import BackwardState, is_steady
 from smelt.graph.trace import TraceTensor
 
 
 class FunctionApply:
-    """`cls.apply` of a user's torch.autograd.Function as the target of a graph node."""
+    """`cls.apply` of a user's torch.autograd.Function as the target of a graph node.
 
-    def __init__(self, cls: type) -> None:
-        self.cls = cls
+    Attributes:
+        state: what its backward read of the program's objects, if it did.
+    """
+
+    def __init__(self, cls: type, state: BackwardState | None = None) -> None:
+        self.cls, self.state = cls, state
         self.__name__ = self.__qualname__ = f"{cls.__name__}_apply"
         self.__module__ = cls.__module__
+
+    def without_state(self) -> FunctionApply:
+        """The same, whatever its backward reads."""
+        return FunctionApply(self.cls)
 
     def __call__(self, *args: Any) -> Any:
         return self.cls.apply(*args)  # type: ignore[attr-defined]
@@ -48,8 +57,14 @@ def apply_function(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     cls, *given = args
     if not torch.is_grad_enabled() and not kwargs:
         return _without_derivative(vm, cls, tuple(given))
-    target = _applies.setdefault(id(cls), FunctionApply(cls))
-    rehearse(vm, cls, given)
+    state = rehearse(vm, cls, given)
+    if state is None:
+        target = _applies.setdefault(id(cls), FunctionApply(cls))
+    elif is_steady(cls):
+        vm.guards.flag(is_steady, (cls,), True)
+        target = FunctionApply(cls, state)
+    else:
+        raise Break(f"{cls.__name__}.apply", "what its backward reads was changed after its forward had run")
     try:
         return call_torch(vm, target, tuple(given), kwargs)
     except UserError as raised:  # maybe only because the tensors have no values: eager will tell

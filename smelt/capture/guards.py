@@ -19,6 +19,9 @@ from smelt.capture.sources import Source
 from smelt.graph.meta import meta_of
 from smelt.shapes.size import substitute_names
 
+Check = tuple[Source, int, Any]
+"""A source, the kind of the check, its operand."""
+
 
 class GuardList:
     """Fetches and checks of one capture; each is kept once.
@@ -27,12 +30,14 @@ class GuardList:
         sources: the source of each fetch.
         checks: (fetch index, kind, operand); a tensor guard's operand is the example tensor until `finish`.
         places: the place in the user's code that each check is blamed on; `where()` gives the present one.
+        noted: where checks on values are written down as well, also such as are there already.
     """
 
     def __init__(self, where: Callable[[], At | None] | None = None) -> None:
         self.sources: list[Source] = []
         self.checks: list[tuple[int, int, Any]] = []
         self.places: list[At | None] = []
+        self.noted: list[Check] | None = None
         self._where: Callable[[], At | None] = where or _nowhere
         self._fetches: list[tuple[int, int, Any]] = []
         self._by_source: dict[Source, int] = {}
@@ -63,6 +68,8 @@ class GuardList:
 
     def check(self, source: Source, kind: int, operand: Any) -> None:
         """Add a check on the value of a source, unless it is there already."""
+        if self.noted is not None:
+            self.noted.append((source, kind, operand))
         self._add(self.fetch(source), kind, operand)
 
     def _add(self, index: int, kind: int, operand: Any) -> None:

@@ -64,7 +64,9 @@ class Interpreter:
         tensors: trace tensors, the fx graph and its inputs.
         speculates: values of masks and lengths may be taken for granted, see `speculation`.
         outermost: the tensors of the graph itself, not those of a function inside.
+        numbers_change: numbers from outside that were others before are inputs; else each is guarded by its value.
         reads_values: the graph may read values and go on with them, see `reads`.
+        read_later: places that backward methods of the program's functions read.
         step: number of the captured frame's instruction that runs.
         changes: of the place that is captured.
         observed: what calls that are put off may change.
@@ -94,6 +96,7 @@ class Interpreter:
     ) -> None:
         self.decode, self.speculates = decode, speculates
         self.reads_values = dynamic is not False and not changes.static
+        self.numbers_change = True
         self._sizing = changes, dynamic
         self.guards = GuardList(self.where)
         self.sizes = Sizes(changes, dynamic, lambda: str(self.where() or ""))
@@ -116,6 +119,7 @@ class Interpreter:
         self.errors: dict[int, tuple[BaseException, int]] = {}
         self.settings: list[Any] = []  # of context variables
         self.reads: dict[tuple[int, str], Any] = {}
+        self.read_later: set[tuple[int, str]] = set()
         self.lookups: dict[tuple[type, str], Any] = {}
         self.outer_error = sys.exception()
         self.slices: dict[tuple[Any, ...], slice] = {}
@@ -158,7 +162,7 @@ class Interpreter:
     def twin(self) -> Interpreter:
         """An interpreter with the same guards, sizes and objects from outside, and tensors and effects of its own."""
         out = Interpreter(self.decode, *self._sizing, speculates=False)
-        out.reads_values = False
+        out.reads_values = out.numbers_change = False
         tensors = self.tensors.traced.keys() | self.tensors.real.keys()
         out.guards, out.sizes, out.created, out._globals = self.guards, self.sizes, self.created, self._globals
         out.sources = {key: source for key, source in self.sources.items() if key not in tensors}

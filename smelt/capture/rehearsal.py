@@ -7,7 +7,9 @@ of its own; its graph is thrown away, its guards stay.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import types
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,8 +17,12 @@ from torch import fx
 from torch.autograd.function import FunctionCtx
 
 from smelt.base import torch_c
+from smelt.capture import _native as native
 from smelt.capture.breaks import Break, UserError
+from smelt.capture.guards import Check, GuardList
 from smelt.capture.number_nodes import NumberNodes
+from smelt.capture.sources import Source
+from smelt.graph.custom_functions import BackwardState
 from smelt.graph.gradients import KEEP_ABSENT
 from smelt.graph.meta import meta_of
 from smelt.graph.trace import TraceTensor, trace_like
@@ -57,8 +63,8 @@ class _Numbers(NumberNodes):
         return node
 
 
-def rehearse(vm: Any, cls: Any, args: Sequence[Any]) -> None:
-    """Guard what `cls.apply(*args)` and its derivative read.
+def rehearse(vm: Any, cls: Any, args: Sequence[Any]) -> BackwardState | None:
+    """Guard what `cls.apply(*args)` and its derivative read; what the backward reads that may be changed until it runs.
 
     Raises:
         Break: it does something that a node cannot stand for: it writes to objects from outside, prints, needs values.
@@ -67,17 +73,89 @@ def rehearse(vm: Any, cls: Any, args: Sequence[Any]) -> None:
     twin.tensors.number_node = _Numbers(twin.tensors.graph)
     vm.keep(twin)
     given = tuple(_own(twin, arg) if type(arg) is TraceTensor else arg for arg in args)
+    before: list[Check] = []
+    after: list[Check] = []
+    seen: set[tuple[int, str]] = set()
     try:
-        outputs, ctx = _forward(twin, cls, given)
+        with _noted(twin, before):
+            outputs, ctx = _forward(twin, cls, given)
         if not ctx.materialize_grads:
             KEEP_ABSENT.add(cls)
         if any(ctx.needs_input_grad):
-            _backward(twin, cls, ctx, outputs)
+            seen = _forget_reads(twin)
+            with _noted(twin, after):
+                _backward(twin, cls, ctx, outputs)
     except UserError as raised:  # maybe only because the tensors have no values: eager will tell
         raise Break(f"{cls.__name__}.apply", f"it does not run on tensors without values: {raised}") from None
     finally:
         twin.ambient.restore()
-    _refuse_effects(vm, twin, cls)
+    seen |= twin.reads.keys() | _containers(twin, [*before, *after])
+    vm.read_later |= twin.reads.keys() | _containers(twin, after)
+    _refuse_effects(vm, twin, cls, seen)
+    if twin.tensors.inputs:
+        raise Break(f"{cls.__name__}.apply", "it reads tensors that it is not given")
+    return _state(vm, cls, before, after)
+
+
+@contextmanager
+def _noted(twin: Any, checks: list[Check]) -> Iterator[None]:
+    """Write down the checks on what is read meanwhile, also where they are there already."""
+    outer, twin.guards.noted = twin.guards.noted, checks
+    try:
+        yield
+    finally:
+        twin.guards.noted = outer
+        if outer is not None:
+            outer += checks
+
+
+def _forget_reads(twin: Any) -> set[tuple[int, str]]:
+    """What was read of objects from outside is read again by whoever needs it next."""
+    known = [key for key in twin.reads if key[0] in twin.sources or key[0] in twin._globals]
+    for key in known:
+        del twin.reads[key]
+    twin.lookups.clear()
+    return set(known)
+
+
+def _state(vm: Any, cls: Any, before: list[Check], after: list[Check]) -> BackwardState | None:
+    after = [check for check in after if _may_change(*check)]
+    if not after:
+        return None
+    if any(source.local for source, _, _ in after):
+        raise Break(f"{cls.__name__}.apply", "its backward reads an object that the compiled function is given")
+    before = [check for check in before if _may_change(*check) and not check[0].local]
+    return BackwardState(cls, _asker(vm, after), _asker(vm, before))
+
+
+def _may_change(source: Source, kind: int, operand: Any) -> bool:
+    """A program changes values; functions, classes and modules stay."""
+    if source.kind == native.PART:
+        return False
+    if source.kind == native.CLASS_ATTR and (kind == native.MISSING or _is_of_context(source)):
+        return False
+    if kind == native.IS:
+        return not (callable(operand) or hasattr(operand, "__get__") or isinstance(operand, _FIXED))
+    if kind == native.MISSING:  # not a name that means a builtin, which nobody defines meanwhile
+        return source.base is not None and source.base.base is not None
+    return kind in (native.EQ, native.LEN, native.DICT_KEYS, native.HAS_KEY, native.NOT_KEY)
+
+
+_FIXED = (types.ModuleType, torch.dtype, torch.layout, torch.memory_format)
+
+
+def _is_of_context(source: Source) -> bool:
+    return source.base is not None and source.base.key in Context.__mro__
+
+
+def _asker(vm: Any, checks: list[Check]) -> Callable[[], bool]:
+    """Whether all of these checks hold when it is called."""
+    held = GuardList()
+    for check in checks:
+        held.check(*check)
+    guards, frame = held.finish(()), vm.frames[0]
+    globals, function = frame.globals, frame.function
+    return lambda: guards.check((), globals, function) is not None
 
 
 def _own(twin: Any, tensor: torch.Tensor) -> TraceTensor:
@@ -117,14 +195,23 @@ def _backward(twin: Any, cls: Any, ctx: Context, outputs: tuple[Any, ...]) -> No
     twin.call(twin.load_attr(cls, "backward"), (ctx, *grads), {})
 
 
-def _refuse_effects(vm: Any, twin: Any, cls: Any) -> None:
-    effects = twin.effects
-    if effects.deferred or effects.pending():
+def _refuse_effects(vm: Any, twin: Any, cls: Any, seen: set[tuple[int, str]]) -> None:
+    if twin.effects.deferred or twin.effects.pending():
         raise Break(f"{cls.__name__}.apply", "its forward or backward changes something besides tensors")
-    written = {(id(store.target), store.name) for store in vm.effects.stores.values()}
-    if written & twin.reads.keys() or any(m.changed and id(m.original) in effects.mirrors for m in _mirrors(vm)):
+    if has_written(vm, seen):
         raise Break(f"{cls.__name__}.apply", "it reads what the compiled function has written before")
 
 
-def _mirrors(vm: Any) -> list[Any]:
-    return list(vm.effects.mirrors.values())
+def has_written(vm: Any, places: Collection[tuple[int, str]]) -> bool:
+    """The captured function has written to one of these places so far: to a name, or to anything in a container."""
+    changed = {id(mirror.original) for mirror in vm.effects.mirrors.values() if mirror.changed}
+    written = {(id(store.target), store.name) for store in vm.effects.stores.values()}
+    return any(place in written or place[0] in changed for place in places)
+
+
+def _containers(twin: Any, checks: Sequence[Check]) -> set[tuple[int, str]]:
+    """The containers whose items, keys or length were checked."""
+    mirrored = {(id(mirror.original), "") for mirror in twin.effects.mirrors.values()}
+    objects = {source: key for key, source in twin.sources.items()}
+    found = {objects.get(step) for source, _, _ in checks for step in (source, source.base) if step is not None}
+    return mirrored | {(key, "") for key in found if key is not None}

@@ -35,6 +35,7 @@ from smelt.graph.gradients import DERIVATIVES
 from smelt.graph.meta import OpaqueMeta, is_alike, is_opaque, may_overlap, meta_of
 from smelt.graph.module import Graph
 from smelt.graph.module_hooks import Around
+from smelt.graph.nodes_of_engine import is_used_up
 from smelt.graph.place import layout_of
 from smelt.graph.seams import Seam
 from smelt.graph.symint import SYMBOLIC, as_real, from_torch, settled, to_torch
@@ -370,8 +371,8 @@ class Tensors:
         self._record(target, args, {}, None).meta["val"] = None
 
     def spend(self, nodes: Iterable[Any]) -> None:
-        """A backward has used up these autograd nodes."""
-        self.spent |= {id(node): node for node in nodes}
+        """A backward came to these autograd nodes; one that has saved nothing, as that of a leaf, stays as it is."""
+        self.spent |= {id(node): node for node in nodes if is_used_up(node)}
 
     def writers_of(self, node: fx.Node) -> list[fx.Node]:
         """The nodes that wrote to the memory of the node's tensor so far."""

@@ -113,3 +113,35 @@ def test_hooks_of_arguments_are_called() -> None:
 )
 def test_errors_are_those_of_eager(fn: Callable[..., Any]) -> None:
     raises(fn, RuntimeError, X)
+
+
+_AGAIN = {
+    "another function of the leaf": lambda w, x: ((w * w).sum().backward(), (w * x).sum())[1],
+    "a graph that saved nothing": lambda w, x: (loss := (w * 2).sum(), loss.backward(), loss)[2],
+    "a graph that is used up": lambda w, x: (loss := (w * w).sum(), loss.backward(), loss)[2],
+    "a part that saved nothing": lambda w, x: (h := w * 2, (h * h).sum().backward(), h)[2],
+    "a part that is used up": lambda w, x: (h := w.sin(), (h * 2).sum().backward(), h)[2],
+    "after grad": lambda w, x: (h := w * x, torch.autograd.grad(h.sum(), w), h)[2],
+    "beside grad": lambda w, x: (h := w * x, torch.autograd.grad(h.sum(), w), w + x)[2],
+}
+
+
+@pytest.mark.parametrize("backend", ("eager", "aot_eager", "smelt"))
+@pytest.mark.parametrize("kind", [*_AGAIN])
+def test_a_backward_outside_after_one_inside(kind, backend):
+    def run(compile):
+        w, x, found = torch.arange(1.0, 4.0).requires_grad_(), torch.full((3,), 2.0), []
+        f = compile(_AGAIN[kind])
+        for _ in range(2):
+            out = f(w, x)
+            try:
+                out.sum().backward()
+            except RuntimeError as error:
+                found.append(str(error).split("(")[0])
+            found.append(None if w.grad is None else w.grad.tolist())
+        return found
+
+    want, got = run(lambda f: f), run(lambda f: smelt.compile(f, backend=backend))
+    assert [type(each) for each in got] == [type(each) for each in want]
+    for a, b in zip(got, want, strict=True):
+        assert a == (pytest.approx(b, rel=1e-5) if isinstance(b, list) else b)

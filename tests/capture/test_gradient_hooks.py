@@ -131,3 +131,37 @@ def test_backward_outside(backend):
         return seen, [p.grad for p in model.parameters()]
 
     _same(run, backend)
+
+
+_HOOKS = {"none": lambda grad: None, "changed": lambda grad: grad * 2, "clone": lambda grad: grad.clone().add_(1)}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("hook", [*_HOOKS])
+@pytest.mark.parametrize("again", ("another loss", "the same graph", "a step between"))
+def test_what_follows_a_backward_with_hooks_has_gradients_as_before(again, hook, backend):
+    """Hooks run without gradients; where `.grad` is added to after one, the graph stayed there."""
+
+    def run(compile):
+        w, v = torch.arange(1.0, 4.0).requires_grad_(), torch.ones(3, requires_grad=True)
+        w.register_hook(_HOOKS[hook])
+
+        def step(x):
+            loss = (w * w * v * x).sum()
+            loss.backward(retain_graph=again == "the same graph")
+            if again == "a step between":
+                with torch.no_grad():
+                    w.sub_(0.01 * w.grad)
+            more = loss * 3 if again == "the same graph" else (w * v).sum()
+            more.backward()
+            return loss.detach(), more.detach(), (w * x).sum()
+
+        f, found = compile(step), []
+        for _ in range(3):
+            found += f(torch.ones(3))
+            assert found[-1].requires_grad
+            found += [each.grad.clone() for each in (w, v)]
+            found += torch.autograd.grad(found[-3], w)
+        return None, found
+
+    _same(run, backend)
