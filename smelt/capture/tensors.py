@@ -190,6 +190,10 @@ class Tensors:
         self.inputs.append(Input(value, source, node))
         return node
 
+    def is_given(self, tensor: TraceTensor) -> bool:
+        """Whether the tensor lies in the memory of an input."""
+        return id(tensor.place.storage) in self._owners
+
     def forbid_writes(self, tensor: TraceTensor) -> None:
         """The tensor shares its memory with something that the graph does not see."""
         self._shared.add(id(tensor.place.storage))

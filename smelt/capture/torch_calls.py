@@ -352,6 +352,8 @@ def load_tensor_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
         return user(getattr, tensor, name)
     if name == "_cdata":
         _needs_values(vm, tensor)
+    if name == "_version" and vm.tensors.is_given(tensor):
+        raise Break("tensor._version of an argument", "it counts writes from before the call, too")
     if name in ADDRESSES and tensor.is_cuda and not tensor.requires_grad:  # of others eager has none to give
         _needs_values(vm, tensor)
     if name in VIEWS:

@@ -14,7 +14,7 @@ from smelt.base.errors import SmeltError, Unsupported
 from smelt.base.log import log
 from smelt.graph.corrections import CORRECTIONS
 from smelt.graph.devices import raise_for_devices
-from smelt.graph.meta import channels_last_stride, is_channels_last
+from smelt.graph.meta import channels_last_stride, contiguous_stride, is_channels_last
 from smelt.graph.place import META, Layout, Place, PlacedTensor, layout_for
 from smelt.graph.plain_calls import is_plain
 from smelt.graph.refusals import refusal, sharing, too_large
@@ -326,6 +326,13 @@ def _like_cpu(position: int) -> Callable[[Layout, Sequence[Any]], Layout]:
     return rule
 
 
+def _shuffled_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
+    """New memory, channels last or row-major; the meta kernel says a view where nothing changes its place."""
+    val = args[0].place.layout.val
+    last = val.ndim == 4 and is_channels_last(val.shape, val.stride)
+    return _changed(answer, stride=(channels_last_stride if last else contiguous_stride)(answer.val.shape))
+
+
 def _typed_like_first(answer: Layout, args: Sequence[Any]) -> Layout:
     return _changed(answer, dtype=args[0].dtype)
 
@@ -358,7 +365,7 @@ def _eigenvectors_cpu(answer: Any, args: Sequence[Any]) -> Any:
 _ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {aten.huber_loss.default: _typed_like_first}
 _CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.linalg_eig.default: _eigenvectors_cpu,
-    aten.channel_shuffle.default: _like_cpu(0),
+    aten.channel_shuffle.default: _shuffled_cpu,
     aten.pixel_shuffle.default: _like_cpu(0),
     aten.pixel_unshuffle.default: _like_cpu(0),
     aten.reflection_pad2d.default: _like_cpu(0),

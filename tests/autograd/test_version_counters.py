@@ -153,3 +153,25 @@ def test_batch_norm_counts_no_write_to_its_statistics() -> None:
         mean, var = torch.zeros(3), torch.ones(3)
         call(torch.randn(2, 3, 4, 4, requires_grad=True), mean, var)
         assert mean._version == 0 and mean.any()
+
+
+def counts_of_an_argument(x: torch.Tensor) -> Any:
+    before = x._version
+    x.add_(1)
+    part = x[0]
+    part.mul_(2)
+    return x * before, x._version - before, part._version == x._version, (x.detach() * 1)._version
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_counts_of_an_argument_are_read_at_each_call(backend: str) -> None:
+    seen = []
+    for call in (counts_of_an_argument, smelt.compile(counts_of_an_argument, backend=backend)):
+        x = torch.ones(2, 3)
+        for _ in range(3):
+            out, increase, *rest = call(x)
+            seen.append((out.tolist(), increase > 0, *rest, x.tolist()))
+            x.sub_(1)
+    first, second = seen[:3], seen[3:]
+    assert [one[1:] for one in first] == [one[1:] for one in second]
+    assert first[0] == second[0]

@@ -40,7 +40,7 @@ def check(op: Any, *args: Any) -> None:
         assert layout.val.stride == result.stride() or not result.numel(), (op, [getattr(a, "shape", a) for a in args])
 
 
-@pytest.mark.parametrize("shape", [(2, 4, 3, 5), (1, 4, 3, 5), (2, 4, 1, 3), (4, 3), (2, 4, 3)])
+@pytest.mark.parametrize("shape", [(2, 4, 3, 5), (1, 4, 3, 5), (2, 4, 1, 3), (1, 2, 4, 1), (4, 3), (2, 4, 3)])
 def test_operators(shape: tuple[int, ...]) -> None:
     plain = torch.rand(shape) + 0.1
     for x in in_layouts(plain):
@@ -53,7 +53,8 @@ def test_operators(shape: tuple[int, ...]) -> None:
         check(aten.threshold_backward.default, x, plain, 0)
         check(aten.hardtanh_backward.default, x, plain, 0.0, 1.0)
         if len(shape) > 2:
-            check(aten.channel_shuffle.default, x, 2)
+            for groups in {1, 2, shape[1]}:
+                check(aten.channel_shuffle.default, x, groups)
         for dim in range(len(shape) + 1):
             check(aten.stack.default, [x, x], dim)
         for dim in range(len(shape)):
