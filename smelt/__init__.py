@@ -23,6 +23,7 @@ try:
     from smelt.capture.dynamic import mark_dynamic, mark_static
     from smelt.capture.escapes import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling
     from smelt.capture.stance import stance
+    from smelt.regions import compile_regions
 except ImportError as error:
     if "_native" not in str(error):
         raise
@@ -51,6 +52,7 @@ __all__ = [
     "aot_autograd",
     "assume_constant_result",
     "compile",
+    "compile_regions",
     "disable",
     "explain",
     "graph_break",

@@ -64,7 +64,7 @@ def compile(
         "options": options,
         "disable": disable,
     }
-    chosen = _options(fullgraph, dynamic, backend, mode, options)
+    chosen = chosen_options(fullgraph, dynamic, backend, mode, options)
     if type(disable) is not bool:
         raise OptionError(f"disable wants True or False, got {disable!r}")
     if model is NOT_GIVEN:
@@ -89,7 +89,7 @@ def explain(
     """`explain(fn)(*args)` compiles and runs `fn` once and tells what happened: graphs, breaks with reasons, guards."""
     _check_target(fn)
     target = original_function(original_of(fn))
-    return capture_explain.explain(target, compile_graph, _options(False, dynamic, backend, mode, options))
+    return capture_explain.explain(target, compile_graph, chosen_options(False, dynamic, backend, mode, options))
 
 
 def lookup_backend(backend: str | Backend) -> Callable[..., Callable[..., Any]]:
@@ -148,13 +148,18 @@ def _check_target(model: Any) -> None:
         raise TypeError(f"smelt.compile takes an nn.Module or a function, and {what}\n  try: {hint}")
 
 
-def _options(
-    fullgraph: bool,
-    dynamic: bool | None,
-    backend: str | Backend,
-    mode: str | None,
-    options: Mapping[str, Any] | None,
+def chosen_options(
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Backend = "smelt",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Options:
+    """What the arguments of `compile` say.
+
+    Raises:
+        OptionError: an unknown backend, mode or option, or a value of the wrong type.
+    """
     return resolve_options(
         backend=check_backend(backend), mode=mode, fullgraph=fullgraph, dynamic=dynamic, options=options
     )

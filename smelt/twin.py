@@ -64,7 +64,7 @@ class Remake:
         return self.compile(module, **self.kwargs)
 
 
-def make_twin(module: nn.Module, call: Callable[..., Any], remake: Remake) -> Any:
+def make_twin(module: nn.Module, call: Callable[..., Any], remake: Callable[[nn.Module], Any]) -> Any:
     """A module that is an instance of `module`'s class, shares all its state, and runs `call` when called.
 
     Raises:

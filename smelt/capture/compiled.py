@@ -139,12 +139,16 @@ def _region(run: Callable[..., Any], fn: Callable[..., Any], session: Session) -
     return compiled
 
 
-def compile_callable(fn: Callable[..., Any], compile_graph: CompileGraph, options: Options | None = None) -> Any:
+def compile_callable(
+    fn: Callable[..., Any], compile_graph: CompileGraph, options: Options | None = None, beside: Any = None
+) -> Any:
     """A callable that does what `fn` does, with its tensor work compiled by `compile_graph`.
 
     Args:
         fn: a Python function, a bound method or an object with `__call__`.
         compile_graph: (graph module, example inputs, report, options) -> callable(*inputs) -> flat tuple of tensors.
+        beside: the result of an earlier call with the same `compile_graph` and options: each uses versions that the
+            other has compiled, where their guards hold.
 
     The body of a generator or coroutine function runs as it is; what it calls between two of its steps is captured.
 
@@ -155,7 +159,7 @@ def compile_callable(fn: Callable[..., Any], compile_graph: CompileGraph, option
     """
     start()
     run = _with_frame(fn)
-    session = Session(compile_graph, options or Options())
+    session = Session(compile_graph, options or Options()) if beside is None else beside._smelt_session
     _sessions.add(session)
 
     compiled = _region(run, fn, session)

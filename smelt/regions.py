@@ -1,0 +1,140 @@
+"""Regional compilation: the repeated blocks of a model are compiled, each class of them once for all its blocks.
+
+A deep model is mostly one block many times. Compiled as a whole it is captured, differentiated and scheduled as many
+times as there are blocks; by regions once, and each further block runs what the first one compiled, with its own
+parameters. Accelerate's `compile_regions` has the same rules of what a region is.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from smelt.api import chosen_options, compile
+from smelt.base.errors import OptionError, SmeltWarning
+from smelt.base.options import Options
+from smelt.capture import compiled as capture
+from smelt.pipeline import compile_graph
+from smelt.twin import CompiledTwin, make_twin, original_of
+
+REST = ("compile", "eager")
+
+
+def compile_regions(model: nn.Module, *, rest: str = "compile", **compile_args: Any) -> Any:
+    """A model whose repeated blocks are compiled, each class of them once.
+
+    Repeated blocks are the children of a `ModuleList` that share the first one's class, and those of a `Sequential`
+    that do and have children of their own. Blocks whose Python takes another way, or whose sizes differ, get versions
+    of their own.
+
+    Args:
+        model: a module. It stays as it is; the result shares its parameters, buffers and hooks, and has the same
+            `state_dict` keys.
+        rest: what becomes of children without repeated blocks in them: "compile", each by itself, or "eager". Modules
+            that contain repeated blocks run their own `forward` in eager.
+        compile_args: what `smelt.compile` takes.
+
+    Returns:
+        A module of the same class. Without repeated blocks it is `smelt.compile(model)`, with a warning.
+
+    Raises:
+        OptionError: an unknown option, or one with a wrong value.
+        TypeError: `model` is no module.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"smelt.compile_regions takes an nn.Module, and this is a {type(model).__name__}")
+    if rest not in REST:
+        raise OptionError(f"rest wants one of {', '.join(map(repr, REST))}, got {rest!r}")
+    disable = compile_args.pop("disable", False)
+    options = chosen_options(**compile_args)
+    if type(disable) is not bool:
+        raise OptionError(f"disable wants True or False, got {disable!r}")
+    model = original_of(model)
+    if disable:
+        return model
+    if not any(map(is_repeated, model.modules())):
+        text = f"{type(model).__name__} has no repeated blocks: it is compiled as a whole"
+        warnings.warn(SmeltWarning(f"{text}\n  try: smelt.compile(model)"), stacklevel=2)
+        return compile(model, **compile_args)
+    return _Regions(options, compile_args, rest).built(model)
+
+
+def is_repeated(module: nn.Module) -> bool:
+    """Whether the children of a container are blocks that share a class."""
+    children = list(module.children())
+    if isinstance(module, nn.Sequential):
+        alike = len(children) > 1 and any(True for _ in children[0].children())
+    else:
+        alike = isinstance(module, nn.ModuleList) and bool(children)
+    return alike and all(isinstance(child, type(children[0])) for child in children)
+
+
+class BlockGroup:
+    """Compiles the blocks of one class, which use each other's versions. Copies of blocks keep the group."""
+
+    def __init__(self, options: Options, count: int) -> None:
+        # blocks may differ in numbers that their Python reads, and each of those is a version
+        self.options = replace(options, recompile_limit=options.recompile_limit + count)
+        self._first: Any = None
+
+    def __call__(self, block: nn.Module) -> Any:
+        call = capture.compile_callable(block, compile_graph, self.options, self._first)
+        if self._first is None:
+            self._first = call
+        return make_twin(block, call, self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "_first": None}
+
+
+class _Regions:
+    """One model's regions while they are made."""
+
+    def __init__(self, options: Options, compile_args: dict[str, Any], rest: str) -> None:
+        self.options, self.compile_args, self.rest = options, compile_args, rest
+        self.groups: dict[type, BlockGroup] = {}
+        self.made: dict[int, nn.Module] = {}
+
+    def built(self, module: nn.Module) -> nn.Module:
+        """The module with its regions compiled, itself where there is nothing to do."""
+        if id(module) not in self.made:  # one block may stand in two places
+            self.made[id(module)] = self._build(module)
+        return self.made[id(module)]
+
+    def _build(self, module: nn.Module) -> nn.Module:
+        if isinstance(module, CompiledTwin):
+            return module
+        if not any(map(is_repeated, module.modules())):
+            return compile(module, **self.compile_args) if self.rest == "compile" else module
+        repeated = is_repeated(module)
+        copy: nn.Module = object.__new__(type(module))
+        copy.__dict__.update(module.__dict__)
+        copy.__dict__["_modules"] = {
+            name: child if child is None else self._block(child, module) if repeated else self.built(child)
+            for name, child in module._modules.items()
+        }
+        copy.__dict__["_orig_mod"] = module
+        return copy
+
+    def _block(self, block: nn.Module, container: nn.Module) -> nn.Module:
+        if isinstance(block, CompiledTwin):
+            return block
+        if id(block) not in self.made:
+            group = self.groups.get(type(block))
+            if group is None:
+                group = self.groups[type(block)] = BlockGroup(self.options, len(list(container.children())))
+            self.made[id(block)] = group(block)
+        return self.made[id(block)]
+
+
+def compiled_regions(model: nn.Module) -> Iterator[nn.Module]:
+    """The compiled parts of a model, those inside of others left out."""
+    if isinstance(model, CompiledTwin):
+        yield model
+        return
+    for child in model.children():
+        yield from compiled_regions(child)
