@@ -413,18 +413,31 @@ def _written(cls: type, name: str, value: Any) -> Any:
 @ATTR(super)
 def load_super_attr(vm: Any, proxy: Any, name: str) -> Any:
     """`super().name`"""
-    obj, cls, start = proxy.__self__, proxy.__self_class__, proxy.__thisclass__
-    mro = cls.__mro__
-    guard_order(vm, cls)
-    for base in mro[mro.index(start) + 1 :]:
-        if name in vars(base):
-            raw = vars(base)[name]
-            if base.__flags__ & HEAP and id(base) not in vm.created:
-                vm.guards.check(sources.class_attr(base, name), native.IS, raw)
-            if isinstance(obj, type) and obj is cls and type(raw) is types.FunctionType:
-                return raw
-            return _bind(vm, raw, obj, cls, name, vm.sources.get(id(obj)))
-    raise UserError(AttributeError(f"'super' object has no attribute {name!r}"))
+    parts = super_parts(vm, proxy)
+    obj, cls, start = parts["__self__"], parts["__self_class__"], parts["__thisclass__"]
+    if cls is not None and name != "__class__":
+        mro = cls.__mro__
+        guard_order(vm, cls)
+        for base in mro[mro.index(start) + 1 :]:
+            if name in vars(base):
+                raw = vars(base)[name]
+                if base.__flags__ & HEAP and id(base) not in vm.created:
+                    vm.guards.check(sources.class_attr(base, name), native.IS, raw)
+                if isinstance(obj, type) and obj is cls and type(raw) is types.FunctionType:
+                    return raw
+                return _bind(vm, raw, obj, cls, name, vm.sources.get(id(obj)))
+    return parts[name] if name in parts else user(getattr, proxy, name)
+
+
+def super_parts(vm: Any, proxy: Any) -> dict[str, Any]:
+    """What a `super` object holds: it may come from outside, where any program could have made it."""
+    source = vm.source_of(proxy)
+    if source is None:
+        return {name: getattr(proxy, name) for name in ("__self__", "__self_class__", "__thisclass__")}
+    obj = vm.external(proxy.__self__, sources.attr(source, "__self__"))
+    for name in ("__self_class__", "__thisclass__"):
+        vm.guards.check(sources.attr(source, name), native.IS, getattr(proxy, name))
+    return {"__self__": obj, "__self_class__": proxy.__self_class__, "__thisclass__": proxy.__thisclass__}
 
 
 @ATTR(weakref.ProxyType, weakref.CallableProxyType)

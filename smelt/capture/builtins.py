@@ -244,16 +244,30 @@ def advance(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 def make_super(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """super() and super(class, object)"""
     if args:
-        return user(super, *args)
+        return _super(vm, *args)
     frame = vm.frames[-1]
     code = frame.code
+    if not code.co_argcount:
+        raise UserError(RuntimeError("super(): no arguments"))
+    first = read_variable(vm, frame, 0)
+    if code.co_varnames[0] in code.co_cellvars and isinstance(first, types.CellType):
+        first = vm.cell(first, code.co_varnames[0])
+    if first is containers.native.NULL:
+        raise UserError(RuntimeError("super(): arg[0] deleted"))
     if "__class__" not in code.co_freevars:
         raise UserError(RuntimeError("super(): __class__ cell not found"))
-    first = read_variable(vm, frame, 0)
-    if isinstance(first, types.CellType):
-        first = vm.cell(first, code.co_varnames[0])
     index = len(frame.locals) - len(code.co_freevars) + code.co_freevars.index("__class__")
-    return user(super, vm.cell(frame.locals[index], "__class__"), first)
+    cls = vm.cell(frame.locals[index], "__class__")
+    if cls is containers.native.NULL:
+        raise UserError(RuntimeError("super(): empty __class__ cell"))
+    return _super(vm, cls, first)
+
+
+def _super(vm: Any, cls: Any, *of: Any) -> Any:
+    """super(class[, object])"""
+    if of and type(of[0]) is TraceTensor and not isinstance(of[0], cls):
+        raise Break("super() of a tensor", "the graph's tensors are of another class")
+    return user(super, cls, *of)
 
 
 @special(vars)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.torch_c import without_torch_function
 from smelt.capture import _native as native
 from smelt.capture.sources import Source
 from smelt.graph.meta import meta_of
@@ -103,7 +104,8 @@ def value_text(value: Any) -> str:
     if isinstance(value, str) and isinstance(value, TensorText):
         return str(value)
     if isinstance(value, torch.Tensor):
-        return f"a tensor {meta_of(value)}"
+        with without_torch_function():  # nobody's `__torch_function__` is to see that it is described
+            return f"a tensor {meta_of(value)}"
     if isinstance(value, CodeType):
         return f"<code of {value.co_qualname}, {value.co_filename}:{value.co_firstlineno}>"
     if isinstance(value, ModuleType):
@@ -112,7 +114,8 @@ def value_text(value: Any) -> str:
     if isinstance(name, str) and (isinstance(value, type) or callable(value)):
         return name
     try:
-        text = repr(value)
+        with without_torch_function():
+            text = repr(value)
     except Exception as error:  # the user's own __repr__
         return f"<{type(value).__qualname__}, whose repr raises {type(error).__name__}>"
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

@@ -37,7 +37,7 @@ def _iterate(decoded: Decoded) -> list[set[int]]:
 
 def _accesses(decoded: Decoded, at: int) -> tuple[set[int], set[int]]:
     name, arg = decoded.names[at], decoded.raw[at]
-    if name == "LOAD_GLOBAL" and "__class__" in decoded.free and _global(decoded, arg) == "super":
+    if name == "CALL" and not arg and "__class__" in decoded.free:
         return {0}, set()  # `super()` reads the frame's first variable
     if name in _READS:
         return {arg}, set()
@@ -50,10 +50,6 @@ def _accesses(decoded: Decoded, at: int) -> tuple[set[int], set[int]]:
     if name == "STORE_FAST_STORE_FAST":
         return set(), {arg >> 4, arg & 15}
     return set(), set()
-
-
-def _global(decoded: Decoded, arg: int) -> str:
-    return decoded.attributes[arg >> 1]
 
 
 def successors(decoded: Decoded, at: int) -> list[int]:

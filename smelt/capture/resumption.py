@@ -6,6 +6,7 @@ import builtins
 import operator
 import sys
 from collections.abc import Callable
+from types import CellType
 from typing import Any
 
 from smelt.base.python_text import arguments, is_plain_name, names_in, quoted
@@ -338,6 +339,15 @@ def load_attr(r: Resumption) -> None:
     r.go()
 
 
+@plain("LOAD_SUPER_ATTR")
+def load_super_attr(r: Resumption) -> None:
+    method, name = r.arg
+    make, cls, obj = r.take(3)
+    r.line(f"_r = {r.writer.value.attribute(f'{r.owner(make)}({cls}, {obj})', name)}")
+    r.stack += _with_null(r, "_r") if method else ["_r"]
+    r.go()
+
+
 @plain("LOAD_METHOD")
 def load_method(r: Resumption) -> None:
     r.line(f"_r = {r.attribute(r.arg)}")
@@ -514,7 +524,41 @@ def call(r: Resumption) -> None:
     form = eager_form(callee[0]) or eager_form(callee[1])
     if form is not None:
         fn, items = r.const(form, form.__name__), [fn, *items]
+    elif not items and super in callee:
+        fn, items = r.const(super_in, "super_in"), super_operands(r)
     _call(r, fn, owner, items, r.frame.kw_names)
+
+
+def super_operands(r: Resumption) -> list[str]:
+    """What `super()` finds in the frame that calls it: its first variable and the cell of the class."""
+    code = r.frame.code
+    free = code.co_freevars
+    cell = r.slots[len(r.slots) - len(free) + free.index("__class__")] if "__class__" in free else r.null
+    boxed = code.co_argcount and code.co_varnames[0] in code.co_cellvars
+    return [r.slots[0] if code.co_argcount else r.null, str(bool(boxed)), cell, str(code.co_argcount)]
+
+
+def super_in(first: Any, boxed: bool, cell: Any, arguments: int) -> super:
+    """`super()` in a frame with this first variable (in a cell: `boxed`) and this cell of its class.
+
+    Raises:
+        RuntimeError: one of them is missing, with the texts of CPython.
+    """
+    if boxed and first is not native.NULL:
+        first = first.cell_contents if _is_full(first) else native.NULL
+    if not arguments:
+        raise RuntimeError("super(): no arguments")
+    if first is native.NULL:
+        raise RuntimeError("super(): arg[0] deleted")
+    if cell is native.NULL:
+        raise RuntimeError("super(): __class__ cell not found")
+    if not _is_full(cell):
+        raise RuntimeError("super(): empty __class__ cell")
+    return super(cell.cell_contents, first)
+
+
+def _is_full(cell: CellType) -> bool:
+    return cell != CellType()  # which compares no contents
 
 
 @plain("CALL_KW")
