@@ -22,7 +22,7 @@ from smelt.autograd.simpler import PURE, WRITES, full, identity
 from smelt.autograd.views import WRITTEN_VIEWS, read_view, write_memory, write_view
 from smelt.base.errors import CompileError, Unsupported
 from smelt.base.torch_c import run_recipe
-from smelt.graph.functional_form import checked_form, flat_form, flattened
+from smelt.graph.functional_form import DRAWING, LIKE, checked_form, drawing_form, flat_form, flattened
 from smelt.graph.known import forget, remember
 from smelt.graph.meta import (
     TensorMeta,
@@ -57,11 +57,13 @@ class GraphRecorder:
         derivative: which of the program's own calls of the engine is running; becomes `node.meta["derivative"]`.
         reads: numbers that the program reads from tensors.
         drawn: how many operators drew random numbers so far; becomes `node.meta["random"]`.
+        eager_draws: random operators draw from torch's generators what eager would draw.
         cloned: memory that the program copies by `clone()`; the graph, whose values never change, has no copy.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, eager_draws: bool = False) -> None:
         self.graph = Graph()
+        self.eager_draws = eager_draws
         self.root = torch.nn.Module()
         self.origin: str | None = None
         self.line: Any = None
@@ -220,7 +222,11 @@ class GraphRecorder:
             if op is aten.clone.default and not self.backward and "memory_format" not in kwargs:
                 self.cloned.add(args[0].place.storage)
             rule = PURE.get(op)
-            if rule is not None:
+            if self.eager_draws and op in LIKE:
+                into, given = LIKE[op]
+                self._options(op, kwargs)
+                node = self._draw(into, val, given(*args))
+            elif rule is not None:
                 node = rule(self, args, kwargs, val)
             else:
                 node = self._node(op, self._operands(op, args), self._options(op, kwargs), val)
@@ -296,6 +302,10 @@ class GraphRecorder:
                 one = tuple(a[i : i + 1] if isinstance(a, (list, tuple)) else a for a in args)
                 self.write(op, info, one, kwargs, answer, outputs)
             return
+        if self.eager_draws and op in DRAWING:
+            _, *rest = _positional(op, args, self._options(op, kwargs))
+            self._overwrite(args[0], self._draw(op, args[0].place.layout.val, rest), None)
+            return
         if info.functional is None:
             raise Unsupported(f"{op} in a graph", why="it writes to its arguments and has no functional form")
         results = self._functional(info, op, args, kwargs)
@@ -369,6 +379,11 @@ class GraphRecorder:
         items = self._items(function, args, kwargs, answer)
         return [items] if len(function._schema.returns) == 1 else items
 
+    def _draw(self, op: OpOverload, val: TensorMeta, given: Sequence[Any]) -> fx.Node:
+        """The values that eager's `op` would draw into memory of this layout."""
+        memory = (list(val.shape), list(val.stride), val.dtype, val.device)
+        return self._node(drawing_form(op), (*memory, *map(self._values, given)), {}, without_gaps(val))
+
     def _overwrite(self, target: TraceTensor, node: fx.Node, shown: Any) -> None:
         fresh = resize_out(target, shown.val if type(shown) is Layout else node.meta["val"])
         if fresh is not None:
@@ -437,6 +452,12 @@ def _draws(op: OpOverload, args: Sequence[Any]) -> bool:
     """Whether an operator that is tagged as random draws numbers in this call."""
     at = _DROPOUT_AT.get(op, -1)
     return at == -1 or at is not None and len(args) > at and bool(args[at])
+
+
+def _positional(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """All that `op` takes, but for what it only takes by name."""
+    left = [a for a in op._schema.arguments[len(args) :] if not a.kwarg_only]
+    return [*args, *(kwargs.get(a.name, a.default_value) for a in left)]
 
 
 def _overlaps(place: Place) -> bool:

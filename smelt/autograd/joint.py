@@ -146,7 +146,7 @@ class _Trace:
         self.spoilt: dict[int, Spoilt] = {}
         self.reached: dict[int, frozenset[int]] = {}
         self.saved: set[Storage] = set()
-        self.rec = GraphRecorder()
+        self.rec = GraphRecorder(options.eager_rng)
         self.reads = self.rec.reads = JointReads(self.rec, owner_of(gm))
         given = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
         given += [None] * (len(examples) - len(given))
@@ -422,13 +422,17 @@ class _Trace:
     # -- the graph --------------------------------------------------------------------------------------------------
 
     def checks_of_dead(self, results: Sequence[fx.Node]) -> list[fx.Node]:
-        """Nodes that raise for what eager checks in operators whose results nobody uses."""
+        """Nodes that raise for what eager checks in operators whose results nobody uses; and where random operators
+        draw from torch's generators, all that draw: what comes next depends on them."""
         self.rec.backward = False
-        whole = [node for node in self.rec.graph.nodes if runs_by_itself(node)]
+        whole = [node for node in self.rec.graph.nodes if runs_by_itself(node) or self._draws_for_all(node)]
         used = ancestors(results) if whole else set()
         whole = [self.first_of(node) for node in whole if node not in used]
         ranges = list(checks_of_dead(self.rec.graph, lambda: ancestors([*results, *whole])))
         return [*whole, *(check_node(self.rec._node, each) for each in ranges)]
+
+    def _draws_for_all(self, node: fx.Node) -> bool:
+        return self.options.eager_rng and bool(node.meta.get("random")) and not node.meta.get("backward")
 
     def first_of(self, node: fx.Node) -> fx.Node:
         """What the node computes, of several results the first tensor."""

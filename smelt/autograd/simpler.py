@@ -10,7 +10,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from smelt.graph.deterministic import fill_of_new_memory
-from smelt.graph.meta import TensorMeta, is_dense
+from smelt.graph.meta import TensorMeta
 from smelt.graph.place import Place
 from smelt.shapes.size import known_at_most, same, same_all
 
@@ -141,22 +141,10 @@ def _write_zero(rec: Values, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return full(rec, args[0].place.layout.val, 0)
 
 
-def _write_bernoulli(rec: Values, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fx.Node:
-    """Numbers are drawn in the order of the memory that is written, as dropout of a transposed tensor shows."""
-    val, chance = args[0].place.layout.val, kwargs.get("p", args[1] if len(args) > 1 else 0.5)
-    order = list(range(val.ndim))
-    if all(type(number) is int for number in (*val.shape, *val.stride)) and is_dense(val.shape, val.stride):
-        order.sort(key=lambda dim: -val.stride[dim])
-    rows = rec.emit(aten.permute.default, rec.value(args[0].place), order)
-    drawn = rec.emit(aten.bernoulli.p, rows, chance)
-    return rec.emit(aten.permute.default, drawn, [order.index(dim) for dim in range(val.ndim)])
-
-
 WRITES: dict[OpOverload, Callable[[Values, Sequence[Any], Mapping[str, Any]], fx.Node]] = {
     aten.copy_.default: _write_copy,
     aten.fill_.Tensor: _write_copy,
     aten.fill_.Scalar: _write_scalar,
     aten.zero_.default: _write_zero,
-    aten.bernoulli_.float: _write_bernoulli,
 }
 """Writes whose new value does not need the old one."""

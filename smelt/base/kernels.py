@@ -138,13 +138,6 @@ def repeat_interleave(repeats: torch.Tensor, **options: Any) -> torch.Tensor:
     return aten.repeat_interleave.Tensor(repeats, **options)
 
 
-def normal(x: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
-    """`aten.normal_functional`: the kernel on a CPU draws other numbers for memory with gaps."""
-    if x.is_contiguous() or x.device.type != "cpu":
-        return aten.normal_functional.default(x, *args, **options)
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).normal_(*args, **options)
-
-
 KERNELS: dict[Any, Callable[..., Any]] = {
     aten.mkldnn_rnn_layer.default: lstm_layer,
     aten.mkldnn_rnn_layer_backward.default: lstm_layer_backward,
@@ -157,7 +150,6 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten.fractional_max_pool2d_backward.default: _reading_rows(aten.fractional_max_pool2d_backward.default),
     aten.fractional_max_pool3d_backward.default: _reading_rows(aten.fractional_max_pool3d_backward.default),
     aten.repeat_interleave.Tensor: repeat_interleave,
-    aten.normal_functional.default: normal,
     aten.view_as_complex_copy.default: as_complex,
     aten.view_as_real_copy.default: as_pairs,
     aten._scaled_dot_product_efficient_attention.default: efficient_attention,

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from smelt.graph.meta import is_dense
+
 _SPACE = "smelt_forms"
 _library = torch.library.Library(_SPACE, "FRAGMENT")
 _forms: dict[tuple[Any, ...], OpOverload] = {}
@@ -95,6 +97,49 @@ def check_form(name: str, parameters: str, run: Callable[..., torch.Tensor]) -> 
     return form
 
 
+def drawing_form(op: OpOverload) -> OpOverload:
+    """The random operator `op`, which writes to its first argument, on memory of its own: sizes, strides, dtype, device
+    and what else `op` takes give the values, without gaps. A kernel draws in the order in which the memory lies, some
+    draw other numbers for memory with gaps, and the values of a graph have neither."""
+    rest = [part for part in _parameters(op).split(", *")[0].split(", ")[1:]]
+    parameters = ", ".join(["SymInt[] size", "SymInt[] stride", "ScalarType dtype", "Device device", *rest])
+
+    def run(size: list[int], stride: list[int], dtype: torch.dtype, device: torch.device, *args: Any) -> torch.Tensor:
+        drawn = op(torch.empty_strided(size, stride, dtype=dtype, device=device), *args)
+        return drawn if is_dense(size, stride) else drawn.contiguous()
+
+    return _register(op, "drawn", ["Tensor"], run, parameters)
+
+
+_aten = torch.ops.aten
+DRAWING: frozenset[OpOverload] = frozenset(
+    {
+        _aten.uniform_.default,
+        _aten.normal_.default,
+        _aten.bernoulli_.float,
+        _aten.bernoulli_.Tensor,
+        _aten.exponential_.default,
+        _aten.geometric_.default,
+        _aten.cauchy_.default,
+        _aten.log_normal_.default,
+        _aten.random_.default,
+        _aten.random_.to,
+        getattr(_aten.random_, "from"),
+    }
+)
+"""Random operators that write to their first argument and read nothing of it."""
+
+LIKE: dict[OpOverload, tuple[OpOverload, Callable[..., tuple[Any, ...]]]] = {
+    _aten.rand_like.default: (_aten.uniform_.default, lambda x: (0.0, 1.0)),
+    _aten.randn_like.default: (_aten.normal_.default, lambda x: (0.0, 1.0)),
+    _aten.randint_like.default: (getattr(_aten.random_, "from"), lambda x, high: (0, high)),
+    _aten.randint_like.low_dtype: (getattr(_aten.random_, "from"), lambda x, low, high: (low, high)),
+    _aten.bernoulli.default: (_aten.bernoulli_.Tensor, lambda x: (x,)),
+    _aten.bernoulli.p: (_aten.bernoulli_.float, lambda x, p=0.5: (p,)),
+}
+"""Operators that draw into memory like that of their first argument: the one that draws, and what it takes beside."""
+
+
 def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
     """The operator that takes tensors without dimensions for these parameters, where `op` takes numbers.
 
@@ -168,7 +213,7 @@ _TYPES = {"Tensor": "Tensor", "List[Tensor]": "Tensor[]"}
 
 
 def _tags(op: OpOverload) -> tuple[torch.Tag, ...]:
-    return tuple(tag for tag in op.tags if tag is torch.Tag.nondeterministic_seeded)
+    return tuple(tag for tag in op.tags if tag == torch.Tag.nondeterministic_seeded)  # equal, never the same object
 
 
 def _parameters(op: OpOverload) -> str:

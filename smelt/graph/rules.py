@@ -133,6 +133,13 @@ def _same_row_major(position: int = 0) -> Rule:
     return rule
 
 
+def _drawn_in_rows(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    """Random numbers for each element of a tensor, in rows whatever the tensor's strides."""
+    val = val_of(args[0])
+    known = val.dtype.is_floating_point and all(name == "generator" and v is None for name, v in kwargs.items())
+    return _fresh(val, val.shape) if known else None
+
+
 def _softmax(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     x, dim, to_float = args[0], args[1], args[2] if len(args) > 2 else False
     val = val_of(x)
@@ -675,6 +682,8 @@ _RULES: dict[OpOverload, Rule] = {
     aten.native_dropout_backward.default: _dropout_backward,
     aten.nll_loss_forward.default: _nll_loss,
     aten.nll_loss_backward.default: _same_row_major(1),
+    **dict.fromkeys((aten.poisson.default, aten._standard_gamma.default), _drawn_in_rows),
+    aten.rrelu_with_noise.default: _drawn_in_rows,
     # these have no meta kernel
     aten.multi_margin_loss_backward.default: _same_row_major(1),
     aten.multilabel_margin_loss_backward.default: _same_row_major(1),
