@@ -23,6 +23,7 @@ try:
     from smelt.capture.dynamic import mark_dynamic, mark_static
     from smelt.capture.escapes import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling
     from smelt.capture.stance import stance
+    from smelt.integrations.patches import install, uninstall
     from smelt.regions import compile_regions
 except ImportError as error:
     if "_native" not in str(error):
@@ -56,6 +57,7 @@ __all__ = [
     "disable",
     "explain",
     "graph_break",
+    "install",
     "is_compiled",
     "is_compiling",
     "list_backends",
@@ -68,4 +70,5 @@ __all__ = [
     "reset",
     "stance",
     "stats",
+    "uninstall",
 ]

@@ -34,6 +34,23 @@ def verify() -> None:
         raise typer.Exit(1)
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+def run(
+    context: typer.Context,
+    script: Annotated[str, typer.Argument(help="A Python file; with -m a module. What follows are its arguments.")],
+    module: Annotated[bool, typer.Option("-m", help="Run a module, as `python -m` does.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No summary at the end.")] = False,
+) -> None:
+    """Run a script with its torch.compile calls compiled by smelt; what was compiled is told on stderr at its end."""
+    from smelt.cli.run import run_script
+
+    if not module and not Path(script).is_file():
+        raise typer.BadParameter(f"there is no file {script}", param_hint="SCRIPT")
+    raise typer.Exit(run_script(script, context.args, module, quiet))
+
+
 @app.command()
 def demo(
     seconds: Annotated[float, typer.Option(min=0.0, help="Training time of each of the two parts, in seconds.")] = 90.0,

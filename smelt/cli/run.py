@@ -1,0 +1,68 @@
+"""`smelt run`: a script as it is, with its `torch.compile` calls compiled by smelt, and a summary at its end."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import smelt
+
+MANY = 5
+"""Lines of a table of reasons that the summary shows."""
+
+
+def run_script(target: str, args: Sequence[str], module: bool, quiet: bool) -> int:
+    """Run a script (or a module, as `python -m` does) with these arguments; its exit status."""
+    sys.argv = [target, *args]
+    smelt.install()
+    try:
+        if module:
+            sys.path.insert(0, "")
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0:1] = [str(Path(target).resolve().parent)]
+            runpy.run_path(target, run_name="__main__")
+    except SystemExit as error:
+        return _status(error.code)
+    except BaseException as error:
+        error = error.with_traceback(_of_the_script(error.__traceback__))
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+    finally:
+        sys.stdout.flush()
+        if not quiet:
+            print("\n".join(summary(smelt.stats())), file=sys.stderr)
+    return 0
+
+
+def _status(code: Any) -> int:
+    """The exit status that `sys.exit(code)` means; a text is printed."""
+    if code is None or isinstance(code, int):
+        return code or 0
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _of_the_script(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback from the script's first line on: without this file and `runpy`."""
+    left = traceback
+    while left is not None and left.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>", runpy.__file__):
+        left = left.tb_next
+    return left or traceback
+
+
+def summary(stats: dict[str, Any]) -> list[str]:
+    """What was compiled, in lines."""
+    counts = (("graph", "graphs"), ("break", "breaks"), ("recompile", "recompiles"), ("fallback", "fallbacks"))
+    told = ", ".join(f"{stats[key]} {name}{'s' * (stats[key] != 1)}" for name, key in counts)
+    lines = [f"smelt: {told}; compiled for {stats['compile_s']:.1f} s"]
+    for title, table in (("break", "break_reasons"), ("recompiled", "recompile_reasons")):
+        reasons = sorted(stats[table].items(), key=lambda item: -item[1])
+        lines += [f"  {title}: {reason}{f', {times} times' if times > 1 else ''}" for reason, times in reasons[:MANY]]
+        if len(reasons) > MANY:
+            lines.append(f"  and {len(reasons) - MANY} more")
+    return lines

@@ -1,0 +1,95 @@
+"""`smelt.install()`: `torch.compile` calls of a program that knows nothing of smelt come here.
+
+Libraries reach torch's compiler through `torch.compile` and `Module.compile`, which calls it; so that one name is all
+that is replaced.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+import smelt
+
+_OURS = ("inductor", "smelt")
+"""Backends whose place smelt takes."""
+
+_original: Callable[..., Any] | None = None
+
+
+def install() -> None:
+    """From now on `torch.compile` and `Module.compile` compile by smelt.
+
+    Calls that name another backend than torch's own go to torch as before. Options that only torch's backend knows are
+    left out, with one warning for each. What was compiled before stays as it is.
+    """
+    global _original
+    if _original is None:
+        _original = torch.compile
+        torch.compile = functools.wraps(_original)(_compile)
+
+
+def uninstall() -> None:
+    """`torch.compile` is torch's own again. What smelt has compiled meanwhile stays compiled."""
+    global _original
+    if _original is not None:
+        torch.compile = _original
+        _original = None
+
+
+def is_installed() -> bool:
+    """Whether `torch.compile` calls come here."""
+    return _original is not None
+
+
+def _compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: Any = None,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    disable: bool = False,
+    **more: Any,
+) -> Any:
+    chosen = _default_backend() if backend is None else backend
+    if chosen not in _OURS or any(value is not None for name, value in more.items() if name != "name"):
+        given = more if backend is None else {"backend": backend, **more}
+        own = _original or torch.compile  # `uninstall` leaves references to this function
+        return own(model, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options, disable=disable, **given)
+    kwargs: dict[str, Any] = {
+        "fullgraph": fullgraph,
+        "dynamic": dynamic,
+        "mode": mode,
+        "options": _known_options(options) if chosen == "inductor" and mode is None else options,
+        "disable": disable,
+    }
+    return smelt.compile(**kwargs) if model is None else smelt.compile(model, **kwargs)
+
+
+def _default_backend() -> Any:
+    """What a call without a backend means: torch's own, unless a program has set another default."""
+    registry = sys.modules.get("torch._dynamo.backends.registry")  # imported by whoever sets one
+    return getattr(registry, "_default_backend", "inductor")
+
+
+def _known_options(options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Those that smelt has."""
+    if not options:
+        return None
+    ours = smelt.list_options()
+    for name in options.keys() - ours:
+        _warn_unknown(name)
+    return {name: value for name, value in options.items() if name in ours} or None
+
+
+@functools.cache
+def _warn_unknown(name: str) -> None:
+    text = f"option {name!r} of torch.compile is left out: smelt has none of this name"
+    warnings.warn(smelt.SmeltWarning(f"{text}\n  try: smelt.list_options() lists what there is"), stacklevel=4)

@@ -1,0 +1,160 @@
+"""`smelt.install()` and `smelt run`: programs that call torch.compile, compiled by smelt."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import smelt
+from smelt.integrations import patches
+
+
+@pytest.fixture
+def installed() -> Iterator[None]:
+    own = torch.compile
+    smelt.install()
+    yield
+    smelt.uninstall()
+    assert torch.compile is own
+
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {},
+        {"backend": "inductor"},
+        {"backend": "smelt"},
+        {"mode": "reduce-overhead"},
+        {"dynamic": True, "fullgraph": True},
+    ],
+    ids=str,
+)
+def test_calls_come_here(installed: None, kwargs: dict[str, Any]) -> None:
+    smelt.install()  # once more changes nothing
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    run = torch.compile(model, **kwargs)
+    assert smelt.is_compiled(run)
+    torch.testing.assert_close(run(X), model(X))
+
+    @torch.compile(**kwargs)
+    def decorated(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() + 1
+
+    torch.testing.assert_close(decorated(X), X.sin() + 1)
+    assert smelt.stats()["graphs"] == 2
+
+
+def test_a_module_compiles_itself(installed: None) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    want = model(X)
+    model.compile()
+    torch.testing.assert_close(model(X), want)
+    model(X).sum().backward()
+    assert smelt.stats()["graphs"] == 1 and list(model.state_dict()) == ["0.weight", "0.bias"]
+
+
+def test_other_backends_pass_through(installed: None) -> None:
+    seen: list[Any] = []
+
+    def own(gm: Any, inputs: Any) -> Any:
+        seen.append(gm)
+        return gm.forward
+
+    for backend in (own, "eager"):
+        torch.testing.assert_close(torch.compile(lambda x: x * 2, backend=backend)(X), X * 2)
+    assert len(seen) == 1 and smelt.stats()["graphs"] == 0
+    if hasattr(torch.compiler, "set_default_backend"):
+        torch.compiler.set_default_backend("eager")
+        try:
+            assert not smelt.is_compiled(torch.compile(lambda x: x * 3))
+        finally:
+            torch.compiler.set_default_backend(None)
+        assert smelt.is_compiled(torch.compile(lambda x: x * 3))
+
+
+def test_options_of_torchs_backend_are_told_and_left_out(installed: None) -> None:
+    patches._warn_unknown.cache_clear()
+    options = {"triton.cudagraphs": True, "max_autotune": False}
+    with pytest.warns(smelt.SmeltWarning, match="triton.cudagraphs"):
+        run = torch.compile(lambda x: x.cos(), options=options)
+    torch.testing.assert_close(run(X), X.cos())
+    with pytest.raises(smelt.OptionError):
+        torch.compile(lambda x: x, backend="smelt", options={"triton.cudagraphs": True})
+    with pytest.raises((RuntimeError, smelt.OptionError)):
+        torch.compile(lambda x: x, mode="default", options={"max_autotune": True})
+
+
+def test_what_was_compiled_stays_when_it_is_gone() -> None:
+    own = torch.compile
+    smelt.install()
+    kept = torch.compile
+    run = kept(lambda x: x * 2 + 1)
+    smelt.uninstall()
+    smelt.uninstall()
+    torch.testing.assert_close(run(X), X * 2 + 1)
+    assert not smelt.is_compiled(torch.compile(lambda x: x, backend="eager"))
+    assert torch.compile is own
+    torch.testing.assert_close(kept(lambda x: x * 2, backend="eager")(X), X * 2)
+
+
+# -- smelt run
+
+
+def ran(folder: Path, text: str, *args: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    (folder / "script.py").write_text(text)
+    (folder / "beside.py").write_text("WORD = 'beside'\n")
+    command = [sys.executable, "-c", "from smelt.cli.main import app; app()", "run", *before]
+    path = os.pathsep.join(p for p in [str(Path(smelt.__file__).parent.parent), os.environ.get("PYTHONPATH", "")] if p)
+    env = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run([*command, *args], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+
+
+SCRIPT = """
+import sys, time
+import torch
+import beside
+
+@torch.compile
+def f(x):
+    y = x.sin()
+    time.sleep(0)
+    return y * 2
+
+print(beside.WORD, sys.argv, __name__, f(torch.zeros(3)).tolist())
+if len(sys.argv) > 1 and sys.argv[1] == "--fail":
+    raise ValueError("of the script")
+sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else None)
+"""
+
+
+def test_a_script_runs_as_it_is(tmp_path: Path) -> None:
+    done = ran(tmp_path, SCRIPT, "script.py", "7", "--quiet", "-m")
+    assert done.returncode == 7, done.stderr
+    assert done.stdout == "beside ['script.py', '7', '--quiet', '-m'] __main__ [0.0, 0.0, 0.0]\n"
+    assert "smelt: 2 graphs, 1 break, 0 recompiles, 0 fallbacks; compiled for" in done.stderr
+    assert "break: a call of time.sleep" in done.stderr and "script.py:9" in done.stderr
+
+
+def test_a_script_that_fails(tmp_path: Path) -> None:
+    done = ran(tmp_path, SCRIPT, "script.py", "--fail", before=("--quiet",))
+    assert done.returncode == 1
+    assert "ValueError: of the script" in done.stderr and 'script.py", line 14' in done.stderr
+    assert "runpy" not in done.stderr and "smelt:" not in done.stderr
+
+
+def test_modules_and_missing_files(tmp_path: Path) -> None:
+    done = ran(tmp_path, SCRIPT, "-m", "script", "3")
+    assert done.returncode == 3, done.stderr
+    done = ran(tmp_path, SCRIPT, "no_such.py")
+    assert done.returncode == 2 and "no_such.py" in done.stderr
