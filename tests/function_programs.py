@@ -156,9 +156,11 @@ def _gradients(total: torch.Tensor, leaves: list[torch.Tensor], second: bool) ->
         return [type(error).__name__]
     found = [*map(_values, grads)]
     curved = [each.square().sum() for each in grads if each is not None and each.requires_grad]
-    if second and curved:
+    if second:
         try:
-            again = torch.autograd.grad(sum(curved[1:], curved[0]), leaves, allow_unused=True)
+            again = (
+                torch.autograd.grad(sum(curved[1:], curved[0]), leaves, allow_unused=True) if curved else [None, None]
+            )
             found.append([_zeros(each) for each in map(_values, again)])
         except (RuntimeError, smelt.SmeltError) as error:
             found.append("no second derivative" if "second derivative" in str(error) else type(error).__name__)
@@ -176,7 +178,7 @@ def _flat(value: Any) -> list[float]:
 
 def _close(a: Any, b: Any) -> bool:
     if isinstance(a, float) and isinstance(b, float):
-        return abs(a - b) <= 1e-4 * max(1.0, abs(a))
+        return a == b or a != a and b != b or abs(a - b) <= 1e-4 * max(1.0, abs(a))
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
         return len(a) == len(b) and all(map(_close, a, b))
     return bool(a == b) or b == "no second derivative"  # said, and not silent

@@ -38,7 +38,7 @@ from smelt.autograd.plan import (
     Spoilt,
     View,
 )
-from smelt.autograd.reach import comes_through_function, forbidden, heads_of, tangents_of
+from smelt.autograd.reach import comes_through_function, forbidden, functions_give, heads_of, tangents_of
 from smelt.autograd.reads import JointReads, owner_of
 from smelt.autograd.saved import saved_places
 from smelt.autograd.settled import settle
@@ -349,7 +349,8 @@ class _Trace:
             owner = self.reads.owner
             owner.small_is_usual = True
             try:
-                grads = torch.autograd.grad(total, leaves, allow_unused=True)
+                with functions_give([heads[i] for i in roots]) as given:
+                    grads = torch.autograd.grad(total, leaves, allow_unused=True)
             except RuntimeError as error:
                 if self.careful or not _is_of_backward(error):
                     raise
@@ -358,11 +359,11 @@ class _Trace:
                 owner.small_is_usual = False
         found = {i: self.traced(g) for i, g in zip(wanted, grads, strict=True) if g is not None}
         with _disable_current_modes():  # gradients may be views, and what reads them asks meta kernels
-            self.reached = self.reached_without_values({i: heads[i] for i in roots}, found)
+            self.reached = self.reached_without_values({i: heads[i] for i in roots}, found, given)
         return tuple(roots), found
 
     def reached_without_values(
-        self, heads: Mapping[int, TraceTensor], found: dict[int, TraceTensor]
+        self, heads: Mapping[int, TraceTensor], found: dict[int, TraceTensor], given: Mapping[Any, Sequence[bool]]
     ) -> dict[int, frozenset[int]]:
         """For each input to which a head leads without its tangent's value (past `zero_()`), the heads that lead to it.
 
@@ -371,7 +372,7 @@ class _Trace:
         nodes = {i: self.rec.value(g.place) for i, g in found.items() if g.place.rows is None}
         needed = tangents_of(self.rec.graph, [f"tangents_{i}" for i in heads])
         leaves = {i: self.inputs[i].leaf for i, node in nodes.items() if len(needed[node]) < len(heads)}
-        reached = heads_of([*heads.values()], leaves, KEEP_ABSENT) if leaves else {}
+        reached = heads_of([*heads.values()], leaves, KEEP_ABSENT, given) if leaves else {}
         return {i: places | needed[nodes[i]] for i, places in reached.items() if not places <= needed[nodes[i]]}
 
     def without_spoilt(

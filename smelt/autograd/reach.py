@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,39 +24,84 @@ def tangents_of(graph: fx.Graph, tangents: Sequence[str]) -> dict[fx.Node, froze
 
 
 def heads_of(
-    heads: Sequence[torch.Tensor], leaves: Mapping[int, torch.Tensor], but: Container[type] = ()
+    heads: Sequence[torch.Tensor],
+    leaves: Mapping[int, torch.Tensor],
+    but: Container[type] = (),
+    given: Mapping[Any, Sequence[bool]] | None = None,
 ) -> dict[int, frozenset[int]]:
-    """For each leaf, by its key, the places of the heads whose history leads to it.
+    """For each leaf, by its key, the places of the heads whose history gives it a gradient, be it zeros.
+
+    A node of PyTorch's own gives gradients where it gets one; that of a `torch.autograd.Function` wherever the engine
+    comes to it, for it is given zeros.
 
     Args:
         but: classes of `torch.autograd.Function` through which no way is counted.
+        given: of nodes of such functions, to which of the following nodes they give a gradient; others to all.
     """
     keys = {id(leaf): key for key, leaf in leaves.items()}
     found: dict[int, int] = dict.fromkeys(leaves, 0)
-    masks: dict[Any, int] = {}
-    order: list[Any] = []  # each node after all that come before it in history
+    order = _in_order(heads)
+    visited = dict.fromkeys(order, 0)
+    masks = dict.fromkeys(order, 0)
     for place, head in enumerate(heads):
+        if head.grad_fn is not None:
+            visited[head.grad_fn] |= 1 << place
+            masks[head.grad_fn] |= 1 << place
+    for node in order:
+        key = keys.get(id(getattr(node, "variable", None)))
+        if key is not None:
+            found[key] |= masks[node]
+        function = _function_of(node)
+        gives = given.get(node) if given else None
+        for k, (each, _) in enumerate(node.next_functions):
+            if each is None:
+                continue
+            visited[each] |= visited[node]
+            if function is None:
+                masks[each] |= masks[node]
+            elif function not in but and (gives is None or gives[k]):
+                masks[each] |= visited[node]
+    return {key: frozenset(k for k in range(len(heads)) if mask >> k & 1) for key, mask in found.items()}
+
+
+def _in_order(heads: Sequence[torch.Tensor]) -> list[Any]:
+    """The nodes below the heads, each before all that it leads to."""
+    seen: set[Any] = set()
+    order: list[Any] = []
+    for head in heads:
         open_: list[tuple[Any, bool]] = [(head.grad_fn, False)]
         while open_:
             node, done = open_.pop()
             if done:
                 order.append(node)
-            elif node is not None and node not in masks:
-                masks[node] = 0
+            elif node is not None and node not in seen:
+                seen.add(node)
                 open_.append((node, True))
                 open_ += [(each, False) for each, _ in node.next_functions]
-        if head.grad_fn is not None:
-            masks[head.grad_fn] |= 1 << place
-    for node in reversed(order):
-        if but and getattr(type(node), "_forward_cls", None) in but:
-            continue
-        key = keys.get(id(getattr(node, "variable", None)))
-        if key is not None:
-            found[key] |= masks[node]
-        for each, _ in node.next_functions:
-            if each is not None:
-                masks[each] |= masks[node]
-    return {key: frozenset(k for k in range(len(heads)) if mask >> k & 1) for key, mask in found.items()}
+    return order[::-1]
+
+
+@contextmanager
+def functions_give(heads: Sequence[torch.Tensor]) -> Iterator[dict[Any, Sequence[bool]]]:
+    """While gradients of the heads are computed: to which following nodes those of the program's functions give one."""
+    found: dict[Any, Sequence[bool]] = {}
+    nodes = [node for node in _in_order(heads) if _function_of(node) is not None]
+    handles = [node.register_hook(partial(_note, found, node)) for node in nodes]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _function_of(node: Any) -> type | None:
+    """The `torch.autograd.Function` of the program that a node comes from."""
+    function: type | None = getattr(type(node), "_forward_cls", None)
+    return None if getattr(function, "like_operator", False) else function
+
+
+def _note(found: dict[Any, Sequence[bool]], node: Any, gradients: Sequence[torch.Tensor | None], _: Any) -> None:
+    found[node] = [gradient is not None for gradient in gradients]
 
 
 def comes_through_function(out: torch.Tensor, base: torch.Tensor, steps: int) -> bool:

@@ -41,6 +41,11 @@ class Context(FunctionCtx):
         self.needs_input_grad = needs_input_grad
 
     @property
+    def dirty(self) -> tuple[Any, ...]:
+        """What `mark_dirty` was given."""
+        return tuple(getattr(self, "dirty_tensors", ()) or ())
+
+    @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """What `save_for_backward` was given."""
         return tuple(self.to_save)
@@ -81,6 +86,8 @@ def rehearse(vm: Any, cls: Any, args: Sequence[Any]) -> BackwardState | None:
             outputs, ctx = _forward(twin, cls, given)
         if not ctx.materialize_grads:
             KEEP_ABSENT.add(cls)
+        if len(outputs) > 1:
+            _refuse_written_views(vm, cls, ctx, dict(zip(map(id, given), args, strict=True)))
         if any(ctx.needs_input_grad):
             seen = _forget_reads(twin)
             with _noted(twin, after):
@@ -156,6 +163,14 @@ def _asker(vm: Any, checks: list[Check]) -> Callable[[], bool]:
     guards, frame = held.finish(()), vm.frames[0]
     globals, function = frame.globals, frame.function
     return lambda: guards.check((), globals, function) is not None
+
+
+def _refuse_written_views(vm: Any, cls: Any, ctx: Context, originals: dict[int, Any]) -> None:
+    """Autograd refuses a function with several results that writes to a view; here the caller's views are no views."""
+    for tensor in ctx.dirty:
+        real = vm.tensors.real.get(id(originals.get(id(tensor))))
+        if real is not None and real.requires_grad and real._is_view():
+            raise Break(f"{cls.__name__}.apply", "it writes to a view that the compiled function is given")
 
 
 def _own(twin: Any, tensor: torch.Tensor) -> TraceTensor:

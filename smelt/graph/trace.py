@@ -248,6 +248,8 @@ def trace_like(source: torch.Tensor | TensorMeta, requires_grad: bool | None = N
 
 
 class _Before(torch.autograd.Function):
+    like_operator = True  # it gives gradients only where it gets one
+
     @staticmethod
     def forward(ctx: Any, leaf: TraceTensor) -> TraceTensor:
         ctx.set_materialize_grads(False)  # a function of the program may give no gradient
