@@ -15,6 +15,7 @@ import random
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 import smelt
@@ -26,7 +27,25 @@ _RESULTS = {
     "part of new": ("(x * 3).view(-1)[:2]", "torch.stack([{g}, {g}])"), "sum": ("x.sum()", "{g}.expand(2, 2)"),
     "number": ("x > 0", None), "written": ("x.mul_(2)", "{g}"), "of a result": ("r0.t()", None),
     "saved": ("x * y", "{g} * ctx.saved_tensors[1]"), "exp": ("x.exp()", "{g} * ctx.saved_tensors[0].exp()"),
+    "kept": ("x * k", "{g} * ctx.k"), "inner": ("C.apply(x)", "{g} * 2"), "inner twice": ("C.apply(C.apply(x) + y)", "C.apply({g})"),
+    "state": ("x * 2", "{g} * STATE[0]"), "needed": ("x.cos()", "({g} if ctx.needs_input_grad[0] else 0)"),
+    "result saved": ("x.tanh()", "{g} * (1 - ctx.saved_tensors[{s}] ** 2)"), "engine": ("x.sin() * 2", "R({g}, ctx.saved_tensors[0])"),
+    "between saved": ("h{i}.sin()", "{g} * ctx.saved_tensors[{s}].cos() * 2"), "written later": ("x.exp().mul_(2)", "{g}"),
+    "saved, written": ("(x + 1).mul_(h{i}).add_(h{i}.neg_())", "{g} * ctx.saved_tensors[{s}]"),
 }  # fmt: skip
+_SAVED = {"result saved": "r{i}", "between saved": "h{i}", "saved, written": "h{i}"}
+_OTHERS = """class C(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, g):
+        return g * 5
+def R(g, x):
+    with torch.enable_grad():
+        z = x.detach().requires_grad_()
+        return torch.autograd.grad((z.sin() * 2).sum(), z)[0] * g
+"""
 _BEFORE = ["{a}", "{a}", "{a} * 2", "{a}.t()", "{a}.view(2, 2)", "{a}.detach()", "{a}.clone()", "{b} + {a}"]
 _AFTER = [
     "{r} * 2", "{r}.sum()", "{r}.view(-1)", "{r}[0] if {r}.dim() else {r}", "{r}.detach()", "{r} + a", "{r}.clone().add_(1)",
@@ -40,12 +59,19 @@ def function(seed: int) -> str:
     kinds = choice.choices([*_RESULTS], k=choice.choice([1, 1, 2, 2, 3]))
     kinds = [kind if i else "new" if kind == "of a result" else kind for i, kind in enumerate(kinds)]
     fresh = choice.random() < 0.3
-    forward, marks = [], ["ctx.save_for_backward(x, y)"] if "written" not in kinds else []
-    if "written" in kinds:  # nothing else is saved or given of an argument that is written
+    forward: list[str] = []
+    if "written" in kinds:  # nothing of an argument that is written is saved
         first = kinds.index("written")
-        kinds = [k if i == first or k in ("new", "new of y", "sum") else "new" for i, k in enumerate(kinds)]
+        allowed = ("new", "new of y", "sum", "argument", "view", "transposed", "kept", "state")
+        kinds = [k if i == first or k in allowed else "new" for i, k in enumerate(kinds)]
+    kinds = ["new" if fresh and _SAVED.get(kind, "")[:1] == "h" else kind for kind in kinds]
+    saves = ["x", "y", *(_SAVED[kind].format(i=i) for i, kind in enumerate(kinds) if kind in _SAVED)]
+    marks = [f"ctx.save_for_backward({', '.join(saves)})"] if "written" not in kinds else []
+    marks += ["ctx.k = k"] if "kept" in kinds else []
     for i, kind in enumerate(kinds):
-        forward.append(f"r{i} = {_RESULTS[kind][0]}")
+        if _SAVED.get(kind, "")[:1] == "h":
+            forward.append(f"h{i} = x * 2")
+        forward.append(f"r{i} = {_RESULTS[kind][0].format(i=i)}")
         if kind == "written":
             marks.append("ctx.mark_dirty(x)")
         if kind == "number" or kind == "new" and choice.random() < 0.1:
@@ -69,29 +95,43 @@ def function(seed: int) -> str:
         if text is None:
             continue
         to = 1 if kind in ("new of y", "other") else 0
-        parts[to].append(f"(0 if g{i} is None else {text.format(g=f'g{i}')} * {choice.choice([1, 3, -2, 0.5])})")
+        place = saves.index(_SAVED[kind].format(i=i)) if kind in _SAVED else 0
+        text = text.format(g=f"g{i}", s=place)
+        parts[to].append(f"(0 if g{i} is None else {text} * {choice.choice([1, 3, -2, 0.5])})")
         if kind == "new" and choice.random() < 0.5:
             parts[1].append(f"(0 if g{i} is None else g{i} * 5)")
     gradients = [" + ".join(part) if part and choice.random() < 0.9 else "None" for part in parts]
     results = "r0" if len(kinds) == 1 else ", ".join(f"r{i}" for i in range(len(kinds)))
-    lines = ["class A(torch.autograd.Function):", "    @staticmethod"]
+    more = ", k=2" if "kept" in kinds else ""
+    lines = [_OTHERS + "class A(torch.autograd.Function):", "    @staticmethod"]
     if fresh:
         tensors = ", ".join(f"r{i}" for i in range(len(kinds)))
-        lines += ["    def forward(x, y):", *(f"        {each}" for each in forward), f"        return {results}"]
-        lines += ["    @staticmethod", "    def setup_context(ctx, inputs, output):", "        x, y = inputs"]
+        lines += [
+            f"    def forward(x, y{more}):",
+            *(f"        {each}" for each in forward),
+            f"        return {results}",
+        ]
+        lines += ["    @staticmethod", "    def setup_context(ctx, inputs, output):", "        x, y, *rest = inputs"]
+        lines += ["        k = rest[0] if rest else 2"] if more else []
         lines += [
             f"        {tensors}{',' if len(kinds) > 1 else ''} = output",
             *(f"        {m}" for m in marks or ["pass"]),
         ]
     else:
-        lines += ["    def forward(ctx, x, y):", *(f"        {each}" for each in [*forward, *marks])]
+        lines += [f"    def forward(ctx, x, y{more}):", *(f"        {each}" for each in [*forward, *marks])]
         lines.append(f"        return {results}")
-    lines += ["    @staticmethod", f"    def backward(ctx, {', '.join(given)}):"]
+    lines += ["    @staticmethod", *(["    @once_differentiable"] if choice.random() < 0.1 else [])]
+    lines += [f"    def backward(ctx, {', '.join(given)}):"]
     for name, text in zip("xy", gradients, strict=True):
         lines.append(f"        d{name} = {text}")
         lines.append(f"        d{name} = d{name} if isinstance(d{name}, torch.Tensor) else None")
-    lines.append("        return dx, dy")
-    lines += ["def B(x, y):", "    out = A.apply(x, y)", "    return out if isinstance(out, tuple) else (out,)"]
+    passed = ", 3" if more and choice.random() < 0.5 else ""
+    lines.append("        return dx, dy, None" if passed or more and fresh else "        return dx, dy")
+    lines += [
+        "def B(x, y):",
+        f"    out = A.apply(x, y{passed})",
+        "    return out if isinstance(out, tuple) else (out,)",
+    ]
     return "\n".join(lines)
 
 
@@ -117,12 +157,17 @@ def _values(found: Any) -> Any:
     return None if found is None else (tuple(found.shape), (found.detach().double() + 0).tolist())
 
 
-def seen(run: Any, seed: int, writes: bool) -> list[Any]:
-    """What a caller sees of two calls. `writes`: it may write to a result between a call and its backward."""
+def seen(run: Any, seed: int, writes: bool, state: list[float]) -> list[Any]:
+    """What a caller sees of two calls. `writes`: it may write to a result between a call and its backward.
+
+    Args:
+        state: what a backward may read; it may be changed between a call and its backward, too.
+    """
     found: list[Any] = []
     choice = random.Random(seed + 2)
     leaf, second, write = choice.random() < 0.6, choice.random() < 0.4, choice.random() < 0.3 and writes
-    for call in range(2):
+    for call in range(3):
+        state[0] = choice.choice([2.0, 2.0, 3.0])
         leaves = [(torch.tensor([[0.5, -1.0], [2.0, 0.25]]) * k + call).requires_grad_() for k in (1, 2)]
         given = leaves if leaf else [each * 1 for each in leaves]
         try:
@@ -142,6 +187,7 @@ def seen(run: Any, seed: int, writes: bool) -> list[Any]:
                 except RuntimeError:
                     found.append("refused")
             found += [_values(each) for each in everything]
+        state[0] = choice.choice([state[0], 2.0, 5.0])
         weighed = [each.float().cos().sum() * (k + 1) for k, each in enumerate(out) if each.requires_grad]
         used = [each for each in weighed if choice.random() < 0.7] or weighed
         if used:
@@ -153,7 +199,8 @@ def _gradients(total: torch.Tensor, leaves: list[torch.Tensor], second: bool) ->
     try:
         grads = torch.autograd.grad(total, leaves, allow_unused=True, create_graph=second)
     except RuntimeError as error:
-        return [type(error).__name__]
+        told = isinstance(error, smelt.SmeltError) and "changed since its forward" in str(error)
+        return ["told"] * (3 if second else 2) if told else [type(error).__name__]
     found = [*map(_values, grads)]
     curved = [each.square().sum() for each in grads if each is not None and each.requires_grad]
     if second:
@@ -181,21 +228,24 @@ def _close(a: Any, b: Any) -> bool:
         return a == b or a != a and b != b or abs(a - b) <= 1e-4 * max(1.0, abs(a))
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
         return len(a) == len(b) and all(map(_close, a, b))
-    return bool(a == b) or b == "no second derivative"  # said, and not silent
+    return bool(a == b) or b in ("no second derivative", "told")  # said, and not silent
 
 
 def differs(seed: int, backend: str = "aot_eager") -> str | None:
     """The program of this seed where it differs from eager, or None."""
     writes = backend == "smelt"  # the other one saves results where eager saves what they come from
     text = program(seed)
-    scope: dict[str, Any] = {"torch": torch, "checkpoint": checkpoint}
+    scope: dict[str, Any] = {"torch": torch, "checkpoint": checkpoint, "STATE": [2.0]}
+    scope["once_differentiable"] = once_differentiable
     exec(compile(text, f"<function program {seed}>", "exec"), scope)
     try:
-        want = seen(scope["f"], seed, writes)
+        want = seen(scope["f"], seed, writes, scope["STATE"])
     except Exception:
         return None
+    if "CheckpointError" in want:
+        return None
     try:
-        got = seen(smelt.compile(scope["f"], backend=backend), seed, writes)
+        got = seen(smelt.compile(scope["f"], backend=backend), seed, writes, scope["STATE"])
     except Exception as error:
         return f"{text}\n# seed {seed}: {type(error).__name__}: {error}"
     pairs = itertools.zip_longest(want, got)

@@ -109,17 +109,17 @@ def comes_through_function(out: torch.Tensor, base: torch.Tensor, steps: int) ->
 
     Taken again from `base`, the views would have the derivatives of views and not that of the function.
     """
-    node, end = out.grad_fn, base.grad_fn
-    if steps and node is end and hasattr(type(node), "_forward_cls"):  # both are results of one function
-        return True
+    node, place, end = out.grad_fn, out.output_nr, base.grad_fn
     for _ in range(steps):
-        if node is None or node is end or "Copy" in node.name():  # written: the history is that of what was written
+        if node is not None and node is end:  # two results of one function, or views of them
+            return hasattr(type(node), "_forward_cls") and place != base.output_nr
+        if node is None or "Copy" in node.name():  # written: the history is that of what was written
             return False
         if hasattr(type(node), "_forward_cls"):
             return True
-        following = [before for before, _ in node.next_functions if before is not None]
-        node = following[0] if len(following) == 1 else None
-    return False
+        following = [(before, k) for before, k in node.next_functions if before is not None]
+        node, place = following[0] if len(following) == 1 else (None, 0)
+    return node is not None and node is end and hasattr(type(node), "_forward_cls") and place != base.output_nr
 
 
 def forbidden(out: torch.Tensor) -> str | None:

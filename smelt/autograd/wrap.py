@@ -298,10 +298,10 @@ class _Compiled(torch.autograd.Function):
         absent = plan.absent(grads)
         _quiet(ctx, absent)
         changed = [state for state in plan.joint.states if not state.same()]
-        if changed and not torch.is_grad_enabled():
+        if changed:
             return _in_new_state(ctx, plan, saved, grads, changed)
         if torch.is_grad_enabled():
-            again = _again(ctx, plan, saved, grads, changed)
+            again = _again(ctx, plan, saved, grads)
             if isinstance(again, tuple):
                 return again
             anchor = torch.empty(0, device="cpu", requires_grad=True)
@@ -379,11 +379,15 @@ def _in_new_state(
     changed: Sequence[BackwardState],
 ) -> tuple[torch.Tensor | None, ...]:
     """What `backward` returns where backward methods of the program read something else than when it was compiled."""
+    for state in changed:
+        state.note_change()
+    if not all(state.same_before() for state in changed):
+        raise _out_of_date(changed[0], "its forward reads it, too, and would have to be traced again as it was")
     with torch.enable_grad():
-        found = _again(ctx, plan, saved, grads, changed)
+        found = _again(ctx, plan, saved, grads, changed=True)
     if isinstance(found, str):
         raise _out_of_date(changed[0], found)
-    return tuple(None if each is None else each.detach() for each in found)
+    return found if torch.is_grad_enabled() else tuple(None if each is None else each.detach() for each in found)
 
 
 def _out_of_date(state: BackwardState, why: str) -> SmeltError:
@@ -399,14 +403,10 @@ def _again(
     plan: _Plan,
     saved: Sequence[torch.Tensor],
     grads: Sequence[torch.Tensor | None],
-    changed: Sequence[BackwardState],
+    changed: bool = False,
 ) -> tuple[torch.Tensor | None, ...] | str:
     """What `backward` returns, with a history of its own; or why there is none."""
     again, memory = plan.again, plan.memory
-    for state in changed:
-        state.note_change()
-    if not all(state.same_before() for state in changed):
-        raise _out_of_date(changed[0], "its forward reads it, too, and would have to be traced again as it was")
     if again is None or memory is None or plan.why is not None:
         return plan.why or ""
     if not again.wanted:  # a function of the program gives no gradients
@@ -482,10 +482,31 @@ def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Aga
         results = run(*inputs)
         with torch.enable_grad():
             for i, value in zip(written, results[joint.num_outputs :], strict=True):
-                inputs[i].copy_(value)
+                _overwrite(inputs[i], value)
         return finish(inputs, results)
 
     return call
+
+
+class _Overwritten(torch.autograd.Function):
+    """A tensor that got the values, and the history, of another one; what it was before is part of that one's."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(tensor)
+        ctx.set_materialize_grads(False)
+        return tensor.copy_(value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor | None) -> tuple[None, torch.Tensor | None]:
+        return None, grad
+
+
+def _overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    if tensor.grad_fn is None or tensor._is_view():
+        tensor.copy_(value)
+    else:  # `copy_` would bring zeros to where the program gives no gradient
+        _Overwritten.apply(tensor, value)
 
 
 def _apart(apply: Callable[..., Any], plan: _Plan) -> Callable[..., Any]:

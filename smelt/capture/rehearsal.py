@@ -7,6 +7,7 @@ of its own; its graph is thrown away, its guards stay.
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,11 +32,16 @@ from smelt.shapes.size import Size
 
 
 class Context(FunctionCtx):
-    """The `ctx` of one call, as far as the user's code can tell."""
+    """The `ctx` of one call, as far as the user's code can tell.
+
+    Attributes:
+        count: of the arguments, each of which has a gradient.
+    """
 
     to_save: tuple[Any, ...] = ()
     non_differentiable: tuple[Any, ...] = ()
     materialize_grads = True
+    count = 0
 
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
@@ -193,7 +199,15 @@ def _forward(twin: Any, cls: Any, given: tuple[Any, ...]) -> tuple[tuple[Any, ..
 def call_forward(vm: Any, cls: Any, ctx: Context, given: tuple[Any, ...]) -> tuple[Any, Context]:
     """What a Function's `forward` gives, and the context that it (or `setup_context`) filled."""
     if cls.setup_context is torch.autograd.Function.setup_context:
+        ctx.count = len(given)
         return vm.call(vm.load_attr(cls, "forward"), (ctx, *given), {}), ctx
+    try:
+        bound = inspect.signature(cls.forward).bind(*given)
+        bound.apply_defaults()
+        given = bound.args  # as PyTorch gives them
+    except TypeError:
+        pass  # the call will say so
+    ctx.count = len(given)
     out = vm.call(vm.load_attr(cls, "forward"), given, {})
     vm.call(vm.load_attr(cls, "setup_context"), (ctx, given, out), {})
     return out, ctx
@@ -207,7 +221,12 @@ def _backward(twin: Any, cls: Any, ctx: Context, outputs: tuple[Any, ...]) -> No
     for out in outputs:
         floating = type(out) is TraceTensor and (out.is_floating_point() or out.is_complex())
         grads.append(_own(twin, out.detach()) if floating and id(out) not in constant else None)
-    twin.call(twin.load_attr(cls, "backward"), (ctx, *grads), {})
+    found = twin.call(twin.load_attr(cls, "backward"), (ctx, *grads), {})
+    given = found if isinstance(found, tuple) else (found,)
+    if len(given) < ctx.count or any(each is not None for each in given[ctx.count :]):
+        raise Break(
+            f"{cls.__name__}.apply", "its backward gives another number of gradients, which is an error of its own"
+        )
 
 
 def _refuse_effects(vm: Any, twin: Any, cls: Any, seen: set[tuple[int, str]]) -> None:
