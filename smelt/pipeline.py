@@ -73,6 +73,9 @@ from smelt.shapes.unbacked import at_least, may_be_empty
 GRAPHS_OF_HALVES = ("3_", "4_", "5_")
 """How the names of those artefacts begin that are printed from graphs, loops and schedules of forward and backward."""
 
+PRIM_PASSES = (add_rows_into_sums, with_channels_last)
+"""The passes over the joint prim graph, in order."""
+
 
 def compile_graph(
     gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
@@ -140,8 +143,8 @@ def compile_smelt(
     """The whole stack: differentiate, decompose, split, lower, fuse, generate, build."""
     with _stage("joint"):
         joint = trace_joint(gm, example_inputs, options)
-        verified(joint.module, "joint")
         report.add("2_joint.py", lambda: print_graph(joint.module))
+        verified(joint.module, "joint")
     sized = bool(joint.sizes or joint.numbers or joint.reals or joint.reads)
     rendered, backward, absent, checks = _render_halves(joint, options, report, guess=not sized)
     # What is left needs texts alone. Loops and schedules are as large as the graphs they were made from.
@@ -174,11 +177,12 @@ def _render_halves(
     prims = _to_prims(joint, options, report)
     with _stage("partition"):
         forward, backward = partition(prims, joint, options)
-    parts, absent = {"forward": verified(forward, "prims")}, tuple[int, ...]()
+    parts, absent = {"forward": _made(forward, "partition_forward", report)}, tuple[int, ...]()
     if backward is not None:
-        parts["backward"] = verified(backward, "prims")
+        parts["backward"] = _made(backward, "partition_backward", report)
         if guess:
-            parts["backward"], absent = likely_backward(backward, [joint.tangent_meta(i) for i in joint.differentiable])
+            likely, absent = likely_backward(backward, [joint.tangent_meta(i) for i in joint.differentiable])
+            parts["backward"] = _made(likely, "likely_backward", report) if absent else backward
     # The halves are copies of the whole: it would stay beside them while kernels are made.
     report.instead("3_prims.py", lambda: "\n".join(map(print_graph, parts.values())))
     del prims
@@ -191,12 +195,17 @@ def _render_halves(
 
 def _to_prims(joint: Joint, options: Options, report: Report) -> fx.GraphModule:
     with _stage("prims"):
-        prims = verified(decompose(joint.module, options), "prims")
-        for rewrite in (add_rows_into_sums, with_channels_last):
-            made = rewrite(prims)
-            prims = prims if made is prims else verified(made, "prims")
+        prims = _made(decompose(joint.module, options), "decompose", report)
+        for rewrite in PRIM_PASSES:
+            prims = _made(rewrite(prims), rewrite.__name__, report)
         report.add("3_prims.py", lambda: print_graph(prims))
     return prims
+
+
+def _made(gm: fx.GraphModule, by: str, report: Report) -> fx.GraphModule:
+    """A prim graph that a pass has made, or changed in place: printed when tracing, then verified."""
+    report.dump(f"3_{by}.py", lambda: print_graph(gm))
+    return verified(gm, "prims")
 
 
 def _fall_back(name: str, what: str, error: Exception, options: Options) -> None:
@@ -286,6 +295,7 @@ def render(
     if chain is None:
         return render_part(part, options, report, name, updates)
     modules = [p.module for p in chain.parts if p.module is not None]
+    modules = [_made(module, f"{name}{i}", report) for i, module in enumerate(modules)]
     kept = chain.updates_at_the_end(updates or {})
     rendered = [render_part(m, options, report, f"{name}{i}", kept.get(i)) for i, m in enumerate(modules)]
     whole = render_chain(chain, rendered)
@@ -342,7 +352,7 @@ def compile_emptied(
     try:
         with outside_inference_mode():
             own = Report.for_graph(f"{report.name}_empty")
-            return load(render_part(emptied(part, zeros), options, own, name, updates), options)
+            return load(render_part(_made(emptied(part, zeros), "emptied", own), options, own, name, updates), options)
     except ZeroDivisionError:  # a size is divided by one of them: an operator may raise what eager does
         return None
     except Exception as error:

@@ -48,6 +48,10 @@ class Report:
     def add(self, file: str, text: Callable[[], str]) -> None:
         """Keep `text` under the name `file`; write it now when tracing."""
         self.artefacts[file] = text
+        self.dump(file, text)
+
+    def dump(self, file: str, text: Callable[[], str]) -> None:
+        """Write `text` when tracing, and keep nothing: for what the next pass replaces."""
         if self.folder is None:
             return
         try:

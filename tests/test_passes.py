@@ -1,0 +1,118 @@
+"""Every pass over a graph that the pipeline runs is printed and verified (smelt/pipeline.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+
+import smelt
+from smelt import pipeline
+from smelt.graph.verify import InvalidGraph
+
+
+def tiny(fn: Any) -> None:
+    fn(torch.randn(3, 4, requires_grad=True)).sum().backward()
+
+
+def square(x: Tensor) -> Tensor:
+    return x.sin() * x
+
+
+def large(fn: Any) -> None:
+    fn(torch.randn(600, 600, requires_grad=True))[0].backward()
+
+
+def loss_and_results(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.sin().sum(), x * 2
+
+
+def picked(x: Tensor) -> Tensor:
+    return x[x > 0].sin()
+
+
+def picked_by_a_value(x: Tensor) -> Tensor:
+    return x[x.exp() > 1].sin().sum()
+
+
+def none_positive(fn: Any) -> None:
+    for x in (torch.ones(4), -torch.ones(4), -torch.ones(4)):
+        fn(x)
+
+
+def some_positive(fn: Any) -> None:
+    fn(torch.ones(4))
+
+
+PASSES: dict[str, tuple[Callable[..., Any], Callable[[Any], None], str]] = {
+    "trace_joint": (square, tiny, "2_joint.py"),
+    "decompose": (square, tiny, "3_decompose.py"),
+    "add_rows_into_sums": (square, tiny, "3_add_rows_into_sums.py"),
+    "with_channels_last": (square, tiny, "3_with_channels_last.py"),
+    "partition": (square, tiny, "3_partition_forward.py"),
+    "likely_backward": (loss_and_results, large, "3_likely_backward.py"),
+    "split_at_reads": (picked_by_a_value, some_positive, "3_forward0.py"),
+    "emptied": (picked, none_positive, "3_emptied.py"),
+}
+"""Pass -> a program that goes through it, a call, the artefact that shows what it made."""
+
+
+def graphs(made: Any) -> list[fx.GraphModule]:
+    """The graphs of what a pass returns."""
+    match made:
+        case fx.GraphModule():
+            return [made]
+        case (fx.GraphModule() as gm, *_):
+            return [gm]
+        case pipeline.Joint(module=module):
+            return [module]
+    return [part.module for part in made.parts if part.module is not None] if made is not None else []
+
+
+def spoil(gm: fx.GraphModule) -> None:
+    """Record another dtype than the operands of the last call give."""
+    for node in reversed(gm.graph.nodes):
+        val = node.meta.get("val")
+        if node.op == "call_function" and getattr(val, "dtype", None) is torch.float32:
+            node.meta["val"] = dataclasses.replace(val, dtype=torch.float64)
+            return
+
+
+@pytest.fixture
+def trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("SMELT_TRACE", "1")
+    monkeypatch.setenv("SMELT_TRACE_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", list(PASSES))
+def test_it_is_printed(name: str, trace: Path) -> None:
+    fn, call, file = PASSES[name]
+    call(smelt.compile(fn))
+    assert list(trace.glob(f"*/{file}")), sorted(path.name for path in trace.glob("*/*"))
+
+
+@pytest.mark.parametrize("name", list(PASSES))
+def test_it_is_verified(name: str, monkeypatch: pytest.MonkeyPatch, trace: Path) -> None:
+    fn, call, file = PASSES[name]
+    run = getattr(pipeline, name)
+
+    def spoilt(*args: Any, **kwargs: Any) -> Any:
+        made = run(*args, **kwargs)
+        for gm in graphs(made):
+            spoil(gm)
+        return made
+
+    spoilt.__name__ = name
+    monkeypatch.setattr(pipeline, name, spoilt)
+    monkeypatch.setattr(
+        pipeline, "PRIM_PASSES", tuple(spoilt if each is run else each for each in pipeline.PRIM_PASSES)
+    )
+    with pytest.raises(InvalidGraph, match="joint graph|prims graph"):
+        call(smelt.compile(fn))
+    assert list(trace.glob(f"*/{file}"))  # the graph that is wrong is there to be looked at
