@@ -24,10 +24,6 @@ SLICE = 1.25  # a kept slice is a copy
 
 FREE = frozenset({Kind.VIEW, Kind.CREATION})
 FUSIBLE = frozenset({Kind.POINTWISE, Kind.RANDOM, Kind.REDUCTION, Kind.COPY}) | FREE
-_SLOW = frozenset(
-    "exp expm1 exp2 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv "
-    "lgamma digamma sigmoid pow fmod remainder".split()
-)
 _SLOW_WORK, _WORK, _RANDOM_WORK = 1.0, 0.08, 1.0  # per element, in bytes
 _BYTES_PER_FLOP = 0.1
 
@@ -144,7 +140,7 @@ def _work(node: Node, kind: Kind, count: int) -> float:
     inputs = sum(nbytes(n.meta["val"]) for n in node.all_input_nodes)
     match kind:
         case Kind.POINTWISE:
-            return count * (_SLOW_WORK if node.target.name in _SLOW else _WORK)  # type: ignore[union-attr]
+            return count * (_SLOW_WORK if node.target.facts.slow else _WORK)  # type: ignore[union-attr]
         case Kind.RANDOM:
             return count * _RANDOM_WORK
         case Kind.REDUCTION:

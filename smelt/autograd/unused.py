@@ -27,10 +27,6 @@ WORTH = 1 << 20
 MOST = 4
 """Such programs that one graph has."""
 
-_PASSES_ON = frozenset("neg convert clone reshape permute broadcast_in_dim slice flip sum".split())
-_TAKES_PART = frozenset("mul mm bmm".split())
-"""Prims that give nothing where one of their operands is nothing."""
-
 
 class Backward:
     """The backward program; `without(absent)` is the one for calls without some of its gradients.
@@ -130,7 +126,7 @@ class _Without:
         if not empty:
             return False
         first = node.args[0] if node.args else None
-        if name in _TAKES_PART or (name in _PASSES_ON or name == "div") and first in empty:
+        if isinstance(node.target, Prim) and any(node.args[i] in empty for i in node.target.facts.annihilated_by):
             self.nothing.add(node)
         elif name in ("add", "sub") and len(empty) == len(node.all_input_nodes) == _tensors(node):
             self.nothing.add(node)

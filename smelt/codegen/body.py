@@ -13,7 +13,8 @@ from smelt.codegen.ops import OpsRenderer
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.scope import Scopes, V
 from smelt.codegen.target import ROUNDING, Renderer
-from smelt.loops.ir import BOOLEAN, REFUSE, Condition, Index
+from smelt.loops.facts import BOOLEAN, DIVISIONS, EXACT
+from smelt.loops.ir import REFUSE, Condition, Index
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Expr, Runtime, flat_index
@@ -235,13 +236,6 @@ BAD, FAR = "bad", "far"
 """Flags of inner loops: a value that eager refuses; an argument that the quick reduction of sin and cos cannot take."""
 FAR_POINTER = "far"
 """The parameter of a kernel's forms that points to what they found."""
-PERIODIC = ("sin", "cos")
-
-DIVISIONS = frozenset("floor_div trunc_div fmod remainder".split())
-"""Ops that eager refuses for whole numbers over 0."""
-
-EXACT = frozenset("neg abs sign floor ceil trunc round where maximum minimum copysign".split())
-"""Ops whose result on low-precision floats needs no rounding."""
 
 
 def store_text(dtype: torch.dtype, value: str, used: set[str]) -> str:

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from smelt.base.errors import CompileError
-from smelt.codegen.body import FAR, PERIODIC, BodyRenderer, store_text
+from smelt.codegen.body import FAR, BodyRenderer, store_text
 from smelt.codegen.folds import fold
 from smelt.codegen.nest import PARALLEL_WORK, UNROLL, Nest, make_nest
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.phases import Phases
 from smelt.codegen.scope import Scopes, V, close_parallel
 from smelt.codegen.target import ROUNDING, Renderer
+from smelt.loops.facts import PERIODIC
 from smelt.loops.ir import Index, Reduction
 from smelt.schedule.dependencies import row_major
 from smelt.schedule.group import MAX_COLUMN_WIDTH, Group, Member, Place

@@ -1,4 +1,4 @@
-"""What the records of the primitives say of the ops in loop bodies, by name: for the stages below, which see loops alone."""
+"""What the primitives' records say of the ops in loop bodies, by name: for the stages below, which see loops alone."""
 
 from __future__ import annotations
 

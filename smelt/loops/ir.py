@@ -87,12 +87,6 @@ class Ops(Protocol):
 
 Body = Callable[[Ops, Index], Value]
 
-BOOLEAN = frozenset(
-    "eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit".split()
-)
-"""Ops whose result is bool whatever their operands are."""
-
-
 REFUSE = "refuse_"
 """How ops begin that give their first operand, and set the fault whose bit follows where their second one holds."""
 

@@ -13,14 +13,19 @@ import torch
 from torch import Tensor
 
 from smelt.graph.meta import TensorMeta
-from smelt.prims.table import Kind, Shape, make, pointwise_like, prim, require
+from smelt.prims.table import Facts, Kind, Shape, make, pointwise_like, prim, require
 
 
 def _need_index(name: str, index: TensorMeta) -> None:
     require(index.dtype in (torch.int64, torch.int32), f"prim {name}: the index is {index.dtype}")
 
 
-@prim("gather", kind=Kind.INDEXING, reference=lambda x, dim, index: torch.gather(x, dim, index.long()))
+@prim(
+    "gather",
+    kind=Kind.INDEXING,
+    reference=lambda x, dim, index: torch.gather(x, dim, index.long()),
+    facts=Facts(moves=True),
+)
 def gather(x: TensorMeta, dim: int, index: TensorMeta) -> TensorMeta:
     """out[i][j][k] = x[i][index[i][j][k]][k] for dim 1. Shape of index (no larger than x elsewhere)."""
     _need_index("gather", index)
@@ -28,7 +33,7 @@ def gather(x: TensorMeta, dim: int, index: TensorMeta) -> TensorMeta:
     return make(index.shape, x.dtype, x.device)
 
 
-@prim("index_select", kind=Kind.INDEXING, reference=torch.index_select)
+@prim("index_select", kind=Kind.INDEXING, reference=torch.index_select, facts=Facts(moves=True))
 def index_select(x: TensorMeta, dim: int, index: TensorMeta) -> TensorMeta:
     """The slices of x along dim that the 1-d index names."""
     _need_index("index_select", index)
@@ -56,7 +61,12 @@ def _index_arguments(indices: Sequence[Tensor | None]) -> tuple[Tensor | slice, 
     return tuple(slice(None) if i is None else i.long() for i in indices)
 
 
-@prim("index", kind=Kind.INDEXING, reference=lambda x, indices, wrap=True: x[_index_arguments(indices)])
+@prim(
+    "index",
+    kind=Kind.INDEXING,
+    reference=lambda x, indices, wrap=True: x[_index_arguments(indices)],
+    facts=Facts(moves=True),
+)
 def index(x: TensorMeta, indices: Sequence[TensorMeta | None], wrap: bool = True) -> TensorMeta:
     """x[indices] with one entry per dimension: an index tensor (all of one shape) or None for all of it."""
     return make(_indexed_shape("index", x, indices), x.dtype, x.device)
@@ -102,7 +112,7 @@ def _slice_scatter(x: Tensor, src: Tensor, starts: Shape, stops: Shape, steps: S
     return result
 
 
-@prim("slice_scatter", kind=Kind.COPY, reference=_slice_scatter)
+@prim("slice_scatter", kind=Kind.COPY, reference=_slice_scatter, facts=Facts(moves=True))
 def slice_scatter(x: TensorMeta, src: TensorMeta, starts: Shape, stops: Shape, steps: Shape) -> TensorMeta:
     """A copy of x whose slice (as in the prim slice) is src."""
     want = tuple((b - a + s - 1) // s for a, b, s in zip(starts, stops, steps, strict=True))

@@ -15,67 +15,59 @@ from torch import Tensor
 
 from smelt.base.faults import fault_error
 from smelt.graph.meta import TensorMeta
-from smelt.prims.table import Kind, Number, pointwise_like, prim, require
+from smelt.prims.table import NO_FACTS, Facts, Kind, Number, pointwise_like, prim, require
 from smelt.shapes.size import same_all
 
 
-def _unary(name: str, reference: Callable[..., Any], dtype: torch.dtype | None = None) -> None:
+def _unary(name: str, reference: Callable[..., Any], facts: Facts = NO_FACTS) -> None:
     def meta(x: TensorMeta) -> TensorMeta:
-        return pointwise_like((x,), dtype or x.dtype)
+        return pointwise_like((x,), torch.bool if facts.boolean else x.dtype)
 
-    meta.__doc__ = f"{name} of each element" + (" (bool)." if dtype is torch.bool else ".")
-    prim(name, kind=Kind.POINTWISE, reference=reference)(meta)
+    meta.__doc__ = f"{name} of each element" + (" (bool)." if facts.boolean else ".")
+    prim(name, kind=Kind.POINTWISE, reference=reference, facts=facts)(meta)
 
 
-_UNARY: dict[str, Callable[..., Any]] = {
-    "abs": torch.abs,
-    "neg": torch.neg,
-    "sign": torch.sign,
-    "exp": torch.exp,
-    "expm1": torch.expm1,
-    "exp2": torch.exp2,
-    "log": torch.log,
-    "log1p": torch.log1p,
-    "log2": torch.log2,
-    "log10": torch.log10,
-    "sqrt": torch.sqrt,
-    "rsqrt": torch.rsqrt,
-    "reciprocal": torch.reciprocal,
-    "sin": torch.sin,
-    "cos": torch.cos,
-    "tan": torch.tan,
-    "asin": torch.asin,
-    "acos": torch.acos,
-    "atan": torch.atan,
-    "sinh": torch.sinh,
-    "cosh": torch.cosh,
-    "tanh": torch.tanh,
-    "asinh": torch.asinh,
-    "acosh": torch.acosh,
-    "atanh": torch.atanh,
-    "erf": torch.erf,
-    "erfc": torch.erfc,
-    "erfinv": torch.erfinv,
-    "lgamma": torch.lgamma,
-    "digamma": torch.digamma,
-    "floor": torch.floor,
-    "ceil": torch.ceil,
-    "round": torch.round,  # half to even
-    "trunc": torch.trunc,
-    "sigmoid": torch.sigmoid,
-    "bitwise_not": torch.bitwise_not,
-}
-_UNARY_TESTS: dict[str, Callable[..., Any]] = {
-    "isnan": torch.isnan,
-    "isinf": torch.isinf,
-    "isfinite": torch.isfinite,
-    "signbit": torch.signbit,
-    "logical_not": torch.logical_not,
-}
-for _name, _reference in _UNARY.items():
-    _unary(_name, _reference)
-for _name, _reference in _UNARY_TESTS.items():
-    _unary(_name, _reference, torch.bool)
+_unary("abs", torch.abs, Facts(exact=True))
+_unary("neg", torch.neg, Facts(exact=True, annihilated_by=(0,)))
+_unary("sign", torch.sign, Facts(exact=True))
+_unary("exp", torch.exp, Facts(cost=12, slow=True))
+_unary("expm1", torch.expm1, Facts(cost=12, slow=True))
+_unary("exp2", torch.exp2, Facts(cost=12, slow=True))
+_unary("log", torch.log, Facts(cost=12, slow=True))
+_unary("log1p", torch.log1p, Facts(cost=12, slow=True))
+_unary("log2", torch.log2, Facts(cost=12, slow=True))
+_unary("log10", torch.log10, Facts(cost=12, slow=True))
+_unary("sqrt", torch.sqrt, Facts(cost=4))
+_unary("rsqrt", torch.rsqrt, Facts(cost=4))
+_unary("reciprocal", torch.reciprocal, Facts(cost=4))
+_unary("sin", torch.sin, Facts(cost=12, slow=True, periodic=True))
+_unary("cos", torch.cos, Facts(cost=12, slow=True, periodic=True))
+_unary("tan", torch.tan, Facts(cost=25, slow=True))
+_unary("asin", torch.asin, Facts(cost=25, slow=True))
+_unary("acos", torch.acos, Facts(cost=25, slow=True))
+_unary("atan", torch.atan, Facts(cost=25, slow=True))
+_unary("sinh", torch.sinh, Facts(cost=25, slow=True))
+_unary("cosh", torch.cosh, Facts(cost=25, slow=True))
+_unary("tanh", torch.tanh, Facts(cost=12, slow=True))
+_unary("asinh", torch.asinh, Facts(cost=25, slow=True))
+_unary("acosh", torch.acosh, Facts(cost=25, slow=True))
+_unary("atanh", torch.atanh, Facts(cost=25, slow=True))
+_unary("erf", torch.erf, Facts(cost=12, slow=True))
+_unary("erfc", torch.erfc, Facts(cost=25, slow=True))
+_unary("erfinv", torch.erfinv, Facts(cost=25, slow=True))
+_unary("lgamma", torch.lgamma, Facts(cost=60, slow=True))
+_unary("digamma", torch.digamma, Facts(cost=60, slow=True))
+_unary("floor", torch.floor, Facts(exact=True))
+_unary("ceil", torch.ceil, Facts(exact=True))
+_unary("round", torch.round, Facts(exact=True))  # half to even
+_unary("trunc", torch.trunc, Facts(exact=True))
+_unary("sigmoid", torch.sigmoid, Facts(cost=12, slow=True))
+_unary("bitwise_not", torch.bitwise_not)
+_unary("isnan", torch.isnan, Facts(boolean=True))
+_unary("isinf", torch.isinf, Facts(boolean=True))
+_unary("isfinite", torch.isfinite, Facts(boolean=True))
+_unary("signbit", torch.signbit, Facts(boolean=True))
+_unary("logical_not", torch.logical_not, Facts(boolean=True))
 
 
 def _tensors(x: Tensor | Number, y: Tensor | Number) -> tuple[Tensor, Tensor]:
@@ -99,13 +91,13 @@ def _operands(name: str, *operands: TensorMeta | Number) -> list[TensorMeta]:
     return tensors
 
 
-def _binary(name: str, reference: Callable[..., Any], dtype: torch.dtype | None = None) -> None:
+def _binary(name: str, reference: Callable[..., Any], facts: Facts = NO_FACTS) -> None:
     def meta(x: TensorMeta | Number, y: TensorMeta | Number) -> TensorMeta:
         tensors = _operands(name, x, y)
-        return pointwise_like(tensors, dtype or tensors[0].dtype)
+        return pointwise_like(tensors, torch.bool if facts.boolean else tensors[0].dtype)
 
-    meta.__doc__ = f"{name} of x and y, elementwise" + (" (bool)." if dtype is torch.bool else ".")
-    prim(name, kind=Kind.POINTWISE, reference=lambda x, y: reference(*_tensors(x, y)))(meta)
+    meta.__doc__ = f"{name} of x and y, elementwise" + (" (bool)." if facts.boolean else ".")
+    prim(name, kind=Kind.POINTWISE, reference=lambda x, y: reference(*_tensors(x, y)), facts=facts)(meta)
 
 
 def _floor_divide(x: Tensor, y: Tensor) -> Tensor:
@@ -116,43 +108,35 @@ def _trunc_divide(x: Tensor, y: Tensor) -> Tensor:
     return torch.div(x, y, rounding_mode="trunc")
 
 
-_BINARY: dict[str, Callable[..., Any]] = {
-    "add": torch.add,
-    "sub": torch.sub,
-    "mul": torch.mul,
-    "div": torch.div,  # true division, floats only
-    "floor_div": _floor_divide,
-    "trunc_div": _trunc_divide,
-    "fmod": torch.fmod,  # the sign of x
-    "remainder": torch.remainder,  # the sign of y
-    "pow": torch.pow,
-    "atan2": torch.atan2,
-    "hypot": torch.hypot,
-    "copysign": torch.copysign,
-    "nextafter": torch.nextafter,
-    "maximum": torch.maximum,
-    "minimum": torch.minimum,
-    "bitwise_and": torch.bitwise_and,
-    "bitwise_or": torch.bitwise_or,
-    "bitwise_xor": torch.bitwise_xor,
-    "shift_left": torch.bitwise_left_shift,
-    "shift_right": torch.bitwise_right_shift,  # arithmetic
-}
-_BINARY_TESTS: dict[str, Callable[..., Any]] = {
-    "eq": torch.eq,
-    "ne": torch.ne,
-    "lt": torch.lt,
-    "le": torch.le,
-    "gt": torch.gt,
-    "ge": torch.ge,
-    "logical_and": torch.logical_and,
-    "logical_or": torch.logical_or,
-    "logical_xor": torch.logical_xor,
-}
-for _name, _reference in _BINARY.items():
-    _binary(_name, _reference)
-for _name, _reference in _BINARY_TESTS.items():
-    _binary(_name, _reference, torch.bool)
+_binary("add", torch.add, Facts(commutative=True))
+_binary("sub", torch.sub)
+_binary("mul", torch.mul, Facts(commutative=True, annihilated_by=(0, 1)))
+_binary("div", torch.div, Facts(cost=4, annihilated_by=(0,)))  # true division, floats only
+_binary("floor_div", _floor_divide, Facts(cost=4, divides=True))
+_binary("trunc_div", _trunc_divide, Facts(cost=4, divides=True))
+_binary("fmod", torch.fmod, Facts(cost=4, slow=True, divides=True))  # the sign of x
+_binary("remainder", torch.remainder, Facts(cost=4, slow=True, divides=True))  # the sign of y
+_binary("pow", torch.pow, Facts(cost=25, slow=True))
+_binary("atan2", torch.atan2, Facts(cost=25))
+_binary("hypot", torch.hypot, Facts(cost=25))
+_binary("copysign", torch.copysign, Facts(exact=True))
+_binary("nextafter", torch.nextafter, Facts(cost=60))
+_binary("maximum", torch.maximum, Facts(exact=True))
+_binary("minimum", torch.minimum, Facts(exact=True))
+_binary("bitwise_and", torch.bitwise_and, Facts(commutative=True))
+_binary("bitwise_or", torch.bitwise_or, Facts(commutative=True))
+_binary("bitwise_xor", torch.bitwise_xor, Facts(commutative=True))
+_binary("shift_left", torch.bitwise_left_shift)
+_binary("shift_right", torch.bitwise_right_shift)  # arithmetic
+_binary("eq", torch.eq, Facts(commutative=True, boolean=True))
+_binary("ne", torch.ne, Facts(commutative=True, boolean=True))
+_binary("lt", torch.lt, Facts(boolean=True))
+_binary("le", torch.le, Facts(boolean=True))
+_binary("gt", torch.gt, Facts(boolean=True))
+_binary("ge", torch.ge, Facts(boolean=True))
+_binary("logical_and", torch.logical_and, Facts(commutative=True, boolean=True))
+_binary("logical_or", torch.logical_or, Facts(commutative=True, boolean=True))
+_binary("logical_xor", torch.logical_xor, Facts(commutative=True, boolean=True))
 
 
 def _fma(x: Tensor | Number, y: Tensor | Number, z: Tensor | Number) -> Tensor:
@@ -172,7 +156,7 @@ def _where(cond: Tensor, a: Tensor | Number, b: Tensor | Number) -> Tensor:
     return torch.where(cond, *_tensors(a, b))
 
 
-@prim("where", kind=Kind.POINTWISE, reference=_where)
+@prim("where", kind=Kind.POINTWISE, reference=_where, facts=Facts(exact=True))
 def where(cond: TensorMeta, a: TensorMeta | Number, b: TensorMeta | Number) -> TensorMeta:
     """a where the bool tensor cond holds, else b; at least one of a and b is a tensor."""
     tensors = _operands("where", a, b)
@@ -182,7 +166,7 @@ def where(cond: TensorMeta, a: TensorMeta | Number, b: TensorMeta | Number) -> T
     return pointwise_like((*tensors, cond), tensors[0].dtype)
 
 
-@prim("convert", kind=Kind.POINTWISE, reference=lambda x, dtype: x.to(dtype))
+@prim("convert", kind=Kind.POINTWISE, reference=lambda x, dtype: x.to(dtype), facts=Facts(annihilated_by=(0,)))
 def convert(x: TensorMeta, dtype: torch.dtype) -> TensorMeta:
     """x in another dtype: round to nearest even between floats, truncate to integers, != 0 to bool."""
     return pointwise_like((x,), dtype)
@@ -201,7 +185,7 @@ def refuse(x: TensorMeta, wrong: TensorMeta, fault: int) -> TensorMeta:
     return pointwise_like((x, wrong), x.dtype)
 
 
-@prim("clone", kind=Kind.POINTWISE, reference=lambda x: x.clone())
+@prim("clone", kind=Kind.POINTWISE, reference=lambda x: x.clone(), facts=Facts(annihilated_by=(0,)))
 def clone(x: TensorMeta) -> TensorMeta:
     """The same values in memory of their own."""
     return pointwise_like((x,), x.dtype)

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from smelt.graph.meta import TensorMeta, contiguous_stride
-from smelt.prims.table import Kind, Shape, make, pointwise_like, prim, require
+from smelt.prims.table import Facts, Kind, Shape, make, pointwise_like, prim, require
 from smelt.shapes.size import known_equal, same, same_all
 
 aten = torch.ops.aten
 
 
-@prim("mm", kind=Kind.PRODUCT, reference=torch.mm)
+@prim("mm", kind=Kind.PRODUCT, reference=torch.mm, facts=Facts(annihilated_by=(0, 1)))
 def mm(a: TensorMeta, b: TensorMeta) -> TensorMeta:
     """(n, k) @ (k, m); accumulates in float32 or wider and rounds once."""
     ok = len(a.shape) == len(b.shape) == 2 and a.shape[1] == b.shape[0] and a.dtype is b.dtype
@@ -20,7 +20,7 @@ def mm(a: TensorMeta, b: TensorMeta) -> TensorMeta:
     return make((a.shape[0], b.shape[1]), a.dtype, a.device)
 
 
-@prim("bmm", kind=Kind.PRODUCT, reference=torch.bmm)
+@prim("bmm", kind=Kind.PRODUCT, reference=torch.bmm, facts=Facts(annihilated_by=(0, 1)))
 def bmm(a: TensorMeta, b: TensorMeta) -> TensorMeta:
     """(batch, n, k) @ (batch, k, m)."""
     ok = len(a.shape) == len(b.shape) == 3 and a.shape[0] == b.shape[0] and a.shape[2] == b.shape[1]

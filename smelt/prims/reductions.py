@@ -10,14 +10,16 @@ import torch
 from torch import Tensor
 
 from smelt.graph.meta import TensorMeta
-from smelt.prims.table import Kind, Shape, make, prim, require
+from smelt.prims.table import NO_FACTS, Facts, Kind, Shape, make, prim, require
 
 
 def _without(shape: Shape, dims: Shape) -> Shape:
     return tuple(n for d, n in enumerate(shape) if d not in dims)
 
 
-def _reduction(name: str, reference: Callable[..., Any], dtype: torch.dtype | None = None) -> None:
+def _reduction(
+    name: str, reference: Callable[..., Any], dtype: torch.dtype | None = None, facts: Facts = NO_FACTS
+) -> None:
     def meta(x: TensorMeta, dims: Shape) -> TensorMeta:
         for d in dims:
             require(0 <= d < len(x.shape), f"prim {name}: dimension {d} of shape {x.shape}")
@@ -25,7 +27,11 @@ def _reduction(name: str, reference: Callable[..., Any], dtype: torch.dtype | No
         return make(_without(x.shape, dims), x.dtype, x.device)
 
     meta.__doc__ = f"{name} over dims (non-negative, sorted; empty: x itself)."
-    prim(name, kind=Kind.REDUCTION, reference=lambda x, dims: reference(x, dims) if dims else x.clone())(meta)
+
+    def run(x: Tensor, dims: Shape) -> Tensor:
+        return reference(x, dims) if dims else x.clone()
+
+    prim(name, kind=Kind.REDUCTION, reference=run, facts=facts)(meta)
 
 
 def _each(reduce: Callable[..., Tensor]) -> Callable[[Tensor, Shape], Tensor]:
@@ -52,7 +58,8 @@ def _extremum(reduce: Callable[..., Tensor], lowest: bool) -> Callable[[Tensor, 
     return reference
 
 
-_reduction("sum", lambda x, dims: torch.sum(x, dims, dtype=x.dtype))  # begins at 0: -0.0 alone gives 0.0
+_SUM = Facts(annihilated_by=(0,))
+_reduction("sum", lambda x, dims: torch.sum(x, dims, dtype=x.dtype), facts=_SUM)  # begins at 0: -0.0 alone gives 0.0
 _reduction("prod", _each(lambda x, d: torch.prod(x, d, dtype=x.dtype)))
 _reduction("amax", _extremum(torch.amax, True))  # NaN wins
 _reduction("amin", _extremum(torch.amin, False))

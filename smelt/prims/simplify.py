@@ -27,7 +27,6 @@ Rule = Callable[..., Any]
 Identity = Callable[["Builder", Any, Any], Any]
 
 FULL, CONVERT, NEG, WHERE = (PRIMS[name] for name in ("full", "convert", "neg", "where"))
-COMMUTATIVE = frozenset("add mul eq ne logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor".split())
 
 
 def operands(x: Node) -> tuple[Any, ...]:
@@ -234,7 +233,8 @@ IDENTITIES: dict[str, Identity] = {
 
 def _binary(name: str) -> Rule:
     """Constants become numbers (to the right where order is free); two constants are computed."""
-    prim, identity, swap = PRIMS[name], IDENTITIES.get(name), name in COMMUTATIVE
+    prim, identity = PRIMS[name], IDENTITIES.get(name)
+    swap = prim.facts.commutative
 
     def rule(p: Builder, x: Any, y: Any) -> Any:
         a, b = constant_of(x), constant_of(y)

@@ -1,6 +1,6 @@
 """The table of primitives: what every stage after autograd has to know, and nothing else.
 
-A Prim holds name, kind, signature, meta rule and eager reference. It is the target of the fx nodes of a
+A Prim holds name, kind, signature, meta rule, eager reference and facts. It is the target of the fx nodes of a
 prim graph and calls its reference, so a prim GraphModule runs. Arguments are always positional and
 complete (defaults filled in), so that a later stage can unpack `node.args`.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -38,14 +39,47 @@ class Kind(enum.Enum):
     KERNEL = "kernel"  # one kernel of torch's library by name: see `kernel`
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What stages ask about a primitive besides its metadata and its values.
+
+    Attributes:
+        cost: of one element, roughly, in additions: what a kernel pays to compute it again.
+        slow: to compute an element again takes about as long as to read a byte of it from memory.
+        commutative: the operands may change places.
+        boolean: the result is bool whatever the operands are.
+        exact: the result for low-precision floats is one of their values: it needs no rounding.
+        periodic: large arguments are reduced first, which takes more than all the rest.
+        divides: eager refuses whole numbers over 0.
+        moves: it reads operands at another place than its own.
+        annihilated_by: positions of operands; where one of them is 0 everywhere, so is the result.
+    """
+
+    cost: int = 1
+    slow: bool = False
+    commutative: bool = False
+    boolean: bool = False
+    exact: bool = False
+    periodic: bool = False
+    divides: bool = False
+    moves: bool = False
+    annihilated_by: tuple[int, ...] = ()
+
+
+NO_FACTS = Facts()
+
+
 class Prim:
     """One primitive. `prim(*tensors_and_parameters)` runs the eager reference."""
 
     __module__ = "smelt.prims.ops"
 
-    def __init__(self, name: str, kind: Kind, meta: Callable[..., Any], reference: Callable[..., Any]) -> None:
+    def __init__(
+        self, name: str, kind: Kind, meta: Callable[..., Any], reference: Callable[..., Any], facts: Facts = NO_FACTS
+    ) -> None:
         self.__name__ = self.__qualname__ = self.name = name
         self.kind = kind
+        self.facts = facts
         self.meta = meta
         self.reference = reference
         self.kernel: OpOverload | None = None
@@ -103,13 +137,15 @@ PRIMS: dict[str, Prim] = {}
 """Every primitive by name, in the order of definition."""
 
 
-def prim(name: str, *, kind: Kind, reference: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def prim(
+    name: str, *, kind: Kind, reference: Callable[..., Any], facts: Facts = NO_FACTS
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a primitive; the decorated function is its meta rule: operand metas in, result meta (or tuple) out."""
 
     def enter(meta: Callable[..., Any]) -> Callable[..., Any]:
         if name in PRIMS:
             raise CompileError(f"prim {name} is defined twice")
-        PRIMS[name] = Prim(name, kind, meta, reference)
+        PRIMS[name] = Prim(name, kind, meta, reference, facts)
         return meta
 
     return enter

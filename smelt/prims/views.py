@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from smelt.graph.meta import TensorMeta
-from smelt.prims.table import Kind, Number, Shape, make, pointwise_like, prim, require
+from smelt.prims.table import Facts, Kind, Number, Shape, make, pointwise_like, prim, require
 from smelt.shapes.size import exact_quotient, hint, known_equal, same
 
 
@@ -43,7 +43,9 @@ def reshaped_stride(shape: Shape, stride: Shape, new: Shape) -> Shape | None:
     return tuple(reversed(result))
 
 
-@prim("reshape", kind=Kind.VIEW, reference=lambda x, shape: x.reshape(shape))
+@prim(
+    "reshape", kind=Kind.VIEW, reference=lambda x, shape: x.reshape(shape), facts=Facts(moves=True, annihilated_by=(0,))
+)
 def reshape(x: TensorMeta, shape: Shape) -> TensorMeta:
     """The elements of x in row-major order under another shape (all sizes given)."""
     require(math.prod(x.shape) == math.prod(shape), f"prim reshape: {x.shape} to {shape}")
@@ -51,7 +53,9 @@ def reshape(x: TensorMeta, shape: Shape) -> TensorMeta:
     return make(shape, x.dtype, x.device) if stride is None else _view(x, shape, stride)
 
 
-@prim("permute", kind=Kind.VIEW, reference=lambda x, dims: x.permute(dims))
+@prim(
+    "permute", kind=Kind.VIEW, reference=lambda x, dims: x.permute(dims), facts=Facts(moves=True, annihilated_by=(0,))
+)
 def permute(x: TensorMeta, dims: Shape) -> TensorMeta:
     """Result dimension i is dimension dims[i] of x."""
     require(sorted(dims) == list(range(len(x.shape))), f"prim permute: {dims} of {x.shape}")
@@ -65,7 +69,7 @@ def _broadcast(x: Tensor, shape: Shape, dims: Shape) -> Tensor:
     return x.reshape(sizes).expand(shape)
 
 
-@prim("broadcast_in_dim", kind=Kind.VIEW, reference=_broadcast)
+@prim("broadcast_in_dim", kind=Kind.VIEW, reference=_broadcast, facts=Facts(moves=True, annihilated_by=(0,)))
 def broadcast_in_dim(x: TensorMeta, shape: Shape, dims: Shape) -> TensorMeta:
     """Dimension i of x becomes dimension dims[i] (increasing) of shape; sizes of 1 and new dimensions repeat."""
     require(len(dims) == len(x.shape), f"prim broadcast_in_dim: {len(dims)} dims for {x.shape}")
@@ -81,7 +85,7 @@ def _slice(x: Tensor, starts: Shape, stops: Shape, steps: Shape) -> Tensor:
     return x[tuple(slice(a, b, s) for a, b, s in zip(starts, stops, steps, strict=True))]
 
 
-@prim("slice", kind=Kind.VIEW, reference=_slice)
+@prim("slice", kind=Kind.VIEW, reference=_slice, facts=Facts(moves=True, annihilated_by=(0,)))
 def slice_(x: TensorMeta, starts: Shape, stops: Shape, steps: Shape) -> TensorMeta:
     """x[a:b:s] per dimension, 0 <= a <= b <= size, s >= 1."""
     require(len(starts) == len(stops) == len(steps) == len(x.shape), f"prim slice: {starts} of {x.shape}")
@@ -91,7 +95,7 @@ def slice_(x: TensorMeta, starts: Shape, stops: Shape, steps: Shape) -> TensorMe
     return _view(x, shape, tuple(t * s for t, s in zip(x.stride, steps, strict=True)))
 
 
-@prim("flip", kind=Kind.VIEW, reference=torch.flip)
+@prim("flip", kind=Kind.VIEW, reference=torch.flip, facts=Facts(moves=True, annihilated_by=(0,)))
 def flip(x: TensorMeta, dims: Shape) -> TensorMeta:
     """x with the order of the elements along dims reversed."""
     return pointwise_like((x,), x.dtype)
@@ -102,7 +106,7 @@ def _pad(x: Tensor, low: Shape, high: Shape, value: Number) -> Tensor:
     return torch.constant_pad_nd(x, amounts, value)
 
 
-@prim("pad", kind=Kind.COPY, reference=_pad)
+@prim("pad", kind=Kind.COPY, reference=_pad, facts=Facts(moves=True))
 def pad(x: TensorMeta, low: Shape, high: Shape, value: Number) -> TensorMeta:
     """low[d] elements of value before and high[d] after x along each dimension (non-negative)."""
     require(min(map(hint, (*low, *high)), default=0) >= 0, f"prim pad: negative amount in {low}, {high}")
@@ -110,7 +114,7 @@ def pad(x: TensorMeta, low: Shape, high: Shape, value: Number) -> TensorMeta:
     return make(shape, x.dtype, x.device)
 
 
-@prim("cat", kind=Kind.COPY, reference=lambda tensors, dim: torch.cat(list(tensors), dim))
+@prim("cat", kind=Kind.COPY, reference=lambda tensors, dim: torch.cat(list(tensors), dim), facts=Facts(moves=True))
 def cat(tensors: Sequence[TensorMeta], dim: int) -> TensorMeta:
     """The tensors one after another along dim; other sizes and dtypes are equal."""
     first = tensors[0]

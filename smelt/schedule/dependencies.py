@@ -13,24 +13,17 @@ from typing import Any
 
 import torch
 
+from smelt.loops.facts import COSTS
 from smelt.loops.ir import Body, Condition, Index, LoopProgram, Pointwise
 from smelt.shapes.expr import Atom, Expr, Runtime, Var, flat_index
 from smelt.shapes.size import IntLike, Size, hint
-
-WEIGHTS = {
-    **dict.fromkeys("exp exp2 expm1 log log2 log10 log1p sigmoid tanh erf sin cos".split(), 12),
-    **dict.fromkeys("tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv pow atan2 hypot".split(), 25),
-    **dict.fromkeys("lgamma digamma nextafter".split(), 60),
-    **dict.fromkeys("div sqrt rsqrt reciprocal fmod remainder floor_div trunc_div".split(), 4),
-}
-"""Rough cost of a pointwise op, in additions."""
 
 RANDOM_WEIGHT = 12
 
 
 def weight(op: str) -> int:
     """Cost of one pointwise op."""
-    return WEIGHTS.get(op, 1)
+    return COSTS.get(op, 1)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from smelt.graph.meta import TensorMeta, by_element_stride, is_channels_last, is_dense, same_steps
 from smelt.graph.schema import sees_strides
 from smelt.graph.sharing import shared_arguments
+from smelt.loops.facts import MOVES
 from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, references
 from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, trace, weight
 from smelt.schedule.machine import CPU, Machine
@@ -40,9 +41,6 @@ MAX_WAITING = 4
 LARGE = 1 << 20
 """Results of at least so many bytes that one kernel may wait for only to add them up: they all lie in memory until the
 last one is there. (A weight that twelve layers share has twelve gradients.)"""
-
-MOVES = frozenset("reshape permute slice flip pad cat slice_scatter broadcast_in_dim gather index_select index".split())
-"""Ops that read their operands at another place than their own."""
 
 
 @dataclass(frozen=True, slots=True)

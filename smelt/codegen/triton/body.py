@@ -9,13 +9,13 @@ import torch
 
 from smelt.base.errors import CompileError
 from smelt.base.faults import DIVIDED_BY_ZERO, OUT_OF_RANGE, Check
-from smelt.codegen.body import DIVISIONS
 from smelt.codegen.ops import OpsRenderer
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.scope import V
 from smelt.codegen.triton.scopes import TileScopes
 from smelt.codegen.triton.target import NARROW, QUICK_OPS, VALUE_TYPES, division, literal, operator
-from smelt.loops.ir import BOOLEAN, REFUSE, Condition, Index
+from smelt.loops.facts import BOOLEAN, DIVISIONS
+from smelt.loops.ir import REFUSE, Condition, Index
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Atom, Expr, Runtime, flat_index

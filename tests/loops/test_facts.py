@@ -1,0 +1,113 @@
+"""The records of the primitives against what their references and the targets' tables do (smelt/prims/table.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from smelt.codegen.target import Renderer
+from smelt.codegen.triton.target import operator
+from smelt.loops.facts import BOOLEAN, COSTS, DIVISIONS, EXACT, MOVES, PERIODIC
+from smelt.loops.pointwise import PLAIN
+from smelt.prims.ops import PRIMS
+from smelt.prims.table import NO_FACTS, Kind, Prim
+
+DTYPES = (torch.float32, torch.int32, torch.bool)
+
+
+def operands(prim: Prim, dtype: torch.dtype) -> list[torch.Tensor] | None:
+    """Values for each parameter; None where the reference does not take the dtype."""
+    torch.manual_seed(0)
+    made = []
+    for _ in prim.parameters:
+        values = torch.rand(64) * 3 + 0.25
+        made.append(
+            values > 1.5
+            if dtype is torch.bool
+            else (values.to(dtype) if dtype.is_floating_point else values.ceil().to(dtype))
+        )
+    try:
+        prim(*made)
+    except (RuntimeError, TypeError):
+        return None
+    return made
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", PLAIN)
+def test_targets_have_what_references_take(name: str, dtype: torch.dtype) -> None:
+    """Each target has a text for each op of a dtype, if its reference gives this dtype back (or bool)."""
+    values = operands(PRIMS[name], dtype)
+    if values is None or PRIMS[name](*values).dtype not in (dtype, torch.bool):
+        return
+    if name == "fma" and not dtype.is_floating_point:  # its reference computes in float64
+        return
+    arguments = [f"x{i}" for i in range(len(values))]
+    for target in (Renderer().op, operator):
+        text = target(name, dtype, arguments)
+        assert "x0" in text or name in ("isnan", "isinf", "isfinite", "signbit")
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_results_are_bool_where_the_record_says_so(name: str) -> None:
+    results = {PRIMS[name](*v).dtype for dtype in DTYPES if (v := operands(PRIMS[name], dtype)) is not None}
+    assert (results == {torch.bool}) == (name in BOOLEAN)
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if len(PRIMS[name].parameters) == 2])
+def test_operands_change_places_where_the_record_says_so(name: str) -> None:
+    if not PRIMS[name].facts.commutative:
+        return
+    for dtype in DTYPES:
+        values = operands(PRIMS[name], dtype)
+        if values is not None:
+            x, y = values[0], values[1].flip(0)
+            assert torch.equal(PRIMS[name](x, y), PRIMS[name](y, x))
+
+
+@pytest.mark.parametrize("name", sorted(EXACT & set(PLAIN)))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_results_need_no_rounding_where_the_record_says_so(name: str, dtype: torch.dtype) -> None:
+    values = [v.to(dtype) for v in operands(PRIMS[name], torch.float32) or ()]
+    exact = PRIMS[name](*(v.double() for v in values))
+    assert torch.equal(exact.to(dtype).double(), exact)
+
+
+@pytest.mark.parametrize("name", sorted(DIVISIONS))
+def test_divisions_refuse_whole_zeros(name: str) -> None:
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        PRIMS[name](torch.tensor([3, 4]), torch.tensor([1, 0]))
+
+
+ANNIHILATED: dict[str, tuple[Any, ...]] = {
+    "convert": (torch.int32,),
+    "reshape": ((6, 2),),
+    "permute": ((1, 0),),
+    "broadcast_in_dim": ((2, 3, 4), (1, 2)),
+    "slice": ((0, 0), (2, 4), (1, 2)),
+    "flip": ((1,),),
+    "sum": ((1,),),
+}
+"""The other arguments of primitives that have parameters."""
+
+
+@pytest.mark.parametrize("name", [name for name, prim in PRIMS.items() if prim.facts.annihilated_by])
+def test_nothing_gives_nothing_where_the_record_says_so(name: str) -> None:
+    prim = PRIMS[name]
+    shapes = {"mm": ((3, 4), (4, 3)), "bmm": ((2, 3, 4), (2, 4, 3))}.get(name, ((3, 4), (3, 4)))
+    for zero in prim.facts.annihilated_by:
+        tensors = [torch.zeros(shape) if i == zero else torch.rand(shape) + 1 for i, shape in enumerate(shapes)]
+        arguments = ANNIHILATED.get(name)
+        result = prim(tensors[0], *arguments) if arguments is not None else prim(*tensors[: len(prim.parameters)])
+        assert not result.any()
+
+
+def test_kinds_of_facts() -> None:
+    assert {name for name in MOVES if PRIMS[name].kind not in (Kind.VIEW, Kind.COPY, Kind.INDEXING)} == set()
+    assert {name for name, prim in PRIMS.items() if prim.kind is Kind.VIEW} <= MOVES
+    assert {name for name, cost in COSTS.items() if cost > 1} <= {
+        n for n, p in PRIMS.items() if p.kind is Kind.POINTWISE
+    }
+    assert set(PERIODIC) == {"sin", "cos"} and NO_FACTS.cost == 1
