@@ -11,20 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from smelt.schedule.machine import GPU, Bundling
 from smelt.schedule.order import Unit
-
-MOVED = 8 << 20
-"""Most bytes that a kernel takes from others, or leaves to them, for it to move past others: what lies in the
-second-level cache is read more quickly, and for larger kernels that is worth more than a launch."""
-
-TINY = 1 << 16
-"""The same for what lies in the arena, where buffers that live longer leave too many gaps."""
-
-ROOM = 1 << 20
-"""Bytes by which the most that is in use may grow, besides a sixty-fourth of it."""
-
-TRIES = 4
-"""Kernels in a row that found no room before the search for others ends."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +32,8 @@ def gather(
     mobile: Mapping[int, Mobile],
     after: Mapping[int, set[int]],
     accounts: list[Profile],
-    most: int = MOVED,
+    most: int | None = None,
+    limits: Bundling = GPU.bundling,
 ) -> list[list[Unit]]:
     """The units in an order that is as good, those that may run at the same time in one list.
 
@@ -53,9 +42,9 @@ def gather(
         mobile: the kernels that may share a launch.
         after: for some units, others that they wait for without reading anything of theirs.
         accounts: what the units take of memories that are bounded each by itself. The first one is the arena.
-        most: bytes of the arena that a kernel may read or make to move past others.
+        most: bytes of the arena that a kernel may read or make to move past others; default: `limits.moved_bytes`.
     """
-    return _Gathering(units, mobile, after, accounts, most).run()
+    return _Gathering(units, mobile, after, accounts, limits.moved_bytes if most is None else most, limits).run()
 
 
 class _Gathering:
@@ -66,10 +55,13 @@ class _Gathering:
         after: Mapping[int, set[int]],
         accounts: list[Profile],
         most: int,
+        limits: Bundling,
     ) -> None:
-        self.units, self.mobile, self.accounts = units, mobile, accounts
+        self.units, self.mobile, self.accounts, self.tries = units, mobile, accounts, limits.tries
         taken = {unit.number: accounts[0].taken(unit) for unit in units}
-        self.large = {number for number, each in mobile.items() if each.handed > MOVED or taken[number] > most}
+        self.large = {
+            number for number, each in mobile.items() if each.handed > limits.moved_bytes or taken[number] > most
+        }
         self.position = {unit.number: at for at, unit in enumerate(units)}
         writer = {name: unit.number for unit in units for name in unit.writes}
         self.sources: dict[int, set[int]] = {}
@@ -139,7 +131,7 @@ class _Gathering:
                     profile.add(at, position, size)
                 missed = 0
                 yield self.ready[number]
-            elif (missed := missed + 1) == TRIES:
+            elif (missed := missed + 1) == self.tries:
                 return
 
     def emit(self, chosen: list[Unit]) -> None:
@@ -164,10 +156,16 @@ class Profile:
         account: bytes that a buffer takes; 0 where another memory has it.
         kept: buffers that live to the end.
         over: buffers that take over another's place, in this order.
+        room_bytes: by which the highest may grow, besides a sixty-fourth of it.
     """
 
     def __init__(
-        self, units: Sequence[Unit], account: Callable[[str], int], kept: set[str], over: Mapping[str, str]
+        self,
+        units: Sequence[Unit],
+        account: Callable[[str], int],
+        kept: set[str],
+        over: Mapping[str, str],
+        room_bytes: int = GPU.bundling.room_bytes,
     ) -> None:
         last = {name: at for at, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
         last |= {name: len(units) for name in kept if name in last}
@@ -188,7 +186,7 @@ class Profile:
             self.live.append(now)
             now -= ending.get(at, 0)
         self.highest = max(self.live, default=0)
-        self.most = self.highest + self.highest // 64 + ROOM
+        self.most = self.highest + self.highest // 64 + room_bytes
 
     def taken(self, unit: Unit) -> int:
         """Bytes that a unit reads or makes."""

@@ -16,14 +16,9 @@ from smelt.schedule.group import Group, Role, group_of
 from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.merge import merge, merge_beside, only_columns
 from smelt.schedule.precedence import Precedence
-from smelt.schedule.realize import MAX_WAITING, Realized, adds_up, metas_of
+from smelt.schedule.realize import Realized, adds_up, metas_of
 from smelt.schedule.split import PART
 from smelt.shapes.size import hint
-
-SMALL = 2048
-"""Shared bytes below which two groups that only read the same buffer are left apart."""
-
-MAX_READERS = 12
 
 
 @dataclass(frozen=True)
@@ -155,7 +150,7 @@ class _Fusion:
         partners: set[int] = set()
         for name in group.accesses:
             touching = self.touching[name]
-            if name in group.members or len(touching) <= MAX_READERS:
+            if name in group.members or len(touching) <= self.machine.fusion.readers:
                 partners |= touching
             elif self.result.number_of[name] in self.groups:
                 partners.add(self.result.number_of[name])
@@ -177,7 +172,7 @@ class _Fusion:
                 members = {*a.members, *b.members}
                 if name not in self.outputs and self._only_read_by(name, members):
                     saved += size
-            elif size >= SMALL:
+            elif size >= self.machine.fusion.shared_bytes:
                 saved += size
             else:
                 small += size
@@ -209,8 +204,8 @@ class _Fusion:
             merged = merge_beside(a, b, self.names, self.machine) if beside else self._through_shared(a, b)
             if isinstance(merged, str):
                 refusal = merged
-            elif self._waiting(merged) > MAX_WAITING:
-                refusal = f"more than {MAX_WAITING} large results would wait to be added up"
+            elif self._waiting(merged) > (most := self.machine.realization.waiting):
+                refusal = f"more than {most} large results would wait to be added up"
         self.result.decisions.append(Decision(a.label(), b.label(), saved, refusal))
         if refusal is not None:
             return False
@@ -220,9 +215,12 @@ class _Fusion:
 
     def _waiting(self, group: Group) -> int:
         """How many large results the group would add up."""
-        if len(group.accesses) <= MAX_WAITING:
+        limits = self.machine.realization
+        if len(group.accesses) <= limits.waiting:
             return 0
-        return sum(name not in self.outputs and adds_up(self.program, self.users, name) for name in group.accesses)
+        return sum(
+            name not in self.outputs and adds_up(self.program, self.users, name, limits) for name in group.accesses
+        )
 
     def _replace(self, a: int, b: int, merged: Group) -> None:
         merged.number = a

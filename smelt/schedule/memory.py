@@ -10,13 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from smelt.base.arena import ALIGN, Life, aligned, least_size, place_buffers, place_largest_first
+from smelt.schedule.machine import CPU
 from smelt.schedule.order import Unit
 from smelt.shapes.size import IntLike, Size, hint, known_equal
 
 __all__ = ["ALIGN", "MemoryPlan", "aligned", "plan_memory"]
-
-FEW = 3000
-"""Buffers up to which two ways to place them are tried."""
 
 
 @dataclass
@@ -38,6 +36,7 @@ def plan_memory(
     units: Sequence[Unit],
     sizes: Mapping[str, IntLike],
     may_overwrite: Callable[[int, str, str], bool],
+    two_ways: int = CPU.buffers.two_ways,
 ) -> MemoryPlan:
     """Offsets for the buffers in `sizes` (bytes), given the order of units.
 
@@ -62,7 +61,7 @@ def plan_memory(
     numbers = [hint(size) for size in plan.sizes]
     offsets, plan.size = place_buffers(plan.lives, numbers)
     static = not any(isinstance(size, Size) for size in plan.sizes)
-    if static and len(numbers) <= FEW and plan.size > least_size(plan.lives, numbers):
+    if static and len(numbers) <= two_ways and plan.size > least_size(plan.lives, numbers):
         others, size = place_largest_first(plan.lives, numbers)
         if size < plan.size:
             offsets, plan.size = others, size

@@ -18,14 +18,6 @@ from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Var
 from smelt.shapes.size import IntLike, is_symbolic, same
 
-MAX_BUFFERS = 28
-MAX_OPS = 400
-MAX_LEVELS = 120
-"""Bodies that run inside one another to render one value of a kernel; see realize."""
-
-MAX_COLUMNS = 6
-TRIES = 3
-
 
 def merge(
     a: Group, b: Group, shared: Iterable[str], program: LoopProgram, names: Names, machine: Machine = CPU
@@ -38,8 +30,8 @@ def merge(
     reason = "no shared buffer"
     for name in shared:
         shape = metas_of(program.nodes[name]).shape
-        for left in a.accesses[name][:TRIES]:
-            for right in b.accesses[name][:TRIES]:
+        for left in a.accesses[name][: machine.fusion.accesses]:
+            for right in b.accesses[name][: machine.fusion.accesses]:
                 merged = _through(a, b, Access(name, left), Access(name, right), shape, names, machine)
                 if isinstance(merged, Group):
                     refusal = _refusal(merged, machine)
@@ -199,19 +191,23 @@ def _refusal(group: Group, machine: Machine) -> str | None:
                 return f"{member.name} needs {read.name} after its last row"
             if made.index != read.index:
                 return f"{member.name} reads other elements of {read.name} than the one just computed"
-    if len(group.accesses) > MAX_BUFFERS:
-        return f"more than {MAX_BUFFERS} buffers in one loop"
-    if sum(m.ops for m in group.members.values()) > MAX_OPS:
-        return f"more than {MAX_OPS} operations in one loop"
-    if _levels(group) > MAX_LEVELS:
-        return f"more than {MAX_LEVELS} values that need one another in one loop"
+    limits = machine.fusion
+    if len(group.accesses) > limits.buffers:
+        return f"more than {limits.buffers} buffers in one loop"
+    if sum(m.ops for m in group.members.values()) > limits.operations:
+        return f"more than {limits.operations} operations in one loop"
+    if _levels(group, limits.levels) > limits.levels:
+        return f"more than {limits.levels} values that need one another in one loop"
     return _column_refusal(group, machine)
 
 
-def _levels(group: Group) -> int:
-    """How deep bodies run inside one another, where that may be much; a reduction is computed before what uses it."""
+def _levels(group: Group, most: int) -> int:
+    """How deep bodies run inside one another, where that may be more than `most`.
+
+    A reduction is computed before what uses it.
+    """
     members, levels, deepest = group.members, dict[str, int](), 0
-    if sum(m.levels for m in members.values()) <= MAX_LEVELS:
+    if sum(m.levels for m in members.values()) <= most:
         return 0  # not deep enough to look closer
     for name in operands_first(members, lambda n: (r.name for r in members[n].reads if r.name in members)):
         member = members[name]
@@ -232,7 +228,7 @@ def _column_refusal(group: Group, machine: Machine) -> str | None:
         width = min(width, MAX_COLUMN_WIDTH)  # such kernels are cut into narrower ones
     elif machine.fixed_columns and is_symbolic(v.size for v in group.variables(Role.INNER)):
         return "column accumulators of symbolic width"
-    if columns > MAX_COLUMNS or columns * width > machine.column_elements:
+    if columns > machine.fusion.columns or columns * width > machine.column_elements:
         return f"{columns} column accumulators of {width} do not stay in cache"
     work, parts = group.size(), group.size(Role.KEPT)
     if machine.column_programs and not group.has(Place.ROW) and not group.has(Place.OUTER):

@@ -20,27 +20,6 @@ WRITE_INTO = frozenset({"mm", "bmm"})
 FRESH = WRITE_INTO | {"convolution", "convolution_backward"}
 """Externs whose results are nobody else's memory, so that others may be written over them."""
 
-LARGE = 1 << 16
-"""Bytes of an intermediate whose memory is worth to be planned together with that of a result."""
-
-SMALL = 1 << 12
-"""Bytes of what may have memory of its own, which costs half a microsecond a call."""
-
-PARTS = 64
-"""It is at least this part of the arena."""
-
-WORTH = 4096
-"""All memory is less by at least this part of it where intermediates have memory of their own."""
-
-SHARE = 16
-"""It is at least this part of the arena: few are, and the arena is planned anew for each."""
-
-LARGE_SHARED = 32 << 20
-"""Bytes of an arena shared by programs, from which on its largest buffers may lie outside."""
-
-SPARE = 8192
-"""A run of kernels ends early only where more than this part of all memory is saved: each costs a call."""
-
 
 class Places:
     """The memory of one program's buffers.
@@ -64,7 +43,7 @@ class Places:
         held: Container[str],
     ) -> None:
         self.program, self.real, self.fused, self.overwriting = program, real, fused, overwriting
-        self.updates, self.held = updates, held
+        self.updates, self.held, self.limits = updates, held, overwriting.machine.buffers
         self.outputs = {o.name for o in program.outputs if o.name is not None}
         self.outputs |= behind(overwriting.sharing, self.outputs)  # the caller holds their memory, too
         self.over_others: dict[str, str] = {}
@@ -79,7 +58,7 @@ class Places:
         def may_overwrite(_: int, output: str, source: str) -> bool:
             return self.overwriting.overwrites(written_in[output], output, source)
 
-        return plan_memory([joined(step) for step in together], sizes, may_overwrite)
+        return plan_memory([joined(step) for step in together], sizes, may_overwrite, self.limits.two_ways)
 
     def taken_over(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
         """Outputs take over the memory of intermediates that they are written over.
@@ -87,7 +66,7 @@ class Places:
         Where the intermediate would be in the arena, it must be large, and it must save some: it then lies in what will
         be the output. A result of an extern has memory of its own, which becomes the output's.
         """
-        units = flat(together)
+        limits, units = self.limits, flat(together)
         last = {name: at for at, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
         for at, unit in enumerate(units):
             for new in unit.writes:
@@ -95,10 +74,14 @@ class Places:
                     if last[old] != at:
                         continue
                     if old in memory.offsets:
-                        large = hint(self.nbytes(old)) >= max(LARGE, memory.size // SHARE)
+                        large = hint(self.nbytes(old)) >= max(limits.planned_bytes, memory.size // limits.planned_part)
                         if large and self.may_take_over(unit, new, old):
                             memory = self.cheaper(units, together, memory, new, old)
-                    elif self.is_fresh(old) and hint(self.nbytes(old)) >= SMALL and self.may_take_over(unit, new, old):
+                    elif (
+                        self.is_fresh(old)
+                        and hint(self.nbytes(old)) >= limits.apart_bytes
+                        and self.may_take_over(unit, new, old)
+                    ):
                         self.cover({new: old})
         return memory
 
@@ -149,11 +132,12 @@ class Places:
         The arena is as large as it ever must be until it is needed for the last time, also while saved activations are
         still many, or gradients many already.
         """
-        if memory.size < LARGE:
+        limits = self.limits
+        if memory.size < limits.planned_bytes:
             return memory
         units = flat(together)
         most = max(self.needs(units, memory))
-        least = max(SMALL, memory.size // PARTS)
+        least = max(limits.apart_bytes, memory.size // limits.apart_part)
         alone = {name for name in memory.offsets if hint(self.nbytes(name)) >= least}
         pairs = memory.in_place.items()
         over = {new: old for new, old in pairs if new in alone and old in alone and self.alike(new, old)}
@@ -161,7 +145,7 @@ class Places:
         self.cover(over)
         placed = self.placed(together)
         total = max(self.needs(units, placed))
-        if total + total // WORTH < most:
+        if total + total // limits.apart_saves < most:
             return placed
         self.apart = set()
         self.uncover(over)
@@ -173,7 +157,7 @@ class Places:
         Then the next one, if it is half of what is left. No more: programs that share an arena do not share the memory
         of these.
         """
-        if memory.size < LARGE_SHARED:
+        if memory.size < self.limits.shared_bytes:
             return memory
         units = flat(together)
         while memory.offsets:
@@ -208,7 +192,7 @@ class Places:
         ends where more memory would be in use than kernels by themselves ever need.
         """
         needs = self.needs(units, memory)
-        limit = max(needs) + max(needs) // SPARE
+        limit = max(needs) + max(needs) // self.limits.break_saves
         found: set[int] = set()
         used = 0
         for at, unit in enumerate(units):

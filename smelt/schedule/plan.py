@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from smelt.base.options import Options
 from smelt.graph.meta import TensorMeta
 from smelt.loops.ir import Extern, Input, Item, LoopProgram
-from smelt.schedule.bundle import MOVED, ROOM, TINY, Mobile, Profile, gather
+from smelt.schedule.bundle import Mobile, Profile, gather
 from smelt.schedule.dependencies import Names
 from smelt.schedule.fuse import Decision, Fused, fuse
 from smelt.schedule.group import Group, Place, looks_up
@@ -234,13 +234,15 @@ class _Planner:
             for number, others in waiting.items():
                 after.setdefault(number, set()).update(n for n in others if place[n] < place[number])
         kept = self.outputs | set(self.updates.values())
-        for most in (MOVED, TINY):
+        limits = self.machine.bundling
+        for most in (limits.moved_bytes, limits.tiny_bytes):
             accounts = [
-                Profile(units, account, kept, memory.in_place) for account in (self.places.inside, self.places.outside)
+                Profile(units, account, kept, memory.in_place, limits.room_bytes)
+                for account in (self.places.inside, self.places.outside)
             ]
-            together = gather(units, mobile, after, accounts, most)
+            together = gather(units, mobile, after, accounts, most, limits)
             placed = self.places.placed(together)
-            if placed.size <= memory.size + sum(account.highest for account in accounts) // 64 + 2 * ROOM:
+            if placed.size <= memory.size + sum(account.highest for account in accounts) // 64 + 2 * limits.room_bytes:
                 return together, placed
         return alone, memory
 

@@ -19,28 +19,9 @@ from smelt.graph.sharing import shared_arguments
 from smelt.loops.facts import MOVES
 from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, references
 from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, trace, weight
-from smelt.schedule.machine import CPU, Machine
+from smelt.schedule.machine import CPU, Machine, Realization
 from smelt.shapes.expr import Var, flat_index, variable
 from smelt.shapes.size import IntLike, hint, known_at_most, same
-
-CHEAP = 4
-READ_AGAIN = 1.3
-"""What a value that several loops use may read, as a multiple of its size, to be computed in each of them."""
-
-MAX_LEAVES = 20
-MAX_OPS = 160
-EXPANSION = 8
-MAX_LEVELS = 60
-"""Bodies that run inside one another for one value. Each takes up to six frames of Python's limited stack."""
-
-MAX_EVALUATIONS = 200
-"""Elements that one element of a value may take to compute: values read at several places multiply."""
-
-
-MAX_WAITING = 4
-LARGE = 1 << 20
-"""Results of at least so many bytes that one kernel may wait for only to add them up: they all lie in memory until the
-last one is there. (A weight that twelve layers share has twelve gradients.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +132,7 @@ class _Choice:
 
     def estimate(self) -> None:
         """Cost and leaves of each value if it is inlined, assuming that shared costly ones are not."""
+        limits = self.machine.realization
         for name, node in self.nodes.items():
             if not isinstance(node, Pointwise):
                 self.cost[name], self.leaves[name], self.levels[name] = 0, frozenset((name,)), 0
@@ -163,11 +145,14 @@ class _Choice:
                 leaves |= self.leaves[source]
                 cost += self.cost[source]
             self.levels[name] = 1 + max((self.levels[source] for source in node.inputs), default=0)
-            if len(leaves) > MAX_LEAVES or cost > MAX_OPS * 4 or self.levels[name] > MAX_LEVELS or self.spreads(node):
+            deep = self.levels[name] > limits.levels
+            if len(leaves) > limits.leaves or cost > limits.additions or deep or self.spreads(node):
                 self.store(name)
             if name in self.stored:
                 self.levels[name] = self.moving[name] = 0
-            if name in self.stored or (not node.view and cost > CHEAP and len(self.consumers(name)) > 1):
+            if name in self.stored or (
+                not node.view and cost > limits.cheap_additions and len(self.consumers(name)) > 1
+            ):
                 cost, leaves = 0, frozenset((name,))
             self.cost[name], self.leaves[name] = cost, leaves
             self.expanded(node)
@@ -176,8 +161,12 @@ class _Choice:
         """Store what is added up so far, where a sum would wait for many large results of externs."""
         if node.op != "add" or len(node.inputs) != 2:
             return
-        a, b = (sum(adds_up(self.program, self.users, leaf) for leaf in self.leaves[source]) for source in node.inputs)
-        if a + b > MAX_WAITING:
+        limits = self.machine.realization
+        a, b = (
+            sum(adds_up(self.program, self.users, leaf, limits) for leaf in self.leaves[source])
+            for source in node.inputs
+        )
+        if a + b > limits.waiting:
             so_far = node.inputs[a < b]
             self.store(so_far)
             self.leaves[so_far] = frozenset((so_far,))
@@ -192,12 +181,13 @@ class _Choice:
         below = sum(self.moving[source] for source in node.inputs)
         computed = any(self.levels[source] for source in node.inputs)
         self.moving[node.name] = below + (below > 0 or (computed and node.op in MOVES))
-        if below <= MAX_EVALUATIONS:
+        most = self.machine.realization.evaluations
+        if below <= most:
             return False
         index = tuple(variable(Var(f"e{d}", n)) for d, n in enumerate(node.meta.shape))
-        distinct = trace(self.program, self.stored, node.body, index, limit=MAX_EVALUATIONS).evaluations
+        distinct = trace(self.program, self.stored, node.body, index, limit=most).evaluations
         self.moving[node.name] = distinct
-        return distinct > MAX_EVALUATIONS
+        return distinct > most
 
     def expanded(self, node: Pointwise) -> None:
         """Store a small computed value that a view repeats many times."""
@@ -207,7 +197,7 @@ class _Choice:
         if base in self.stored or not isinstance(self.nodes[base], Pointwise):
             return
         small, big = hint(metas_of(self.nodes[base]).numel), hint(node.meta.numel)
-        if big >= EXPANSION * small and self.cost[base] > 1:
+        if big >= self.machine.realization.repeats * small and self.cost[base] > 1:
             self.store(base)
 
     def consumers(self, name: str) -> set[str]:
@@ -262,14 +252,15 @@ class _Choice:
         read = sum(min(_bytes(self.nodes[leaf]), 4 * size) for leaf in leaves)
         if not any(_bytes(self.nodes[leaf]) * 8 >= size for leaf in leaves):
             return cost <= 2 * RANDOM_WEIGHT
-        again = self.machine.read_again if loops == 2 else READ_AGAIN
-        return cost <= CHEAP and read <= size * again
+        limits = self.machine.realization
+        again = self.machine.read_again if loops == 2 else limits.read_again
+        return cost <= limits.cheap_additions and read <= size * again
 
 
-def adds_up(program: LoopProgram, users: Mapping[str, Sequence[str]], name: str) -> bool:
+def adds_up(program: LoopProgram, users: Mapping[str, Sequence[str]], name: str, limits: Realization) -> bool:
     """Whether a value is a large result of an extern that is only needed for a sum as large."""
     node = program.nodes[name]
-    if not isinstance(node, Extern) or _bytes(node) < LARGE or len(users[name]) != 1:
+    if not isinstance(node, Extern) or _bytes(node) < limits.waiting_bytes or len(users[name]) != 1:
         return False
     user = program.nodes[users[name][0]]
     return isinstance(user, Pointwise) and user.op == "add" and same(user.meta.numel, metas_of(node).numel)

@@ -23,10 +23,6 @@ from smelt.schedule.realize import Realized
 from smelt.shapes.expr import reshape_index
 from smelt.shapes.size import IntLike, content, hint, is_symbolic, same
 
-WORK = 32768
-"""Elements below which a reduction is left whole."""
-
-
 PART = "_part"
 """Ends the name of the reduction of parts."""
 
@@ -36,7 +32,7 @@ def split_reductions(program: LoopProgram, real: Realized, names: Names, machine
     long = {
         name: _Long(node, program, real, names)
         for name, node in program.nodes.items()
-        if isinstance(node, Reduction) and not node.kind.startswith("arg") and _work(node) >= WORK
+        if isinstance(node, Reduction) and not node.kind.startswith("arg") and _work(node) >= machine.split_elements
     }
     mixed = _mixed(list(long.values()))
     nodes: dict[str, Node] = {}

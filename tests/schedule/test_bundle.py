@@ -9,7 +9,7 @@ import torch
 
 from smelt.base.options import Options
 from smelt.loops.lower import lower
-from smelt.schedule.bundle import MOVED, Mobile, Profile, gather
+from smelt.schedule.bundle import Mobile, Profile, gather
 from smelt.schedule.describe import describe
 from smelt.schedule.machine import CPU, GPU
 from smelt.schedule.order import Unit
@@ -46,7 +46,9 @@ def test_order_and_memory_of_random_units(seed: int) -> None:
         names.append(f"v{number}")
         size[f"v{number}"] = draw.choice([0, 1, 2, 9]) * MIB
         if draw.random() < 0.6:
-            mobile[number] = Mobile(draw.choice([1, MOVED, MOVED + 1]), draw.choice("ab"))
+            mobile[number] = Mobile(
+                draw.choice([1, GPU.bundling.moved_bytes, GPU.bundling.moved_bytes + 1]), draw.choice("ab")
+            )
     after = {number: {draw.randrange(number)} for number in draw.sample(range(1, 60), 5)}
     kept = set(draw.sample(names, 10))
     profile = Profile(units, size.__getitem__, kept, {})
@@ -74,7 +76,7 @@ def test_what_nobody_waits_for_runs_with_its_like_at_the_end() -> None:
 
 def test_large_kernels_keep_their_place() -> None:
     units = [Unit(n, ("x",), (f"v{n}",), n) for n in range(4)]
-    mobile = {n: Mobile(MOVED + 1, "cast") for n in (0, 1, 3)}
+    mobile = {n: Mobile(GPU.bundling.moved_bytes + 1, "cast") for n in (0, 1, 3)}
     steps = gather(units, mobile, {}, [Profile(units, lambda _: 8, set(), {})])
     assert [[unit.number for unit in step] for step in steps] == [[0, 1], [2], [3]]
 
