@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import enum
 import functools
 import gc
@@ -52,7 +53,7 @@ def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         vm.keep(fn)
         source = vm.sources.get(id(fn)) or sources.const(fn, fn.__name__)
         return vm.external(value, sources.Source(source, native.CALL, asked, f"{source.text}({asked})"))
-    if not computes and id(fn) not in vm.created and _is_late(vm):
+    if not computes and (_stores(fn.__wrapped__) or id(fn) not in vm.created and _is_late(vm)):
         raise Break(f"a call of {fn.__name__}, which has a cache", "what it does, it does once")
     return vm.call(fn.__wrapped__, args, kwargs)
 
@@ -94,7 +95,7 @@ def _only_computes(function: Any, depth: int = 0) -> bool:
 
 
 def _names_no_state(function: types.FunctionType, code: types.CodeType, depth: int) -> bool:
-    if code.co_freevars or any(name in _STATEFUL for name in code.co_names):
+    if code.co_freevars or any(name in _STATEFUL for name in code.co_names) or _stores(function):
         return False
     if any(
         isinstance(const, types.CodeType) and not _names_no_state(function, const, depth) for const in code.co_consts
@@ -103,12 +104,19 @@ def _names_no_state(function: types.FunctionType, code: types.CodeType, depth: i
     return all(_has_no_state(function.__globals__[n], depth) for n in code.co_names if n in function.__globals__)
 
 
+def _stores(function: Any) -> bool:
+    """Whether a function of the program writes to attributes or global variables: what it does, it does once."""
+    code = getattr(function, "__code__", None)
+    return code is not None and any(each.opname in _STORES for each in dis.get_instructions(code))
+
+
 def _has_no_state(value: Any, depth: int) -> bool:
     if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
         return policy.is_frozen(getattr(value, "__module__", None) or getattr(value, "__name__", None))
     return type(value) in LEAVES or _only_computes(value, depth + 1)
 
 
+_STORES = frozenset("STORE_ATTR DELETE_ATTR STORE_GLOBAL DELETE_GLOBAL".split())
 _DEEPEST = 4
 _computing: ByCode[bool] = ByCode()
 _STATEFUL = frozenset("print open input exec eval globals setattr delattr random rand randn seed time warn".split())

@@ -24,10 +24,17 @@ GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
 GLOBAL_SOURCES = {name: sources.const(getattr(torch_module, name), name) for name in GLOBAL_HOOKS}
 
 
-def is_hooked(module: nn.Module) -> bool:
-    """A call of the module calls hooks, its own or those of all modules."""
+def is_hooked(vm: Any, module: nn.Module) -> bool:
+    """A call of the module calls hooks, its own or those of all modules; or did before the program removed them."""
     held = module.__dict__
-    return any(held[name] for name in HOOKS) or any(getattr(torch_module, name) for name in GLOBAL_HOOKS)
+    tables = [*(held[name] for name in HOOKS), *(getattr(torch_module, name) for name in GLOBAL_HOOKS)]
+    return any(tables) or any(_is_changed(vm, table) for table in tables)
+
+
+def _is_changed(vm: Any, table: Any) -> bool:
+    """Whether the program has registered or removed a hook."""
+    mirror = vm.effects.mirrors.get(id(table))
+    return mirror is not None and mirror.changed
 
 
 def call_with_hooks(vm: Any, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
@@ -57,7 +64,10 @@ def _forward_hooks(vm: Any, module: nn.Module, table: str) -> Iterator[tuple[Any
     # of hooks of all modules, those before forward never get keyword arguments
     wanting = getattr(torch_module, f"{name}_with_kwargs", ())
     yield from [(hook, key in wanting) for key, hook in shared.items()]
-    own, wanting = vm.effects.mirror(vm.load_attr(module, table)), module.__dict__[f"{table}_with_kwargs"]
+    own = vm.effects.mirror(vm.load_attr(module, table))
+    wanting = module.__dict__[f"{table}_with_kwargs"]
+    if own and _is_changed(vm, module.__dict__[table]):
+        wanting = vm.effects.mirror(vm.load_attr(module, f"{table}_with_kwargs"))
     yield from [(hook, key in wanting) for key, hook in own.items()]
 
 
@@ -70,6 +80,9 @@ def _backward_hooks(vm: Any, module: nn.Module) -> bool:
     Raises:
         Break: the module cannot be named when the graph runs, or its hooks are of the old kind.
     """
+    tables = [*map(module.__dict__.get, _OF_BACKWARD), *(getattr(torch_module, f"_global{n}") for n in _OF_BACKWARD)]
+    if any(_is_changed(vm, table) for table in tables):
+        raise Break("a module whose backward hooks the function changes", "which hooks are called is asked later")
     kind = hooks_of_backward(module)
     source = vm.source_of(module)
     if source is None:
@@ -84,6 +97,9 @@ def _backward_hooks(vm: Any, module: nn.Module) -> bool:
             "use register_full_backward_hook()",
         )
     return kind == "full"
+
+
+_OF_BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
 
 
 def hooks_of_backward(module: nn.Module) -> str:

@@ -23,7 +23,7 @@ Kwargs = dict[str, Any]
 def call_module(vm: Any, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
     """`module(*args, **kwargs)`"""
     method = find_in_class(vm, type(module), "__call__")
-    if method is not _CALL and not is_hooked(module) and marks.original_module(module) is not None:
+    if method is not _CALL and not is_hooked(vm, module) and marks.original_module(module) is not None:
         return vm.call(load_member(vm, module, "_orig_mod"), args, kwargs)  # torch.compile has wrapped it
     if method is not _CALL:
         return calls.call_instance(vm, module, args, kwargs)
@@ -35,7 +35,7 @@ def call_impl(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """`nn.Module._call_impl`: hooks around `forward`."""
     module = args[0]
     source = vm.sources.get(id(module))
-    if is_hooked(module):
+    if is_hooked(vm, module):
         return call_with_hooks(vm, module, args[1:], kwargs)
     for source_of_hooks in GLOBAL_SOURCES.values():
         vm.guards.check(source_of_hooks, native.LEN, 0)

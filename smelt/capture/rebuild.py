@@ -571,6 +571,8 @@ def rebuild_exception(r: Rebuild, value: BaseException) -> str:
     cls = r.constant(kind, kind.__name__)
     name = r.assign(value, f"{cls}.__new__({cls}, {', '.join(map(r, value.args))})")
     for base in kind.__mro__:
+        if base is BaseExceptionGroup:  # which keeps its arguments only
+            continue
         for key, member in vars(base).items():  # what C code keeps: `value` of StopIteration, `errno` of OSError
             if isinstance(member, types.MemberDescriptorType) and base.__module__ == "builtins":
                 held = getattr(value, key, None)

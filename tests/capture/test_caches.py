@@ -173,3 +173,43 @@ def test_a_hit_of_a_pure_function_gives_what_the_first_call_gave() -> None:
         return [repr(run(torch.ones(2), key)[1]) for key in ((1, 2), (1.0, 2), Pair(1, 2.0), (True, 2), (3, 2))]
 
     assert seen(compiled(fn)) == seen(fn)
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019
+    def after(self, n: int) -> int:
+        self.count += 1
+        return self.count + n
+
+
+def test_a_method_that_writes_to_its_object_runs_once() -> None:
+    def fn(x: Tensor, held: Counter) -> Any:
+        mine = Counter()
+        return x * mine.after(1), mine.after(1), mine.count, held.after(1), held.after(1), held.after(2), held.count
+
+    def seen(run: Any) -> Any:
+        held = Counter()
+        return [run(torch.ones(2), held)[1:] for _ in range(3)]
+
+    assert seen(compiled(fn)) == seen(fn)
+
+
+def test_a_cache_that_the_function_makes() -> None:
+    def fn(x: Tensor) -> Any:
+        class Seen:
+            count = 0
+
+        @functools.lru_cache
+        def counted(t: Tensor) -> Tensor:
+            Seen.count += 1
+            return t * Seen.count
+
+        return counted(x), counted(x), Seen.count
+
+    (a, b, count), run = fn(torch.ones(2)), compiled(fn)
+    for _ in range(2):
+        found = run(torch.ones(2))
+        assert torch.equal(found[0], a) and torch.equal(found[1], b) and found[2] == count == 1

@@ -218,3 +218,52 @@ def test_of_what_no_used_result_depends_on(backend):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _same(run, backend)
+
+
+def _of_the_forward(x, net):
+    seen = []
+    handles = [
+        net.register_forward_hook(lambda module, given, out: seen.append(len(given)) or out * 2),
+        net[0].register_forward_pre_hook(lambda module, given, named: ((given[0] + 1,), named), with_kwargs=True),
+    ]
+    inside = net(x)
+    for each in handles:
+        each.remove()
+    return inside, seen, net(x)
+
+
+def _of_all(x, net):
+    handle = torch_module.register_module_forward_hook(lambda module, given, out: out * 3)
+    inside = net(x)
+    handle.remove()
+    return inside, net(x)
+
+
+def _of_the_backward(x, net):
+    seen = []
+    handle = net.register_full_backward_hook(lambda module, given, made: seen.append(len(made)))
+    out = net(x)
+    out.sum().backward()
+    handle.remove()
+    return out, seen, net(x)
+
+
+def _removed_inside(x, net):
+    first = net(x)
+    for handle in net.handles:
+        handle.remove()
+    net.handles.clear()
+    return first, net(x)
+
+
+@pytest.mark.parametrize("fn", [_of_the_forward, _of_all, _of_the_backward, _removed_inside])
+def test_registered_in_the_function(fn):
+    """A call of the module calls the hooks that the function has registered, and none that it has removed."""
+    results = []
+    for run in (fn, smelt.compile(fn)):
+        net = _model()
+        net.handles = [net.register_forward_hook(lambda module, given, out: out * 5)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            results.append([run(X.detach(), net) for _ in range(3)])
+    torch.testing.assert_close(*results)

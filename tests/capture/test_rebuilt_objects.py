@@ -284,3 +284,24 @@ def test_text_of_tensors() -> None:
         )
 
     assert compiled(fn)(torch.ones(2)) == fn(torch.ones(2))
+
+
+def test_exception_groups() -> None:
+    def handled(x: Tensor) -> Any:
+        try:
+            raise ExceptionGroup("both", [ValueError(1), KeyError(2)])
+        except* ValueError as group:
+            x = x * len(group.exceptions)
+        except* KeyError:
+            x = x + 10
+        return x
+
+    def made(x: Tensor) -> Any:
+        group = ExceptionGroup("one", [ValueError(1)])
+        print(end="")
+        return x + len(group.exceptions), group.message, group.args[0], repr(group.exceptions[0])
+
+    x = torch.ones(2)
+    for _ in range(2):
+        assert torch.equal(compiled(handled)(x), handled(x))
+        assert compiled(made)(x)[1:] == made(x)[1:]
