@@ -19,6 +19,7 @@ from smelt.graph.place import META, Layout, Place, PlacedTensor, layout_for
 from smelt.graph.plain_calls import is_plain
 from smelt.graph.refusals import refusal, sharing, too_large
 from smelt.graph.remembered import remember
+from smelt.graph.room import expect_room
 from smelt.graph.rules import rule_for
 from smelt.graph.schema import Kind, OpInfo, op_info
 from smelt.graph.symbolic_rules import SYMBOLIC_RULES, written
@@ -84,7 +85,11 @@ def _ask_twice(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapp
         raise
     except Exception as error:
         doubted = error
-    refused = too_large(answer) if doubted is None and info.kind is Kind.PURE else None
+    refused = None
+    if doubted is None and info.kind is Kind.PURE:
+        refused = too_large(answer)
+        if refused is None:
+            expect_room(answer)
     refused = refused or refusal(func, info, args, kwargs, doubted)
     if doubted is not None:
         raise refused or doubted  # outside of the clause: the program sees it without a context
