@@ -57,6 +57,7 @@ from smelt.graph.overlap import overlapping
 from smelt.graph.ranges import check_node, checks_of_dead, runs_by_itself
 from smelt.graph.seeds import seed_name
 from smelt.graph.sized_calls import for_stand_ins
+from smelt.graph.spoilt import of_backward
 from smelt.graph.symint import to_torch
 from smelt.graph.trace import Place, Step, Storage, TraceMode, TraceTensor, trace_like
 from smelt.graph.unbacked import reading
@@ -253,7 +254,8 @@ class _Trace:
         if owner is not None:
             return self.plan_view(out, self.inputs[owner].seen, owner)
         lazy = out.place.conjugate or out.place.negative
-        if out.place.parent is not None and (lazy or len(sharing) > 1 or not is_dense(val.shape, val.stride)):
+        seen = lazy or len(sharing) > 1 or storage.resized or not is_dense(val.shape, val.stride)
+        if out.place.parent is not None and seen:
             base = _base_of(out, sharing)
             if base is not out:
                 return self.plan_view(out, base, None)
@@ -270,7 +272,8 @@ class _Trace:
             return False
         leaves = {i: one.leaf for i, one in enumerate(self.inputs) if one.wants_gradient and self.first[id(one)] == i}
         origins = heads_of([out._base], leaves) if isinstance(out._base, torch.Tensor) else {}
-        self.spoilt[self.program_index(out)] = Spoilt(text, tuple(k for k, found in origins.items() if found))
+        reached = tuple(k for k, found in origins.items() if found)
+        self.spoilt[self.program_index(out)] = Spoilt(RuntimeError(text), reached)
         return True
 
     def plan_view(self, out: TraceTensor, base: TraceTensor, owner: int | None) -> OutputPlan:
@@ -351,8 +354,8 @@ class _Trace:
             try:
                 with functions_give([heads[i] for i in roots]) as given:
                     grads = torch.autograd.grad(total, leaves, allow_unused=True)
-            except RuntimeError as error:
-                if self.careful or not _is_of_backward(error):
+            except Exception as error:
+                if self.careful or of_backward(error) is None:
                     raise
                 raise _Spoilt from None
             finally:
@@ -389,11 +392,12 @@ class _Trace:
                 total = _Total.apply([tangent], heads[i])
                 torch.autograd.grad(total, [*leaves.values()], retain_graph=True, allow_unused=True)
                 kept.append((i, tangent))
-            except RuntimeError as error:
-                if not _is_of_backward(error):
+            except Exception as error:
+                told = of_backward(error)
+                if told is None:
                     raise
                 origins = heads_of([heads[i]], leaves)
-                self.spoilt[i] = Spoilt(str(error), tuple(k for k, found in origins.items() if found), type(error))
+                self.spoilt[i] = Spoilt(told, tuple(k for k, found in origins.items() if found))
         return [i for i, _ in kept], [tangent for _, tangent in kept]
 
     def without_gradients(self, mutations: Sequence[Mutation]) -> tuple[Mutation, ...]:
@@ -512,20 +516,6 @@ class _Trace:
             with graph.inserting_before(following):
                 self.rec.placeholder(seed_name(k), TensorMeta((), torch.int64, (), device))
         return devices
-
-
-_OVERWRITTEN = "has been modified by an inplace operation"
-_UNKNOWN = "the derivative for"
-_REPEATED = "more than one element of the written-to tensor"
-
-
-def _is_of_backward(error: RuntimeError) -> bool:
-    """Whether eager raises it as well, once a backward comes there: a saved value was overwritten, an operator has no
-    derivative, or one writes elements that share their memory."""
-    text = str(error)
-    if _REPEATED in text:  # of a write through expanded memory
-        return True
-    return _OVERWRITTEN in text or (isinstance(error, NotImplementedError) and text.startswith(_UNKNOWN))
 
 
 def _size_inputs(given: Sequence[Any]) -> tuple[SizeInput, ...]:

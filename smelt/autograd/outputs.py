@@ -39,8 +39,8 @@ def finisher(joint: Joint) -> Finish:
 def _spoil(joint: Joint, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
     """Give results, and inputs that were written, histories that nobody can go back through."""
     tensors = [*results[: joint.num_outputs], *(inputs[m.input] for m in joint.mutations)]
-    for i, (text, origins, kind) in joint.spoilt.items():
-        spoilt(tensors[i], text, [inputs[k] for k in origins if inputs[k] is not tensors[i]], kind)
+    for i, (error, origins) in joint.spoilt.items():
+        spoilt(tensors[i], error, [inputs[k] for k in origins if inputs[k] is not tensors[i]])
 
 
 class _FromFunction(torch.autograd.Function):

@@ -119,11 +119,10 @@ class SizeInput:
 
 
 class Spoilt(NamedTuple):
-    """Why an output has no gradients (None: its history leads to no primal), and the primals that it leads to."""
+    """What a backward raises (None: the output's history leads to no primal), and the primals that it leads to."""
 
-    text: str | None
+    error: Exception | None
     origins: tuple[int, ...]
-    kind: type[RuntimeError] = RuntimeError
 
 
 @dataclass

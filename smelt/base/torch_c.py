@@ -63,6 +63,13 @@ def is_composite(op: torch._ops.OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
 
 
+def is_derived_inside(op: torch._ops.OpOverload) -> bool:
+    """True when autograd knows nothing of an operator: its derivative is that of what its kernel calls, if it does."""
+    keys = torch._C.DispatchKey
+    known = (keys.Autograd, keys.AutogradCPU, keys.AutogradCUDA, keys.CompositeImplicitAutograd)
+    return not any(map(op.has_kernel_for_dispatch_key, known))
+
+
 def run_recipe(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     """What a composite operator does, as eager does it."""
     return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)

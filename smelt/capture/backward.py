@@ -228,7 +228,7 @@ def is_spent(vm: Any, tensor: TraceTensor) -> bool:
 
 def spent(tensor: torch.Tensor, *origins: torch.Tensor) -> torch.Tensor:
     """A result of the graph as eager returns it after its backward: it requires gradients, and has none left."""
-    return spoilt(tensor, _SPENT, origins)
+    return spoilt(tensor, RuntimeError(_SPENT), origins)
 
 
 _SPENT = (

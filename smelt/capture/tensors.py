@@ -40,7 +40,7 @@ from smelt.graph.place import layout_of
 from smelt.graph.seams import Seam
 from smelt.graph.symint import SYMBOLIC, as_real, from_torch, settled, to_torch
 from smelt.graph.thread_modes import Entered
-from smelt.graph.trace import OPAQUE_CALLS, TraceTensor, computed_before, trace_like
+from smelt.graph.trace import EAGER_CALLS, TraceTensor, computed_before, trace_like
 from smelt.graph.unbacked import reading, require
 from smelt.shapes.assumptions import Assumed
 from smelt.shapes.real import Real
@@ -269,7 +269,7 @@ class Tensors:
             Break: it needs a tensor's values, or cannot be traced.
             UserError: what it raises.
         """
-        OPAQUE_CALLS.begin()
+        EAGER_CALLS.begin()
         granted = self.vm.sizes.owner.granted
         args, kwargs = settled(args), {name: settled(value) for name, value in kwargs.items()}
         if self.vm.hosts.ops or self.vm.hosts.arrays:
@@ -467,7 +467,7 @@ class Tensors:
         if self.vm.ambient.names_devices and target in MAKERS and kwargs.get("device") is None:
             kwargs["device"] = torch.get_default_device()
         arguments = self.argument(args), self.argument(kwargs)
-        if OPAQUE_CALLS.names:
+        if EAGER_CALLS.names:
             target, arguments, method = self._in_eager(method or target), (arguments, {}), None
         if method is not None:
             node = self._append("call_method", method, *arguments)
@@ -482,9 +482,9 @@ class Tensors:
         return node
 
     def _in_eager(self, call: Any) -> EagerCall:
-        """What calls a torch function or method on sparse or quantised tensors, which no compiled code can do."""
-        names, OPAQUE_CALLS.names = OPAQUE_CALLS.names, []
-        what = f"{names[-1]} on sparse or quantised tensors"
+        """What calls a torch function or method that no compiled code can do, on sparse tensors for example."""
+        names, EAGER_CALLS.names = EAGER_CALLS.names, []
+        what = f"{names[-1]} {EAGER_CALLS.why}"
         self.refuse_cut(what)
         if call in DERIVATIVES:
             raise Break(what, "derivatives inside of a graph stay whole")

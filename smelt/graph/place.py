@@ -87,15 +87,16 @@ class Storage:
         constant: the real tensor, when the memory holds a constant of the program.
         reshaped: a view of it changed its shape in place. The engine makes the history of views again after a write,
             by what the view was at first.
+        resized: a tensor shows fewer of its elements than it did, and may be given them back.
     """
 
-    __slots__ = ("version", "root", "constant", "reshaped")
+    __slots__ = ("version", "root", "constant", "reshaped", "resized")
 
     def __init__(self) -> None:
         self.version = 0
         self.root: Place | None = None
         self.constant: torch.Tensor | None = None
-        self.reshaped = False
+        self.reshaped = self.resized = False
 
 
 class Step:

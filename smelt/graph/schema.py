@@ -8,7 +8,7 @@ from enum import Enum
 import torch
 from torch._ops import OpOverload
 
-from smelt.base.torch_c import Argument, counts_inside, is_composite
+from smelt.base.torch_c import Argument, counts_inside, is_composite, is_derived_inside
 from smelt.graph.functional_form import functional_form
 
 
@@ -35,6 +35,7 @@ class OpInfo:
             results first, then one per written argument); where `moves`, the view. None when there is none.
         outs: what it writes are the tensors of an `out=`.
         counts_inside: its writes count only because the operators that it calls inside count theirs.
+        derived_inside: autograd follows it only through the operators that it calls inside.
     """
 
     kind: Kind
@@ -47,6 +48,7 @@ class OpInfo:
     silent: bool = False
     outs: bool = False
     counts_inside: bool = False
+    derived_inside: bool = False
 
 
 _aten = torch.ops.aten
@@ -89,7 +91,8 @@ def _read(op: OpOverload) -> OpInfo:
     if any(r.alias_info is not None for r in schema.returns):
         return OpInfo(Kind.VIEW, random, composite)
     silent = _space(op) not in _OWN and not any("Tensor" in str(r.type) for r in schema.returns)
-    return OpInfo(Kind.PURE, random, composite, silent=silent)
+    inside = _space(op) not in _OWN and is_derived_inside(op)
+    return OpInfo(Kind.PURE, random, composite, silent=silent, derived_inside=inside)
 
 
 def sees_strides(op: OpOverload) -> bool:

@@ -244,10 +244,11 @@ def _resize(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], re
     whole, first = root_of(tensor.place).layout.val, tensor.place.layout.offset
     if kwargs.get("memory_format") not in (None, torch.contiguous_format):
         raise Unsupported("resize_() in another memory format", hint="make a new tensor of the wanted shape")
-    if not tensor.numel():
+    if not whole.numel:
         tensor.move_to(propagate(aten.new_empty.default, (place, shape), {}, recorder))
     elif first + extent(shape, stride) <= extent(whole.shape, whole.stride):
         expect_new_shape(func, tensor)
+        tensor.place.storage.resized = True
         tensor.move_to(propagate(aten.as_strided.default, (place, shape, stride, first), {}, recorder))
     else:  # its views grow with it
         raise Unsupported("resize_() beyond a tensor's memory", hint="make a new tensor of the wanted shape")

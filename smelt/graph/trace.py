@@ -8,7 +8,7 @@ under a `TraceMode` with a recorder, which writes every operator down. `propagat
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -314,25 +314,27 @@ def _is_opaque(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
 def _opaque(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     if recorder is not None:
         raise Unsupported(f"{func} in a compiled part", why="sparse and quantised tensors run between the parts")
-    OPAQUE_CALLS.note(func)
+    if func._opname not in _QUESTIONS_ONLY:
+        EAGER_CALLS.note(func, "on sparse or quantised tensors")
     return tensors_for(opaque_answer(func, *as_traced(args, kwargs, None)))
 
 
 class _Calls(threading.local):
-    """The operators on opaque tensors that this thread has traced since somebody began to listen."""
+    """The operators for eager alone that this thread has traced since somebody began to listen, and why the last is."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.why = ""
 
-    def note(self, func: OpOverload) -> None:
-        if func._opname not in _QUESTIONS_ONLY:
-            self.names.append(str(func))
+    def note(self, func: OpOverload, why: str) -> None:
+        self.names.append(str(func))
+        self.why = why
 
     def begin(self) -> None:
         self.names = []
 
 
-OPAQUE_CALLS = _Calls()
+EAGER_CALLS = _Calls()
 _QUESTIONS_ONLY = frozenset({"device", "sparse_dim", "dense_dim", "is_coalesced", "qscheme", "size", "sym_size"})
 
 Rule = Callable[[OpOverload, Sequence[Any], Mapping[str, Any], "Recorder | None"], Any]
@@ -365,11 +367,28 @@ def ordinary(
             out = tensors_for(answer)
         if recorder is not None:
             recorder.pure(func, args, kwargs, answer, out)
+        elif info.derived_inside and _takes_gradients(args, out):
+            EAGER_CALLS.note(func, "differentiated through what its kernel calls")
         follow(func, info, args, kwargs, out)
         return out
     if info.kind is Kind.VIEW:
         return _view(func, args, kwargs, answer)
     return _write(func, info, args, kwargs, answer, recorder)
+
+
+def _takes_gradients(args: Sequence[Any], out: Any) -> bool:
+    """Whether autograd follows the operator in eager."""
+    if not torch.is_grad_enabled() or not any(each.requires_grad for each in _tensors_in(args)):
+        return False
+    return any(each.dtype.is_floating_point or each.dtype.is_complex for each in _tensors_in(out))
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors_in(each)
 
 
 _ABOUT_SIZES: dict[OpOverload, Callable[..., Any]] = {

@@ -214,3 +214,46 @@ def test_an_operator_without_a_fake_kernel_costs_its_operation(op: Callable[...,
     (reason,) = told.break_reasons
     assert told.op_count >= 4 and "has no fake kernel" in reason.title
     assert "torch.library.register_fake('smelt_tests::unannounced" in reason.hint
+
+
+KERNELS = torch.library.Library("smelt_tests_inside", "DEF")
+KERNELS.define("sine(Tensor x) -> Tensor")
+KERNELS.impl("sine", lambda x: x.sin(), "CompositeExplicitAutograd")
+KERNELS.define("both(Tensor x, Tensor[] more) -> (Tensor, Tensor)")
+KERNELS.impl("both", lambda x, more: (x * more[0], more[1].exp()), "CompositeExplicitAutograd")
+KERNELS.define("largest(Tensor x) -> Tensor")
+KERNELS.impl("largest", lambda x: x.argmax(), "CompositeExplicitAutograd")
+INSIDE = torch.ops.smelt_tests_inside
+
+
+def _without(x):
+    with torch.no_grad():
+        y = INSIDE.sine(x)
+    return y * x
+
+
+@pytest.mark.parametrize(
+    ("f", "cut"),
+    [
+        (lambda x: (INSIDE.sine(x * 2) * 3).sum(), True),
+        (lambda x: INSIDE.sine(x), True),
+        (lambda x: INSIDE.both(x, [x * 2, x])[1] + 1, True),
+        (lambda x: INSIDE.sine(INSIDE.sine(x) * 2) + x.cos(), True),
+        (lambda x: INSIDE.sine(x.detach()) * x, False),
+        (lambda x: x * INSIDE.largest(x), False),
+        (_without, False),
+    ],
+)
+def test_an_operator_that_is_differentiated_through_what_it_calls(f: Callable[..., torch.Tensor], cut: bool) -> None:
+    """Autograd has no kernel for it: it runs in eager where gradients flow through it, between two compiled parts."""
+    run = smelt.compile(f, fullgraph=True)
+    for _ in range(2):
+        x = torch.linspace(0.1, 1, 5).requires_grad_()
+        y = x.detach().clone().requires_grad_()
+        result, expected = run(x), f(y)
+        torch.testing.assert_close(result, expected)
+        result.sum().backward(), expected.sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)
+        torch.testing.assert_close(run(x.detach()), f(x.detach()))
+    in_eager = any("smelt_tests_inside" in name for name in smelt.stats()["extern_ops"])
+    assert in_eager or not cut

@@ -1,0 +1,141 @@
+"""What fails in a backward fails when a backward comes there, with eager's error: the forward, and other results, do
+not."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.library import custom_op
+
+import smelt
+
+_numbers = itertools.count()
+
+
+def operator(backward: Callable[..., Any] | None, raises: Exception | None = None) -> Any:
+    """An operator of a library, with this derivative."""
+
+    @custom_op(f"errors_of_backward::op{next(_numbers)}", mutates_args=())
+    def op(x: Tensor) -> Tensor:
+        if raises is not None:
+            raise raises
+        return x.sin()
+
+    op.register_fake(torch.empty_like)
+    if backward is not None:
+        op.register_autograd(backward)
+    return op
+
+
+class Own(Exception):
+    """Nothing copies it: its arguments are not those that it was made with."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__("own")
+        self.both = a, b
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def _aliased() -> Any:
+    @custom_op(f"errors_of_backward::op{next(_numbers)}", mutates_args=())
+    def op(x: Tensor) -> Tensor:
+        return x
+
+    op.register_fake(torch.empty_like)
+    return op
+
+
+def function(backward: Callable[..., Any] | None) -> Any:
+    """A `torch.autograd.Function` with this backward."""
+    members: dict[str, Any] = {"forward": staticmethod(lambda ctx, x: x.sin())}
+    if backward is not None:
+        members["backward"] = staticmethod(backward)
+    return type("Sine", (torch.autograd.Function,), members).apply
+
+
+MADE: dict[str, Callable[[], Any]] = {
+    "no formula": lambda: operator(None),
+    "a formula that raises": lambda: operator(lambda ctx, g: _raise(ValueError("in the formula"))),
+    "an error of its own": lambda: operator(lambda ctx, g: _raise(Own(1, 2))),
+    "an operator that fails": lambda: operator(lambda ctx, g: g.view(77)),
+    "another shape": lambda: operator(lambda ctx, g: g[1:]),
+    "too many": lambda: operator(lambda ctx, g: (g, g)),
+    "a forward that raises": lambda: operator(None, KeyError("in the operator")),
+    "an argument as a result": _aliased,
+    "a function without a backward": lambda: function(None),
+    "a function with too many": lambda: function(lambda ctx, g: (g, g)),
+    "a function with another shape": lambda: function(lambda ctx, g: g[1:]),
+    "a function that gives a text": lambda: function(lambda ctx, g: "no tensor"),
+}
+
+PROGRAMS: dict[str, Callable[[Any, Tensor], Any]] = {
+    "alone": lambda op, x: [op(x)],
+    "inside": lambda op, x: [(op(x * 2) * 3).sum()],
+    "beside another result": lambda op, x: [x.cos().sum(), op(x)],
+    "with another result": lambda op, x: [x.cos().sum() + op(x).sum(), x * 2],
+    "without gradients": lambda op, x: [op(x.detach()) * x],
+    "twice": lambda op, x: [op(op(x)), op(x)],
+}
+
+
+def _told(error: Exception) -> tuple[str, str]:
+    return type(error).__name__, re.sub(r"op\d+|0x[0-9a-f]+|file \S+", "_", str(error))[:100]
+
+
+def _outcomes(run: Callable[[Tensor], Any]) -> Iterator[Any]:
+    for _ in range(2):
+        x = torch.linspace(0.1, 1, 5).requires_grad_()
+        try:
+            results = run(x)
+        except Exception as error:
+            yield _told(error)
+            continue
+        for result in results:
+            yield result.requires_grad, [round(v, 4) for v in result.flatten().tolist()]
+            for _ in range(2):  # it raises as often as it is asked
+                if result.requires_grad:
+                    x.grad = None
+                    try:
+                        result.sum().backward(retain_graph=True)
+                    except Exception as error:
+                        yield _told(error)
+                    yield None if x.grad is None else [round(v, 4) for v in x.grad.tolist()]
+
+
+@pytest.mark.parametrize("what", MADE)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_an_error_comes_when_a_backward_comes_there(what: str, program: str) -> None:
+    f = PROGRAMS[program]
+    op, same = MADE[what](), MADE[what]()
+    assert list(_outcomes(smelt.compile(lambda x: f(op, x)))) == list(_outcomes(lambda x: f(same, x)))
+
+
+def test_the_graph_stays_whole() -> None:
+    op = operator(None)
+    run = smelt.compile(lambda x: (op(x * 2) + 1, x.cos()), fullgraph=True)
+    result, other = run(torch.ones(3, requires_grad=True))
+    other.sum().backward()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no autograd formula was registered"):
+            result.sum().backward(retain_graph=True)
+
+
+def test_the_error_keeps_nothing_of_the_trace() -> None:
+    op = operator(lambda ctx, g: _raise(ValueError("in the formula")))
+    result = smelt.compile(lambda x: op(x))(torch.ones(3, requires_grad=True))
+    with pytest.raises(ValueError, match="in the formula") as raised:
+        result.sum().backward()
+    entry, files = raised.tb, []
+    while entry is not None:
+        files.append(entry.tb_frame.f_code.co_filename)
+        entry = entry.tb_next
+    assert not any("joint" in name for name in files) and raised.value.__context__ is None
