@@ -121,7 +121,33 @@ def make_named_tuple(vm: Any, args: Args, kwargs: Kwargs) -> Any:
         raise Break("a named tuple with computed defaults is made", "the class would keep what one call computed")
     if named.get("module") is None:
         named["module"] = vm.frames[-1].globals.get("__name__", "__main__")
-    return calls.call_native(vm, collections.namedtuple, plain, named)
+    return _made_at_each_call(vm, collections.namedtuple, plain, named)
+
+
+@special(typing.TypeVar)
+def make_type_variable(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """typing.TypeVar(name)"""
+    return _made_at_each_call(vm, typing.TypeVar, args, kwargs)
+
+
+def _made_at_each_call(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """What capture takes for a constant, and is another one at each call."""
+    out = calls.call_native(vm, fn, args, kwargs)
+    vm.keep(out)
+    vm.remade[id(out)] = (fn, args, kwargs)
+    return out
+
+
+@special(typing.NamedTuple)
+def make_typed_tuple(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """typing.NamedTuple(name, fields)"""
+    raise Break("a class is made", "each call makes another one", "define it outside of the compiled function")
+
+
+@special(types.ModuleType)
+def make_module(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """types.ModuleType(name)"""
+    raise Break("a module is made", "each call makes another one", "make it outside of the compiled function")
 
 
 @special(len)

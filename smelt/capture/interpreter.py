@@ -79,6 +79,7 @@ class Interpreter:
         errors: every exception that the program raised, by identity, with the step that raised it.
         constants: identities of tuples that the interpreted code has as constants.
         created: identities of functions and cells made during the capture.
+        remade: by identity, how classes that the program made are made again: (function, arguments, keywords).
         outer_error: what the caller of the captured frame is handling.
         branches: branches on tensors' values may become nodes, see `conditionals`; `decided` holds the conditions of
             those that the program is in, `branching` their places, `refused` those that do not work; so many `turns`
@@ -115,6 +116,7 @@ class Interpreter:
         self.step = 0
         self.inference = False
         self.created: set[int] = set()
+        self.remade: dict[int, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
         self.generators: list[Any] = []
         self.errors: dict[int, tuple[BaseException, int]] = {}
         self.settings: list[Any] = []  # of context variables
@@ -165,6 +167,7 @@ class Interpreter:
         out.reads_values = out.numbers_change = False
         tensors = self.tensors.traced.keys() | self.tensors.real.keys()
         out.guards, out.sizes, out.created, out._globals = self.guards, self.sizes, self.created, self._globals
+        out.remade = self.remade
         out.sources = {key: source for key, source in self.sources.items() if key not in tensors}
         out.frames = self.frames[:]
         out.branches = out.hosts.allowed = False

@@ -47,7 +47,7 @@ class Observed:
         raising = any(each is not sys.stderr and not is_bound(each) for each in runs) and not _is_silent(fn, args)
         note_deferred(vm, fn, raising)
         found = [place for each in runs for place in self._reached(each)]
-        if any(id(each) in vm.created for each in runs) or _is_changed(vm, fn, args):
+        if any(id(each) in vm.created for each in runs) or _is_changed(vm, fn, args) or _is_redirected(vm):
             raise Break(f"{getattr(fn, '__qualname__', fn)} after its handlers or hooks were changed", "it uses them")
         if any(place in vm.sources if type(place) is int else place in vm.reads for place in found):
             raise Break(
@@ -161,6 +161,12 @@ def _is_changed(vm: Any, fn: Any, args: tuple[Any, ...]) -> bool:
     pending = {id(store.target) for store in vm.effects.stores.values()} | vm.effects.appended.keys()
     pending |= {id(mirror.original) for mirror in vm.effects.mirrors.values() if mirror.changed}
     return any(id(each) in pending for each in used)
+
+
+def _is_redirected(vm: Any) -> bool:
+    """Whether streams of the process are others at this place, as `contextlib.redirect_stdout` has it."""
+    stores = [(name, vm.effects.stores.get(("attr", id(sys), name))) for name in ("stdout", "stderr")]
+    return any(store is not None and store.value is not vars(sys)[name] for name, store in stores)
 
 
 def _now(vm: Any, name: str) -> Any:

@@ -17,7 +17,7 @@ from smelt.base.python_text import LITERALS, arguments, is_plain_name, new_name,
 from smelt.capture._native import NULL, generator_at, iterator_place, put_iterator
 from smelt.capture.attributes import own_dict
 from smelt.capture.backward import is_spent, leaves_below, spent
-from smelt.capture.breaks import Break, CannotRebuild, Restart
+from smelt.capture.breaks import Break, CannotRebuild, Restart, is_deep
 from smelt.capture.calls import Trampoline
 from smelt.capture.effects import hashes, items_of, set_items
 from smelt.capture.frames import OUTER, Unread
@@ -81,9 +81,12 @@ class Rebuild:
 
     def constant(self, value: Any, hint: str = "") -> str:
         """`_c.name` for a value that is kept with the residual."""
-        known = self._names.get(id(value))
+        known = self._names.get(id(value)) or self._made.get(id(value))
         if known is not None:
             return known
+        if id(value) in self.vm.remade:
+            fn, args, kwargs = self.vm.remade[id(value)]
+            return self.assign(value, f"{self.constant(fn, fn.__name__)}({self.arguments(args, kwargs)})")
         module = value.__module__ if isinstance(value, types.FunctionType) else None  # None: made by `exec`
         self.helped = self.helped or module is not None and module.startswith("smelt.")
         name = new_name(hint, self.constants, OWN)
@@ -212,6 +215,7 @@ class Rebuild:
                 return self.constant(value, getattr(value, "__name__", kind.__name__))
         if id(value) in self._running:
             raise CannotRebuild(f"a {kind.__name__} that contains itself")
+        outermost = not self._running
         self._running.add(id(value))
         try:
             how = REBUILD.find(kind)
@@ -219,6 +223,12 @@ class Rebuild:
                 raise CannotRebuild(f"a {kind.__module__}.{kind.__qualname__}")
             expression = how(self, value)
             return self._made.get(id(value)) or self.assign(value, expression)
+        except RecursionError:
+            if not outermost or is_deep():  # a full stack of the program's is another thing
+                raise
+            raise CannotRebuild(
+                f"a {kind.__name__} of objects within objects, more than the stack has room for,"
+            ) from None
         finally:
             self._running.discard(id(value))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import smelt
 from tests.capture.harness import check, compiled, same
 
 SEEN: list[str] = []
@@ -163,3 +165,67 @@ def test_what_nobody_looks_at_is_one_graph() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check(logs, torch.ones(1), breaks=0)
+
+
+class _Printing(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        print(record.getMessage())
+
+
+PRINTED = logging.getLogger("printed")
+PRINTED.setLevel(10)
+PRINTED.propagate = False
+PRINTED.addHandler(_Printing())
+
+
+def _plainly(redirect: Any, say: Callable[[str], Any], x: Tensor) -> Any:
+    lines = Lines()
+    say("before")
+    with redirect(lines):
+        say("inside")
+        y = x * 2
+    say("behind")
+    return lines.parts, y
+
+
+def _failing(redirect: Any, say: Callable[[str], Any], x: Tensor) -> Any:
+    lines = Lines()
+    try:
+        say("before")
+        with redirect(lines):
+            say("inside")
+            raise ValueError
+    except ValueError:
+        say("failed")
+    finally:
+        say("at last")
+    return lines.parts, x + 1
+
+
+def _set_by_hand(redirect: Any, say: Callable[[str], Any], x: Tensor) -> Any:
+    lines, before = Lines(), sys.stdout
+    sys.stdout = lines
+    say("inside")
+    y = x * 2
+    sys.stdout = before
+    return lines.parts, y
+
+
+@pytest.mark.parametrize("program", [_plainly, _failing, _set_by_hand], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("say", [PRINTED.info, warnings.warn, print], ids=["log", "warning", "print"])
+@pytest.mark.parametrize("redirect", [contextlib.redirect_stdout, contextlib.redirect_stderr])
+def test_streams_that_are_others_for_a_time(program: Any, redirect: Any, say: Callable[[str], Any]) -> None:
+    """What is said in there is written to them, in its order, also where an error passes."""
+
+    def f(x: Tensor) -> Any:
+        return program(redirect, say, x)
+
+    def outcome(run: Callable[[Tensor], Any]) -> Any:
+        out, told = Lines(), Lines()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(told), warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = lambda message, *_, **__: sys.stderr.write(f"{message}\n")
+            results = [run(torch.ones(2))[0] for _ in range(2)]
+        return results, out.parts, told.parts
+
+    assert outcome(smelt.compile(f)) == outcome(f)
