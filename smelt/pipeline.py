@@ -256,7 +256,11 @@ def render_and_build(
     with ThreadPoolExecutor(len(parts), "smelt-build") as pool, CompilerGroup():
         for name, part in parts.items():
             rendered.append(render(part, options, report, name, updates if name == "forward" else None))
-            building.append(pool.submit(copy_context().run, build, rendered[-1].cpp_sources, flags_for(options)))
+            work = functools.partial(copy_context().run, build, rendered[-1].cpp_sources, flags_for(options))
+            try:
+                building.append(pool.submit(work))
+            except RuntimeError:  # the main thread has ended; this one, or what runs at exit, goes on
+                work()
         with _stage("build"):  # what is left to wait for
             for future in building:
                 future.result()
