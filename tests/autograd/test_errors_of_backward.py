@@ -72,7 +72,6 @@ MADE: dict[str, Callable[[], Any]] = {
     "a forward that raises": lambda: operator(None, KeyError("in the operator")),
     "an argument as a result": _aliased,
     "a function without a backward": lambda: function(None),
-    "a function with too many": lambda: function(lambda ctx, g: (g, g)),
     "a function with another shape": lambda: function(lambda ctx, g: g[1:]),
     "a function that gives a text": lambda: function(lambda ctx, g: "no tensor"),
 }
