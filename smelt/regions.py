@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from types import MethodType
 from typing import Any
 
 from torch import nn
@@ -113,6 +114,9 @@ class _Regions:
         repeated = is_repeated(module)
         copy: nn.Module = object.__new__(type(module))
         copy.__dict__.update(module.__dict__)
+        for name, value in module.__dict__.items():  # a `forward` that somebody put there, for instance
+            if isinstance(value, MethodType) and value.__self__ is module:
+                copy.__dict__[name] = MethodType(value.__func__, copy)
         copy.__dict__["_modules"] = {
             name: child if child is None else self._block(child, module) if repeated else self.built(child)
             for name, child in module._modules.items()

@@ -44,6 +44,12 @@ class CompiledTwin:
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
         return call(*args, **kwargs)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """`_orig_mod` is none of the state that is shared: there it would be a submodule of itself."""
+        if name == "_orig_mod":
+            raise AttributeError("_orig_mod of a compiled module stays what it is: compile the other module")
+        super().__setattr__(name, value)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self._smelt_remake(copy.deepcopy(self._orig_mod, memo))
 

@@ -16,8 +16,8 @@ import torch
 
 import smelt
 
-_OURS = ("inductor", "smelt")
-"""Backends whose place smelt takes."""
+_ours: set[str] = set()
+"""Backends whose calls come here."""
 
 _original: Callable[..., Any] | None = None
 
@@ -28,23 +28,29 @@ def install() -> None:
     Calls that name another backend than torch's own go to torch as before. Options that only torch's backend knows are
     left out, with one warning for each. What was compiled before stays as it is.
     """
-    global _original
-    if _original is None:
-        _original = torch.compile
-        torch.compile = functools.wraps(_original)(_compile)
+    _take({"inductor", "smelt"})
 
 
 def uninstall() -> None:
     """`torch.compile` is torch's own again. What smelt has compiled meanwhile stays compiled."""
     global _original
+    _ours.clear()
     if _original is not None:
         torch.compile = _original
         _original = None
 
 
-def is_installed() -> bool:
-    """Whether `torch.compile` calls come here."""
-    return _original is not None
+def take_named() -> None:
+    """From now on `torch.compile(backend="smelt")` is `smelt.compile`, with its capture; other calls are torch's."""
+    _take({"smelt"})
+
+
+def _take(backends: set[str]) -> None:
+    global _original
+    _ours.update(backends)
+    if _original is None:
+        _original = torch.compile
+        torch.compile = functools.wraps(_original)(_compile)
 
 
 def _compile(
@@ -59,7 +65,11 @@ def _compile(
     **more: Any,
 ) -> Any:
     chosen = _default_backend() if backend is None else backend
-    if chosen not in _OURS or any(value is not None for name, value in more.items() if name != "name"):
+    if (
+        not isinstance(chosen, str)
+        or chosen not in _ours
+        or any(value is not None for name, value in more.items() if name != "name")
+    ):
         given = more if backend is None else {"backend": backend, **more}
         own = _original or torch.compile  # `uninstall` leaves references to this function
         return own(model, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options, disable=disable, **given)

@@ -19,6 +19,7 @@ from smelt.integrations import patches
 
 @pytest.fixture
 def installed() -> Iterator[None]:
+    smelt.uninstall()
     own = torch.compile
     smelt.install()
     yield
@@ -96,6 +97,7 @@ def test_options_of_torchs_backend_are_told_and_left_out(installed: None) -> Non
 
 
 def test_what_was_compiled_stays_when_it_is_gone() -> None:
+    smelt.uninstall()
     own = torch.compile
     smelt.install()
     kept = torch.compile

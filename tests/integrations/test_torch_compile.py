@@ -16,6 +16,7 @@ import smelt
 
 @pytest.fixture(autouse=True)
 def fresh_torch_compile() -> Iterator[None]:
+    smelt.uninstall()
     torch.compiler.reset()
     yield
     torch.compiler.reset()

@@ -1,0 +1,132 @@
+"""Accelerate: `Accelerator(dynamo_plugin=SmeltPlugin())` compiles by smelt in `prepare`.
+
+Accelerate compiles by `torch.compile(model, **plugin.to_kwargs())`, tells compiled models by the class that this makes,
+and names backends by an enumeration. Importing this module adds smelt to each of the three: the backend
+"smelt" of `torch.compile` is smelt's own capture from then on, its models count as compiled, and "smelt" is a
+`DynamoBackend`, so that `Accelerator(dynamo_backend="smelt")` and `ACCELERATE_DYNAMO_BACKEND=smelt` do the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+try:
+    from accelerate.utils import DynamoBackend, TorchDynamoPlugin, other
+except ImportError as error:
+    raise ImportError("smelt.integrations.accelerate needs accelerate: pip install accelerate") from error
+from torch import nn
+
+import smelt
+from smelt.integrations.patches import take_named
+
+
+def _add_backend() -> None:
+    """`DynamoBackend("SMELT")`, an enumeration that is closed."""
+    if "SMELT" not in DynamoBackend.__members__:
+        member = str.__new__(DynamoBackend, "SMELT")
+        member._name_ = member._value_ = "SMELT"
+        DynamoBackend._member_map_["SMELT"] = member
+        DynamoBackend._value2member_map_["SMELT"] = member
+        DynamoBackend._member_names_.append("SMELT")
+
+
+class SmeltPlugin(TorchDynamoPlugin):
+    """How `Accelerator.prepare` compiles models by smelt.
+
+    Args:
+        mode: as in `smelt.compile`; default: `ACCELERATE_DYNAMO_MODE`, else "default".
+        fullgraph: default: `ACCELERATE_DYNAMO_USE_FULLGRAPH`, else False.
+        dynamic: default: True where `ACCELERATE_DYNAMO_USE_DYNAMIC` says so, else None: sizes that change become
+            symbols. (`accelerate launch` always sets that variable, to False unless asked.)
+        options: as in `smelt.compile`, instead of a mode.
+        disable: compile nothing.
+        use_regional_compilation: `smelt.compile_regions`; default: `ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION`, else
+            False.
+
+    Raises:
+        OptionError: an unknown mode or option, or both.
+    """
+
+    def __init__(
+        self,
+        mode: str | None = None,
+        fullgraph: bool | None = None,
+        dynamic: bool | None = None,
+        options: dict[str, Any] | None = None,
+        disable: bool = False,
+        use_regional_compilation: bool | None = None,
+    ) -> None:
+        take_named()  # somebody may have called `smelt.uninstall` since the import
+        super().__init__("smelt", mode, fullgraph, dynamic, options, disable, use_regional_compilation)
+        if dynamic is None:
+            self.dynamic = True if vars(self)["dynamic"] else None
+        if options is not None and mode is None:
+            self.mode = None
+        smelt.compile(**self.to_kwargs())  # what is wrong with the arguments is told here
+
+    def to_kwargs(self) -> dict[str, Any]:
+        """The arguments of `torch.compile`."""
+        names = ("mode", "fullgraph", "dynamic", "options", "disable")
+        return {"backend": "smelt", **{name: getattr(self, name) for name in names}}
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return isinstance(module, nn.Module) and smelt.is_compiled(module)
+
+
+def _is_compiled_module(original: Callable[..., bool], module: nn.Module) -> bool:
+    return _is_compiled(module) or original(module)
+
+
+def _has_compiled_regions(original: Callable[..., bool], module: nn.Module) -> bool:
+    return ("_orig_mod" in module.__dict__ and any(map(_is_compiled, module.modules()))) or original(module)
+
+
+def _compile_regions(original: Callable[..., nn.Module], module: nn.Module, **compile_kwargs: Any) -> nn.Module:
+    if compile_kwargs.get("backend") != "smelt":
+        return original(module, **compile_kwargs)
+    result: nn.Module = smelt.compile_regions(module, **compile_kwargs)
+    return result
+
+
+def _extract_model(
+    original: Callable[..., nn.Module],
+    model: Any,
+    keep_fp32_wrapper: bool = True,
+    keep_torch_compile: bool = True,
+    recursive: bool = False,
+) -> nn.Module:
+    if not _is_compiled(model):
+        return original(model, keep_fp32_wrapper, keep_torch_compile, recursive)
+    inner = original(model._orig_mod, keep_fp32_wrapper, keep_torch_compile, recursive)
+    if not keep_torch_compile:
+        return inner
+    if inner is model._orig_mod:
+        return model
+    return model._smelt_remake(inner)
+
+
+_REPLACED: dict[str, Callable[..., Any]] = {
+    "is_compiled_module": _is_compiled_module,
+    "has_compiled_regions": _has_compiled_regions,
+    "compile_regions": _compile_regions,
+    "extract_model_from_parallel": _extract_model,
+}
+
+
+def _replace(name: str, ours: Callable[..., Any]) -> None:
+    """A function of Accelerate, in every module of it that has imported the name."""
+    own = getattr(other, name)
+    replacement = functools.wraps(own)(functools.partial(ours, own))
+    for key, module in list(sys.modules.items()):
+        if key.split(".")[0] == "accelerate" and getattr(module, name, None) is own:
+            setattr(module, name, replacement)
+
+
+_add_backend()
+take_named()
+for _name, _ours in _REPLACED.items():
+    _replace(_name, _ours)
