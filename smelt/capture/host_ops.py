@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import types
+from collections.abc import MutableSequence
 from typing import Any
 
 import numpy
@@ -61,9 +62,13 @@ def draw(vm: Any, generator: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
     """A method of a random generator from outside."""
     if name in _STATES:
         raise Break(f"a call of {type(generator).__name__}.{name}", "it hands out the state of a generator")
-    if name == "shuffle" and args and type(args[0]) is list:
+    return _drawn(vm, generator, generator, name, args, kwargs)
+
+
+def _drawn(vm: Any, generator: Any, example: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
+    if name == "shuffle" and any(isinstance(arg, MutableSequence) for arg in (*args, *kwargs.values())):
         raise Break("a list is shuffled", "the order differs from call to call", "torch.randperm")
-    if name in ("choice", "sample", "choices") and isinstance(generator, random.Random):
+    if name in ("choice", "sample", "choices") and isinstance(example, random.Random):
         args = (_as_places(vm, args[0]), *args[1:]) if args else args
     return vm.hosts.run(None, (generator, *args), kwargs, method=name)
 
@@ -112,6 +117,8 @@ def load_attr(vm: Any, value: HostValue, name: str) -> Any:
 @CALL(HostMethod)
 def call_method(vm: Any, method: HostMethod, args: Args, kwargs: Kwargs) -> Any:
     """A method of a value."""
+    if isinstance(method.owner.example, GENERATORS):
+        return _drawn(vm, method.owner, method.owner.example, method.name, args, kwargs)
     return vm.hosts.run(None, (method.owner, *args), kwargs, method=method.name)
 
 

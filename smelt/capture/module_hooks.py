@@ -28,7 +28,12 @@ def is_hooked(vm: Any, module: nn.Module) -> bool:
     """A call of the module calls hooks, its own or those of all modules; or did before the program removed them."""
     held = module.__dict__
     tables = [*(held[name] for name in HOOKS), *(getattr(torch_module, name) for name in GLOBAL_HOOKS)]
-    return any(tables) or any(_is_changed(vm, table) for table in tables)
+    return any(tables) or any(_is_changed(vm, table) for table in tables) or _is_replaced(vm, module, HOOKS)
+
+
+def _is_replaced(vm: Any, module: nn.Module, names: tuple[str, ...]) -> bool:
+    """Whether the program has given the module another table of hooks."""
+    return any(("attr", id(module), name) in vm.effects.stores for name in names)
 
 
 def _is_changed(vm: Any, table: Any) -> bool:
@@ -66,7 +71,7 @@ def _forward_hooks(vm: Any, module: nn.Module, table: str) -> Iterator[tuple[Any
     yield from [(hook, key in wanting) for key, hook in shared.items()]
     own = vm.effects.mirror(vm.load_attr(module, table))
     wanting = module.__dict__[f"{table}_with_kwargs"]
-    if own and _is_changed(vm, module.__dict__[table]):
+    if own and (_is_changed(vm, module.__dict__[table]) or _is_replaced(vm, module, (f"{table}_with_kwargs",))):
         wanting = vm.effects.mirror(vm.load_attr(module, f"{table}_with_kwargs"))
     yield from [(hook, key in wanting) for key, hook in own.items()]
 
@@ -81,7 +86,7 @@ def _backward_hooks(vm: Any, module: nn.Module) -> bool:
         Break: the module cannot be named when the graph runs, or its hooks are of the old kind.
     """
     tables = [*map(module.__dict__.get, _OF_BACKWARD), *(getattr(torch_module, f"_global{n}") for n in _OF_BACKWARD)]
-    if any(_is_changed(vm, table) for table in tables):
+    if any(_is_changed(vm, table) for table in tables) or _is_replaced(vm, module, _OF_BACKWARD):
         raise Break("a module whose backward hooks the function changes", "which hooks are called is asked later")
     kind = hooks_of_backward(module)
     source = vm.source_of(module)

@@ -628,3 +628,32 @@ def test_gradients_of_dropped_layers():
         assert torch.allclose(found[0][0], found[1][0])
         for a, b in zip(found[0][1], found[1][1], strict=True):
             assert (a is None or not a.any()) if b is None else torch.allclose(a if a is not None else b * 0, b)
+
+
+def _shuffled_by_name(x):
+    generator, items = random.Random(5), [1, 2, 3, 4]
+    generator.shuffle(x=items)
+    return x * generator.random(), items, generator.sample(items, 2)
+
+
+def _shuffled_argument(x, items):
+    generator = random.Random(5)
+    generator.shuffle(items)
+    return x * generator.random(), list(items)
+
+
+@pytest.mark.parametrize("make", [random.Random, np.random.RandomState, np.random.default_rng])
+def test_a_generator_that_the_function_makes_shuffles_a_list(make):
+    def fn(x):
+        generator, items = make(3), [1, x, 3, 4]
+        generator.shuffle(items)
+        return items, generator.uniform(0, 1)
+
+    run, x = smelt.compile(fn), torch.ones(2)
+    for _ in range(2):
+        assert str(run(x)) == str(fn(x))
+    run = smelt.compile(_shuffled_by_name)
+    assert str(run(x)) == str(_shuffled_by_name(x))
+    mine, eager, run = [1, 2, 3, 4], [1, 2, 3, 4], smelt.compile(_shuffled_argument)
+    for _ in range(2):
+        assert str(run(x, mine)) == str(_shuffled_argument(x, eager)) and mine == eager

@@ -248,6 +248,14 @@ def _of_the_backward(x, net):
     return out, seen, net(x)
 
 
+def _other_table(x, net):
+    before = net._forward_hooks
+    net._forward_hooks = {99: lambda module, given, out: out + 100}
+    inside = net(x)
+    net._forward_hooks = before
+    return inside, net(x)
+
+
 def _removed_inside(x, net):
     first = net(x)
     for handle in net.handles:
@@ -256,7 +264,7 @@ def _removed_inside(x, net):
     return first, net(x)
 
 
-@pytest.mark.parametrize("fn", [_of_the_forward, _of_all, _of_the_backward, _removed_inside])
+@pytest.mark.parametrize("fn", [_of_the_forward, _of_all, _of_the_backward, _other_table, _removed_inside])
 def test_registered_in_the_function(fn):
     """A call of the module calls the hooks that the function has registered, and none that it has removed."""
     results = []
