@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from .replay import ROOT, Side, replay
 
 def main() -> int:
     given = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # work trees of commits go with the process
     out = given.out.resolve()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
