@@ -253,7 +253,8 @@ class Writer:
         for store in stores:
             self._store(store)
         for held, items in effects.appended.values():
-            self.lines += [f"{self.value(held)}.append({self.value(item)})" for item in items]
+            append = self._method(held, list, "append")
+            self.lines += [f"{append}{self.value(item)})" for item in items]
         for mirror in {id(m): m for m in effects.mirrors.values()}.values():
             if mirror.changed:
                 self._write_back(mirror)
@@ -345,13 +346,27 @@ class Writer:
         if isinstance(copy, dict):
             self._write_back_dict(place, mirror)
         elif isinstance(copy, list):
-            self.lines.append(f"{place}[:] = [{', '.join(map(self.value, copy))}]")
+            items = f"[{', '.join(map(self.value, copy))}]"
+            own = type(mirror.original).__setitem__ is list.__setitem__
+            setter = self._method(mirror.original, list, "__setitem__")
+            self.lines.append(
+                f"{place}[:] = {items}" if own else f"{setter}{self.value.constant(slice, 'slice')}(None), {items})"
+            )
         elif isinstance(copy, set):  # what stays is not touched: the order is that of eager
             for change, items in (("difference_update", mirror.before - copy), ("update", copy - mirror.before)):
                 if items:
-                    self.lines.append(f"{place}.{change}([{', '.join(map(self.value, items))}])")
+                    method = self._method(mirror.original, set, change)
+                    self.lines.append(f"{method}[{', '.join(map(self.value, items))}])")
         else:
-            self.lines += [f"{place}.clear()", f"{place}.extend([{', '.join(map(self.value, copy))}])"]
+            clear, extend = (self._method(mirror.original, collections.deque, name) for name in ("clear", "extend"))
+            self.lines += [f"{clear.removesuffix(', ')})", f"{extend}[{', '.join(map(self.value, copy))}])"]
+
+    def _method(self, held: Any, base: type, name: str) -> str:
+        """The begin of a call of a container's method, which a class of the program may have overridden."""
+        place = self.value(held)
+        if getattr(type(held), name, None) is getattr(base, name):
+            return f"{place}.{name}("
+        return f"{self.value.constant(base, base.__name__)}.{name}({place}, "
 
     def _write_back_dict(self, place: str, mirror: Mirror) -> None:
         copy, before, value = mirror.copy, mirror.before, self.value
@@ -364,7 +379,9 @@ class Writer:
             before = {}
         for key in before:
             if key not in copy:
-                self.lines.append(f"del {place}[{value(key)}]")
+                own = type(mirror.original).__delitem__ is dict.__delitem__
+                remove = f"{base}.__delitem__({place}, {value(key)})"
+                self.lines.append(f"del {place}[{value(key)}]" if own else remove)
         for key, item in items_of(copy):
             if type(item) is Undecided and item.optional:
                 item.read()  # nothing is there after one way of a branch: the graph ends before it

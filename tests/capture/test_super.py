@@ -247,3 +247,52 @@ def _plain(value: Any) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
             return type(value), value.tolist()
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+class Doubling(list[Any]):
+    def append(self, item: Any) -> None:
+        super().append(item * 2)
+
+    def __setitem__(self, at: Any, item: Any) -> None:
+        super().__setitem__(at, item + 1)
+
+
+class Shifted(dict[Any, Any]):
+    def __setitem__(self, key: Any, item: Any) -> None:
+        super().__setitem__(key, item + 1)
+
+    def __delitem__(self, key: Any) -> None:
+        super().__setitem__("deleted", key)
+        super().__delitem__(key)
+
+
+class Twice(set[Any]):
+    def update(self, *items: Any) -> None:
+        super().update(*([each * 2 for each in one] for one in items))
+
+
+def _writes(items: Any, table: Any, group: Any, x: Tensor) -> Any:
+    mine = Doubling([x])
+    mine.append(x)
+    items.append(3)
+    items[0] = 5
+    table["a"] = 1
+    del table["b"]
+    group.update([1, 4])
+    return list(mine), x + len(items)
+
+
+def _appends(items: Any, table: Any, group: Any, x: Tensor) -> Any:
+    items.append(3)
+    return x + 1
+
+
+@pytest.mark.parametrize("fn", [_writes, _appends])
+def test_containers_that_override_what_writes_to_them(fn: Callable[..., Any]) -> None:
+    """What was written is stored as it is, not through the methods once more."""
+    given = [(Doubling([1]), Shifted(a=1, b=2), Twice([7])) for _ in range(2)]
+    run, x = compiled(fn), torch.ones(2)
+    for _ in range(2):
+        assert same(run(*given[0], x), fn(*given[1], x))
+        given[0][1]["b"] = given[1][1]["b"] = 4
+        assert [str(each) for each in given[0]] == [str(each) for each in given[1]]
