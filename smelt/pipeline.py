@@ -145,8 +145,7 @@ def compile_smelt(
         joint = trace_joint(gm, example_inputs, options)
         report.add("2_joint.py", lambda: print_graph(joint.module))
         verified(joint.module, "joint")
-    sized = bool(joint.sizes or joint.numbers or joint.reals or joint.reads)
-    rendered, backward, absent, checks = _render_halves(joint, options, report, guess=not sized)
+    rendered, backward, absent, checks = _render_halves(joint, options, report)
     # What is left needs texts alone. Loops and schedules are as large as the graphs they were made from.
     report.forget(GRAPHS_OF_HALVES)
     collect_given_up()
@@ -155,7 +154,7 @@ def compile_smelt(
     programs: list[Program] = [load(program, options, recordings.of_part) for program in rendered]
     programs = recordings.of_graph(programs, [bool(each.parts) for each in rendered])
     programs = [check(program) for check, program in zip(checks, programs, strict=True)]
-    if backward is not None and not sized:
+    if backward is not None:
         late = functools.partial(compile_late, device=device, report=report, options=options)
         programs[1] = Backward(backward, absent, programs[1], late)
     again = Again(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))
@@ -163,16 +162,13 @@ def compile_smelt(
 
 
 def _render_halves(
-    joint: Joint, options: Options, report: Report, guess: bool
+    joint: Joint, options: Options, report: Report
 ) -> tuple[list[Rendered], fx.GraphModule | None, tuple[int, ...], list[Callable[[Program], Program]]]:
     """The programs of a joint graph as text, its backward as a graph, and which tangents the program is not given.
 
     The last are wrapped around the programs: checks of what comes in and goes out.
 
     All other graphs on the way end here.
-
-    Args:
-        guess: whether the backward program is the one that a training step is likely to run.
     """
     prims = _to_prims(joint, options, report)
     with _stage("partition"):
@@ -180,9 +176,8 @@ def _render_halves(
     parts, absent = {"forward": _made(forward, "partition_forward", report)}, tuple[int, ...]()
     if backward is not None:
         parts["backward"] = _made(backward, "partition_backward", report)
-        if guess:
-            likely, absent = likely_backward(backward, [joint.tangent_meta(i) for i in joint.differentiable])
-            parts["backward"] = _made(likely, "likely_backward", report) if absent else backward
+        likely, absent = likely_backward(backward, [joint.tangent_meta(i) for i in joint.differentiable])
+        parts["backward"] = _made(likely, "likely_backward", report) if absent else backward
     # The halves are copies of the whole: it would stay beside them while kernels are made.
     report.instead("3_prims.py", lambda: "\n".join(map(print_graph, parts.values())))
     del prims

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from smelt.autograd.plan import Joint, SizeInput, SparseGradient, View
+from smelt.autograd.unused import Backward, GivenBackward
 from smelt.graph.meta import TensorMeta
 from smelt.graph.place import Step
 from smelt.shapes.real import evaluate_real
@@ -82,7 +83,7 @@ def wrap_reading(
                 programs.clear()
             numbers = dict(zip([*(s.symbol for s in joint.sizes), *joint.reads], values, strict=True))
             fixed = dataclasses.replace(in_numbers(joint, numbers), seeds=())
-            plan = plans[values] = wrap(fixed, finished, backward and _given(backward, values))
+            plan = plans[values] = wrap(fixed, finished, backward and _backward_given(backward, values))
         waiting.results = results
         return plan(*tensors)
 
@@ -118,7 +119,7 @@ def _chooser(joint: Joint) -> Callable[[Sequence[Any]], Sequence[Any]]:
 
 def _plan(joint: Joint, forward: Program, backward: Program | None, wrap: Wrap, values: tuple[int, ...]) -> Compiled:
     numbers = {each.symbol: value for each, value in zip(joint.sizes, values, strict=True)}
-    return wrap(in_numbers(joint, numbers), _given(forward, values), backward and _given(backward, values))
+    return wrap(in_numbers(joint, numbers), _given(forward, values), backward and _backward_given(backward, values))
 
 
 def _given(program: Program, values: tuple[int, ...]) -> Program:
@@ -127,6 +128,12 @@ def _given(program: Program, values: tuple[int, ...]) -> Program:
         return program(inputs)
 
     return run
+
+
+def _backward_given(backward: Program, values: tuple[int, ...]) -> Program:
+    if isinstance(backward, Backward):
+        return GivenBackward(backward, lambda program: _given(program, values))
+    return _given(backward, values)
 
 
 def in_numbers(joint: Joint, numbers: Mapping[Symbol, int]) -> Joint:

@@ -1,8 +1,8 @@
 """Backward prim graph in; the backward for calls in which some results were not used out, and when it is made.
 
 A training loop uses the loss and rarely the logits beside it. Their gradients are absent, not zero: eager computes
-nothing from them. Here what an absent gradient leads to is left out of the graph, instead of computed from zeros
-as large as the result.
+nothing from them, and zeros would become NaN where a derivative is infinite (that of `sqrt` at 0). Here what an absent
+gradient leads to is left out of the graph.
 """
 
 from __future__ import annotations
@@ -21,11 +21,8 @@ from smelt.shapes.size import same
 
 Program = Callable[[list[Any]], list[Any]]
 
-WORTH = 1 << 20
-"""Bytes of absent gradients for which there is a backward of its own; less is filled with zeros."""
-
-MOST = 4
-"""Such programs that one graph has."""
+MOST = 8
+"""Such programs that one graph has; in further calls absent gradients are zeros."""
 
 
 class Backward:
@@ -51,17 +48,15 @@ class Backward:
     def __call__(self, inputs: list[Any]) -> list[Any]:
         return self._program(())(inputs)
 
-    def without(self, absent: tuple[int, ...], metas: Sequence[TensorMeta]) -> Program | None:
+    def without(self, absent: tuple[int, ...]) -> Program | None:
         """The program for calls in which the tangents at these places of the graph are absent, and are not given.
 
-        None where that is not worth another program.
+        None where there are too many already.
         """
         known = self.programs.get(absent)
         if known is not None:
             return known
-        if len(self.programs) > MOST or sum(meta.nbytes for meta in metas) < WORTH:
-            return None
-        return self._program(absent)
+        return self._program(absent) if len(self.programs) <= MOST else None
 
     def _program(self, absent: tuple[int, ...]) -> Program:
         known = self.programs.get(absent)
@@ -73,10 +68,31 @@ class Backward:
         return self.programs[absent]
 
 
+class GivenBackward:
+    """The same with more inputs, such as the values of symbols: each program becomes `given(program)`."""
+
+    def __init__(self, backward: Backward, given: Callable[[Program], Program]) -> None:
+        self.backward, self.given, self.whole = backward, given, given(backward)
+        self.programs: dict[Program, Program] = {}
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        return self.whole(inputs)
+
+    def without(self, absent: tuple[int, ...]) -> Program | None:
+        """As that of the backward that this is made of."""
+        program = self.backward.without(absent)
+        if program is None:
+            return None
+        found = self.programs.get(program)
+        if found is None:
+            found = self.programs[program] = self.given(program)
+        return found
+
+
 def likely_backward(gm: fx.GraphModule, metas: Sequence[TensorMeta]) -> tuple[fx.GraphModule, tuple[int, ...]]:
     """The backward that a training step is likely to run, and the places of the tangents that it is not given.
 
-    Where one number is returned with large results, it is the loss, and nobody asks for gradients of the others: the
+    Where one number is returned with other results, it is the loss, and nobody asks for gradients of the others: the
     backward with them is compiled once somebody does.
 
     Args:
@@ -84,7 +100,7 @@ def likely_backward(gm: fx.GraphModule, metas: Sequence[TensorMeta]) -> tuple[fx
     """
     numbers = [i for i, meta in enumerate(metas) if same(meta.numel, 1)]
     absent = tuple(i for i in range(len(metas)) if i not in numbers)
-    if len(numbers) != 1 or sum(metas[i].nbytes for i in absent) < WORTH:
+    if len(numbers) != 1 or not absent:
         return gm, ()
     return without_tangents(gm, absent), absent
 

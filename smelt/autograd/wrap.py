@@ -22,7 +22,7 @@ from smelt.autograd.outputs import finisher
 from smelt.autograd.plan import Fresh, Joint, Mutation, SparseGradient, unreached
 from smelt.autograd.sized import wrap_reading, wrap_sized
 from smelt.autograd.unpacked import copy_of, packed_metas, unpacked
-from smelt.autograd.unused import Backward
+from smelt.autograd.unused import Backward, GivenBackward
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast, in_batches, set_grad_enabled
 from smelt.graph.absent import hooks_of, quiet, quiet_below
@@ -335,8 +335,8 @@ def _gradients(
     """Run the backward program. It empties `saved`: memory that it has read for the last time is free for gradients."""
     program, tangents = plan.backward, plan.tangents
     absent = tuple(place for place, (k, _) in enumerate(tangents) if grads[k] is None)
-    if absent and isinstance(program, Backward):
-        less = program.without(absent, [tangents[place][1] for place in absent])
+    if absent and isinstance(program, (Backward, GivenBackward)):
+        less = program.without(absent)
         if less is not None:
             program, tangents = less, tuple(each for each in tangents if grads[each[0]] is not None)
     saved += [_tangent(grads[k], meta) for k, meta in tangents]

@@ -12,11 +12,6 @@ from smelt.autograd import unused
 from smelt.graph.meta import TensorMeta, contiguous_stride
 
 
-@pytest.fixture(autouse=True)
-def always_worth_it(monkeypatch):
-    monkeypatch.setattr(unused, "WORTH", 1)
-
-
 def several(a, b):
     y = torch.nn.functional.layer_norm(a * 2, (8,))
     z = torch.nn.functional.gelu(a @ b)
@@ -118,9 +113,43 @@ def test_a_late_backward_that_cannot_be_compiled_runs_in_eager(monkeypatch):
     monkeypatch.setenv("SMELT_STRICT", "1")
 
 
-def test_small_results_are_filled_with_zeros(monkeypatch):
-    monkeypatch.setattr(unused, "WORTH", 1 << 20)
-    monkeypatch.setattr(unused, "without_tangents", lambda *_: pytest.fail("not worth it"))
-    x = torch.randn(4, requires_grad=True)
-    smelt.compile(lambda x: (x * 2, x * 3))(x)[0].sum().backward()
-    assert x.grad.tolist() == [2.0] * 4
+INFINITE = {
+    "sqrt": lambda a: a.sqrt(),
+    "rsqrt": lambda a: (a.abs() + 1e-45).rsqrt() / a.sqrt(),
+    "log": lambda a: a.log(),
+    "power": lambda a: a**0.3,
+    "norm": lambda a: a.norm(dim=-1),
+    "product": lambda a: a @ torch.full((3, 2), float("inf"), dtype=a.dtype),
+    "softmax": lambda a: (a - float("inf")).softmax(-1),
+    "std": lambda a: (a * 0).std(-1),
+    "divided": lambda a: 1 / a,
+}
+
+
+@pytest.mark.parametrize("name", list(INFINITE))
+@pytest.mark.parametrize("shape", [(2, 3), (3,), (600, 3)], ids=str)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_is_not_used_is_no_zero_times_infinity(name, shape, dynamic):
+    """The gradient of the first result was NaN wherever the second one's derivative is infinite."""
+    other = INFINITE[name]
+    for order in (False, True):
+
+        def function(a, order=order):
+            results = a.sum(-1) * 2, other(a)
+            return results[::-1] if order else results
+
+        one, two = (torch.zeros(shape, dtype=torch.float64, requires_grad=True) for _ in range(2))
+        smelt.compile(function, dynamic=dynamic)(one)[order].sum().backward()
+        function(two)[order].sum().backward()
+        assert torch.equal(one.grad, two.grad) and torch.equal(one.grad, torch.full(shape, 2.0, dtype=torch.float64))
+
+
+def test_programs_for_many_patterns(monkeypatch):
+    monkeypatch.setattr(unused, "MOST", 2)
+    x = torch.ones(4, requires_grad=True)
+    run = smelt.compile(lambda x: (x * 2, x * 3, x * 4))
+    for used in itertools.product((0, 1), repeat=3):
+        if any(used):
+            x.grad = None
+            sum(out.sum() * flag for out, flag in zip(run(x), used, strict=True) if flag).backward()
+            assert x.grad.tolist() == [2.0 * used[0] + 3.0 * used[1] + 4.0 * used[2]] * 4
