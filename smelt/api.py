@@ -16,6 +16,7 @@ from smelt.base.options import Options, resolve_options
 from smelt.base.stats import reset_stats
 from smelt.capture import compiled as capture
 from smelt.capture import explain as capture_explain
+from smelt.capture.marks import compiled_here
 from smelt.pipeline import compile_graph
 from smelt.twin import CompiledTwin, Remake, make_twin, original_function, original_of
 
@@ -127,7 +128,7 @@ def reset() -> None:
 
 def is_compiled(module: Any) -> bool:
     """Whether `module` came from `smelt.compile`."""
-    return isinstance(module, CompiledTwin) or hasattr(module, "_smelt_session")
+    return isinstance(module, CompiledTwin) or compiled_here(module)
 
 
 def _check_target(model: Any) -> None:

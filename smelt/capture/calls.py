@@ -55,7 +55,7 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
         return TRANSFORMED[id(fn.__code__)](vm, fn, args, kwargs)
     if fn.__code__ is _DISABLING and hasattr(fn, "__wrapped__"):  # torch hides these from its own compiler only
         return vm.call(vars(fn)["__wrapped__"], args, kwargs)
-    if hasattr(fn, "_smelt_session"):  # compiled inside of compiled: one graph
+    if marks.compiled_here(fn):  # compiled inside of compiled: one graph
         return vm.call(vars(fn)["__wrapped__"], args, kwargs)
     if fn.__dict__ and marks.compiled_elsewhere(fn):  # by torch.compile: one graph with what is around it
         return vm.call(vm.load_attr(fn, "_torchdynamo_orig_callable"), args, kwargs)

@@ -17,7 +17,7 @@ from smelt.base import torch_c
 from smelt.base.errors import SmeltWarning
 from smelt.base.options import Options
 from smelt.capture import _native as native
-from smelt.capture import policy
+from smelt.capture import marks, policy
 from smelt.capture.behalf import Steps, in_steps
 from smelt.capture.breaks import Break
 from smelt.capture.calibrate import calibrate
@@ -168,7 +168,7 @@ def compile_callable(
     out._smelt_session = session
     out.__wrapped__ = fn
     out._torchdynamo_disable = True  # torch.compile calls it as it is
-    out._torchdynamo_disable_msg = "smelt has compiled it"
+    out._torchdynamo_disable_msg = marks.FOR_TORCH_ALONE
     return out
 
 
@@ -178,7 +178,8 @@ def compile_inside(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     raise Break("a function is compiled", "compiled functions are made in Python", "compile it outside of the function")
 
 
-_REGIONS = {code for code in _region.__code__.co_consts if isinstance(code, CodeType)} | {in_steps.__code__}
+marks.REGION_CODES.update(code for code in _region.__code__.co_consts if isinstance(code, CodeType))
+_REGIONS = marks.REGION_CODES | {in_steps.__code__}
 """The codes of the frames in which compiled calls begin."""
 
 

@@ -5,6 +5,7 @@ They are attributes of functions, or sets of identities in a module that is ther
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cache
 from types import CodeType, FunctionType
@@ -12,20 +13,40 @@ from typing import Any
 
 from smelt.capture import _native as native
 
+FOR_TORCH_ALONE = "smelt has compiled it"
+"""The reason for torch.compile to leave a function alone that is none for smelt: `functools.wraps` copies marks."""
+
 
 def disabled(function: Any) -> str | None:
     """The reason why a function must not be captured; None when it may."""
     reason = getattr(function, "_smelt_disabled", None)
     if reason is None and getattr(function, "_torchdynamo_disable", False):
         given = getattr(function, "_torchdynamo_disable_msg", None)
+        if given == FOR_TORCH_ALONE:
+            return None
         return f"torch.compiler.disable marks it{f': {given}' if given else ''}"
     return reason
+
+
+REGION_CODES: set[CodeType] = set()
+"""The codes of the functions that `smelt.compile` makes."""
+
+
+def compiled_here(function: Any) -> bool:
+    """Whether `smelt.compile` made the function. Attributes do not tell: `functools.wraps` copies them to others."""
+    return isinstance(function, FunctionType) and function.__code__ in REGION_CODES
+
+
+_WRAPPERS = os.path.join("torch", "_dynamo", "eval_frame.py")
+"""Where the code of what torch.compile makes stands: `functools.wraps` copies attributes to other functions."""
 
 
 def compiled_elsewhere(function: FunctionType) -> bool:
     """Whether torch.compile made the function, for another one that it holds as `_torchdynamo_orig_callable`."""
     held = function.__dict__
-    return "_torchdynamo_orig_callable" in held and not held.get("_torchdynamo_disable") and disabled(function) is None
+    if "_torchdynamo_orig_callable" not in held or held.get("_torchdynamo_disable"):
+        return False
+    return function.__code__.co_filename.endswith(_WRAPPERS) and disabled(function) is None
 
 
 def original_module(module: Any) -> Any:

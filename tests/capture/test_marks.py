@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
 
+import smelt
 from smelt.capture import _native as native
 from smelt.capture.explain import describe
 from tests.capture.harness import check, compiled
@@ -102,3 +105,21 @@ def test_nothing_is_imported():
         "assert 'torch._dynamo' not in sys.modules, 'imported'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_wrappers_of_compiled_functions_run() -> None:
+    """`functools.wraps` copies the marks of what it wraps: the wrapper's own body was left out."""
+    x = torch.ones(3)
+    for inner in (smelt.compile(lambda x: x * 2), torch.compile(lambda x: x * 2, backend="eager")):
+
+        @functools.wraps(inner)
+        def wrapper(x: torch.Tensor, inner: Any = inner) -> torch.Tensor:
+            return inner(x) + 1
+
+        class Module(torch.nn.Module):
+            forward = functools.wraps(inner)(lambda self, x, inner=inner: inner(x) + 1)
+
+        assert not smelt.is_compiled(wrapper)
+        assert smelt.compile(lambda x, wrapper=wrapper: wrapper(x) * 1, fullgraph=True)(x).tolist() == [3.0] * 3
+        assert smelt.compile(wrapper, fullgraph=True)(x).tolist() == [3.0] * 3
+        assert smelt.compile(Module(), fullgraph=True)(x).tolist() == [3.0] * 3
