@@ -40,16 +40,17 @@ def test_a_look_is_taken_while_another_thread_takes_one() -> None:
             pass
 
     def others() -> None:
-        while not ended.is_set():
+        for _ in range(40):  # where objects are many, each look takes a second: no more may come than are looked at
             weakref.finalize(Garbage(), slow)
             _ = [[] for _ in range(2000)]
-            time.sleep(0.001)
+            if ended.wait(0.01):
+                break
 
     ended = threading.Event()
     thread = threading.Thread(target=others)
     thread.start()
     try:
-        for _ in range(20):
+        for _ in range(5):
             dropped = weakref.ref(Garbage())
             longrun.collect()
             assert dropped() is None
