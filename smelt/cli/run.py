@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import builtins
+import io
+import os
 import runpy
 import sys
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Callable, Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import smelt
+
+_run_in_main: Callable[..., None] = runpy._run_module_as_main  # type: ignore[attr-defined]
+"""What `python -m` calls; `runpy.run_module` takes its `__main__` away again at the end."""
+
+_replaced: list[ModuleType] = []
+"""The module that began the process lives on, since its code still runs."""
 
 MANY = 5
 """Lines of a table of reasons that the summary shows."""
@@ -20,12 +31,7 @@ def run_script(target: str, args: Sequence[str], module: bool, quiet: bool) -> i
     sys.argv = [target, *args]
     smelt.install()
     try:
-        if module:
-            sys.path.insert(0, "")
-            runpy.run_module(target, run_name="__main__", alter_sys=True)
-        else:
-            sys.path[0:1] = [str(Path(target).resolve().parent)]
-            runpy.run_path(target, run_name="__main__")
+        _run(target, module)
     except SystemExit as error:
         return _status(error.code)
     except BaseException as error:
@@ -37,6 +43,28 @@ def run_script(target: str, args: Sequence[str], module: bool, quiet: bool) -> i
         if not quiet:
             print("\n".join(summary(smelt.stats())), file=sys.stderr)
     return 0
+
+
+def _run(target: str, module: bool) -> None:
+    """Run it as `__main__`, which it stays: atexit functions and threads that outlive the script read it, too."""
+    main = ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    _replaced.append(sys.modules["__main__"])
+    sys.modules["__main__"] = main
+    path = Path(target).absolute()
+    if module:
+        sys.path.insert(0, os.getcwd())
+        _run_in_main(target)
+    elif zipfile.is_zipfile(path):
+        sys.path[0:1] = [target]
+        _run_in_main("__main__", alter_argv=False)
+    else:
+        sys.path[0:1] = [str(path.resolve().parent)]
+        loader = SourceFileLoader("__main__", str(path))
+        main.__dict__.update(__file__=str(path), __cached__=None, __loader__=loader)
+        with io.open_code(str(path)) as file:
+            code = compile(file.read(), str(path), "exec", dont_inherit=True)
+        exec(code, main.__dict__)
 
 
 def _status(code: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,33 @@ if len(sys.argv) > 1 and sys.argv[1] == "--fail":
     raise ValueError("of the script")
 sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else None)
 """
+
+
+AFTER_ITS_END = """
+import atexit, os, pickle, sys, threading, time
+
+class Data: pass
+
+def late(who):
+    print(who, type(pickle.loads(pickle.dumps(Data()))) is Data)
+
+os.chdir("/")
+print(os.path.exists(__file__), os.path.isabs(sys.path[0]), sys.argv[1:])
+import beside
+atexit.register(late, "atexit")
+threading.Thread(target=lambda: (threading.main_thread().join(), late("thread"))).start()
+"""
+
+
+@pytest.mark.parametrize("args", [("script.py", "-m"), ("-m", "script", "-m"), ("script.zip", "-m")], ids=str)
+def test_main_is_the_script_after_its_end_and_elsewhere(tmp_path: Path, args: tuple[str, ...]) -> None:
+    """The process had smelt's own `__main__` again, relative paths led nowhere after `os.chdir`."""
+    with zipfile.ZipFile(tmp_path / "script.zip", "w") as archive:
+        archive.writestr("__main__.py", AFTER_ITS_END.replace("os.path.exists(__file__)", "'.zip' in __file__"))
+        archive.writestr("beside.py", "")
+    done = ran(tmp_path, AFTER_ITS_END, str(tmp_path / args[0]) if "zip" in args[0] else args[0], *args[1:])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["True True ['-m']", "thread True", "atexit True"], done.stderr
 
 
 def test_a_script_runs_as_it_is(tmp_path: Path) -> None:
