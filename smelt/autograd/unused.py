@@ -7,7 +7,9 @@ gradient leads to is left out of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,13 +18,32 @@ from torch import fx
 from smelt.base.locks import new_lock
 from smelt.graph.meta import TensorMeta
 from smelt.graph.module import Graph, GraphModule
-from smelt.prims.table import PRIMS, Prim
+from smelt.prims.table import PRIMS, Kind, Prim
 from smelt.shapes.size import same
 
 Program = Callable[[list[Any]], list[Any]]
 
 MOST = 8
-"""Such programs that one graph has; in further calls absent gradients are zeros."""
+"""Programs for more than one result that one graph has; further sets of results take the sum of several programs."""
+
+
+LINEAR_IN = {
+    **dict.fromkeys(("pad", "cat", "gather", "index_select", "index", "cumsum"), (0,)),
+    **dict.fromkeys(("view_as_real", "view_as_complex", "to_device", "fft_r2c", "fft_c2c", "fft_c2r"), (0,)),
+    **dict.fromkeys(("avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "im2col", "col2im"), (0,)),
+    **dict.fromkeys(("max_unpool2d", "max_unpool3d", "triangular_solve", "cholesky_solve"), (0,)),
+    **dict.fromkeys(("solve", "solve_triangular"), (1,)),
+    **dict.fromkeys(("slice_scatter",), (0, 1)),
+    **dict.fromkeys(("scatter", "scatter_add"), (0, 3)),
+    **dict.fromkeys(("index_put", "convolution"), (0, 2)),
+    **dict.fromkeys(("where",), (1, 2)),
+    "lu_solve": (2,),
+    "index_add": (0, 3),
+}
+"""Positions of operands: where all of them are 0 everywhere, so is the result. Of `..._backward` it is the first."""
+
+PRODUCTS = frozenset({"mm", "bmm", "mv", "dot", "vdot"})
+"""Operators of which one operand that is 0 is enough."""
 
 
 class Backward:
@@ -48,15 +69,34 @@ class Backward:
     def __call__(self, inputs: list[Any]) -> list[Any]:
         return self._program(())(inputs)
 
-    def without(self, absent: tuple[int, ...]) -> Program | None:
-        """The program for calls in which the tangents at these places of the graph are absent, and are not given.
+    def without(self, absent: tuple[int, ...], count: int) -> list[tuple[tuple[int, ...], Program]]:
+        """The programs for calls in which the tangents at these places of the graph are absent, and are not given.
 
-        None where there are too many already.
+        Each comes with the tangents that are absent for it, of `count`; the gradients are the sum of what they return.
         """
         known = self.programs.get(absent)
         if known is not None:
-            return known
-        return self._program(absent) if len(self.programs) <= MOST else None
+            return [(absent, known)]
+        if len(self.programs) <= MOST or len(absent) >= count - 1:
+            return [(absent, self._program(absent))]
+        if self.draws:  # each program would draw numbers of its own
+            return [((), self)]
+        return [(part, self._program(part)) for part in self._parts(absent, count)]
+
+    @functools.cached_property
+    def draws(self) -> bool:
+        return any(isinstance(n.target, Prim) and n.target.kind is Kind.RANDOM for n in self.graph.graph.nodes)
+
+    def _parts(self, absent: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
+        """Sets of absent tangents whose programs are given, together, each of the others once: the fewest first."""
+        left = set(range(count)).difference(absent)
+        for part in sorted([*self.programs], key=len):
+            used = set(range(count)).difference(part)
+            if used and used <= left:
+                left -= used
+                yield part
+        for i in sorted(left):
+            yield tuple(k for k in range(count) if k != i)
 
     def _program(self, absent: tuple[int, ...]) -> Program:
         known = self.programs.get(absent)
@@ -78,15 +118,24 @@ class GivenBackward:
     def __call__(self, inputs: list[Any]) -> list[Any]:
         return self.whole(inputs)
 
-    def without(self, absent: tuple[int, ...]) -> Program | None:
+    def without(self, absent: tuple[int, ...], count: int) -> list[tuple[tuple[int, ...], Program]]:
         """As that of the backward that this is made of."""
-        program = self.backward.without(absent)
-        if program is None:
-            return None
+        return [(part, self._given(program)) for part, program in self.backward.without(absent, count)]
+
+    def _given(self, program: Program) -> Program:
         found = self.programs.get(program)
         if found is None:
             found = self.programs[program] = self.given(program)
         return found
+
+
+def sum_of_gradients(results: Sequence[Sequence[Any]]) -> list[Any]:
+    """What several programs return together. Indices of sparse gradients are the same in all of them."""
+    first, *others = results
+    return [
+        value if value is None or not (value.is_floating_point() or value.is_complex()) else sum(more, value)
+        for value, *more in zip(first, *others, strict=True)
+    ]
 
 
 def likely_backward(gm: fx.GraphModule, metas: Sequence[TensorMeta]) -> tuple[fx.GraphModule, tuple[int, ...]]:
@@ -144,9 +193,9 @@ class _Without:
         first = node.args[0] if node.args else None
         if isinstance(node.target, Prim) and any(node.args[i] in empty for i in node.target.facts.annihilated_by):
             self.nothing.add(node)
-        elif name in ("add", "sub") and len(empty) == len(node.all_input_nodes) == _tensors(node):
+        elif self.linear(node):
             self.nothing.add(node)
-        elif name == "where" and all(x in self.nothing or _is_zero(x) for x in node.args[1:]):
+        elif name in ("add", "sub") and len(empty) == len(node.all_input_nodes) == _tensors(node):
             self.nothing.add(node)
         elif name == "add" or name == "sub" and first not in empty:
             rest = next(x for x in node.args if x not in empty)
@@ -156,6 +205,31 @@ class _Without:
         else:
             return False
         return True
+
+    def linear(self, node: fx.Node) -> bool:
+        """Whether all that a node's result is a linear function of is nothing, or zeros."""
+        name, args = _operation(node), node.args
+        if name == "getitem":
+            return True
+        if name == "pad" and args[3] != 0 or not args:
+            return False
+        if name in PRODUCTS:
+            return self.empty(args[0]) or self.empty(args[1])
+        if isinstance(node.target, Prim) and node.target.facts.annihilated_by == (0,):
+            return self.empty(args[0])
+        places = LINEAR_IN.get(name, (0,) if name.endswith("_backward") else ())
+        return bool(places) and all(self.empty(args[i]) for i in places)
+
+    def empty(self, value: Any) -> bool:
+        if isinstance(value, (list, tuple)):
+            return all(map(self.empty, value))
+        if not isinstance(value, fx.Node):
+            return value is None or bool(value == 0)
+        if value in self.nothing:
+            return True
+        if value.op != "call_function" or value.target is operator.getitem:
+            return False
+        return self.empty(value.args[1]) if _operation(value) == "full" else self.linear(value)
 
     def value(self, node: fx.Node) -> fx.Node:
         """The node in the new graph; zeros where nothing takes part in an operation that has no rule."""
@@ -168,9 +242,15 @@ class _Without:
         return self.env[node]
 
 
+def _operation(node: fx.Node) -> str:
+    """The name of a primitive, or of torch's operator where there is none: for complex numbers."""
+    match node.target:
+        case Prim():
+            return node.target.name
+        case torch._ops.OpOverload():
+            return str(node.target._schema.name).removeprefix("aten::")
+    return "getitem" if node.target is operator.getitem else ""
+
+
 def _tensors(node: fx.Node) -> int:
     return len({x for x in node.args if isinstance(x, fx.Node)})
-
-
-def _is_zero(value: Any) -> bool:
-    return not isinstance(value, fx.Node) and value == 0

@@ -22,7 +22,7 @@ from smelt.autograd.outputs import finisher
 from smelt.autograd.plan import Fresh, Joint, Mutation, SparseGradient, unreached
 from smelt.autograd.sized import wrap_reading, wrap_sized
 from smelt.autograd.unpacked import copy_of, packed_metas, unpacked
-from smelt.autograd.unused import Backward, GivenBackward
+from smelt.autograd.unused import Backward, GivenBackward, sum_of_gradients
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast, in_batches, set_grad_enabled
 from smelt.graph.absent import hooks_of, quiet, quiet_below
@@ -336,12 +336,28 @@ def _gradients(
     program, tangents = plan.backward, plan.tangents
     absent = tuple(place for place, (k, _) in enumerate(tangents) if grads[k] is None)
     if absent and isinstance(program, (Backward, GivenBackward)):
-        less = program.without(absent)
-        if less is not None:
-            program, tangents = less, tuple(each for each in tangents if grads[each[0]] is not None)
+        programs = program.without(absent, len(tangents))
+        if len(programs) > 1:
+            return _sum_of(programs, plan, saved, grads)
+        ((absent, program),) = programs
+        tangents = tuple(each for place, each in enumerate(tangents) if place not in absent)
     saved += [_tangent(grads[k], meta) for k, meta in tangents]
     with below_autograd(), disable_autocast():
         return tuple(program(saved))
+
+
+def _sum_of(
+    programs: Sequence[tuple[tuple[int, ...], Any]],
+    plan: _Plan,
+    saved: list[torch.Tensor],
+    grads: Sequence[torch.Tensor | None],
+) -> tuple[torch.Tensor, ...]:
+    results = []
+    with below_autograd(), disable_autocast():
+        for absent, program in programs:
+            given = [_tangent(grads[k], meta) for i, (k, meta) in enumerate(plan.tangents) if i not in absent]
+            results.append(program([*saved, *given]))
+        return tuple(sum_of_gradients(results))
 
 
 def _gradient(found: Sequence[torch.Tensor], made: int | SparseGradient | None) -> torch.Tensor | None:

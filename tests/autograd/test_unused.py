@@ -153,3 +153,96 @@ def test_programs_for_many_patterns(monkeypatch):
             x.grad = None
             sum(out.sum() * flag for out, flag in zip(run(x), used, strict=True) if flag).backward()
             assert x.grad.tolist() == [2.0 * used[0] + 3.0 * used[1] + 4.0 * used[2]] * 4
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_beyond_the_limit_of_programs_nothing_is_multiplied_by_zeros(monkeypatch, dynamic, dtype):
+    """There absent gradients were zeros, and zeros times infinite derivatives are NaN."""
+    monkeypatch.setattr(unused, "MOST", 2)
+
+    def function(x, table, rows):
+        looked_up = torch.nn.functional.embedding(rows, table, sparse=True)
+        return x.sum(), x.sqrt(), x.exp() * 2, (x + 1).log(), looked_up * 3, looked_up.sum() * x.sin()
+
+    compiled = smelt.compile(function, dynamic=dynamic)
+    rows = torch.tensor([1, 0, 1])
+    for used in itertools.product((0, 1), repeat=6):
+        if any(used):
+            found = []
+            for f in (compiled, function):
+                x, table = (
+                    torch.tensor([0.0, 1.0, 2.0], dtype=dtype).requires_grad_(),
+                    torch.ones(2, 2).requires_grad_(),
+                )
+                sum(out.abs().sum() * 2 for out in itertools.compress(f(x, table, rows), used)).backward()
+                found.append([x.grad, None if table.grad is None else table.grad.to_dense()])
+            for mine, eager in zip(*found, strict=True):
+                assert (mine is None) == (eager is None), used
+                if eager is not None:
+                    torch.testing.assert_close(mine, eager, equal_nan=used[1] == 1)
+
+
+F, PLACES = torch.nn.functional, torch.tensor([0, 2, 0])
+
+BEHIND = {
+    "slice": lambda s: s[1:] * 1,
+    "step": lambda s: s[::2] * 1,
+    "one": lambda s: s[1] * 1,
+    "pad": lambda s: F.pad(s, (1, 2)),
+    "cat": lambda s: torch.cat([s, s]),
+    "stack": lambda s: torch.stack([s, s * 2]),
+    "roll": lambda s: s.roll(1),
+    "index": lambda s: s[PLACES],
+    "gather": lambda s: s.gather(0, PLACES),
+    "index_add": lambda s: torch.zeros(5, dtype=s.dtype).index_add(0, PLACES, s),
+    "scatter": lambda s: torch.zeros(5, dtype=s.dtype).scatter(0, torch.arange(3), s),
+    "put": lambda s: torch.zeros(5, dtype=s.dtype).index_put((PLACES,), s, accumulate=True),
+    "cumsum": lambda s: s.cumsum(0),
+    "unfold": lambda s: s.unfold(0, 2, 1) * 1,
+    "strided": lambda s: s.as_strided((2, 2), (1, 1)) * 1,
+    "convolution": lambda s: F.conv1d(s[None, None], torch.ones(1, 1, 2, dtype=s.dtype)),
+    "transposed convolution": lambda s: F.conv_transpose1d(s[None, None], torch.ones(1, 1, 2, dtype=s.dtype)),
+    "complex factor": lambda s: s * 1j,
+    "tril": lambda s: s.expand(3, 3).tril(),
+    "diagonal": lambda s: torch.diag(s),
+    "product": lambda s: torch.ones(3, 3, dtype=s.dtype) @ s,
+}
+OF_REAL_NUMBERS = {
+    "write": lambda s: torch.zeros(5, dtype=s.dtype).slice_scatter(s, 0, 1, 4),
+    "sort": lambda s: s.sort()[0],
+    "topk": lambda s: s.topk(2)[0],
+    "average pool": lambda s: F.avg_pool1d(s[None], 2),
+    "max pool": lambda s: F.max_pool1d(s[None], 2),
+    "embedding": lambda s: F.embedding(PLACES, s[:, None]),
+    "complex": lambda s: torch.complex(s, s),
+    "transform": lambda s: torch.fft.rfft(s),
+    "interpolate": lambda s: F.interpolate(s[None, None], scale_factor=2.0, mode="linear"),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, dtype) for name in BEHIND for dtype in (torch.float64, torch.complex128)]
+    + [(name, torch.float64) for name in OF_REAL_NUMBERS],
+    ids=str,
+)
+def test_what_is_not_used_is_nothing_through_linear_operations(name, dtype, dynamic):
+    """The gradients of these operations, and all of complex numbers, became zeros, and those NaN behind them."""
+    behind = {**BEHIND, **OF_REAL_NUMBERS}[name]
+
+    def function(x):
+        return x.sum(), behind(x.sqrt())
+
+    found = []
+    for f in (function, smelt.compile(function, dynamic=dynamic)):
+        x = torch.tensor([0.0, 1.0, 2.0], dtype=dtype, requires_grad=True)
+        f(x)[0].abs().backward()
+        found.append(x.grad)
+    assert torch.equal(*found)
+
+
+def test_names_of_linear_operations_are_those_of_primitives_or_operators():
+    names = {*unused.LINEAR_IN, *unused.PRODUCTS}
+    assert not [name for name in names if name not in unused.PRIMS and not hasattr(torch.ops.aten, name)]
