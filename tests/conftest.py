@@ -47,6 +47,8 @@ def fresh_compiler() -> Iterator[None]:
     reset = getattr(smelt, "reset", None)
     if reset is not None:
         reset()
+    if "torch._dynamo" in sys.modules:  # its first use turns this off
+        torch.distributions.Distribution.set_default_validate_args(True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -49,6 +49,13 @@ def compiled_elsewhere(function: FunctionType) -> bool:
     return function.__code__.co_filename.endswith(_WRAPPERS) and disabled(function) is None
 
 
+def hidden_by_torch(function: FunctionType) -> bool:
+    """Whether torch hides a function of its optimizers from its own compiler, which it does at the first use of that."""
+    held = function.__dict__
+    ours = held.get("_torchdynamo_disable") and (function.__module__ or "").startswith("torch.optim")
+    return bool(ours) and "_torchdynamo_orig_callable" in held and function.__code__.co_filename.endswith(_WRAPPERS)
+
+
 def original_module(module: Any) -> Any:
     """The module that torch.compile wrapped in this one; None: it is no such one."""
     elsewhere = sys.modules.get("torch._dynamo.eval_frame")

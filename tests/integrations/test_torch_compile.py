@@ -152,6 +152,28 @@ def test_what_torch_compiled_compiles_from_its_original() -> None:
     assert smelt.stats()["breaks"] == 0
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
+def test_steps_of_optimizers_are_one_graph_after_torch_compile(name: str) -> None:
+    """At its first use torch.compile marks parts of all optimizers as disabled."""
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    one, two = nn.Linear(4, 2), nn.Linear(4, 2)
+    two.load_state_dict(one.state_dict())
+    for model, compiled in ((one, True), (two, False)):
+        optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1)
+
+        def step(x: torch.Tensor, model: Any = model, optimizer: Any = optimizer) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        run = smelt.compile(step, fullgraph=True) if compiled else step
+        for _ in range(3):
+            run(torch.linspace(-1, 1, 8).reshape(2, 4))
+    torch.testing.assert_close(one.state_dict(), two.state_dict())
+
+
 def test_disabled_functions_stay_so() -> None:
     @torch.compiler.disable
     def outside(x: torch.Tensor) -> torch.Tensor:
