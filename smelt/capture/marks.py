@@ -50,7 +50,7 @@ def compiled_elsewhere(function: FunctionType) -> bool:
 
 
 def hidden_by_torch(function: FunctionType) -> bool:
-    """Whether torch hides a function of its optimizers from its own compiler, which it does at the first use of that."""
+    """Whether torch hides a function of its optimizers from its own compiler: so it does at the first use of that."""
     held = function.__dict__
     ours = held.get("_torchdynamo_disable") and (function.__module__ or "").startswith("torch.optim")
     return bool(ours) and "_torchdynamo_orig_callable" in held and function.__code__.co_filename.endswith(_WRAPPERS)
