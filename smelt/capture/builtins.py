@@ -345,7 +345,7 @@ def warn(vm: Any, args: Args, kwargs: Kwargs) -> None:
     calls.defer(vm, _warnings.warn, args, kwargs)
 
 
-def _is_warning(message: Any, category: Any = None, stacklevel: Any = 1, *_: Any, **__: Any) -> bool:
+def _is_warning(message: Any = None, category: Any = None, stacklevel: Any = 1, *_: Any, **__: Any) -> bool:
     fits = category is None or isinstance(category, type) and issubclass(category, Warning)
     fits = fits and isinstance(message, (str, Warning, HostValue, UnknownText))
     return fits and isinstance(stacklevel, (int, HostValue, *SYMBOLIC))

@@ -159,7 +159,7 @@ NO_LOOKS: dict[str, Callable[..., Any]] = {
     "index": lambda x, i: x[i] * 2,
     "index_put": lambda x, i: x.index_put((i,), x[0]) * 2,
     "sums by index_put": lambda x, i: x.index_put((i,), x[0], accumulate=True) * 2,
-    "sums by index_put_": lambda x, i: x.index_put_((i,), x[0], accumulate=True).sum(),
+    "sums by index_put_": lambda x, i: x.index_put_((i,), x[0] * 2, accumulate=True).sum(),
     "sums that nobody uses": lambda x, i: (x.index_put((i,), x[0], accumulate=True), x * 2)[1],
     "scatter_add": lambda x, i: x.scatter_add(0, i[:, None], x) * 2,
     "bernoulli": lambda x, i: torch.bernoulli(x),
