@@ -57,6 +57,9 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
         return vm.call(vars(fn)["__wrapped__"], args, kwargs)
     if marks.compiled_here(fn):  # compiled inside of compiled: one graph
         return vm.call(vars(fn)["__wrapped__"], args, kwargs)
+    init = marks.original_init(fn)
+    if init is not None:
+        return vm.call(init, args, kwargs)
     if fn.__dict__ and (marks.compiled_elsewhere(fn) or marks.hidden_by_torch(fn)):  # the original, in this graph
         return vm.call(vm.load_attr(fn, "_torchdynamo_orig_callable"), args, kwargs)
     if fn.__dict__ or marks.is_allowed(fn):

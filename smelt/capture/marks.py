@@ -56,6 +56,17 @@ def hidden_by_torch(function: FunctionType) -> bool:
     return bool(ours) and "_torchdynamo_orig_callable" in held and function.__code__.co_filename.endswith(_WRAPPERS)
 
 
+def original_init(function: FunctionType) -> Any:
+    """What `Module.__init__` was before torch's compiler put this function in its place; None: it is another one."""
+    code = function.__code__
+    if code.co_name != "patched_init" or not code.co_filename.endswith(_TAGGING) or "init" not in code.co_freevars:
+        return None
+    return (function.__closure__ or ())[code.co_freevars.index("init")].cell_contents
+
+
+_TAGGING = os.path.join("torch", "_dynamo", "mutation_guard.py")
+
+
 def original_module(module: Any) -> Any:
     """The module that torch.compile wrapped in this one; None: it is no such one."""
     elsewhere = sys.modules.get("torch._dynamo.eval_frame")

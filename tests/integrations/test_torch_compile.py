@@ -174,6 +174,14 @@ def test_steps_of_optimizers_are_one_graph_after_torch_compile(name: str) -> Non
     torch.testing.assert_close(one.state_dict(), two.state_dict())
 
 
+def test_modules_are_made_inside_after_torch_compile() -> None:
+    """At its first module torch.compile replaces `Module.__init__`."""
+    torch.compile(nn.Linear(2, 2), backend="eager")(torch.ones(1, 2))
+    x = torch.linspace(-1, 1, 6).reshape(2, 3)
+    run = smelt.compile(lambda x: nn.CrossEntropyLoss()(x, torch.tensor([0, 2])), fullgraph=True)
+    torch.testing.assert_close(run(x), nn.functional.cross_entropy(x, torch.tensor([0, 2])))
+
+
 def test_disabled_functions_stay_so() -> None:
     @torch.compiler.disable
     def outside(x: torch.Tensor) -> torch.Tensor:
