@@ -214,7 +214,11 @@ def _change(node: fx.Node, own: fx.Node) -> tuple[Any, Any] | None:
     return (operator.mul, number) if node.target in _MULTIPLIES and type(number) in (float, torch.SymFloat) else None
 
 
-@special(adam._fused_adam)
+_FUSED_ADAM = getattr(adam._fused_adam, "_torchdynamo_orig_callable", adam._fused_adam)
+"""The function itself: torch's compiler puts another one in its place."""
+
+
+@special(_FUSED_ADAM)
 def fused_adam(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """Adam by PyTorch's kernel, which takes plain numbers; with ones that a schedule changes the formula on lists.
 
@@ -222,7 +226,7 @@ def fused_adam(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """
     changing = any(type(kwargs.get(name)) is torch.SymFloat for name in ("lr", "beta1", "beta2"))
     if not changing or kwargs.get("grad_scale") is not None or kwargs.get("found_inf") is not None:
-        return calls.inline(vm, adam._fused_adam, args, kwargs)
+        return calls.inline(vm, _FUSED_ADAM, args, kwargs)
     params = vm.effects.mirror(args[0]) if not isinstance(args[0], list) else args[0]
     on_cpu = all(type(p) is TraceTensor and p.device.type == "cpu" for p in params)
     return vm.call(adam._multi_tensor_adam, args, {**kwargs, "capturable": not on_cpu})
