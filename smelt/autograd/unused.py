@@ -19,7 +19,7 @@ from smelt.base.locks import new_lock
 from smelt.graph.meta import TensorMeta
 from smelt.graph.module import Graph, GraphModule
 from smelt.prims.table import PRIMS, Kind, Prim
-from smelt.shapes.size import same
+from smelt.shapes.size import Size, same
 
 Program = Callable[[list[Any]], list[Any]]
 
@@ -165,6 +165,7 @@ class _Without:
         tangents = [n for n in gm.graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]
         self.nothing: set[fx.Node] = {tangents[i] for i in absent}
         self.gone = set(self.nothing)
+        self.zeros = set(self.nothing)  # among what has been walked: these, and values that are 0 everywhere
         self.graph = Graph()
         self.env: dict[fx.Node, fx.Node] = {}
 
@@ -172,8 +173,12 @@ class _Without:
         for node in self.gm.graph.nodes:
             if node in self.gone:
                 continue
-            if node.op == "call_function" and self.reduced(node):
-                continue
+            if node.op == "call_function":
+                reduced = self.reduced(node)
+                if node in self.nothing or self.is_zero(node):
+                    self.zeros.add(node)
+                if reduced:
+                    continue
             for operand in node.all_input_nodes:
                 self.value(operand)  # zeros come before what reads them, also before the output
             self.env[node] = self.graph.node_copy(node, self.value)
@@ -211,25 +216,26 @@ class _Without:
         name, args = _operation(node), node.args
         if name == "getitem":
             return True
-        if name == "pad" and args[3] != 0 or not args:
+        if not args or name == "pad" and args[3:] != (0,):
             return False
         if name in PRODUCTS:
             return self.empty(args[0]) or self.empty(args[1])
         if isinstance(node.target, Prim) and node.target.facts.annihilated_by == (0,):
             return self.empty(args[0])
         places = LINEAR_IN.get(name, (0,) if name.endswith("_backward") else ())
-        return bool(places) and all(self.empty(args[i]) for i in places)
+        return bool(places) and all(i < len(args) and self.empty(args[i]) for i in places)
+
+    def is_zero(self, node: fx.Node) -> bool:
+        if node.target is operator.getitem:  # only some results of its operand may be
+            return False
+        return self.empty(node.args[1]) if _operation(node) == "full" else self.linear(node)
 
     def empty(self, value: Any) -> bool:
         if isinstance(value, (list, tuple)):
             return all(map(self.empty, value))
-        if not isinstance(value, fx.Node):
-            return value is None or bool(value == 0)
-        if value in self.nothing:
-            return True
-        if value.op != "call_function" or value.target is operator.getitem:
-            return False
-        return self.empty(value.args[1]) if _operation(value) == "full" else self.linear(value)
+        if isinstance(value, fx.Node):
+            return value in self.zeros
+        return value is None or (type(value) is not Size and bool(value == 0))
 
     def value(self, node: fx.Node) -> fx.Node:
         """The node in the new graph; zeros where nothing takes part in an operation that has no rule."""
