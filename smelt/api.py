@@ -65,9 +65,7 @@ def compile(
         "options": options,
         "disable": disable,
     }
-    chosen = chosen_options(fullgraph, dynamic, backend, mode, options)
-    if type(disable) is not bool:
-        raise OptionError(f"disable wants True or False, got {disable!r}")
+    chosen = chosen_options(**kwargs)
     if model is NOT_GIVEN:
         return functools.partial(compile, **kwargs)
     _check_target(model)
@@ -155,12 +153,16 @@ def chosen_options(
     backend: str | Backend = "smelt",
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
+    disable: bool = False,
 ) -> Options:
-    """What the arguments of `compile` say.
+    """What the arguments of `compile` say, which are all checked here.
 
     Raises:
         OptionError: an unknown backend, mode or option, or a value of the wrong type.
     """
-    return resolve_options(
+    chosen = resolve_options(
         backend=check_backend(backend), mode=mode, fullgraph=fullgraph, dynamic=dynamic, options=options
     )
+    if type(disable) is not bool:
+        raise OptionError(f"disable wants True or False, got {disable!r}")
+    return chosen

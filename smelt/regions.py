@@ -8,7 +8,6 @@ parameters. Accelerate's `compile_regions` has the same rules of what a region i
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from types import MethodType
 from typing import Any
@@ -50,12 +49,9 @@ def compile_regions(model: nn.Module, *, rest: str = "compile", **compile_args: 
         raise TypeError(f"smelt.compile_regions takes an nn.Module, and this is a {type(model).__name__}")
     if rest not in REST:
         raise OptionError(f"rest wants one of {', '.join(map(repr, REST))}, got {rest!r}")
-    disable = compile_args.pop("disable", False)
     options = chosen_options(**compile_args)
-    if type(disable) is not bool:
-        raise OptionError(f"disable wants True or False, got {disable!r}")
     model = original_of(model)
-    if disable:
+    if compile_args.pop("disable", False):
         return model
     if not any(map(is_repeated, model.modules())):
         text = f"{type(model).__name__} has no repeated blocks: it is compiled as a whole"
@@ -133,12 +129,3 @@ class _Regions:
                 group = self.groups[type(block)] = BlockGroup(self.options, len(list(container.children())))
             self.made[id(block)] = group(block)
         return self.made[id(block)]
-
-
-def compiled_regions(model: nn.Module) -> Iterator[nn.Module]:
-    """The compiled parts of a model, those inside of others left out."""
-    if isinstance(model, CompiledTwin):
-        yield model
-        return
-    for child in model.children():
-        yield from compiled_regions(child)
