@@ -42,10 +42,10 @@ from smelt.autograd.reach import comes_through_function, forbidden, functions_gi
 from smelt.autograd.reads import JointReads, owner_of
 from smelt.autograd.saved import saved_places
 from smelt.autograd.settled import settle
-from smelt.autograd.split import ancestors
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, inference_mode, is_plain_view
+from smelt.graph.ancestry import ancestors
 from smelt.graph.attention import for_attention
 from smelt.graph.casts import casting, present_casts, set_casts
 from smelt.graph.custom_functions import states_of

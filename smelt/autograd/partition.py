@@ -15,9 +15,9 @@ from torch.fx import Node
 from smelt.autograd.cut import Cut
 from smelt.autograd.joint import Joint
 from smelt.autograd.recompute import Costs, kind_of, nbytes
-from smelt.autograd.split import ancestors, dependents
 from smelt.autograd.step import with_recomputation
 from smelt.base.options import Options
+from smelt.graph.ancestry import ancestors, dependents
 from smelt.graph.meta import TensorMeta, is_dense
 from smelt.graph.module import Graph, GraphModule
 from smelt.prims.builder import meta_of_value

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from torch import fx
 
 from smelt.autograd.functionalize import is_view_node
 from smelt.autograd.plan import Joint
 from smelt.autograd.recompute import never_twice
+from smelt.graph.ancestry import ancestors, dependents
 from smelt.graph.module import Graph, GraphModule, remove_dead
 
 
@@ -52,27 +53,6 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
     numbers = [*sizes, *found[: len(joint.reads)]]
     backward = extract(module, [*saved, *tangents, *numbers], gradients, gradient_metas)
     return forward, backward
-
-
-def dependents(nodes: Iterable[fx.Node], roots: Iterable[fx.Node]) -> set[fx.Node]:
-    """`roots` and every node whose value depends on one of them; `nodes` in topological order."""
-    found = set(roots)
-    for node in nodes:
-        if any(n in found for n in node.all_input_nodes):
-            found.add(node)
-    return found
-
-
-def ancestors(roots: Iterable[fx.Node], among: Container[fx.Node] | None = None) -> set[fx.Node]:
-    """`roots` and every node that they are computed from; with `among`, only by way of those."""
-    found: set[fx.Node] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack.extend(n for n in node.all_input_nodes if among is None or n in among)
-    return found
 
 
 def _order(nodes: Sequence[fx.Node]) -> Callable[[fx.Node], int]:

@@ -16,7 +16,7 @@ from torch.fx import Node
 
 from smelt.autograd.cut import Cut
 from smelt.autograd.recompute import FREE, Costs, kind_of, nbytes
-from smelt.autograd.split import ancestors, dependents
+from smelt.graph.ancestry import ancestors, dependents
 from smelt.graph.module import Graph, GraphModule, remove_dead
 
 SMALL = 1 << 16

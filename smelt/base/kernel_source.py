@@ -1,4 +1,4 @@
-"""A generated Triton kernel as plain data: what the renderer writes and the runtime builds."""
+"""A generated Triton kernel as plain data: what the renderer writes, and what the runtime has built from it."""
 
 from __future__ import annotations
 
@@ -80,3 +80,25 @@ class KernelSource:
         """The kernel for these pointers anywhere; its configurations are those of this one."""
         divisible = tuple(name for name in self.divisible if name not in names)
         return replace(self, source=self.unaligned or self.source, divisible=divisible, unaligned=None)
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """A built kernel.
+
+    Attributes:
+        name: for people.
+        image: what the driver loads.
+        entry: the function in it.
+        threads: of a block.
+        shared: bytes of dynamic shared memory of a block.
+        appended: pointer parameters that Triton added behind those of the source; null here.
+    """
+
+    name: str
+    key: str
+    image: bytes
+    entry: str
+    threads: int
+    shared: int
+    appended: int

@@ -15,9 +15,9 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture.breaks import Break, user_raise
+from smelt.capture.effects import has_written
 from smelt.capture.gradient_hooks import call_hooks, call_late_hooks, has_hooks, in_order, registered
 from smelt.capture.registry import special
-from smelt.capture.rehearsal import has_written
 from smelt.graph.gradients import gradients
 from smelt.graph.seams import cuts, why_cut
 from smelt.graph.spoilt import spoilt

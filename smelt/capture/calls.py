@@ -20,7 +20,7 @@ import torch
 import torch.utils.checkpoint
 
 from smelt.capture import _native as native
-from smelt.capture import flags, marks, policy, sources, triton_kernels
+from smelt.capture import flags, marks, policy, sources
 from smelt.capture.attributes import find_in_class, function_source
 from smelt.capture.breaks import Break, UserError, user, user_raise
 from smelt.capture.by_code import ByCode
@@ -30,7 +30,7 @@ from smelt.capture.generators import TracedGenerator
 from smelt.capture.host_calls import is_numpy
 from smelt.capture.host_values import HostValue
 from smelt.capture.policy import Policy
-from smelt.capture.registry import CALL, CONSTANTS, SPECIAL, TRANSFORMED
+from smelt.capture.registry import BY_POLICY, CALL, CONSTANTS, SPECIAL, TRANSFORMED
 from smelt.capture.stores import is_external
 from smelt.capture.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
 from smelt.capture.unknown_text import refuse_unknown
@@ -88,7 +88,7 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
         case Policy.DEFER:
             return defer(vm, fn, args, kwargs)
         case Policy.KERNEL:
-            return triton_kernels.launch(vm, args, kwargs)
+            return BY_POLICY[Policy.KERNEL](vm, args, kwargs)
     if marks.no_effect(fn.__module__, fn.__name__):
         return None
     if fn.__name__ == "graph_break" and fn.__module__.startswith("torch._dynamo"):

@@ -12,7 +12,7 @@ from torch import fx
 from smelt.capture import _native as native
 from smelt.capture.breaks import Break
 from smelt.capture.graph_module import CapturedGraph
-from smelt.capture.host_inputs import HOST
+from smelt.capture.sources import HOST
 from smelt.capture.tensors import Input
 from smelt.capture.writes import layers, share_no_memory
 from smelt.graph.eager_call import EagerCall

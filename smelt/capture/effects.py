@@ -11,7 +11,7 @@ import array
 import collections
 import operator
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -559,6 +559,13 @@ def _fill_set(value: Any, items: tuple[Any, ...]) -> Any:
     out = set.__new__(kind)
     set.update(out, items)
     return out
+
+
+def has_written(vm: Any, places: Collection[tuple[int, str]]) -> bool:
+    """The captured function has written to one of these places so far: to a name, or to anything in a container."""
+    changed = {id(mirror.original) for mirror in vm.effects.mirrors.values() if mirror.changed}
+    written = {(id(store.target), store.name) for store in vm.effects.stores.values()}
+    return any(place in written or place[0] in changed for place in places)
 
 
 def _shallow(copy: Any) -> Any:

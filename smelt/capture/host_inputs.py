@@ -10,14 +10,11 @@ import torch
 
 from smelt.capture.breaks import Break
 from smelt.capture.host_values import HostValue, values_in
-from smelt.capture.sources import Source
+from smelt.capture.sources import HOST, Source
 from smelt.graph.symint import to_torch
 from smelt.graph.trace import TraceTensor, trace_like
 from smelt.shapes.real import Real
 from smelt.shapes.unbacked import LOWEST, Origin
-
-HOST = -2
-"""The kind of source that an input from the host program has: no guard fetches it."""
 
 
 class HostInputs:

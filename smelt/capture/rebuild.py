@@ -25,7 +25,7 @@ from smelt.capture.generators import GENERATOR_METHODS, TracedGenerator
 from smelt.capture.host_values import HostMethod, HostValue
 from smelt.capture.modules import ModuleSlice
 from smelt.capture.reads import ended
-from smelt.capture.registry import TypeTable
+from smelt.capture.registry import REBUILD
 from smelt.capture.undecided import Undecided, is_plain
 from smelt.capture.unknown_text import UnknownText
 from smelt.capture.values import C_METHODS, CONSTANT_TYPES, LEAVES, PLAIN_SHOWN, SIZED_ITERATORS, is_written
@@ -36,9 +36,6 @@ from smelt.shapes.unbacked import Unsettled
 
 BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 """C callables that may be bound to an object of the frame."""
-
-REBUILD = TypeTable()
-"""(rebuild, value) -> expression, for objects made during the frame."""
 
 OWN = frozenset({"graph", "profiler", "shown", "Error", "explain_error", "expect_failure", "expect_lost"})
 """What `Residual.namespace` adds to the constants, under these names."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from enum import Enum
 from types import CodeType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from smelt.capture.arity import Meaning
 
@@ -52,6 +53,30 @@ CALL = TypeTable()
 
 ATTR = TypeTable()
 """(vm, object, name) -> value, by the object's type."""
+
+REBUILD = TypeTable()
+"""(rebuild, value) -> expression in residual code, for objects made during the frame, by their type."""
+
+BY_POLICY: dict[Enum, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {}
+"""(vm, args, kwargs) -> result, by the policy of the function that is called."""
+
+
+class Rebuilder(Protocol):
+    """Writes the expression of a value; the functions of `REBUILD` are given it for what the value holds."""
+
+    vm: Any
+    lines: list[str]
+    acts: bool
+
+    def __call__(self, value: Any) -> str:
+        """The expression of another value."""
+
+    def constant(self, value: Any, hint: str) -> str:
+        """The name of an object that residual code is given."""
+
+    def assign(self, value: Any, expression: str) -> str:
+        """The name of a variable that holds the expression's value."""
+
 
 SPECIAL: dict[int, Meaning] = {}
 """(vm, args, kwargs) -> result, by id of a function that capture gives its own meaning."""

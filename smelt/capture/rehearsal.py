@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.autograd.function import FunctionCtx
 from smelt.base import torch_c
 from smelt.capture import _native as native
 from smelt.capture.breaks import Break, UserError
+from smelt.capture.effects import has_written
 from smelt.capture.guards import Check, GuardList
 from smelt.capture.number_nodes import NumberNodes
 from smelt.capture.sources import Source
@@ -234,13 +235,6 @@ def _refuse_effects(vm: Any, twin: Any, cls: Any, seen: set[tuple[int, str]]) ->
         raise Break(f"{cls.__name__}.apply", "its forward or backward changes something besides tensors")
     if has_written(vm, seen):
         raise Break(f"{cls.__name__}.apply", "it reads what the compiled function has written before")
-
-
-def has_written(vm: Any, places: Collection[tuple[int, str]]) -> bool:
-    """The captured function has written to one of these places so far: to a name, or to anything in a container."""
-    changed = {id(mirror.original) for mirror in vm.effects.mirrors.values() if mirror.changed}
-    written = {(id(store.target), store.name) for store in vm.effects.stores.values()}
-    return any(place in written or place[0] in changed for place in places)
 
 
 def _containers(twin: Any, checks: Sequence[Check]) -> set[tuple[int, str]]:

@@ -64,6 +64,7 @@ from smelt.capture import (
     texts,
     thread_modes,
     transforms,
+    triton_kernels,
 )
 from smelt.capture.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
 from smelt.capture.breaks import (
@@ -125,6 +126,7 @@ _REGISTERED = (
     texts,
     thread_modes,
     transforms,
+    triton_kernels,
 )  # they fill the tables of the registry
 
 

@@ -15,6 +15,9 @@ from smelt.capture import _native as native
 MEMBERS = frozenset({"_parameters", "_buffers", "_modules"})
 """The dictionaries of an nn.Module that hold its parts."""
 
+HOST = -2
+"""The kind of source that an input from the host program has: no guard fetches it."""
+
 
 class Source:
     """One step of a path: `kind` and `key` are those of a guard fetch, `base` is the step before (None: a root).

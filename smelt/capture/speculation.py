@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from smelt.capture import _native as native
 from smelt.capture.graph_module import CapturedGraph
-from smelt.capture.host_inputs import HOST
+from smelt.capture.sources import HOST
 from smelt.capture.writes import written_beside
 from smelt.graph.conditional import Conditional
 from smelt.graph.known import known_value

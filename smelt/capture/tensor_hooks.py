@@ -13,8 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from smelt.capture.breaks import Break, Restart, user_raise
 from smelt.capture.cuts import cut_after, refuse_inside
-from smelt.capture.rebuild import REBUILD, Rebuild
-from smelt.capture.registry import TENSOR_METHODS, special
+from smelt.capture.registry import REBUILD, TENSOR_METHODS, Rebuilder, special
 from smelt.graph.absent import only_given
 from smelt.graph.trace import TraceTensor
 
@@ -112,7 +111,7 @@ def _expose(vm: Any, tensor: TraceTensor, name: str) -> None:
 
 
 @REBUILD(Pending)
-def rebuild_pending(r: Rebuild, handle: Pending) -> str:
+def rebuild_pending(r: Rebuilder, handle: Pending) -> str:
     """The hook is registered; those before it are already.
 
     Raises:

@@ -23,9 +23,8 @@ from smelt.capture.attributes import function_source
 from smelt.capture.bodies import InnerTensors, capture_call, is_made
 from smelt.capture.breaks import Break, Restart, user
 from smelt.capture.effects import CONTAINERS
-from smelt.capture.rebuild import REBUILD, Rebuild
 from smelt.capture.regions import BLANK, Pullback, PullbackCall, Region, Transform
-from smelt.capture.registry import CALL, TRANSFORMED, special
+from smelt.capture.registry import CALL, REBUILD, TRANSFORMED, Rebuilder, special
 from smelt.capture.thread_modes import outside_inference
 
 Args = tuple[Any, ...]
@@ -83,7 +82,7 @@ def call_pullback(vm: Any, pullback: Pullback, args: Args, kwargs: Kwargs) -> An
 
 
 @REBUILD(Pullback)
-def rebuild_pullback(r: Rebuild, pullback: Pullback) -> str:
+def rebuild_pullback(r: Rebuilder, pullback: Pullback) -> str:
     """It holds what a graph computed."""
     stop = Break("the function that torch.func.vjp gives leaves the frame", "it belongs to a graph")
     raise Restart(pullback.born, stop)

@@ -15,7 +15,8 @@ from torch._ops import OpOverload
 
 from smelt.capture import _native as native
 from smelt.capture.breaks import Break
-from smelt.capture.registry import special
+from smelt.capture.policy import Policy
+from smelt.capture.registry import BY_POLICY, special
 from smelt.capture.torch_calls import call_torch
 from smelt.capture.triton_writes import python_function, written_parameters
 from smelt.graph.trace import TraceTensor
@@ -51,6 +52,9 @@ def launch(vm: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         passed_grid, table = [], grids
     kinds = tuple((name, _TYPES[type(value)]) for name, value in passed.items())
     call_torch(vm, _operator(kernel, kinds, fixed, table), (*passed.values(), passed_grid), {})
+
+
+BY_POLICY[Policy.KERNEL] = launch
 
 
 @special(torch.library.wrap_triton)

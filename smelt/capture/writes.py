@@ -12,8 +12,7 @@ import torch
 from smelt.base.torch_c import is_plain_view
 from smelt.capture import _native as native
 from smelt.capture.breaks import Break
-from smelt.capture.host_inputs import HOST
-from smelt.capture.sources import Source
+from smelt.capture.sources import HOST, Source
 from smelt.graph.meta import extent, is_opaque
 
 

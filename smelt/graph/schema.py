@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -166,3 +167,8 @@ _OWN = ("aten", "prims", "prim", "quantized", "_c10d_functional", "c10d", "c10d_
 
 def _is_written(argument: Argument) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def is_random(target: Any) -> bool:
+    """Whether a node draws from a generator of PyTorch's: it calls an operator that does."""
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from smelt.base.errors import CompileError
 from smelt.graph.meta import TensorMeta, contiguous_stride, meta_of
+from smelt.graph.schema import is_random
 from smelt.graph.sharing import shared_operands
 from smelt.loops import indexing, movement, pointwise, reductions
 from smelt.loops.ir import (
@@ -29,6 +29,7 @@ from smelt.loops.ir import (
     references,
 )
 from smelt.loops.registry import LOWERINGS, Operand
+from smelt.prims.known_sizes import settled
 from smelt.prims.table import Prim
 from smelt.shapes.size import Size, Symbol, as_symbol, same, same_all
 
@@ -84,30 +85,6 @@ def _symbol(node: fx.Node, known: Sequence[Symbol]) -> Symbol:
         raise CompileError(f"loops: the placeholder {node.name} is {node.meta['val']}, not one symbol")
     other = as_symbol(settled(node.meta["val"]))
     return symbol if other is None or other in known else other
-
-
-def settled(value: Any) -> Any:
-    """A meta or an argument with what is known about its symbols put in, so that equal sizes have equal forms."""
-    match value:
-        case TensorMeta(shape=shape, stride=stride):
-            return replace(value, shape=settled(shape), stride=settled(stride)) if value.symbolic else value
-        case Size():
-            return value.owner.simplify(value)
-        case fx.Node() if isinstance(value.meta.get("val"), Size):
-            return settled(value.meta["val"])
-        case tuple():
-            return tuple(map(settled, value))
-        case list():
-            return list(map(settled, value))
-        case dict():
-            return {key: settled(item) for key, item in value.items()}
-        case slice():
-            return slice(settled(value.start), settled(value.stop), settled(value.step))
-    return value
-
-
-def is_random(target: Any) -> bool:
-    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
 def _after(node: Extern, earlier: str | None) -> Extern:

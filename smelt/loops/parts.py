@@ -20,8 +20,9 @@ from torch._ops import OpOverload
 
 from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.module import Graph, GraphModule
+from smelt.graph.schema import is_random
 from smelt.graph.unbacked import holds
-from smelt.loops.lower import is_random, settled
+from smelt.prims.known_sizes import settled
 from smelt.prims.table import PRIMS, Kind, Prim
 from smelt.shapes.size import Size, Symbol, as_symbol, of_factor, symbols
 

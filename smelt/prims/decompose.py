@@ -27,8 +27,7 @@ from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense, same_steps
 from smelt.graph.module import Graph, GraphModule
 from smelt.graph.seeds import is_seed
 from smelt.graph.sharing import memory_of, shared_arguments
-from smelt.prims.dtypes import PLAIN
-from smelt.prims.kernels.fourier import REAL
+from smelt.prims.dtypes import PLAIN, REAL
 from smelt.prims.mixed import Mixed
 from smelt.prims.registry import ANY_DTYPE, COMPLEX, DECOMPOSITIONS, LIBRARY, Lowering, is_empty
 from smelt.prims.rules import FAMILIES

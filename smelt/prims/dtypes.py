@@ -21,6 +21,12 @@ BOUNDS = {d: (torch.finfo(d).min, torch.finfo(d).max) for d in FLOATS} | {
 SATURATED = {torch.uint8: torch.int64, torch.int8: torch.int32, torch.int16: torch.int32}
 """Where a GPU converts a float to an integer of few bits: the type of which the result has the low ones."""
 
+COMPLEX = {torch.float16: torch.complex32, torch.float32: torch.complex64, torch.float64: torch.complex128}
+"""The dtypes of complex numbers whose parts have a real dtype."""
+
+REAL = {wide: real for real, wide in COMPLEX.items()}
+"""The dtypes of the parts of complex numbers."""
+
 
 def is_float(dtype: torch.dtype) -> bool:
     """A floating-point dtype (real)."""

@@ -9,10 +9,10 @@ import functools
 from dataclasses import dataclass
 
 from smelt.base.errors import BuildError, CompileError
+from smelt.base.kernel_source import Cubin
 from smelt.base.locks import new_lock
 from smelt.runtime import _native
 from smelt.runtime.refusals import OutOfMemory
-from smelt.runtime.triton_build import Cubin
 
 LIBRARY = "libcuda.so.1"
 OLDEST = 12000

@@ -6,10 +6,9 @@ one compiles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from smelt.runtime.externs import ExternKernel
 from smelt.runtime.workspace import Workspaces
 
 MOST_VERSIONS = 128
@@ -22,11 +21,18 @@ NEAR = 4
 """Versions whose sizes differ less than this many times share the choice of kernels, which is made by timing."""
 
 
+class Timed(Protocol):
+    """An operator whose implementation is chosen by timing."""
+
+    def follow(self, other: Any) -> None:
+        """Take the choice of the same operator in another version."""
+
+
 class Version(NamedTuple):
     """The program for one tuple of sizes, its operators in order, and its memory."""
 
     call: Callable[[list[Any]], list[Any]]
-    externs: list[ExternKernel]
+    externs: Sequence[Timed]
     workspaces: Workspaces | None
 
 

@@ -12,12 +12,11 @@ import json
 import os
 import re
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from smelt.base.errors import BuildError
-from smelt.base.kernel_source import Config, KernelSource
+from smelt.base.kernel_source import Config, Cubin, KernelSource
 from smelt.base.locks import new_lock
 from smelt.base.options import environment
 from smelt.base.store import content_key, store
@@ -29,28 +28,6 @@ _FORMAT = "2"
 _HINT = "pip install triton, in the version that this PyTorch asks for: pip show torch"
 _lock = new_lock()
 _builds: dict[str, Build] = {}
-
-
-@dataclass(frozen=True)
-class Cubin:
-    """A built kernel.
-
-    Attributes:
-        name: for people.
-        image: what the driver loads.
-        entry: the function in it.
-        threads: of a block.
-        shared: bytes of dynamic shared memory of a block.
-        appended: pointer parameters that Triton added behind those of the source; null here.
-    """
-
-    name: str
-    key: str
-    image: bytes
-    entry: str
-    threads: int
-    shared: int
-    appended: int
 
 
 class Build:

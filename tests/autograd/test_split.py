@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from smelt.autograd.joint import trace_joint
-from smelt.autograd.split import dependents, split
+from smelt.autograd.split import split
 from smelt.base.options import Options
+from smelt.graph.ancestry import dependents
 from smelt.graph.verify import verify
 from tests.autograd.joint_examples import MODELS, example, graph_of_call
 

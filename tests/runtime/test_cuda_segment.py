@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from smelt.base.errors import BuildError
+from smelt.base.kernel_source import Cubin
 from smelt.runtime import _native, cuda_driver
 from smelt.runtime.cuda_driver import Function, OutOfResources, load, open_driver
 from smelt.runtime.launch import Table
-from smelt.runtime.triton_build import Cubin
 from smelt.runtime.triton_kernels import Kernels
 from tests.runtime.fake_cuda import FakeCuda
 from tests.runtime.triton_sources import add_kernel, rows_kernel

@@ -5,12 +5,10 @@ from __future__ import annotations
 import torch
 
 from smelt.graph.meta import TensorMeta
+from smelt.prims.dtypes import COMPLEX, REAL
 from smelt.prims.table import Shape, kernel, make, require
 
 aten = torch.ops.aten
-
-COMPLEX = {torch.float16: torch.complex32, torch.float32: torch.complex64, torch.float64: torch.complex128}
-REAL = {wide: real for real, wide in COMPLEX.items()}
 
 
 def _at(x: TensorMeta, d: int) -> int:

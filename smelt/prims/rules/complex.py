@@ -14,7 +14,7 @@ import torch
 from torch.fx import Node
 
 from smelt.graph.meta import TensorMeta
-from smelt.prims.kernels.fourier import REAL
+from smelt.prims.dtypes import REAL
 from smelt.prims.registry import (
     DECOMPOSITIONS,
     Lowering,

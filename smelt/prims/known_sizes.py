@@ -1,0 +1,31 @@
+"""What is known of the symbols of a prim graph, put into the metas and arguments of its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import fx
+
+from smelt.graph.meta import TensorMeta
+from smelt.shapes.size import Size
+
+
+def settled(value: Any) -> Any:
+    """A meta or an argument with what is known about its symbols put in, so that equal sizes have equal forms."""
+    match value:
+        case TensorMeta(shape=shape, stride=stride):
+            return replace(value, shape=settled(shape), stride=settled(stride)) if value.symbolic else value
+        case Size():
+            return value.owner.simplify(value)
+        case fx.Node() if isinstance(value.meta.get("val"), Size):
+            return settled(value.meta["val"])
+        case tuple():
+            return tuple(map(settled, value))
+        case list():
+            return list(map(settled, value))
+        case dict():
+            return {key: settled(item) for key, item in value.items()}
+        case slice():
+            return slice(settled(value.start), settled(value.stop), settled(value.step))
+    return value
