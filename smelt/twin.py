@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from smelt.base.errors import OptionError
-from smelt.capture.marks import compiled_elsewhere, original_module
+from smelt.capture.marks import compiled_elsewhere, original_module, written_as_graph
 
 _classes: weakref.WeakValueDictionary[int, type] = weakref.WeakValueDictionary()
 """By the id of the original class, which lives as long as its twin."""
@@ -38,11 +38,18 @@ class CompiledTwin:
         return original(*args, **kwargs) if is_twin else super().__new__(cls)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler._is_exporting_flag:  # the flag and no function that asks: this is on the way of every call
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
         try:
             call = self._smelt_call
         except AttributeError:  # an object of a subclass that the program derived
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
-        return call(*args, **kwargs)
+        try:
+            return call(*args, **kwargs)
+        except NameError:  # `symbolic_trace` looks for the original in the model, and finds nothing
+            if not written_as_graph():
+                raise
+        return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     def __setattr__(self, name: str, value: Any) -> None:
         """`_orig_mod` is none of the state that is shared: there it would be a submodule of itself."""

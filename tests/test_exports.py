@@ -32,6 +32,28 @@ class Outer(nn.Module):
         return self.last(self.inner(x) + 1)
 
 
+def _twice(x: Tensor) -> Tensor:
+    return torch.sin(x) * 2 + 1
+
+
+_twice_compiled = smelt.compile(_twice)
+
+
+class Calls(nn.Module):
+    """Calls a function."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.linear, self.function = nn.Linear(3, 3), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.linear(x)) + 3
+
+
+class Compiles(Inner):
+    forward = smelt.compile(Inner.forward)
+
+
 def _forward_alone() -> nn.Module:
     model = Outer(Inner())
     model.inner.forward = smelt.compile(model.inner.forward)  # type: ignore[method-assign]
@@ -47,6 +69,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module]]] = {
         lambda: nn.Sequential(Inner(), nn.ReLU()),
     ),
     "a compiled forward": (_forward_alone, lambda: Outer(Inner())),
+    "a compiled method": (Compiles, Inner),
+    "calls a compiled function": (lambda: Calls(_twice_compiled), lambda: Calls(_twice)),
 }
 
 
@@ -60,9 +84,19 @@ def _made(model: nn.Module, x: Tensor) -> Any:
     return program, [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
 
 
-def _exported(model: nn.Module, x: Tensor) -> Any:
-    program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+def _exported(model: nn.Module, x: Tensor, strict: bool = False) -> Any:
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=strict)
     return program.module(), [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+
+
+def _symbolic(model: nn.Module, x: Tensor) -> Any:
+    program = torch.fx.symbolic_trace(model)
+    return program, [str(node.target) for node in program.graph.nodes]
+
+
+def _scripted(model: nn.Module, x: Tensor) -> Any:
+    program = torch.jit.script(model)
+    return program, [node.kind() for node in program.inlined_graph.nodes() if node.kind().startswith("aten")]
 
 
 def _onnx(model: nn.Module, x: Tensor, **how: Any) -> Any:
@@ -81,6 +115,9 @@ WAYS: dict[str, Callable[[nn.Module, Tensor], Any]] = {
     "jit.trace": _traced,
     "make_fx": _made,
     "export": _exported,
+    "export, strict": lambda model, x: _exported(model, x, strict=True),
+    "symbolic_trace": _symbolic,
+    "jit.script": _scripted,
     "onnx, legacy": lambda model, x: _onnx(model, x, dynamo=False),
     "onnx": lambda model, x: _onnx(model, x, dynamo=True),
 }

@@ -29,7 +29,7 @@ def _on_frame(
     code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any], builtins: dict[str, Any]
 ) -> WhenReturned:
     session: Session | None = native.owner()
-    if session is None or _importing() or torch_c.derivatives_outside() or torch_c.get_tracing_state() is not None:
+    if session is None or _importing() or torch_c.derivatives_outside() or _written_down():
         return None
     return session.frame(code, function, slots, globals)
 
@@ -42,7 +42,7 @@ def _on_resume(
     builtins: dict[str, Any],
 ) -> WhenReturned:
     session: Session | None = native.owner()
-    if session is None or torch_c.derivatives_outside() or torch_c.get_tracing_state() is not None:
+    if session is None or torch_c.derivatives_outside() or _written_down():
         return None
     return session.resumed(point, function, slots, globals)
 
@@ -59,6 +59,11 @@ def _on_other_left() -> None:
         "before it\n  try: leave torch.compile away here"
     )
     warnings.warn(SmeltWarning(text), stacklevel=3)
+
+
+def _written_down() -> bool:
+    """Whether `torch.jit.trace` or `torch.fx.symbolic_trace` writes down what the program does."""
+    return torch_c.get_tracing_state() is not None or marks.written_as_graph()
 
 
 def _importing() -> bool:
@@ -126,6 +131,8 @@ def _region(run: Callable[..., Any], fn: Callable[..., Any], session: Session) -
         return compiled_generator
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler._is_exporting_flag:  # the flag and no function that asks: this is on the way of every call
+            return fn(*args, **kwargs)
         try:
             result = native.call(run, args, kwargs, session)
         except BaseException:
@@ -167,7 +174,7 @@ def compile_callable(
     out: Any = functools.wraps(target)(compiled)
     out._smelt_session = session
     out.__wrapped__ = fn
-    out._torchdynamo_disable = True  # torch.compile calls it as it is
+    out._torchdynamo_disable = marks.UNLESS_EXPORTED
     out._torchdynamo_disable_msg = marks.FOR_TORCH_ALONE
     return out
 

@@ -7,11 +7,25 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from functools import cache
 from types import CodeType, FunctionType
 from typing import Any
 
+import torch
+from torch.fx import _symbolic_trace as symbolic_trace
+
 from smelt.capture import _native as native
+
+
+class _UnlessExported:
+    """True unless `torch.export` runs: torch.compile calls what smelt has compiled, an export looks into it."""
+
+    def __bool__(self) -> bool:
+        return not torch.compiler.is_exporting()
+
+
+UNLESS_EXPORTED = _UnlessExported()
 
 FOR_TORCH_ALONE = "smelt has compiled it"
 """The reason for torch.compile to leave a function alone that is none for smelt: `functools.wraps` copies marks."""
@@ -27,6 +41,9 @@ def disabled(function: Any) -> str | None:
         return f"torch.compiler.disable marks it{f': {given}' if given else ''}"
     return reason
 
+
+written_as_graph: Callable[[], bool] = getattr(symbolic_trace, "is_fx_symbolic_tracing", symbolic_trace.is_fx_tracing)
+"""Whether `torch.fx.symbolic_trace` writes down, as a graph, what this thread does."""
 
 REGION_CODES: set[CodeType] = set()
 """The codes of the functions that `smelt.compile` makes."""
