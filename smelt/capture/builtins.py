@@ -27,7 +27,7 @@ from smelt.capture.host_values import HostMethod, HostValue
 from smelt.capture.opcodes import read_variable
 from smelt.capture.policy import is_frozen
 from smelt.capture.registry import ATTR, special
-from smelt.capture.stores import delete_attr, store_attr, store_generic
+from smelt.capture.stores import delete_attr, delete_generic, store_attr, store_generic
 from smelt.capture.unknown_text import UnknownText
 from smelt.capture.values import C_METHODS
 from smelt.graph.symint import SYMBOLIC
@@ -227,6 +227,13 @@ def object_set_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
     """object.__setattr__(object, name, value)"""
     _expect_name(object.__setattr__, args, kwargs, (3,))
     store_generic(vm, *args)
+
+
+@special(object.__delattr__)
+def object_del_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """object.__delattr__(object, name)"""
+    _expect_name(object.__delattr__, args, kwargs)
+    delete_generic(vm, *args)
 
 
 @special(object.__getattribute__)

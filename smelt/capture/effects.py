@@ -266,6 +266,8 @@ class Effects:
             if store.kind == "attr" and not isinstance(target, type) and getattr(target, "__dict__", None) is held:
                 if hasattr(getattr(type(target), store.name, None), "__set__"):
                     continue  # a slot or a descriptor
+                if isinstance(target, torch.nn.Module) and _is_member(held, store.name):
+                    continue
                 del self.stores[place]
                 if store.value is DELETED or store.anew:
                     copy.pop(store.name, None)
@@ -535,6 +537,11 @@ def _held(kind: str, target: Any, name: str) -> Any:
         except ValueError:
             return None
     return (target if kind == "global" else getattr(target, "__dict__", {})).get(name)
+
+
+def _is_member(held: dict[str, Any], name: str) -> bool:
+    """Whether a name is that of a module's parameter, buffer or submodule, whose attributes are `held`."""
+    return name not in held and any(name in (held.get(table) or ()) for table in sources.MEMBERS)
 
 
 def _has_table(module: torch.nn.Module, held: dict[str, Any]) -> bool:

@@ -96,7 +96,12 @@ def _wants_traceback(leave: Any) -> bool:
     if code.co_flags & inspect.CO_VARARGS or code.co_argcount < 4:
         return True
     name = code.co_varnames[3]
-    return any(each.argval == name and each.opname.startswith("LOAD") for each in dis.get_instructions(code))
+    return any("LOAD" in each.opname and _names(name, each.argval) for each in dis.get_instructions(code))
+
+
+def _names(name: str, argval: Any) -> bool:
+    """Whether an instruction is about a variable; from 3.13 on, one instruction may load two, or store and load."""
+    return name == argval or isinstance(argval, tuple) and name in argval
 
 
 @opcode("GET_LEN")

@@ -22,7 +22,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from types import CodeType, SimpleNamespace
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -294,12 +294,12 @@ class Writer:
             self._store_by_name(store, place)
             return
         if store.value is DELETED and store.maybe or store.anew:
-            self.lines += ["try:", f"    del {place}.{store.name}"]
+            self.lines += ["try:", f"    {self._deletion(store, place)}"]
             self.lines += [f"except {self.value.constant(AttributeError, 'AttributeError')}:", "    pass"]
         if store.value is DELETED and store.maybe:
             return
         if store.value is DELETED:
-            self.lines.append(f"del {place}.{store.name}")
+            self.lines.append(self._deletion(store, place))
         elif isinstance(target, nn.Module) and store.name in target.__dict__.get("_buffers", ()):
             self.lines.append(f"{place}._buffers[{quoted(store.name)}] = {self.value(store.value)}")
         elif type(target).__setattr__ in _PLAIN_SETTERS or isinstance(target, (type, torch.Tensor)):
@@ -310,12 +310,23 @@ class Writer:
             setter = self.value.constant(object.__setattr__, "set")
             self.lines.append(f"{setter}({place}, {quoted(store.name)}, {self.value(store.value)})")
 
+    def _deletion(self, store: Store, place: str) -> str:
+        """The statement that deletes an attribute: what its class does then in Python, capture has seen."""
+        kind, deleter = type(store.target), delattr
+        if isinstance(store.target, nn.Module):
+            deleter = delattr if kind.__delattr__ is nn.Module.__delattr__ else nn.Module.__delattr__
+        elif isinstance(kind.__delattr__, FunctionType):
+            deleter = object.__delattr__
+        if deleter is delattr and is_plain_name(store.name):
+            return f"del {place}.{store.name}"
+        return f"{self.value.constant(deleter, 'delattr')}({place}, {quoted(store.name)})"
+
     def _store_by_name(self, store: Store, place: str) -> None:
         """The same for a name that is no identifier: it is data, and stays in quotes."""
         constant = self.value.constant
         plain = type(store.target).__setattr__ in _PLAIN_SETTERS or isinstance(store.target, (type, torch.Tensor))
         if store.value is DELETED or store.anew:
-            delete = f"{constant(delattr, 'delattr')}({place}, {quoted(store.name)})"
+            delete = self._deletion(store, place)
             maybe = store.value is not DELETED or store.maybe
             ended = [f"except {constant(AttributeError, 'AttributeError')}:", "    pass"]
             self.lines += ["try:", f"    {delete}", *ended] if maybe else [delete]

@@ -16,6 +16,7 @@ from smelt.capture.effects import DELETED
 from smelt.graph.trace import TraceTensor
 
 _SET = vars(torch.nn.Module)["__setattr__"]  # somebody may replace it for a time
+_DELETE = vars(torch.nn.Module)["__delattr__"]
 
 
 def store_attr(vm: Any, obj: Any, name: str, value: Any) -> None:
@@ -35,10 +36,10 @@ def store_attr(vm: Any, obj: Any, name: str, value: Any) -> None:
 
 def store_generic(vm: Any, obj: Any, name: str, value: Any) -> None:
     """`object.__setattr__(obj, name, value)`"""
-    raw = find_in_class(vm, type(obj), name) if not isinstance(obj, (type, types.ModuleType)) else MISS
+    raw = _of_class(vm, obj, name)
     if type(raw) is property:
         if raw.fset is None:
-            raise UserError(AttributeError(f"property {name!r} of {type(obj).__name__!r} object has no setter"))
+            user(property.__set__, raw, obj, value)  # raises
         vm.call(raw.fset, (obj, value), {})
         return
     setter = getattr(type(raw), "__set__", None) if raw is not MISS else None
@@ -58,6 +59,11 @@ def store_generic(vm: Any, obj: Any, name: str, value: Any) -> None:
         user(setattr, obj, name, value)
     else:
         user(object.__setattr__ if not isinstance(obj, type) else type.__setattr__, obj, name, value)
+
+
+def _of_class(vm: Any, obj: Any, name: str) -> Any:
+    """What the class of an object has under a name, where that decides what a write or deletion does."""
+    return MISS if isinstance(obj, (type, types.ModuleType)) else find_in_class(vm, type(obj), name)
 
 
 def _expect_room(obj: Any, name: str, value: Any, raw: Any, has_dict: bool) -> None:
@@ -209,17 +215,37 @@ def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
 def delete_attr(vm: Any, obj: Any, name: str) -> None:
     """`del obj.name`"""
     deleter = find_in_class(vm, type(obj), "__delattr__")
-    if isinstance(deleter, types.FunctionType) and not isinstance(obj, torch.nn.Module):
+    if isinstance(deleter, types.FunctionType) and not (isinstance(obj, torch.nn.Module) and deleter is _DELETE):
         vm.call(deleter, (obj, name), {})
+    elif not _deleted_from_tables(vm, obj, name):
+        delete_generic(vm, obj, name)
+
+
+def _deleted_from_tables(vm: Any, obj: Any, name: str) -> bool:
+    """Whether the program took hold of a module's parameters, buffers or submodules, and the name was among them."""
+    if not isinstance(obj, torch.nn.Module) or not is_external(vm, obj):
+        return False
+    for table in sources.MEMBERS:
+        members = _members(vm, obj.__dict__, table)
+        if members is not obj.__dict__.get(table) and name in members:
+            vm.work += 1
+            del members[name]
+            return True
+    return False
+
+
+def delete_generic(vm: Any, obj: Any, name: str) -> None:
+    """`object.__delattr__(obj, name)`"""
+    raw = _of_class(vm, obj, name)
+    deleter = getattr(type(raw), "__delete__", None) if raw is not MISS else None
+    if type(raw) is property:
+        if raw.fdel is None:
+            user(property.__delete__, raw, obj)  # raises
+        vm.call(raw.fdel, (obj,), {})
+    elif isinstance(deleter, types.FunctionType):
+        vm.call(deleter, (raw, obj), {})
     elif is_external(vm, obj):
         _expect_attr(vm, obj, name)
-        if isinstance(obj, torch.nn.Module):
-            for table in sources.MEMBERS:
-                members = _members(vm, obj.__dict__, table)
-                if members is not obj.__dict__.get(table) and name in members:
-                    vm.work += 1
-                    del members[name]
-                    return
         held = instance_dict(vm, obj)
         if held is not None and held is not own_dict(obj) and name in held:
             del held[name]  # the program took hold of `__dict__`
@@ -230,6 +256,7 @@ def delete_attr(vm: Any, obj: Any, name: str) -> None:
         user(delattr, obj, name)
 
 
+_GENERIC_DELETERS = (object.__delattr__, types.MethodType.__delattr__)
 _OTHERWISE = (type, types.ModuleType, types.FunctionType, torch.nn.Module, torch.Tensor)
 
 
@@ -239,13 +266,29 @@ def _expect_attr(vm: Any, obj: Any, name: str) -> None:
     Raises:
         UserError: AttributeError, when there is nothing to delete.
     """
-    held = None if isinstance(obj, _OTHERWISE) else instance_dict(vm, obj)
+    own = not isinstance(obj, _OTHERWISE)
+    held = instance_dict(vm, obj) if own else None
     if hasattr(getattr(type(obj), name, None), "__delete__"):
         held = None  # a slot or a descriptor
+    elif held is None and own and type(obj).__delattr__ in _GENERIC_DELETERS:
+        user(delattr, obj, name)  # raises: there is nowhere to delete it from
     store = vm.effects.stores.get(("attr", id(obj), name))
     if held is None or store is not None and store.value is not DELETED:
-        vm.load_attr(obj, name)
+        _expect_value(vm, obj, name)
     elif store is not None or name not in held:
         raise no_attribute(vm, obj, name)
     else:
         vm.guards.check(sources.instance_dict(vm.sources[id(obj)]), native.HAS_KEY, name)
+
+
+def _expect_value(vm: Any, obj: Any, name: str) -> None:
+    """Raises `UserError` with Python's AttributeError where what is no item of a dictionary is not there."""
+    if type(find_in_class(vm, type(obj), name)) is not types.MemberDescriptorType:
+        vm.load_attr(obj, name)
+        return
+    try:
+        vm.load_attr(obj, name)
+    except UserError as error:  # an empty slot
+        if not isinstance(error.error, AttributeError):
+            raise
+        user_raise(AttributeError(name))
