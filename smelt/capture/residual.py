@@ -312,7 +312,8 @@ class Writer:
 
     def _deletion(self, store: Store, place: str) -> str:
         """The statement that deletes an attribute: what its class does then in Python, capture has seen."""
-        kind, deleter = type(store.target), delattr
+        kind = type(store.target)
+        deleter: Callable[[Any, str], None] = delattr
         if isinstance(store.target, nn.Module):
             deleter = delattr if kind.__delattr__ is nn.Module.__delattr__ else nn.Module.__delattr__
         elif isinstance(kind.__delattr__, FunctionType):

@@ -159,7 +159,7 @@ def test_recursion() -> None:
 
 def test_deep_recursion_and_its_limit() -> None:
     def deep(n):
-        return 0
+        return 0 if n == 0 else deep(n - 1)  # where the stack is half full, frames run as they are
 
     def replaced(n, _c, _f):
         return 0 if n == 0 else 1 + _f[0](n - 1)
