@@ -190,7 +190,7 @@ def _render_halves(
 
 def _to_prims(joint: Joint, options: Options, report: Report) -> fx.GraphModule:
     with _stage("prims"):
-        prims = _made(decompose(joint.module, options), "decompose", report)
+        prims = _made(decompose(joint.module, options, apart=True), "decompose", report)
         for rewrite in PRIM_PASSES:
             prims = _made(rewrite(prims), rewrite.__name__, report)
         report.add("3_prims.py", lambda: print_graph(prims))

@@ -7,6 +7,7 @@ inputs, outputs that share memory, strides, who gets gradients) is the business 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -66,11 +67,13 @@ def aot_autograd(
         raise OptionError("partition='min-cut' with opset='aten'", why="it weighs primitives", hint='opset="prims"')
     # the compilers' programs draw from PyTorch's own generator
     options = Options(eager_rng=True, activation_memory_budget=activation_memory_budget)
+    if cut != "min-cut":
+        options = replace(options, backend="aot_eager")  # whose backward takes inputs as they are
     second = bw_compiler or fw_compiler
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Compiled:
         joint = trace_joint(gm, example_inputs, options)
-        module = joint.module if opset == "aten" else decompose(joint.module, options)
+        module = joint.module if opset == "aten" else decompose(joint.module, options, apart=cut == "min-cut")
         match cut:
             case "save":
                 forward, backward = split(joint, module)

@@ -40,7 +40,7 @@ from smelt.autograd.plan import (
 )
 from smelt.autograd.reach import comes_through_function, forbidden, functions_give, heads_of, tangents_of
 from smelt.autograd.reads import JointReads, owner_of
-from smelt.autograd.saved import saved_places
+from smelt.autograd.saved import read_as_saved, saved_places
 from smelt.autograd.settled import settle
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
@@ -147,6 +147,7 @@ class _Trace:
         self.spoilt: dict[int, Spoilt] = {}
         self.reached: dict[int, frozenset[int]] = {}
         self.saved: set[Storage] = set()
+        self.apart: set[Storage] = set()
         self.rec = GraphRecorder(options.eager_rng)
         self.reads = self.rec.reads = JointReads(self.rec, owner_of(gm))
         given = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
@@ -175,12 +176,12 @@ class _Trace:
                 outputs = tuple(self.plan(results))
                 values = [self.rec.value(t.place) for t in self.program]
                 values += [self.rec.value(self.inputs[m.input].place) for m in mutations]
-            written = self.versions()
             self.note_saved(mutations)
+            self.written = self.versions()
             seed = self.rec.placeholder("seeds", TensorMeta((), torch.int64, (), torch.device("cpu")))
             differentiable, found = self.backward(mutations)
             mutations = self.without_gradients(mutations)
-            if self.versions() != written:
+            if self.versions() != self.written:
                 raise Unsupported("a backward that writes to an input of the graph")
             with _disable_current_modes():
                 grads, positions = self.gradients(found)
@@ -341,6 +342,10 @@ class _Trace:
             self.rec.bind(tangent, self.rec.placeholder(f"tangents_{i}", tangent.place.layout.val))
             tangents.append(tangent)
         self.rec.backward, self.rec.origin = True, None
+        if self.options.backend == "smelt":
+            saved = (i for storage, i in self.by_storage.items() if storage in self.saved)
+            self.apart = read_as_saved(self.rec, ((self.inputs[i], self.examples[i]) for i in saved))
+            self.written = self.versions()
         # a graph may end in the no_grad that the caller was in, and still have computed with gradients in between
         with torch.enable_grad(), disable_autocast():
             leaves = [self.inputs[i].leaf for i in wanted]
@@ -493,7 +498,7 @@ class _Trace:
             idle=self.idle(positions) if positions else (),
             seeds=seeds,
             autocast=casting(),
-            cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned),
+            cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned - self.apart),
             unsaved=unsaved,
             unsaved_outputs=unsaved_outputs,
             sizes=self.sizes,

@@ -15,6 +15,7 @@ from torch.fx import Node
 from smelt.autograd.cut import Cut
 from smelt.autograd.joint import Joint
 from smelt.autograd.recompute import Costs, kind_of, nbytes
+from smelt.autograd.saved import SMALL
 from smelt.autograd.step import with_recomputation
 from smelt.base.options import Options
 from smelt.graph.ancestry import ancestors, dependents
@@ -22,9 +23,6 @@ from smelt.graph.meta import TensorMeta, is_dense
 from smelt.graph.module import Graph, GraphModule
 from smelt.prims.builder import meta_of_value
 from smelt.prims.table import PRIMS, Kind, Prim
-
-SMALL_RESULT = 1 << 16
-"""Bytes of a result that the backward takes a copy of where eager does not save it."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,8 @@ class _Split:
         self.module = module
         self.nodes: list[Node] = list(module.graph.nodes)
         output = self.nodes[-1]
-        inputs = [n for n in self.nodes if n.op == "placeholder"]
+        given = [n for n in self.nodes if n.op == "placeholder"]
+        inputs = [n for n in given if "as_saved" not in n.meta]
         count, last = joint.num_primals + len(joint.seeds), len(inputs) - len(joint.sizes)
         self.inputs, self.tangents, self.sizes = inputs[:count], inputs[count:last], inputs[last:]
         results = joint.parts(output.args[0])  # type: ignore[arg-type]
@@ -79,7 +78,8 @@ class _Split:
         self.found: Sequence[Node] = results[2]
         self.reads = self.found[: len(joint.reads)]
         self.value_metas, self.gradient_metas, self.found_metas = joint.parts(output.meta["val"])
-        self.late = dependents(self.nodes, self.tangents)
+        self.as_saved = self._as_saved(given)
+        self.late = dependents(self.nodes, [*self.tangents, *self.as_saved])
         self.needed_forward = ancestors([*_nodes(self.values), *self.found])
         needed = ancestors(_nodes(self.gradients))
         self.early = [n for n in self.nodes if n in needed and n not in self.late]
@@ -91,23 +91,30 @@ class _Split:
         stored = [n for n in _nodes(self.values) if n not in self.copied]
         self.costs = Costs(self.nodes[:-1], self.needed_forward, [*stored, *self.shown], self.copied)
 
+    def _as_saved(self, given: Sequence[Node]) -> dict[Node, Node]:
+        """The inputs as the backward finds them, with the inputs as the forward does."""
+        by_name = {n.name: n for n in self.inputs}
+        return {n: by_name[n.meta["as_saved"]] for n in given if n.users and "as_saved" in n.meta}
+
     def _copied(self, joint: Joint) -> set[Node]:
-        """Inputs and results that the backward takes copies of, since eager does not save them.
+        """Inputs and results that the backward takes copies of: eager does not save them, or the caller's own follow.
 
         Of the results those that are small, or whose value eager saves in other memory. A large one (logits) stays
         what it is for the backward: a write to it raises an error there.
         """
-        copied = {self.inputs[i] for i in joint.unsaved}
+        copied = {self.inputs[i] for i in joint.unsaved}.union(self.as_saved.values())
         kept = {v for i, v in enumerate(self.values[: joint.num_outputs]) if i not in joint.unsaved_outputs}
         for i in joint.unsaved_outputs:
             value = self.values[i]
             if isinstance(value, Node) and value.op == "call_function" and value not in kept:
-                if nbytes(value.meta["val"]) <= SMALL_RESULT or "saved" in value.meta:
+                if nbytes(value.meta["val"]) <= SMALL or "saved" in value.meta:
                     copied.add(value)
         return copied
 
     def _own(self, value: Node) -> Node:
         """What forward hands on as a saved value: a copy of what may be written before the backward."""
+        if value in self.as_saved:
+            return self.as_saved[value]
         if value not in self.copied:
             return value
         with self.module.graph.inserting_before(self.nodes[-1]):
@@ -120,7 +127,8 @@ class _Split:
         late = {n for n in self.needed if n in self.late}
         read = {n for n in self.early if n in self.direct or any(user in late for user in n.users)}
         cut = Cut(self.early, self.needed_forward, read, self.results, set(self.inputs), self.costs)
-        return list(dict.fromkeys(self.shown.get(n, n) for n in cut.choose(budget)))
+        own = [n for n in self.as_saved if n in self.needed]
+        return [*own, *dict.fromkeys(self.shown.get(n, n) for n in cut.choose(budget))]
 
     # -- building the two graphs
 
@@ -137,7 +145,7 @@ class _Split:
         late = (n for n in self.nodes if n in self.late)  # recomputed values then live briefly
         inputs = [*saved, *self.tangents, *self.sizes, *self.reads]
         module = _extract(self.module, inputs, self.gradients, self.gradient_metas, late, self.shown)
-        others = self.results.union(self.inputs) - self.copied
+        others = self.results.union(self.inputs, self.as_saved) - self.copied
         for node, value in zip(module.graph.nodes, saved, strict=False):
             if value in others:
                 node.meta["held"] = True  # by the caller: it does not end with its last use
@@ -152,8 +160,9 @@ class _Split:
         outputs = {node: i for i, node in reversed(list(enumerate(self.values)))}
 
         def describe(node: Node) -> Saved:
-            if node in inputs and node not in self.copied:
-                return Saved("input", inputs[node], node.name)
+            if node in self.as_saved or node in inputs and node not in self.copied:
+                given = self.as_saved.get(node, node)
+                return Saved("input", inputs[given], given.name)
             if node in outputs and node not in self.copied:
                 return Saved("output", outputs[node], node.name)
             return Saved("intermediate", -1, node.name)

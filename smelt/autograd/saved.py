@@ -11,9 +11,16 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.nn import Parameter
 
+from smelt.autograd.functionalize import GraphRecorder
+from smelt.autograd.inputs import Input
 from smelt.graph.nodes_of_engine import saved_by
-from smelt.graph.trace import Place, TraceTensor
+from smelt.graph.trace import Place, Storage, TraceTensor
+from smelt.shapes.size import hint
+
+SMALL = 1 << 16
+"""Bytes of a value that a copy may be taken of where eager takes none."""
 
 
 def saved_places(heads: Iterable[torch.Tensor]) -> Iterator[Place]:
@@ -30,3 +37,30 @@ def saved_places(heads: Iterable[torch.Tensor]) -> Iterator[Place]:
             for one in value if isinstance(value, (list, tuple)) else (value,):
                 if type(one) is TraceTensor:
                     yield one.place
+
+
+def read_as_saved(rec: GraphRecorder, saved: Iterable[tuple[Input, torch.Tensor]]) -> set[Storage]:
+    """From here on each of these inputs, which eager saves, is another value: what it is when the backward runs.
+
+    What the forward computed of it stays what it was. Left out are parameters; large inputs that were computed before,
+    so that what a block computes of its input can be computed again; and inputs of a `checkpoint` call, which eager,
+    too, computes again from what they are then.
+
+    Returns:
+        The memory of the inputs that are.
+    """
+    apart = set()
+    for one, example in saved:
+        node, storage, val = one.node, one.place.storage, one.leaf.place.layout.val
+        large = not example.is_leaf and hint(val.nbytes) > SMALL
+        if large or storage.version or isinstance(example, Parameter) or node.op != "placeholder":
+            continue
+        if any("checkpoint" in user.meta for user in node.users):
+            continue
+        later = rec.graph.call_function(torch.ops.aten.alias.default, (node,))
+        later.meta.update(val=node.meta["val"], as_saved=True, backward=True)
+        storage.version += 1
+        apart.add(storage)
+        for tensor in (one.leaf, one.seen):  # two where the input was computed before
+            rec.bind(tensor, later)
+    return apart

@@ -42,7 +42,7 @@ _ALIASING = frozenset(
 )
 
 
-def decompose(gm: fx.GraphModule, options: Options | None = None) -> fx.GraphModule:
+def decompose(gm: fx.GraphModule, options: Options | None = None, apart: bool = False) -> fx.GraphModule:
     """The same program over primitives.
 
     Placeholders keep names, order and meta. The output node keeps its meta (the strides that the caller expects), and
@@ -51,6 +51,8 @@ def decompose(gm: fx.GraphModule, options: Options | None = None) -> fx.GraphMod
 
     Args:
         gm: functional ATen graph; every node's `meta["val"]` is a TensorMeta, a tuple of them or a number.
+        apart: a backward of its own follows: inputs as they are when it runs (`meta["as_saved"]`) are placeholders
+            behind the others, whose `meta["as_saved"]` names the input. Otherwise they are the inputs.
 
     Raises:
         CompileError: a decomposition gave another dtype or shape than the operator.
@@ -67,6 +69,8 @@ def decompose(gm: fx.GraphModule, options: Options | None = None) -> fx.GraphMod
                 values[node] = _copy_placeholder(p, node)
             case "get_attr":
                 values[node] = _constant(p, node, gm, mixed)
+            case "call_function" if apart and "as_saved" in node.meta:
+                values[node] = _saved_input(p, values[node.args[0]])
             case "call_function":
                 values[node] = _decompose_node(p, node, values, mixed)
                 if "saved" in node.meta and isinstance(values[node], Node):
@@ -95,7 +99,7 @@ def fallbacks(gm: fx.GraphModule) -> Counter[str]:
 
 def _scope(node: Node) -> dict[str, Any]:
     """The meta entries that a node hands to its decomposition's nodes (all but its value)."""
-    return {k: v for k, v in node.meta.items() if k not in ("val", "saved")} if len(node.meta) > 1 else {}
+    return {k: v for k, v in node.meta.items() if k not in ("val", "saved", "as_saved")} if len(node.meta) > 1 else {}
 
 
 def _copy_placeholder(p: Lowering, node: Node) -> Node:
@@ -104,6 +108,15 @@ def _copy_placeholder(p: Lowering, node: Node) -> Node:
     if is_seed(node):
         p.seeds[node.meta["val"].device] = copy
     return copy
+
+
+def _saved_input(p: Lowering, given: Node) -> Node:
+    """An input as it is when the backward runs."""
+    last = next(n for n in reversed(p.graph.nodes) if n.op == "placeholder")
+    with p.graph.inserting_after(last):
+        later = p.graph.create_node("placeholder", f"{given.name}_saved", (), {}, f"{given.name}_saved")
+    later.meta = {**given.meta, "as_saved": given.name}
+    return later
 
 
 def _constant(p: Lowering, node: Node, gm: fx.GraphModule, mixed: Mixed) -> Any:

@@ -26,6 +26,13 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "clone": lambda x, w: x.clone() * w,
     "cast": lambda x, w: x.double().exp().float() * w,
     "dropout of nothing": lambda x, w: F.dropout(x.exp(), 0.0) + 0,
+    "saved beside its sine": lambda x, w: x.sin() * w,
+    "in the formula and computed": lambda x, w: F.gelu(x) * x.erf() * w,
+    "saved by hypot beside its result": lambda x, w: torch.hypot(x, w).abs().log(),
+    "saved in another shape": lambda x, w: (x.view(2, 4).t() @ w.view(2, 4)).sin() * x.view(2, 4).exp().sum(),
+    "saved beside a copy": lambda x, w: x.clone() * w + x * w.sin(),
+    "saved beside a sum": lambda x, w: x * x.sum() * w,
+    "saved beside a norm": lambda x, w: F.silu(F.layer_norm(x, (8,), w, x)),
 }
 
 
