@@ -3,37 +3,69 @@
 An embedding whose weights are also those of the last product (GPT-2, BERT) has two gradients: a product, and zeros into
 which rows are added. Both are as large as the table, and so is their sum. With the product in the place of the zeros
 there is one such tensor, and nothing but the rows is touched twice. For kernels on a CPU, in float32 and float64.
+
+Rows of one place are summed before they meet the product, in the order in which the zeros would have taken them: a
+thousand small rows that are added to a large element one by one are lost in its rounding. An index that is as long as
+the table remembers one of the rows of each place, and all rows of the place are added where that one stands.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import fx
 from torch.fx import Node
 
 from smelt.graph.meta import TensorMeta
+from smelt.prims.builder import Builder
 from smelt.prims.simplify import constant_of, is_constant, operands
-from smelt.prims.table import PRIMS
+from smelt.prims.table import PRIMS, Shape
+from smelt.shapes.size import lowest
 
 ADD, INDEX_PUT = PRIMS["add"], PRIMS["index_put"]
 
+NARROWEST = 16
+"""Elements of a row from which on the index, a number for each row of the table, is small beside the table."""
+
+SMALLEST_PART = 2
+"""The rows are at most the table's over this: sums of their own beside the table cost less than its zeros."""
+
 
 def add_rows_into_sums(gm: fx.GraphModule) -> fx.GraphModule:
-    """Write x + index_put(zeros, places, rows, accumulate) as index_put(x, places, rows, accumulate), in the graph."""
+    """Write x + index_put(zeros, places, rows, accumulate) as index_put(x, places, sums of rows, accumulate)."""
     for node in list(gm.graph.nodes):
         found = _rows_and_other(node) if node.target is ADD else None
         if found is None:
             continue
         rows, other = found
-        zeros, *rest = operands(rows)
+        zeros, (places, *rest), values, _, wrap = operands(rows)
+        p = Builder(gm.graph)
+        p.scope = {key: value for key, value in node.meta.items() if key != "val"}
         with gm.graph.inserting_before(node):
-            total = gm.graph.create_node("call_function", INDEX_PUT, (other, *rest), {})
+            sums = _summed_by_place(p, places, values, rows.meta["val"].shape[0], wrap)
+            total = p.unique(INDEX_PUT, (other, (places, *rest), sums, True, wrap))
         total.meta = dict(node.meta)
         node.replace_all_uses_with(total)
         for unused in (node, rows, zeros):
             if not unused.users:
                 gm.graph.erase_node(unused)
     return gm
+
+
+def _summed_by_place(p: Builder, places: Node, values: Node, rows: int, wrap: bool) -> Node:
+    """The values, where all those of one place are summed in one of them and the others are zeros."""
+    meta: TensorMeta = values.meta["val"]
+    shape = places.meta["val"].shape
+    count, device = math.prod(shape), meta.device
+    flat, width = p.reshape(places, (count,)), meta.shape[len(shape) :]
+    numbers = p.iota(count, 0, 1, torch.int64, device)
+    first = p.index_put(p.full((rows,), 0, torch.int64, device), (flat,), numbers, False, wrap)
+    owners = p.index(first, (flat,), wrap)
+    zeros = p.full((count, *width), 0.0, meta.dtype, device)
+    listed = p.reshape(values, (count, *width))
+    sums = p.index_put(zeros, (owners, *(None,) * len(width)), listed, True, False)
+    return p.reshape(sums, meta.shape)  # type: ignore[no-any-return]
 
 
 def _rows_and_other(node: Node) -> tuple[Node, Node] | None:
@@ -50,5 +82,14 @@ def _rows_and_other(node: Node) -> tuple[Node, Node] | None:
 def _is_rows(node: Node) -> bool:
     if node.target is not INDEX_PUT or len(node.users) != 1:
         return False
-    base, _, _, accumulate, *_ = operands(node)
-    return bool(accumulate) and is_constant(base) and constant_of(base) == 0
+    base, (places, *rest), values, accumulate, _ = operands(node)
+    if not accumulate or not is_constant(base) or constant_of(base) != 0:
+        return False
+    return places is not None and not any(rest) and _are_few(places, values, node.meta["val"].shape)
+
+
+def _are_few(places: Node, values: Node, table: Shape) -> bool:
+    """Whether sums of the rows take less memory than the table. Numbers of rows that vary are taken to be small."""
+    width = math.prod(table[1:])
+    count = math.prod(places.meta["val"].shape)
+    return lowest(width) >= NARROWEST and lowest(count) * SMALLEST_PART <= lowest(table[0])
