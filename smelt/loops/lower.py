@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import replace
@@ -175,7 +176,8 @@ def _lower_call(node: fx.Node) -> Node:
 
 def _widened(node: Node, atomic_words: bool) -> list[Node]:
     """Sums of many narrow values into few places run in 32 bits: of floats, to be rounded once; of integers on a GPU,
-    where they are taken modulo 2^width at the end, which is the same. A sum of bools is whether any of them holds."""
+    where they are taken modulo 2^width at the end, which is the same. A sum of bools is whether any of them holds.
+    Single float32 elements run in 64 bits on a GPU, where eager sorts them and sums those of one place as a tree."""
     if not isinstance(node, Scatter) or not node.accumulate:
         return [node]
     dtype = node.meta.dtype
@@ -183,6 +185,8 @@ def _widened(node: Node, atomic_words: bool) -> list[Node]:
         wide_dtype = torch.float32
     elif atomic_words and dtype in (torch.bool, torch.uint8, torch.int8, torch.int16):
         wide_dtype = torch.int32
+    elif atomic_words and dtype is torch.float32 and _adds_single_elements(node):
+        wide_dtype = torch.float64
     else:
         return [node]
     wide, base, body = f"{node.name}_wide", node.base, node.body
@@ -201,6 +205,17 @@ def _widened(node: Node, atomic_words: bool) -> list[Node]:
         "convert",
     )
     return [scatter, rounded]
+
+
+def _adds_single_elements(node: Scatter) -> bool:
+    """Whether the places of a sum are elements, not rows, and what they are added to is not large beside them."""
+    size, count = node.meta.numel, math.prod(node.ranges)
+    small = isinstance(size, Size) or isinstance(count, Size) or size <= max(LARGE, LARGE_BESIDE * count)
+    return small and all(same(node.ranges[d], 1) for d in node.parallel)
+
+
+LARGE, LARGE_BESIDE = 1 << 20, 16
+"""Elements beyond which a sum of single ones is large, and for each that is added: twice the width would cost time."""
 
 
 def _is_strange(meta: Any) -> bool:

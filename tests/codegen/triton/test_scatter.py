@@ -39,3 +39,24 @@ def test_narrow_sums(name: str, dtype: torch.dtype, layout: str):
     want = SUMS[name](base.contiguous(), x)
     got = smelt.compile(SUMS[name], options={"target": "triton"})(base.contiguous(), x)
     assert got.dtype is dtype and torch.equal(got, want)
+
+
+ELEMENTS: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "scatter_add": lambda base, places, x: base.scatter_add(0, places, x),
+    "index_add": lambda base, places, x: base.index_add(0, places, x),
+    "index_put": lambda base, places, x: base.index_put((places,), x, accumulate=True),
+    "put": lambda base, places, x: base.put(places, x, accumulate=True),
+    "one column": lambda base, places, x: base[:, None].index_add(0, places, x[:, None]),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [1, 4, 3000])
+def test_many_elements_of_one_place(name: str, dtype: torch.dtype, size: int):
+    """As exact as the sum as a tree by which eager adds them on a GPU: the last digit of the result."""
+    torch.manual_seed(0)
+    base, places, x = torch.zeros(size, dtype=dtype), torch.zeros(1000, dtype=torch.int64), torch.rand(1000).to(dtype)
+    want = ELEMENTS[name](base.double(), places, x.double())
+    got = smelt.compile(ELEMENTS[name], options={"target": "triton"})(base, places, x)
+    assert got.dtype is dtype and torch.equal(got, want.to(dtype))
