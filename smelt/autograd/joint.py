@@ -212,17 +212,17 @@ class _Trace:
                 raise _SharedWrite
             moved = one.seen.requires_grad and one.seen.grad_fn is not one.history
             if moved or self.rec.value(one.place) is not one.node:
-                found.append(Mutation(i, moved, self.is_counted(i)))
+                found.append(Mutation(i, moved, self.counted(i)))
         return tuple(found)
 
-    def is_counted(self, i: int) -> bool:
-        """The version counter of input `i` has seen a write."""
-        return self.inputs[i].seen._version > self.versions_before[i]
+    def counted(self, i: int) -> int:
+        """How many writes the version counter of input `i` has seen."""
+        return self.inputs[i].seen._version - self.versions_before[i]
 
     def touched(self, mutations: Sequence[Mutation]) -> tuple[int, ...]:
         written = {m.input for m in mutations if m.grad or m.counted}
         own = [i for i, one in enumerate(self.inputs) if self.first[id(one)] == i and one.counts]
-        return tuple(i for i in own if i not in written and self.is_counted(i))
+        return tuple(i for i in own if i not in written for _ in range(self.counted(i)))
 
     def plan(self, results: Sequence[Any]) -> Iterator[OutputPlan]:
         """How each user output is made; fills `self.program` with the tensors that the program returns."""

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from smelt.autograd.plan import Constant, Derived, Fresh, Joint, OutputPlan, Repeated, SameInput, View
 from smelt.base.errors import SmeltError
+from smelt.base.torch_c import uncounted
 from smelt.graph.place import Step
 from smelt.graph.spoilt import spoilt
 
@@ -70,6 +72,12 @@ def _with_history(value: torch.Tensor, view: torch.Tensor, derived: Derived) -> 
     return out
 
 
+def _counted_before(tensor: torch.Tensor, of_input: bool, steps: Sequence[Step]) -> AbstractContextManager[Any]:
+    """Around a write to a view of an input: the input's counter has seen all writes of the program already."""
+    own = not of_input or tensor.is_inference() or any(step.data is not None for step in steps)
+    return nullcontext() if own else uncounted(tensor)
+
+
 class _Call:
     """The results of one call.
 
@@ -105,7 +113,7 @@ class _Call:
                     return self._another(self._replay(base, steps, base), steps)
                 if history not in self.written:
                     self.written[history] = tensor = self._replay(base, steps, base)
-                    with torch.enable_grad():
+                    with torch.enable_grad(), _counted_before(tensor, of_input, steps):
                         tensor.copy_(self.results[history])
                 return self._replay(self.written[history], after, base)
             case Repeated(output):

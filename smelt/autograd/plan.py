@@ -85,12 +85,12 @@ class Mutation:
     Attributes:
         input: its index.
         grad: the write is part of the differentiable computation, so the new value carries gradients.
-        counted: the input's version counter sees the write; not one through `.data`.
+        counted: how many writes the input's version counter sees; none through `.data`.
     """
 
     input: int
     grad: bool
-    counted: bool = True
+    counted: int = 1
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Joint:
         num_primals: inputs of the traced function.
         num_outputs: program outputs (fresh user outputs and bases of views).
         mutations: in the order of the values in the graph's outputs.
-        touched: other inputs whose version counter sees a write, to the same memory or of the same values.
+        touched: other inputs whose version counter sees writes, to the same memory or of the same values: once for each.
         outputs: how each user output is made.
         differentiable: positions among program outputs and mutated values that have a tangent.
         gradients: for each primal the position of its gradient among the gradients, how it is made of two, or None.

@@ -116,10 +116,11 @@ def _update(mutations: Sequence[Mutation], inputs: Sequence[torch.Tensor], value
     written = []
     for mutation, value in zip(mutations, values, strict=False):
         tensor = inputs[mutation.input]
+        counted = mutation.counted
         if value is not tensor:
-            (tensor if mutation.counted or tensor.is_inference() else tensor.data).copy_(value)
-        elif mutation.counted:
-            written.append(tensor)
+            (tensor if counted or tensor.is_inference() else tensor.data).copy_(value)
+            counted -= 1  # the copy is one
+        written += [tensor] * counted
     increment_version(written)  # one call: an optimizer writes hundreds; inference tensors have no version and are left
 
 
@@ -493,12 +494,15 @@ def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Aga
     if simple:
         return run
     written = [joint.mutations[k].input for k in plan.with_grad]
+    more = [joint.mutations[k].input for k in plan.with_grad for _ in range(1, joint.mutations[k].counted)]
 
     def call(*inputs: torch.Tensor) -> tuple[Any, ...]:
         results = run(*inputs)
         with torch.enable_grad():
             for i, value in zip(written, results[joint.num_outputs :], strict=True):
                 _overwrite(inputs[i], value)
+        if more:
+            increment_version([inputs[i] for i in more])
         return finish(inputs, results)
 
     return call
@@ -509,9 +513,10 @@ class _Overwritten(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        ctx.mark_dirty(tensor)
+        ctx.mark_dirty(tensor)  # which counts a write
         ctx.set_materialize_grads(False)
-        return tensor.copy_(value)
+        tensor.data.copy_(value)
+        return tensor
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor | None) -> tuple[None, torch.Tensor | None]:

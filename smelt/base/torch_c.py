@@ -368,6 +368,14 @@ def local_dispatch_keys() -> tuple[int, int]:
     return torch._C._dispatch_tls_local_include_set().raw_repr(), torch._C._dispatch_tls_local_exclude_set().raw_repr()
 
 
+@contextmanager
+def uncounted(tensor: torch.Tensor) -> Iterator[None]:
+    """Writes to the tensor within are not counted by its version counter."""
+    before = tensor._version
+    yield
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (before,))
+
+
 def share_counter(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether a write to one tensor counts for the other: a view, or `detach()`, but not `.data`.
 

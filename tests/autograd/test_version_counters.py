@@ -175,3 +175,82 @@ def test_counts_of_an_argument_are_read_at_each_call(backend: str) -> None:
     first, second = seen[:3], seen[3:]
     assert [one[1:] for one in first] == [one[1:] for one in second]
     assert first[0] == second[0]
+
+
+def written_twice(x: torch.Tensor) -> Any:
+    x.add_(1)
+    x.mul_(2)
+    return (x * 2,)
+
+
+def written_in_regions(x: torch.Tensor) -> Any:
+    with torch.autocast("cpu"):
+        x.add_(1)
+        x[0].mul_(2)
+    with torch.no_grad():
+        x.detach().t().add_(1)
+    return (x * 2,)
+
+
+def written_by_a_view_and_returned(x: torch.Tensor) -> Any:
+    view = x[0]
+    view.mul_(2)
+    view.add_(1)
+    return view, x.sum()
+
+
+def written_under_vmap(x: torch.Tensor) -> Any:
+    def each(y: torch.Tensor) -> torch.Tensor:
+        y.add_(1)
+        y.mul_(2)
+        return y.sum()
+
+    return (torch.func.vmap(each)(x),)
+
+
+def written_and_beside_it(x: torch.Tensor) -> Any:
+    x.data.mul_(2)
+    x.add_(1)
+    torch._foreach_mul_([x, x], 2.0)
+    return (x * 2,)
+
+
+WRITTEN_OFTEN = (
+    written_twice,
+    written_in_regions,
+    written_by_a_view_and_returned,
+    written_under_vmap,
+    written_and_beside_it,
+)
+
+
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", WRITTEN_OFTEN)
+def test_each_write_counts(fn: Callable[..., Any], backend: str, history: bool) -> None:
+    seen = []
+    for call in (fn, smelt.compile(fn, backend=backend)):
+        for _ in range(2):
+            x = nonleaf(torch.ones(3, 3)) if history and fn is not written_under_vmap else torch.ones(3, 3)
+            before, covering = x._version, x[1:]
+            call(x)
+            seen.append((x._version - before, covering._version - before))
+    assert seen[0][0] > 1
+    assert seen[2:] == seen[:2]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_write_to_memory_that_arguments_share_counts(backend: str) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> None:
+        x.add_(1)
+        y.mul_(2)
+        y.mul_(2)
+
+    seen = []
+    for call in (fn, smelt.compile(fn, backend=backend)):
+        x = torch.ones(4)
+        call(x, x[1:])
+        y = torch.ones(4)
+        call(y, y.data)
+        seen.append((x._version, y._version, x.tolist(), y.tolist()))
+    assert seen[0] == seen[1]
