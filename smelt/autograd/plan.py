@@ -140,7 +140,8 @@ class Joint:
         num_primals: inputs of the traced function.
         num_outputs: program outputs (fresh user outputs and bases of views).
         mutations: in the order of the values in the graph's outputs.
-        touched: other inputs whose version counter sees writes, to the same memory or of the same values: once for each.
+        touched: other inputs whose version counter sees a write, to the same memory or of the same values; once for
+            each write.
         outputs: how each user output is made.
         differentiable: positions among program outputs and mutated values that have a tangent.
         gradients: for each primal the position of its gradient among the gradients, how it is made of two, or None.

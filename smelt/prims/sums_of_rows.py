@@ -65,7 +65,7 @@ def _summed_by_place(p: Builder, places: Node, values: Node, rows: int, wrap: bo
     zeros = p.full((count, *width), 0.0, meta.dtype, device)
     listed = p.reshape(values, (count, *width))
     sums = p.index_put(zeros, (owners, *(None,) * len(width)), listed, True, False)
-    return p.reshape(sums, meta.shape)  # type: ignore[no-any-return]
+    return p.reshape(sums, meta.shape)
 
 
 def _rows_and_other(node: Node) -> tuple[Node, Node] | None:
@@ -90,6 +90,5 @@ def _is_rows(node: Node) -> bool:
 
 def _are_few(places: Node, values: Node, table: Shape) -> bool:
     """Whether sums of the rows take less memory than the table. Numbers of rows that vary are taken to be small."""
-    width = math.prod(table[1:])
-    count = math.prod(places.meta["val"].shape)
-    return lowest(width) >= NARROWEST and lowest(count) * SMALLEST_PART <= lowest(table[0])
+    width, count, rows = (lowest(n) or 0 for n in (math.prod(table[1:]), math.prod(places.meta["val"].shape), table[0]))
+    return width >= NARROWEST and count * SMALLEST_PART <= rows
