@@ -120,6 +120,38 @@ def test_copies_stay_copies_when_their_source_is_written(copy: int, other: torch
     assert torch.equal(x, torch.ones(4))
 
 
+VIEWS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: x.unflatten(-1, (-1, 1)),
+    lambda x: x[None],
+    lambda x: x.view(2, 2, -1).transpose(0, 1),
+    lambda x: x[1:, None].expand(-1, 3),
+    lambda x: x[::3].view(1, -1).clone(),
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("other", [torch.int32, torch.uint8])
+@pytest.mark.parametrize("view", range(len(VIEWS)))
+def test_a_copy_of_a_view_of_another_type_of_a_view_is_a_copy(view: int, other: torch.dtype, target: str) -> None:
+    """The library that makes the view is handed the input's memory by strides, so that its result lies there."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        bits = VIEWS[view](x)[..., None].view(other)
+        return bits.clone(), torch.empty_like(bits).copy_(bits)
+
+    given = [filled((12,), torch.int64, seed) for seed in range(2)]
+    c = compiled(f, target)
+    held = [c(x) for x in given]
+    kept = [x.clone() for x in given]
+    for x, results in zip(given, held, strict=True):
+        for out, expected in zip(results, f(x), strict=True):
+            assert torch.equal(out, expected) and out.stride() == expected.stride()
+            out.zero_()
+    assert all(map(torch.equal, given, kept))
+    a, b = held[0]
+    assert a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr()
+
+
 def test_reads_through_a_view_come_before_later_writes() -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         z = x.view(torch.int32) * 2

@@ -272,7 +272,7 @@ def _check(node: Node, value: Any, result: Any) -> None:
 def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
     """The output node: the values, each in memory of its own where the ATen graph promised that."""
     owner: dict[Node, Node] = {}
-    memory = cache(memory_of)
+    memory = cache(_memory_of)
 
     def place(arg: Any, meta: Any) -> Any:
         if isinstance(arg, (tuple, list)):
@@ -290,6 +290,24 @@ def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
     metas = node.meta.get("val") or _metas(node.args[0])
     made = p.graph.output(place(node.args[0], metas))
     made.meta = {**node.meta, "val": metas}
+
+
+def _memory_of(value: Node) -> set[Node]:
+    """The nodes whose memory the value may lie in, where a view of this graph may be strides over its operand's.
+
+    A view by itself is a value, computed into memory of its own. Under an operator of a library that returns a view of
+    its argument it may be none: the library is handed the operand's memory.
+    """
+    roots = memory_of(value)
+    return roots if roots == {value} else {n for root in roots for n in _behind_views(root)}
+
+
+def _behind_views(node: Node) -> set[Node]:
+    if not isinstance(node.target, Prim) or not (node.target.kind is Kind.VIEW or node.target is PRIMS["clone"]):
+        return {node}
+    source = node.args[0]
+    assert isinstance(source, Node)
+    return {n for root in memory_of(source) for n in _behind_views(root)}
 
 
 def _laid_out(p: Lowering, value: Node, meta: TensorMeta) -> Node:

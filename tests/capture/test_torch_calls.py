@@ -281,6 +281,22 @@ def test_inputs_whose_names_look_alike_are_kept_apart():
     check(lambda d, e: d["a" * 300] - e["b" + "a" * 300], {"a" * 300: X}, {"b" + "a" * 300: X * 3})
 
 
+@pytest.mark.parametrize("expand", [(0,), (1,)])
+def test_as_strided_of_expanded_tensors_with_symbolic_sizes(expand):
+    """Memory with repeated or missing elements is no value of the graph: the operator runs on the real tensor."""
+
+    def f(x):
+        return x.as_strided((2,), (1,), x.storage_offset()) * 2
+
+    fn = smelt.compile(f, dynamic=True)
+    for size in (7, 5):
+        shape = [1 if d in expand else size for d in range(2)]
+        x = torch.randn(shape).expand(size, size)
+        assert torch.equal(fn(x), f(x))
+    with pytest.raises(RuntimeError, match="out of bounds for storage"):
+        fn(torch.randn(1, 1).expand(1, 3))
+
+
 def test_as_strided_counts_from_the_begin_of_the_storage():
     whole = torch.arange(12.0)
     part = whole[4:10]

@@ -365,20 +365,24 @@ def safe_softmax(p: Lowering, x: Node, dim: int, dtype: Any = None) -> Any:
 
 @decomposition(aten._softmax_backward_data.default)
 def softmax_backward(p: Lowering, g: Node, y: Node, dim: int, dtype: Any) -> Any:
-    if not rank_of(y):
-        return p.full((), 0, p.out.dtype, p.out.device)
-    dim, shape = dim % rank_of(y), shape_of(y)
-    g, y = _wide(p, g, y)
-    gy = p.mul(g, y)
-    dx = p.sub(gy, p.mul(y, p.spread(p.sum(gy, (dim,)), shape, (dim,))))
-    return p.convert(dx, p.out.dtype)
+    def compute(p: Lowering, g: Node, y: Node, dim: int) -> Node:
+        gy = p.mul(g, y)
+        return p.sub(gy, p.mul(y, p.spread(p.sum(gy, (dim,)), shape_of(y), (dim,))))
+
+    return _back_over_dim(p, g, y, dim, compute)
 
 
 @decomposition(aten._log_softmax_backward_data.default)
 def log_softmax_backward(p: Lowering, g: Node, y: Node, dim: int, dtype: Any) -> Any:
-    if not rank_of(y):
-        return p.full((), 0, p.out.dtype, p.out.device)
-    dim, shape = dim % rank_of(y), shape_of(y)
+    def compute(p: Lowering, g: Node, y: Node, dim: int) -> Node:
+        return p.sub(g, p.mul(p.exp(y), p.spread(p.sum(g, (dim,)), shape_of(y), (dim,))))
+
+    return _back_over_dim(p, g, y, dim, compute)
+
+
+def _back_over_dim(p: Lowering, g: Node, y: Node, dim: int, compute: Any) -> Any:
+    """A tensor without dimensions is a row of one element: gradient 0, but NaN of NaN and infinity, as in eager."""
     g, y = _wide(p, g, y)
-    dx = p.sub(g, p.mul(p.exp(y), p.spread(p.sum(g, (dim,)), shape, (dim,))))
-    return p.convert(dx, p.out.dtype)
+    if not rank_of(y):
+        return p.convert(p.reshape(compute(p, p.reshape(g, (1,)), p.reshape(y, (1,)), 0), ()), p.out.dtype)
+    return p.convert(compute(p, g, y, dim % rank_of(y)), p.out.dtype)
