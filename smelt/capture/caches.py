@@ -11,6 +11,8 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from smelt.capture import _native as native
 from smelt.capture import policy, sources
 from smelt.capture.attributes import python_method
@@ -18,17 +20,19 @@ from smelt.capture.breaks import Break, UserError, user, user_raise
 from smelt.capture.by_code import ByCode
 from smelt.capture.calls import Args, Kwargs, defer
 from smelt.capture.registry import CALL
-from smelt.capture.values import LEAVES
+from smelt.capture.values import HEAP, LEAVES
 from smelt.graph.symint import SYMBOLIC, pinned
 
 _COMPARED = LEAVES - {*SYMBOLIC}
+_WITHOUT_STATE = (type, tuple, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 
 
 @CALL(functools._lru_cache_wrapper)
 def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """functools.lru_cache: the cache is asked where its arguments are plain, else the function is captured.
 
-    The cache is asked again whenever guards are. A function that was not called yet runs then, as eager runs it, so it
+    The cache is asked again whenever guards are. Of objects it is asked for one from outside, a method's own: what a
+    function reads of it is no part of the key. A function that was not called yet runs then, as eager runs it, so it
     is captured as well where that would be out of turn: after writes, draws of random numbers and deferred calls. Who
     could tell that a captured function runs again where eager finds its result has the graph end there.
 
@@ -39,33 +43,74 @@ def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         return defer(vm, fn, args, kwargs)  # logging through it stays once-only
     for value in (*args, *kwargs.values()):
         _find_hash(vm, value)
-    computes = _only_computes(fn.__wrapped__)
+    objects = [value for value in (*args, *kwargs.values()) if _has_state(vm, value)]
+    computes = not objects and _only_computes(fn.__wrapped__)
     args, named = (vm.effects.plain(each) for each in (args, tuple(kwargs.values())))
     if not computes:  # a symbol stands for many keys
         args, named = pinned(args), pinned(named)
     kwargs = dict(zip(kwargs, named, strict=True))
-    if _may_ask(vm, fn, args, kwargs):
-        asked = _Asked(args, tuple(kwargs.items()), tuple(map(type, (*args, *kwargs.values()))))
-        try:
-            value = user(asked, fn)
-        except UserError:  # it is in no cache
-            return vm.call(fn.__wrapped__, args, kwargs)
-        vm.keep(fn)
-        source = vm.sources.get(id(fn)) or sources.const(fn, fn.__name__)
-        return vm.external(value, sources.Source(source, native.CALL, asked, f"{source.text}({asked})"))
-    if not computes and (_stores(fn.__wrapped__) or id(fn) not in vm.created and _is_late(vm)):
+    owner = args[0] if args and objects == [args[0]] and _is_asked_for(vm, args[0]) else None
+    if _may_ask(vm, fn, args if owner is None else args[1:], kwargs, owner):
+        return _ask(vm, fn, args, kwargs, owner)
+    if id(fn) not in vm.created and policy.is_frozen(fn.__wrapped__.__module__):
+        objects = []
+    if not computes and (_stores(fn.__wrapped__) or objects or id(fn) not in vm.created and _is_late(vm)):
         raise Break(f"a call of {fn.__name__}, which has a cache", "what it does, it does once")
     return vm.call(fn.__wrapped__, args, kwargs)
 
 
-def _may_ask(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> bool:
+def _ask(vm: Any, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -> Any:
+    """What the cache gives, now and whenever guards are checked.
+
+    Args:
+        owner: the object that is the first argument; None where all arguments are plain.
+    """
+    vm.keep(fn)
+    kinds = tuple(map(type, (*args, *kwargs.values())))
+    if owner is None:
+        asked: Any = _Asked(args, tuple(kwargs.items()), kinds)
+        given, source = fn, vm.sources.get(id(fn)) or sources.const(fn, fn.__name__)
+        text = f"{source.text}({asked})"
+    else:
+        asked = _AskedFor(fn, _Asked(args[1:], tuple(kwargs.items()), kinds[1:]))
+        given, source = owner, vm.sources[id(owner)]
+        text = f"{fn.__name__}({source.text}, {asked.call})"
+    try:
+        value = user(asked, given)
+    except UserError:  # it is in no cache
+        return vm.call(fn.__wrapped__, args, kwargs)
+    return vm.external(value, sources.Source(source, native.CALL, asked, text))
+
+
+def _has_state(vm: Any, value: Any) -> bool:
+    """Whether an argument is an object of the program's own, whose attributes a function may read beside its key."""
+    kind = vm.type_of(value)
+    if type(value) is tuple:
+        return any(_has_state(vm, item) for item in value)
+    if isinstance(value, torch.Tensor) or _is_plain(value) or issubclass(kind, _WITHOUT_STATE):
+        return False
+    return bool(kind.__flags__ & HEAP) and not policy.is_frozen(kind.__module__) or isinstance(value, torch.nn.Module)
+
+
+def _is_asked_for(vm: Any, value: Any) -> bool:
+    """Whether an object came from outside and is a key whose hash and equality do nothing else."""
+    methods = (getattr(type(value), name, None) for name in ("__hash__", "__eq__"))
+    plain = all(type(each) is not types.FunctionType or _only_computes(each) for each in methods)
+    return plain and id(value) in vm.sources
+
+
+def _may_ask(vm: Any, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -> bool:
     """Whether the cache itself is asked."""
     wrapped = fn.__wrapped__
     if type(wrapped) is not types.FunctionType or policy.is_frozen(wrapped.__module__) or id(fn) in vm.created:
         return False
-    if not all(map(_is_plain, (*args, *kwargs.values()))):
+    if not all(map(_is_plain, (*args, *kwargs.values()))) or owner is not None and _stores(wrapped):
         return False
-    return not _is_late(vm) or not kwargs and _is_held(fn, args)
+    return (
+        not _is_late(vm, owner is None or not _only_computes(wrapped))
+        or not kwargs
+        and _is_held(fn, args if owner is None else (owner, *args))
+    )
 
 
 def _is_plain(value: Any) -> bool:
@@ -74,9 +119,10 @@ def _is_plain(value: Any) -> bool:
     return type(value) in _COMPARED or isinstance(value, (type, enum.Enum))
 
 
-def _is_late(vm: Any) -> bool:
-    """Whether a function that runs now runs before something that the program did earlier."""
-    return bool(vm.effects.pending() or vm.effects.deferred or vm.tensors.drawing or vm.tensors.mutated)
+def _is_late(vm: Any, draws: bool = True) -> bool:
+    """Whether a function, which may draw random numbers, runs now before something that the program did earlier."""
+    pending = vm.effects.pending() or vm.effects.deferred or vm.tensors.mutated
+    return bool(pending or draws and vm.tensors.drawing)
 
 
 def _only_computes(function: Any, depth: int = 0) -> bool:
@@ -146,6 +192,17 @@ class _Asked:
 
     def __str__(self) -> str:
         return ", ".join([*map(repr, self.args), *(f"{name}={value!r}" for name, value in self.kwargs)])
+
+
+@dataclass(frozen=True)
+class _AskedFor:
+    """A call of a cached method, of the object that it is given."""
+
+    fn: Any
+    call: _Asked
+
+    def __call__(self, owner: Any) -> Any:
+        return self.fn(owner, *self.call.args, **dict(self.call.kwargs))
 
 
 def _find_hash(vm: Any, value: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -213,3 +214,83 @@ def test_a_cache_that_the_function_makes() -> None:
     for _ in range(2):
         found = run(torch.ones(2))
         assert torch.equal(found[0], a) and torch.equal(found[1], b) and found[2] == count == 1
+
+
+class Scaled:
+    def __init__(self, k: int) -> None:
+        self.k = k
+        self.calls = 0
+
+    @functools.cache  # noqa: B019
+    def times(self, n: int) -> int:
+        CALLS.append(n)
+        return self.k * n
+
+    @functools.cache  # noqa: B019
+    def table(self) -> Tensor:
+        return torch.arange(3.0) * self.k
+
+
+class Equal(Scaled):
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Equal)
+
+    def __hash__(self) -> int:
+        return 7
+
+
+class ScaledModule(torch.nn.Module):
+    def __init__(self, k: int) -> None:
+        super().__init__()
+        self.k = k
+
+    times, table = Scaled.times, Scaled.table
+
+
+def _once(x: Tensor, held: Any) -> Any:
+    return x * held.times(2), held.table(), held.table() is held.table()
+
+
+def _written_inside(x: Tensor, held: Any) -> Any:
+    y = x * held.times(2)
+    held.k = held.k + 1
+    return y * held.times(2) * held.k, held.times(n=3) if held.k > 90 else 0
+
+
+def _cleared_inside(x: Tensor, held: Any) -> Any:
+    y = x * held.times(2)
+    type(held).times.cache_clear()
+    return y * held.times(2), 0
+
+
+def _before_and_after_a_break(x: Tensor, held: Any) -> Any:
+    y = x * held.times(2)
+    held.k = held.k * 3
+    y.tolist()
+    return y * held.times(2) + held.table(), 0
+
+
+def _of_its_own(x: Tensor, held: Any) -> Any:
+    mine = type(held)(4)
+    y = x * mine.times(2)
+    mine.k = 5
+    return y * mine.times(2), 0
+
+
+@pytest.mark.parametrize("fn", [_once, _written_inside, _cleared_inside, _before_and_after_a_break, _of_its_own])
+@pytest.mark.parametrize("kind", [Scaled, Equal, ScaledModule])
+def test_a_cached_method_gives_what_it_gave_when_attributes_change(fn: Any, kind: type) -> None:
+    def seen(run: Any) -> Any:
+        kind.times.cache_clear(), kind.table.cache_clear(), CALLS.clear()
+        first, second = kind(3), kind(5)
+        found: list[Any] = []
+        for k in (3, 7, 8, 2):
+            for held in (first, second):
+                y, *more = run(torch.ones(3), held)
+                found.append((y.tolist(), str(more), list(CALLS)))
+            first.k = k
+            if k == 8:
+                kind.times.cache_clear()
+        return found
+
+    assert seen(compiled(fn)) == seen(fn)
