@@ -27,7 +27,7 @@ def extension(name: str, folder: str, *patterns: str, libraries: tuple[str, ...]
 setup(
     ext_modules=[
         *extension("smelt.base._native", "smelt/base/native", "*.c"),
-        *extension("smelt.autograd._native", "smelt/autograd/native", "*.c"),
+        *extension("smelt.autograd._native", "smelt/autograd/native", "*.c", "*.h", libraries=("dl",)),
         *extension("smelt.capture._native", "smelt/capture/native", "*.c", "*.h", libraries=("dl",)),
         *extension(
             "smelt.runtime._native", "smelt/runtime", "_native*.c", "native/*.c", "native/*.h", libraries=("dl",)

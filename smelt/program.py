@@ -19,7 +19,7 @@ from smelt.runtime.cuda_clock import DeviceClock
 from smelt.runtime.externs import EXTERNS, Candidate, ExternKernel, extern, spec_of
 from smelt.runtime.fallback import Slot
 from smelt.runtime.launch import launch, launch_short
-from smelt.runtime.memory import empty_strided, fresh
+from smelt.runtime.memory import fresh
 from smelt.runtime.sizes import Sized, Version
 from smelt.runtime.triton_kernels import Kernels
 from smelt.runtime.tune import Clock
@@ -72,7 +72,6 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
         "Workspaces": Workspaces,
         "launch": launch,
         "launch_short": launch_short,
-        "empty_strided": empty_strided,
         "fresh": fresh,
         "place_buffers": place_buffers,
         "Watch": Watch,
@@ -166,7 +165,6 @@ def _on_device(rendered: Rendered, options: Options) -> dict[str, Any]:
         "kernels": kernels,
         "Workspaces": functools.partial(Workspaces, device=device, checks=rendered.checks),
         "Watch": functools.partial(Watch, device=device),
-        "empty_strided": functools.partial(empty_strided, device=device),
         "fresh": functools.partial(fresh, device=device),
     }
 

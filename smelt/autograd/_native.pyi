@@ -1,6 +1,8 @@
-"""The C side of `partition` (native/flow.c)."""
+"""The C side of `partition` (native/flow.c) and of `dispatch` (native/excluding.c)."""
 
 from array import array
+from collections.abc import Callable
+from typing import Any
 
 def minimum_cut(tails: array[int], heads: array[int], costs: array[int], nodes: int, source: int, sink: int) -> bytes:
     """The side of a minimum cut: a byte for each node, 1 where it is on the sink's; of all, the cut nearest to it.
@@ -12,3 +14,21 @@ def minimum_cut(tails: array[int], heads: array[int], costs: array[int], nodes: 
     Raises:
         ValueError: lengths differ, or a number is out of range.
     """
+
+class Excluding:
+    """Calls a program while this thread's dispatcher passes some keys by.
+
+    Boxed: with the one list that it is given; else with its arguments as a list, and gives what comes as a tuple.
+    """
+
+    program: Callable[[list[Any]], Any]
+    keys: int
+
+    def __init__(self, program: Callable[[list[Any]], Any], keys: int, boxed: bool) -> None: ...
+    def __call__(self, *inputs: Any) -> Any: ...
+
+def set_dispatch_words(path: str | None, usual: int, /) -> bool:
+    """Where a thread's dispatch keys are found, and which ones are excluded as a rule; whether that is so."""
+
+def dispatch_words() -> tuple[int, int] | None:
+    """What this thread includes and excludes, as torch stores it."""

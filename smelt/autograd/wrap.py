@@ -17,6 +17,7 @@ from torch.autograd.graph import increment_version
 
 from smelt.autograd.again import Again, Memory
 from smelt.autograd.batched import batched
+from smelt.autograd.dispatch import called_plainly, excluding
 from smelt.autograd.draws import Beginning, beginning, draws, from_beginning, generator_devices, seed, with_seeds
 from smelt.autograd.outputs import finisher
 from smelt.autograd.plan import Fresh, Joint, Mutation, SparseGradient, unreached
@@ -70,18 +71,12 @@ def _bare(joint: Joint, program: Program) -> Program:
     """The forward program as it runs: with seeds, outside of autocast regions."""
     if joint.seeds:
         program = _run_seeded(program, joint.seeds)
-    return _without_autocast(program) if joint.autocast else program
+    return excluding(program, disable_autocast) if joint.autocast else program
 
 
 def _below(joint: Joint, program: Program) -> Program:
     """The same by itself, below autograd."""
-    bare = _bare(joint, program)
-
-    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        with below_autograd():
-            return bare(inputs)
-
-    return run
+    return excluding(_bare(joint, program), below_autograd)
 
 
 # -- without gradients ---------------------------------------------------------------------------------------------
@@ -90,18 +85,12 @@ def _below(joint: Joint, program: Program) -> Program:
 def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
     fresh = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs))
     if fresh and not joint.mutations and not joint.touched and not joint.spoilt:
-
-        def call_plain(*inputs: torch.Tensor) -> tuple[Any, ...]:
-            with below_autograd():
-                return tuple(forward([*inputs]))
-
-        return call_plain
-    finish = finisher(joint)
+        return called_plainly(forward)
+    finish, run = finisher(joint), excluding(forward, below_autograd)
     count = joint.num_outputs
 
     def call(*inputs: torch.Tensor) -> tuple[Any, ...]:
-        with below_autograd():
-            results = forward([*inputs])
+        results = run([*inputs])
         if joint.mutations:
             with torch.no_grad():
                 _update(joint.mutations, inputs, results[count:])
@@ -137,14 +126,6 @@ def _run_seeded(program: Program, devices: Sequence[torch.device]) -> Program:
     return run
 
 
-def _without_autocast(program: Program) -> Program:
-    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        with disable_autocast():
-            return program(inputs)
-
-    return run
-
-
 # -- with gradients ------------------------------------------------------------------------------------------------
 
 
@@ -164,7 +145,8 @@ class _Plan:
     def __init__(self, joint: Joint, forward: Program, backward: Program, again: Again | None) -> None:
         self.again = again
         self.why = "nobody compiled its gradients again" if again is None else again.refusal
-        self.joint, self.forward, self.backward = joint, forward, backward
+        self.joint, self.backward = joint, backward
+        self.forward = excluding(forward, below_autograd)
         self.num_outputs, self.num_forward = joint.num_outputs, joint.num_forward
         written = itertools.count(joint.num_outputs)  # of written inputs, only those with gradients are outputs
         self.tangents = tuple(
@@ -181,6 +163,14 @@ class _Plan:
         self.generators = generator_devices(joint)
         self.sparse = any(type(k) is SparseGradient for k in joint.gradients)
         self._absent: dict[tuple[int, ...], frozenset[int]] = {}
+        self._alone: dict[Program, Program] = {}
+
+    def alone(self, program: Program) -> Program:
+        """A backward program as it runs: below autograd, outside of autocast regions."""
+        found = self._alone.get(program)
+        if found is None:
+            found = self._alone[program] = excluding(program, below_autograd, disable_autocast)
+        return found
 
     def run(self, saved: list[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
         """The backward program."""
@@ -237,11 +227,10 @@ def _computed(plan: _Plan, inputs: Sequence[torch.Tensor]) -> _Call:
     recording = torch.is_grad_enabled()
     set_grad_enabled(False)
     try:
-        with below_autograd():
-            if begin is None or not begin.seeds:
-                return plan, inputs, plan.forward([*inputs]), begin
-            with with_seeds(begin):
-                return plan, inputs, plan.forward([*inputs]), begin
+        if begin is None or not begin.seeds:
+            return plan, inputs, plan.forward([*inputs]), begin
+        with with_seeds(begin):
+            return plan, inputs, plan.forward([*inputs]), begin
     finally:
         set_grad_enabled(recording)
 
@@ -343,8 +332,7 @@ def _gradients(
         ((absent, program),) = programs
         tangents = tuple(each for place, each in enumerate(tangents) if place not in absent)
     saved += [_tangent(grads[k], meta) for k, meta in tangents]
-    with below_autograd(), disable_autocast():
-        return tuple(program(saved))
+    return tuple(plan.alone(program)(saved))
 
 
 def _sum_of(
@@ -354,7 +342,7 @@ def _sum_of(
     grads: Sequence[torch.Tensor | None],
 ) -> tuple[torch.Tensor, ...]:
     results = []
-    with below_autograd(), disable_autocast():
+    with below_autograd(), disable_autocast():  # also what adds them
         for absent, program in programs:
             given = [_tangent(grads[k], meta) for i, (k, meta) in enumerate(plan.tangents) if i not in absent]
             results.append(program([*saved, *given]))

@@ -3,7 +3,7 @@
  * Partition asks it once or a few times a graph, for networks of some thousand edges; a library for sparse graphs gives
  * the same answer, but importing it takes longer and more memory than all of the compiler's own modules. */
 #define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "excluding.h"
 #include <stdint.h>
 #include <string.h>
 
@@ -179,7 +179,12 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "smelt.autograd._native", NULL, 0, methods,
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "smelt.autograd._native", NULL, -1, methods,
                                         NULL, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&definition); }
+PyMODINIT_FUNC PyInit__native(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (module && (PyModule_AddFunctions(module, excluding_methods) < 0 || PyModule_AddType(module, &ExcludingType) < 0))
+        Py_CLEAR(module);
+    return module;
+}

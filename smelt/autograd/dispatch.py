@@ -1,0 +1,109 @@
+"""Programs below autograd and outside of autocast: what torch's guards say, set from C at each call.
+
+Where a thread keeps its dispatch keys is searched for, and what is set there is compared with the guards in several
+modes. Where they differ the guards themselves are entered, at half a microsecond each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from smelt.autograd import _native
+from smelt.base.torch_c import below_autograd, disable_autocast, local_dispatch_keys
+
+Program = Callable[[list[Any]], list[Any]]
+Guards = tuple[Callable[[], Any], ...]
+
+_MODES: tuple[Callable[[], Any], ...] = (
+    torch.enable_grad,
+    torch.no_grad,
+    torch.inference_mode,
+    lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+)
+"""The modes under which the two ways are compared."""
+
+_found: dict[Callable[[], Any], int] | None = None
+"""The dispatch keys that each guard excludes; empty: they cannot be set. None: not searched yet."""
+
+
+def called_plainly(program: Program) -> Callable[..., tuple[Any, ...]]:
+    """`(*inputs) -> tuple`: the program below autograd."""
+    keys = _keys((below_autograd,))
+    if keys:
+        return _native.Excluding(program, keys, False)
+
+    def call(*inputs: Any) -> tuple[Any, ...]:
+        with below_autograd():
+            return tuple(program([*inputs]))
+
+    return call
+
+
+def excluding(program: Program, *guards: Callable[[], Any]) -> Program:
+    """The program, boxed as ever, inside of these guards (`below_autograd`, `disable_autocast`)."""
+    keys = _keys(guards)
+    if keys:
+        return _native.Excluding(program, keys, True)
+    for guard in guards:
+        program = _inside(program, guard)
+    return program
+
+
+def _inside(program: Program, guard: Callable[[], Any]) -> Program:
+    def run(inputs: list[Any]) -> list[Any]:
+        with guard():
+            return program(inputs)
+
+    return run
+
+
+def _keys(guards: Guards) -> int:
+    """The keys that the guards exclude; 0: they have to be entered."""
+    global _found
+    if _found is None:
+        _found = _search()
+    keys = 0
+    for guard in guards:
+        if not (_found or {}).get(guard):
+            return 0
+        keys |= (_found or {})[guard]
+    return keys
+
+
+def _search() -> dict[Callable[[], Any], int] | None:
+    """None: nothing can be told in the modes that are on now."""
+    path = Path(torch.__file__).parent / "lib" / "libc10.so"
+    with torch.inference_mode(False):
+        if not path.exists() or not _native.set_dispatch_words(str(path), 0):
+            return {}
+        if _native.dispatch_words() != (0, 0):
+            return None
+        usual = local_dispatch_keys()[1]
+        _native.set_dispatch_words(str(path), usual)
+        with below_autograd():
+            below = local_dispatch_keys()[1] & ~usual
+        # autocast is what a region takes from the usual ones
+        found: dict[Callable[[], Any], int] = {below_autograd: below, disable_autocast: usual}
+    return found if below and all(_agrees(mode, found) for mode in _MODES) else {}
+
+
+def _agrees(mode: Callable[[], Any], found: dict[Callable[[], Any], int]) -> bool:
+    """Whether calls exclude in a mode what the guards exclude, and leave no trace."""
+    with mode():
+        before = _native.dispatch_words(), local_dispatch_keys()
+        for guard, keys in found.items():
+            with guard():
+                wanted = local_dispatch_keys()
+            if _native.Excluding(_read, keys, True)([]) != [wanted]:
+                return False
+            if before != (_native.dispatch_words(), local_dispatch_keys()):
+                return False
+    return True
+
+
+def _read(_: list[Any]) -> list[Any]:
+    return [local_dispatch_keys()]

@@ -1,0 +1,8 @@
+/* Calls with dispatch keys excluded; see excluding.c. */
+#ifndef SMELT_EXCLUDING_H
+#define SMELT_EXCLUDING_H
+#include <Python.h>
+
+extern PyTypeObject ExcludingType;
+extern PyMethodDef excluding_methods[];
+#endif
