@@ -39,6 +39,7 @@ from smelt.base.process_state import preserving
 from smelt.base.report import Report
 from smelt.base.stats import count, count_named, spend
 from smelt.capture.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
+from smelt.capture.kinds import variants_by_kind
 from smelt.capture.signals import raise_if_signalled
 from smelt.checked import backward_boundary, boundary
 from smelt.codegen.chain import render_chain
@@ -133,7 +134,7 @@ def compile_pieces(gm: fx.GraphModule, report: Report, options: Options) -> Call
     if options.backend == "smelt":
         calls = (node.target for node in seams(gm.graph) if isinstance(node.target, EagerCall))
         count_named("extern_ops", Counter(name for call in calls for name in call.operators))
-    return Pieces(gm.graph, report.name, compile_piece)
+    return Pieces(gm.graph, report.name, compile_piece, variants_by_kind).run
 
 
 @without_default_device()

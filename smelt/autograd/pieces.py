@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from smelt.base.process_state import preserving
+from smelt.base.text import Writer
 from smelt.graph.conditional import Conditional, cut_out, operands_of
 from smelt.graph.meta import meta_of
 from smelt.graph.module import Graph, GraphModule
@@ -22,6 +23,9 @@ from smelt.graph.seams import Seam, without_regions_at
 
 CompilePiece = Callable[[fx.GraphModule, Sequence[Any], str], Callable[..., Any]]
 """(graph, example inputs, name) -> callable over the same inputs that gives a tuple"""
+
+MakeVariants = Callable[[Callable[[tuple[Any, ...], bool], Callable[..., Any]], int], Callable[..., Any]]
+"""(maker of a version for inputs, how many are kept) -> what calls the version for the inputs that it is given"""
 
 VERSIONS = 16
 """Kinds of inputs that a piece is compiled for; further ones run in eager."""
@@ -32,19 +36,13 @@ class Piece:
 
     def __init__(self, graph: fx.Graph, name: str, compile_piece: CompilePiece) -> None:
         self.graph, self.name, self.compile_piece = graph, name, compile_piece
-        self.versions: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self.eager = GraphModule({}, graph)
 
-    def __call__(self, *inputs: Any) -> Any:
-        key = (torch.is_grad_enabled(), *map(_kind, inputs))
-        run = self.versions.get(key)
-        if run is None:
-            run = self.versions[key] = preserving(self._compile, inputs)
-        return run(*inputs)
+    def version(self, inputs: Sequence[Any], kept: bool) -> Callable[..., Any]:
+        """What runs for inputs of this kind; those that are not kept run in eager."""
+        return preserving(self._compile, inputs) if kept else self.eager.forward
 
     def _compile(self, inputs: Sequence[Any]) -> Callable[..., Any]:
-        if len(self.versions) >= VERSIONS:
-            return self.eager.forward
         graph = Graph()
         copies: dict[fx.Node, Any] = {}
         given = iter(inputs)
@@ -61,27 +59,26 @@ class Piece:
         return run if len(tensors) == len(inputs) else lambda *given: run(*[given[at] for at in tensors])
 
 
-def _kind(value: Any) -> Any:
-    if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_quantized:  # quicker than a meta
-        return value.shape, value.dtype, value.stride(), value.device, value.requires_grad
-    return meta_of(value) if isinstance(value, torch.Tensor) else (type(value), value)
-
-
 class Pieces:
-    """Runs a graph: pieces and branches in order.
+    """Runs a graph: pieces and branches in order, by a function that is written for it.
 
     Attributes:
-        steps: (what to run, positions of its inputs among the values, positions of its outputs, values that die then).
-        results: positions of what it returns; None: that is no row of values.
-        regions: (number of the step that enters, of the one that leaves, position of the token, what leaves).
+        lines: the body of that function, a step each; values are called `v0`, `v1`, ...
+        scope: what it calls.
+        run: that function.
+        taken, given: for each step, positions of its inputs and outputs among the values.
+        regions: (number of the step that enters, of the one that leaves, position of the token, name of what leaves).
     """
 
-    def __init__(self, graph: fx.Graph, name: str, compile_piece: CompilePiece) -> None:
-        self.name, self.compile_piece = name, compile_piece
+    def __init__(self, graph: fx.Graph, name: str, compile_piece: CompilePiece, variants: MakeVariants) -> None:
+        self.name, self.compile_piece, self.variants = name, compile_piece, variants
         graph = without_regions_at(graph)
-        self.steps: list[tuple[Callable[..., Any], list[int], list[int], list[int]]] = []
+        self.lines: list[str] = []
+        self.scope: dict[str, Any] = {}
+        self.taken: list[list[int]] = []
+        self.given: list[list[int]] = []
         self.place: dict[fx.Node, int] = {}
-        self.regions: list[tuple[int, int, int, Callable[..., Any]]] = []
+        self.regions: list[tuple[int, int, int, str]] = []
         nodes = list(graph.nodes)
         self.inputs = [self._number(node) for node in nodes if node.op == "placeholder"]
         self.output = graph.output_node()
@@ -95,65 +92,46 @@ class Pieces:
             elif node.op not in ("placeholder", "output") and not _takes_result(node):
                 region.append(node)
         self._add_region(region, needed, len(nodes) - 1)
-        self._find_last_uses()
-        returned: Any = self.output.args[0]
-        flat = isinstance(returned, tuple) and all(isinstance(each, fx.Node) for each in returned)
-        self.results = [self.place[each] for each in returned] if flat else None
-
-    def __call__(self, *inputs: Any) -> Any:
-        values: list[Any] = [None] * len(self.place)
-        for at, value in zip(self.inputs, inputs, strict=True):
-            values[at] = value
-        del inputs
-        number = 0
-        try:
-            for number, (run, taken, given, dead) in enumerate(self.steps):  # noqa: B007
-                results = run(*[values[at] for at in taken])
-                for at, value in zip(given, results, strict=True):
-                    values[at] = value
-                del results
-                for at in dead:
-                    values[at] = None
-        except BaseException:
-            self._leave_regions(values, number)
-            raise
-        if self.results is not None:
-            return tuple([values[at] for at in self.results])
-        return fx.node.map_arg(self.output.args[0], lambda node: values[self.place[node]])
-
-    def _leave_regions(self, values: list[Any], failed: int) -> None:
-        """Leave what is entered when step number `failed` raises, the innermost first."""
-        for entered, left, at, leave in sorted(self.regions, key=lambda region: -region[0]):
-            if entered < failed <= left:
-                leave(values[at])
+        self.run = self._written()
 
     def _number(self, node: fx.Node) -> int:
         return self.place.setdefault(node, len(self.place))
+
+    def _named(self, called: Callable[..., Any]) -> str:
+        name = f"f{len(self.scope)}"
+        self.scope[name] = called
+        return name
+
+    def _add(self, line: str, taken: list[int], given: list[int]) -> None:
+        self.lines.append(line)
+        self.taken.append(taken)
+        self.given.append(given)
 
     def _add_region(self, region: list[fx.Node], needed: dict[fx.Node, int], end: int) -> None:
         outputs = [node for node in region if needed.get(node, -1) >= end and not _is_unpacked(node)]
         if not region:
             return
         operands = operands_of(region, outputs)
-        piece = Piece(cut_out(region, operands, outputs), f"{self.name}_{len(self.steps)}", self.compile_piece)
-        self.steps.append((piece, [self.place[n] for n in operands], [self._number(n) for n in outputs], []))
+        name = f"{self.name}_{len(self.lines)}"
+        piece = Piece(cut_out(region, operands, outputs), name, self.compile_piece)
+        taken, given = [self.place[n] for n in operands], [self._number(n) for n in outputs]
+        call = f"{self._named(self.variants(piece.version, VERSIONS))}({_values(taken)})"
+        self._add(f"{_values(given)} = {call}" if given else call, taken, given)
 
     def _add_branch(self, node: fx.Node) -> None:
         target: Any = node.target
-        name = f"{self.name}_{len(self.steps)}"
-        ways = {
-            truth: Pieces(way.graph, f"{name}_{truth}".lower(), self.compile_piece)
-            for truth, way in ((True, target.true), (False, target.false))
-        }
-
+        name = f"{self.name}_{len(self.lines)}"
+        true, false = (
+            self._named(Pieces(way.graph, f"{name}_{truth}", self.compile_piece, self.variants).run)
+            for truth, way in (("true", target.true), ("false", target.false))
+        )
         results = [user for user in node.users if _takes_result(user)]
-
-        def branch(condition: Any, *operands: Any) -> list[Any]:
-            out = ways[bool(condition)](*operands)
-            return [out[result.args[1]] for result in results]
-
-        taken = [self.place[each] for each in node.args if isinstance(each, fx.Node)]
-        self.steps.append((branch, taken, [self._number(result) for result in results], []))
+        condition, *operands = (self.place[each] for each in node.args if isinstance(each, fx.Node))
+        line = f"r = ({true} if v{condition} else {false})({_values(operands)})"
+        given = [self._number(result) for result in results]
+        if given:
+            line += f"; {_values(given)} = {''.join(f'r[{result.args[1]!r}], ' for result in results)}"
+        self._add(f"{line}; del r", [condition, *operands], given)
 
     def _add_seam(self, node: fx.Node) -> None:
         """Its results, and each that is taken from them by itself."""
@@ -165,19 +143,61 @@ class Pieces:
             out = target(*fx.node.map_arg(node.args, given.__getitem__))
             return [*(out[part.args[1]] for part in parts), None if parts else out]
 
-        places = [self._number(each) for each in (*parts, node)]
-        self.steps.append((run, [self.place[each] for each in operands], places, []))
+        given = [self._number(each) for each in (*parts, node)]
+        taken = [self.place[each] for each in operands]
+        self._add(f"{_values(given)} = {self._named(run)}({_values(taken)})", taken, given)
         if target.leaves:
             token = self.place[operands[0]]
-            entered = next(i for i, (_, _, given, _) in enumerate(self.steps) if token in given)
-            self.regions.append((entered, len(self.steps) - 1, token, target))
+            entered = next(i for i, numbers in enumerate(self.given) if token in numbers)
+            self.regions.append((entered, len(self.lines) - 1, token, self._named(target)))
 
-    def _find_last_uses(self) -> None:
+    def _last_uses(self) -> list[list[int]]:
         """Values are let go after their last use: what autograd does not keep is free for others."""
         kept = {self.place[node] for node in self.output.all_input_nodes}
-        for _, taken, given, dead in reversed(self.steps):
-            dead += [at for at in dict.fromkeys([*taken, *given]) if at not in kept]
+        dead: list[list[int]] = []
+        for taken, given in zip(reversed(self.taken), reversed(self.given), strict=True):
+            dead.append([at for at in dict.fromkeys([*taken, *given]) if at not in kept])
             kept |= {*taken, *given}
+        return dead[::-1]
+
+    def _written(self) -> Callable[..., Any]:
+        """The function that takes the steps."""
+        w = Writer()
+        with w.block(f"def run({_values(self.inputs)}):"):
+            if not self.regions:
+                self._write_steps(w)
+            else:
+                w("number = 0", f"{''.join(f'v{token} = ' for _, _, token, _ in self.regions)}None")
+                with w.block("try:"):
+                    self._write_steps(w)
+                with w.block("except BaseException:"):
+                    for entered, left, token, leave in sorted(self.regions, key=lambda region: -region[0]):
+                        w(f"if {entered} < number <= {left}:", f"    {leave}(v{token})")
+                    w("raise")
+            w(f"return {self._returned(self.output.args[0])}")
+        exec(compile(w.text(), f"<{self.name} in pieces>", "exec"), self.scope)
+        return self.scope["run"]
+
+    def _write_steps(self, w: Writer) -> None:
+        for number, (line, dead) in enumerate(zip(self.lines, self._last_uses(), strict=True)):
+            if self.regions:
+                w(f"number = {number}")
+            w(line)
+            if dead:
+                w(f"{''.join(f'v{at} = ' for at in dead)}None")
+
+    def _returned(self, value: Any) -> str:
+        """What the graph returns, as text: a row of values, or containers of values and constants."""
+        if isinstance(value, fx.Node) or value is None:
+            return "None" if value is None else f"v{self.place[value]}"
+        if type(value) is tuple and value:
+            return f"({''.join(f'{self._returned(each)}, ' for each in value)})"
+        name = self._named(lambda values: fx.node.map_arg(value, lambda node: values[f"v{self.place[node]}"]))
+        return f"{name}(locals())"
+
+
+def _values(places: Sequence[int]) -> str:
+    return "".join(f"v{at}, " for at in places)
 
 
 def _takes_result(node: fx.Node) -> bool:

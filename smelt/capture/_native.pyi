@@ -382,6 +382,28 @@ class Guards:
 # ---------------------------------------------------------------------------------------------- tensors
 
 @final
+class Variants:
+    """Calls the version of a function that was made for inputs of their kinds, in this mode.
+
+    Args:
+        make: (inputs, whether it is kept) -> a version.
+        kind_of: of an input: a TensorSpec, a number or None, or what else it gives for inputs of this kind alone.
+        mode: gives one of few objects that stay.
+        most: versions that are kept; after these each call asks `make`.
+    """
+
+    def __new__(
+        cls,
+        make: Callable[[tuple[Any, ...], bool], Callable[..., Any]],
+        kind_of: Callable[[Any], Any],
+        mode: Callable[[], Any],
+        most: int,
+    ) -> Self: ...
+    def __call__(self, *inputs: Any) -> Any: ...
+    def __len__(self) -> int:
+        """How many are kept."""
+
+@final
 class TensorSpec:
     """What a TENSOR check asks: exact class, dispatch keys (device type, layout, conj, neg, functorch, Python ...),
     dtype, device with index, requires_grad, shape, strides.

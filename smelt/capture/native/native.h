@@ -6,6 +6,7 @@
  *   guards.c   the Guards type;  steps.c, program.c  what it is compiled to;  evaluate.c  its evaluation, over reads.h,
  *              dicts.h (fetches), checks.h, checks.c and memos.h (what was read before)
  *   tensor.c   TensorSpec: tensor metadata through calibrated reads;  state.c  ambient modes of torch
+ *   variants.c the Variants type: versions of a function by the kinds of its inputs, outside of frames
  *   shortcuts.c, sizes.c  native answers to questions for Python
  *   module.c   the module's table
  * Everything runs under the GIL. Nothing here links torch. */
@@ -54,6 +55,9 @@ PyObject *set_equality(PyObject *module, PyObject *function);
 PyObject *is_slot_method(PyObject *module, PyObject *object);
 PyObject *takes_all_method(PyObject *module, PyObject *object);
 Py_ssize_t guards_slot_bound(PyObject *guards); /* 1 + highest slot that a LOCAL fetch reads */
+
+/* -- variants.c -------------------------------------------------------------------------------- */
+extern PyTypeObject VariantsType;
 
 /* -- tensor.c ---------------------------------------------------------------------------------- */
 extern PyTypeObject TensorSpecType;

@@ -1,0 +1,28 @@
+"""Versions of a part of a graph by the kinds of its inputs, told apart in C as guards tell tensors apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture.calibrate import calibrate
+from smelt.graph.meta import meta_of
+
+_TOLD_BY_VALUE = (int, bool, float, complex, str, bytes, type(None))
+
+
+def variants_by_kind(make: Callable[[tuple[Any, ...], bool], Callable[..., Any]], most: int) -> Callable[..., Any]:
+    """What calls the version for the inputs that it is given, in this grad mode; `make(inputs, is kept)` makes one."""
+    calibrate()
+    return native.Variants(make, kind_of, torch.is_grad_enabled, most)
+
+
+def kind_of(value: Any) -> Any:
+    """What an input has in common with those that the same version serves."""
+    if isinstance(value, torch.Tensor):
+        plain = value.layout is torch.strided and not value.is_quantized
+        return native.TensorSpec(value) if plain else (type(value), meta_of(value))
+    return value if type(value) in _TOLD_BY_VALUE else (type(value), value)
