@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -21,14 +21,17 @@ from smelt.capture import marks, policy
 from smelt.capture.behalf import Steps, in_steps
 from smelt.capture.breaks import Break
 from smelt.capture.calibrate import calibrate
+from smelt.capture.interposed import comes_between
 from smelt.capture.registry import special
 from smelt.capture.session import CompileGraph, Session, Slots, WhenReturned
 
 
 def _on_frame(
     code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any], builtins: dict[str, Any]
-) -> WhenReturned:
+) -> WhenReturned | Literal[False]:
     session: Session | None = native.owner()
+    if comes_between(code, slots):
+        return False
     if session is None or _importing() or torch_c.derivatives_outside() or _written_down():
         return None
     return session.frame(code, function, slots, globals)

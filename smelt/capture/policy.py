@@ -11,6 +11,7 @@ import os
 import sys
 import sysconfig
 import types
+import weakref
 from functools import cache
 
 import numpy
@@ -229,10 +230,10 @@ def skipped_prefixes() -> tuple[str, ...]:
 
 
 def quiet_prefixes() -> tuple[str, ...]:
-    """Files of torch's compiler: neither it nor what it runs while it compiles is captured."""
+    """Files of torch's compiler: neither it nor what it runs while it compiles is captured. Nor are finalizers."""
     folder = os.path.dirname(torch.__file__)
     files = ("_dynamo/convert_frame.py", "_functorch/aot_autograd.py", "_functorch/_aot_autograd/", "_inductor/")
-    return tuple(os.path.join(folder, *name.split("/")) for name in files)
+    return (weakref.__file__, *(os.path.join(folder, *name.split("/")) for name in files))
 
 
 def _entries(folder: str, but: tuple[str, ...]) -> list[str]:

@@ -290,9 +290,9 @@ static Place *meet(PyCodeObject *code) {
     Place *place = place_make(code);
     if (!place) return NULL;
     /* module and class bodies keep their variables in a dict; there is nothing to put in slots */
-    if (!(code->co_flags & CO_OPTIMIZED)) place->skipped = SKIPPED;
+    if (!(code->co_flags & CO_OPTIMIZED)) place->skipped = NEVER;
     if (!place->skipped && starts_with_any(code->co_filename, prefixes))
-        place->skipped = starts_with_any(code->co_filename, quiet_ones) ? QUIET : SKIPPED;
+        place->skipped = starts_with_any(code->co_filename, quiet_ones) ? QUIET : NEVER;
     return place;
 }
 
@@ -401,7 +401,8 @@ static int call_quietly(PyObject *callback) {
 /* Asks the lender what the frame returns, unless its code runs as it is. */
 static PyObject *evaluate_lent(PyThreadState *state, Frame *frame) {
     PyCodeObject *code = FRAME_CODE(frame);
-    Place *place = place_make(code);
+    Place *place = place_find((PyObject *)code);
+    if (!place) place = meet(code); /* what is found later without a mark is captured */
     if (!place) return leave_frame(state, frame, NULL);
     if (place->unlent || !(code->co_flags & CO_OPTIMIZED) || FRAME_NEXT(frame) != _PyCode_CODE(code) ||
         lines_are_watched(state))
@@ -445,6 +446,7 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
     if (self->active && ((place && place->skipped == QUIET) || stack_is_short(state))) return run_quietly(state, frame);
     if ((place && place->skipped) || !self->active || FRAME_NEXT(frame) != _PyCode_CODE(code))
         return run_frame(state, frame, 0);
+    if (state->tracing > self->tracing) return run_quietly(state, frame); /* a hook for audits or profiles */
     int compiles = other_compiles(state);
     if (compiles) return compiles < 0 ? leave_frame(state, frame, NULL) : run_frame(state, frame, 0);
     if (lines_are_watched(state)) {
@@ -463,6 +465,10 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
     Entry *entry;
     PyObject *outputs, *after;
     enum Outcome outcome = find(place, (PyObject *)code, frame_callback, &scope, &entry, &outputs, &after);
+    if (outcome == MISS && after == Py_False) {
+        Py_DECREF(after);
+        return run_quietly(state, frame);
+    }
     if (outcome == MISS) return told(after, run_frame(state, frame, 0));
     if (outcome == RAISED) return leave_frame(state, frame, NULL);
     int fits = make_room(state, frame, entry->replacement);
@@ -760,7 +766,7 @@ int frame_ready(void) {
 }
 
 PyMethodDef frame_methods[] = {
-    {"set_callback", set_callback, METH_O, "set_callback(cb or None): called for frames without a matching entry"},
+    {"set_callback", set_callback, METH_O, "set_callback(cb or None): called for frames without a matching entry; False: neither it nor what it calls is looked at"},
     {"set_resume_callback", set_resume_callback, METH_O, "set_resume_callback(cb or None): the same for resume"},
     {"set_other_compiler", set_other_compiler, METH_VARARGS,
      "set_other_compiler(get, set, left): how torch.compile's callback for new frames is read and set in this thread; "

@@ -87,8 +87,9 @@ typedef struct {
     PyObject *weakrefs;
 } Entry;
 
-/* PINNED: our own code, skipped for ever. QUIET: skipped with all that its frames call, for ever */
-enum { NOT_SKIPPED = 0, SKIPPED = 1, PINNED = 2, QUIET = 3 };
+/* SKIPPED: until it is cleared; all others for ever. PINNED: our own code. QUIET: with all that its frames call.
+   NEVER: for its file or kind */
+enum { NOT_SKIPPED = 0, SKIPPED = 1, PINNED = 2, QUIET = 3, NEVER = 4 };
 
 struct Place {
     Entry **entries;
@@ -130,6 +131,7 @@ typedef struct Injection Injection;
 typedef struct Stack Stack;
 struct Stack {
     int active;           /* the hook acts on frames that this stack starts */
+    int tracing;          /* how many hooks of Python's for traces, profiles and audits the innermost call began in */
     PyObject *owner;      /* of the innermost `call`; borrowed from it */
     Injection *injection; /* the frame that a continuation is about to start */
     PyObject *lender;     /* `lend`: asked what frames return that start now; borrowed from its caller */

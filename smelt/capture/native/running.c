@@ -125,10 +125,13 @@ static PyObject *call(PyObject *module, PyObject *args, PyObject *keywords) {
     }
     int was = set_active(!thread.eager);
     PyObject *outer = thread.stack.owner;
+    int tracing = thread.stack.tracing;
     thread.stack.owner = owner; /* alive: the caller holds the arguments */
+    thread.stack.tracing = PyThreadState_Get()->tracing;
     PyObject *result = PyObject_Call(fn, empty, named == Py_None ? NULL : named);
     set_active(was);
     thread.stack.owner = outer;
+    thread.stack.tracing = tracing;
     Py_DECREF(empty);
     other_continues(other);
     return result;
@@ -192,9 +195,11 @@ typedef struct {
 static inline PyObject *run(PyObject *self, PyObject *const *args, size_t flags, PyObject *names, int active) {
     PyObject *fn = ((Wrapper *)self)->fn;
     if (!fn) return PyErr_Format(PyExc_ReferenceError, "called after the garbage collector cleared it");
-    int was = set_active(active);
+    int was = set_active(active), tracing = thread.stack.tracing;
+    if (active) thread.stack.tracing = PyThreadState_Get()->tracing;
     PyObject *result = PyObject_Vectorcall(fn, args, flags, names);
     set_active(was);
+    thread.stack.tracing = tracing;
     return result;
 }
 

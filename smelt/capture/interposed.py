@@ -1,0 +1,30 @@
+"""Functions that Python calls of itself between two steps of a program: no part of what is compiled.
+
+Hooks for audits, traces and profiles are told by the thread's state, in C.
+"""
+
+from __future__ import annotations
+
+import weakref
+from types import CodeType, FrameType
+from typing import Any
+
+
+def comes_between(code: CodeType, slots: tuple[Any, ...]) -> bool:
+    """Whether a frame that starts is that of a finalizer, a callback of a weak reference or of the garbage collector, a
+    signal's handler or the hook for errors in these."""
+    if not slots:
+        return False
+    before, last = slots[-2] if len(slots) > 1 else None, slots[-1]
+    kind = type(last)
+    if kind is FrameType:
+        return isinstance(before, int)
+    if kind is dict:
+        return before in ("start", "stop") and last.keys() == _OF_COLLECTIONS
+    if isinstance(last, weakref.ref):
+        return last() is None
+    return len(slots) == 1 and (code.co_name == "__del__" or kind.__name__ == _OF_THEIR_ERRORS)
+
+
+_OF_THEIR_ERRORS = "UnraisableHookArgs"
+_OF_COLLECTIONS = {"generation", "collected", "uncollectable"}
