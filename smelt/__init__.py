@@ -20,9 +20,9 @@ try:
     from smelt.api import compile, explain, is_compiled, lookup_backend, reset
     from smelt.autograd.aot import aot_autograd
     from smelt.backends import list_backends, register_backend
-    from smelt.capture.dynamic import mark_dynamic, mark_static
-    from smelt.capture.escapes import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling
+    from smelt.capture.guards.dynamic_shapes import mark_dynamic, mark_static
     from smelt.capture.stance import stance
+    from smelt.capture.torch.escapes import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling
     from smelt.integrations.patches import install, uninstall
     from smelt.regions import compile_regions
 except ImportError as error:

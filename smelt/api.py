@@ -16,9 +16,9 @@ from smelt.base.options import Options, resolve_options
 from smelt.base.stats import reset_stats
 from smelt.capture import compiled as capture
 from smelt.capture import explain as capture_explain
-from smelt.capture.marks import compiled_here
+from smelt.capture.core.compiler_marks import compiled_here
+from smelt.compiled_module import CompiledTwin, Remake, make_twin, original_function, original_of
 from smelt.pipeline import compile_graph
-from smelt.twin import CompiledTwin, Remake, make_twin, original_function, original_of
 
 NOT_GIVEN: Any = object()
 """In place of a model: `compile` is used as a decorator."""

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from smelt.autograd.sized import meta_in_numbers
+from smelt.autograd.call.sized import meta_in_numbers
 from smelt.base.errors import SmeltError
 from smelt.base.options import environment
-from smelt.graph.meta import OpaqueMeta, TensorMeta, reach, same_steps
+from smelt.graph.ir.meta import OpaqueMeta, TensorMeta, reach, same_steps
 from smelt.shapes.size import as_symbol
 
 Program = Callable[[list[Any]], list[Any]]

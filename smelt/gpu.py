@@ -10,13 +10,13 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from smelt.autograd.plan import Joint
+from smelt.autograd.trace.plan import Joint
 from smelt.base.options import Options, environment
 from smelt.base.report import Report
 from smelt.base.stats import count_named
-from smelt.graph.ranges import IN_RANGE, waits
+from smelt.graph.nodes.range_checks import IN_RANGE, waits
 from smelt.program import Program
-from smelt.runtime.cuda_graphs import Recorder
+from smelt.runtime.cuda.graphs import Recorder
 
 
 class Recordings:

@@ -20,47 +20,47 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from smelt.autograd.again import Again
+from smelt.abi.faults import Check
+from smelt.autograd.call.absent_tangents import Backward, likely_backward
+from smelt.autograd.call.calling_convention import wrap
+from smelt.autograd.call.double_backward import Again
+from smelt.autograd.call.graph_pieces import Pieces
 from smelt.autograd.eager import compile_aot_eager, eager_program
-from smelt.autograd.joint import Joint, trace_joint
-from smelt.autograd.partition import partition
-from smelt.autograd.pieces import Pieces
-from smelt.autograd.unused import Backward, likely_backward
-from smelt.autograd.wrap import wrap
+from smelt.autograd.partition.partition import partition
+from smelt.autograd.trace.joint import Joint, trace_joint
 from smelt.backends import user_backend
 from smelt.base.collection import collect_given_up, no_collection
 from smelt.base.default_device import name_devices, without_default_device
 from smelt.base.errors import CompileError, SmeltWarning
-from smelt.base.faults import Check
 from smelt.base.malloc import give_back
 from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
 from smelt.base.process_state import preserving
 from smelt.base.report import Report
 from smelt.base.stats import count, count_named, spend
-from smelt.capture.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
+from smelt.capture.core.signals import raise_if_signalled
 from smelt.capture.kinds import variants_by_kind
-from smelt.capture.signals import raise_if_signalled
+from smelt.capture.tensors.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
 from smelt.checked import backward_boundary, boundary
-from smelt.codegen.chain import render_chain
-from smelt.codegen.cpp_host import render_cpp
+from smelt.codegen.cpp.host import render_cpp
 from smelt.codegen.host import Rendered
-from smelt.codegen.triton_host import print_kernels, render_triton
+from smelt.codegen.multi_part_host import render_chain
+from smelt.codegen.triton.host import print_kernels, render_triton
 from smelt.gpu import Recordings, recorded_alone
-from smelt.graph.checkpoints import with_checkpoints
-from smelt.graph.eager_call import EagerCall
-from smelt.graph.meta import TensorMeta
-from smelt.graph.modes import leaving_regions
-from smelt.graph.printer import print_graph
-from smelt.graph.seams import in_parts, seams
+from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.ir.printer import print_graph
+from smelt.graph.nodes.checkpoints import with_checkpoints
+from smelt.graph.nodes.cut_points import in_parts, seams
+from smelt.graph.nodes.eager_call import EagerCall
+from smelt.graph.nodes.modes import leaving_regions
 from smelt.graph.verify import verified
 from smelt.loops.describe import describe as describe_loops
 from smelt.loops.emptied import emptied
 from smelt.loops.lower import lower
-from smelt.loops.parts import split_at_reads
-from smelt.prims.channels_last import with_channels_last
+from smelt.loops.split_by_device import split_at_reads
 from smelt.prims.decompose import decompose
-from smelt.prims.sums_of_rows import add_rows_into_sums
+from smelt.prims.passes.channels_last import with_channels_last
+from smelt.prims.passes.sums_of_rows import add_rows_into_sums
 from smelt.program import Program, load
 from smelt.runtime.build import build, flags_for
 from smelt.runtime.compiler_process import CompilerGroup

@@ -8,20 +8,20 @@ from typing import Any
 
 import torch
 
+from smelt.abi.arena import place_buffers
 from smelt.autograd.eager import eager_program
-from smelt.base.arena import place_buffers
 from smelt.base.malloc import release_freed
 from smelt.base.options import Options
 from smelt.codegen.host import Rendered
 from smelt.prims.table import PRIMS
 from smelt.runtime.build import Library, build, flags_for
-from smelt.runtime.cuda_clock import DeviceClock
-from smelt.runtime.externs import EXTERNS, Candidate, ExternKernel, extern, spec_of
-from smelt.runtime.fallback import Slot
+from smelt.runtime.cuda.clock import DeviceClock
 from smelt.runtime.launch import launch, launch_short
+from smelt.runtime.library.externs import EXTERNS, Candidate, ExternKernel, extern, spec_of
+from smelt.runtime.library.fallback import Slot
 from smelt.runtime.memory import fresh
 from smelt.runtime.sizes import Sized, Version
-from smelt.runtime.triton_kernels import Kernels
+from smelt.runtime.triton.kernels import Kernels
 from smelt.runtime.tune import Clock
 from smelt.runtime.watched_memory import Watch
 from smelt.runtime.workspace import Workspaces

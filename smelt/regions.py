@@ -18,8 +18,8 @@ from smelt.api import chosen_options, compile
 from smelt.base.errors import OptionError, SmeltWarning
 from smelt.base.options import Options
 from smelt.capture import compiled as capture
+from smelt.compiled_module import CompiledTwin, make_twin, original_of
 from smelt.pipeline import compile_graph
-from smelt.twin import CompiledTwin, make_twin, original_of
 
 REST = ("compile", "eager")
 

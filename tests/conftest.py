@@ -68,7 +68,8 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture
 def branches_end_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Branches on tensors' values are graph breaks, also those that a graph could take: for tests of breaks."""
-    from smelt.capture import conditionals, containers
+    from smelt.capture.control_flow import conditionals
+    from smelt.capture.python import containers
 
     def refuse(*_: object) -> None:
         raise containers.tensor_value("a branch on a tensor's value")

@@ -14,7 +14,7 @@ from torch import fx
 
 import smelt
 from smelt.base.options import Options
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.pipeline import triton_device
 
 

@@ -12,7 +12,7 @@ from torch import fx
 import smelt
 from smelt import pipeline
 from smelt.checked import WrongLayout, backward_boundary, boundary
-from smelt.graph.meta import meta_of
+from smelt.graph.ir.meta import meta_of
 from smelt.graph.verify import InvalidGraph, verified
 
 aten = torch.ops.aten

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import smelt
-from smelt.graph import ranges
-from smelt.runtime import fallback
+from smelt.graph.nodes import range_checks
+from smelt.runtime.library import fallback
 
 NAN = float("nan")
 
@@ -22,14 +22,14 @@ NAN = float("nan")
 def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many elements were looked at, look by look."""
     counts: list[int] = []
-    look = ranges._ends_in_range
+    look = range_checks._ends_in_range
 
     def counted(x: torch.Tensor, *rest: Any) -> torch.Tensor:
         counts.append(x.numel())
         return look(x, *rest)
 
-    monkeypatch.setattr(ranges, "_on_gpu", lambda device: True)
-    monkeypatch.setattr(ranges, "_ends_in_range", counted)
+    monkeypatch.setattr(range_checks, "_on_gpu", lambda device: True)
+    monkeypatch.setattr(range_checks, "_ends_in_range", counted)
     return counts
 
 

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 
 import smelt
-from smelt.autograd.joint import trace_joint
+from smelt.autograd.trace.joint import trace_joint
 from smelt.base.options import Options
-from smelt.graph.ranges import IN_RANGE
+from smelt.graph.nodes.range_checks import IN_RANGE
 from tests.autograd.joint_examples import graph_of_call
 
 

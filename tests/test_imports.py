@@ -11,21 +11,22 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "smelt"
 
-STAGES = ("base", "shapes", "graph", "prims", "autograd", "loops", "schedule", "codegen", "runtime")
+STAGES = ("base", "abi", "shapes", "graph", "prims", "autograd", "loops", "schedule", "codegen", "runtime")
 USERS = ("integrations", "bench", "demo", "cli")
 """They use the compiler as anybody does: through `import smelt`."""
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "base": (),
+    "abi": ("base",),
     "shapes": ("base",),
-    "graph": ("base", "shapes"),
-    "capture": ("base", "shapes", "graph"),
-    "prims": ("base", "shapes", "graph"),
-    "autograd": ("base", "shapes", "graph", "prims"),
+    "graph": ("base", "abi", "shapes"),
+    "capture": ("base", "abi", "shapes", "graph"),
+    "prims": ("base", "abi", "shapes", "graph"),
+    "autograd": ("base", "abi", "shapes", "graph", "prims"),
     "loops": ("base", "shapes", "graph", "prims"),
-    "schedule": ("base", "shapes", "graph", "loops"),  # graph: the strides that outputs must have
-    "codegen": ("base", "shapes", "loops", "schedule"),
-    "runtime": ("base",),
+    "schedule": ("base", "abi", "shapes", "graph", "loops"),  # graph: the strides that outputs must have
+    "codegen": ("base", "abi", "shapes", "loops", "schedule"),
+    "runtime": ("base", "abi"),
     "distributed": STAGES,
     "tiny": STAGES,
     **{user: ("smelt", "base", *USERS) for user in USERS},
@@ -33,6 +34,54 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cli": ("smelt", "base", "graph", "prims", "loops", "runtime", *USERS),
 }
 """Package -> packages it may import besides itself. Modules directly under smelt/ may import everything."""
+
+FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
+    "graph": {
+        "ir": (),
+        "meta_rules": ("ir",),
+        "trace": ("ir", "meta_rules"),
+        "nodes": ("ir", "meta_rules"),
+        "": ("ir", "meta_rules", "trace"),
+    },
+    "capture": {
+        "core": (),
+        "guards": ("core",),
+        "python": ("core",),
+        "tensors": ("core", "python"),
+        "prologue": ("core", "python", "tensors"),
+        "calls": ("core", "python", "tensors", "prologue"),
+        "control_flow": ("core", "python", "tensors"),
+        "torch": ("core", "guards", "python", "tensors", "prologue", "calls", "control_flow"),
+        "opcodes": ("core", "python", "calls", "control_flow"),
+        "residual": ("core", "python", "tensors", "prologue", "calls", "torch"),
+        "": ("core", "guards", "python", "tensors", "prologue", "calls", "torch", "opcodes", "residual"),
+    },
+    "prims": {
+        "": (),
+        "kernels": ("",),
+        "rules": ("", "kernels"),
+        "rules/layers": ("", "rules"),
+        "passes": ("",),
+    },
+    "autograd": {
+        "trace": (),
+        "partition": ("trace",),
+        "call": ("trace",),
+        "": ("trace", "partition", "call"),
+    },
+    "codegen": {"": (), "cpp": ("",), "triton": ("",)},
+    "runtime": {
+        "": (),
+        "cuda": ("",),
+        "triton": ("", "cuda"),
+        "library": ("", "triton"),
+    },
+}
+"""Package -> folder of it -> folders of the package that it may import; "" are the modules directly in the package.
+
+A row names only folders of rows above it, so none of them is in a circle. `__init__.py` may import what is in its
+folder: there the modules are named that fill a table.
+"""
 
 FORBIDDEN = (
     "torch._dynamo",
@@ -120,6 +169,58 @@ def test_packages_import_only_what_their_row_lists(trees: dict[Path, ast.Module]
             if part is not None and part not in allowed:
                 wrong.append(f"{where(path)}:{item.line}: {package} may not import {item.module}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_folders_import_only_what_their_row_lists(trees: dict[Path, ast.Module]) -> None:
+    wrong = []
+    for path, tree in trees.items():
+        package = package_of(path)
+        rows = FOLDERS.get(package or "")
+        if rows is None or path.name == "__init__.py":
+            continue
+        own = folder_of(path)
+        if own not in rows:
+            wrong.append(f"{where(path)}: add the new folder to FOLDERS and to docs/architecture.md")
+            continue
+        for item in imports_of(tree):
+            part = imported_folder(item.module, str(package))
+            if part is not None and part not in (own, *rows[own]):
+                wrong.append(f"{where(path)}:{item.line}: {package}/{own} may not import {item.module}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_package_with_folders_has_rows_without_circles(trees: dict[Path, ast.Module]) -> None:
+    nested = {package_of(path) for path in trees if package_of(path) not in (None, *USERS) and folder_of(path)}
+    assert nested == set(FOLDERS)
+    for rows in FOLDERS.values():
+        above: list[str] = []
+        for folder, allowed in rows.items():
+            assert set(allowed) <= set(above), (folder, allowed)
+            above.append(folder)
+
+
+def test_every_folder_says_its_place(trees: dict[Path, ast.Module]) -> None:
+    wrong = sorted(
+        {where(path.parent) for path in trees if not ast.get_docstring(trees.get(path.parent / "__init__.py", EMPTY))}
+    )
+    assert not wrong, wrong
+
+
+EMPTY = ast.Module(body=[], type_ignores=[])
+
+
+def folder_of(path: Path) -> str:
+    """The folder of a module within its package; "" for a module directly in it."""
+    return "/".join(path.relative_to(PACKAGE).parts[1:-1])
+
+
+def imported_folder(module: str, package: str) -> str | None:
+    """The folder of `package` that an imported name lies in; None for a name that is no module of the package."""
+    names = module.split(".")
+    if names[:2] != ["smelt", package]:
+        return None
+    path = PACKAGE.joinpath(*names[1:]).with_suffix(".py")
+    return folder_of(path) if path.is_file() else None
 
 
 def test_no_relative_imports(trees: dict[Path, ast.Module]) -> None:

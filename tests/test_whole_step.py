@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import smelt
 from smelt import pipeline
-from smelt.codegen.triton_host import render_triton
+from smelt.codegen.triton.host import render_triton
 
 BACKENDS = ("eager", "aot_eager", "smelt")
 

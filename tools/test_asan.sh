@@ -30,11 +30,11 @@ export LD_PRELOAD="$runtime $undefined"
 export ASAN_OPTIONS="detect_leaks=0,detect_odr_violation=0,allocator_may_return_null=1,handle_segv=0,${ASAN_OPTIONS:-}"
 export UBSAN_OPTIONS="print_stacktrace=1,${UBSAN_OPTIONS:-}"
 if [ $# -eq 0 ]; then
-    set -- tests/capture/test_calibrate.py tests/capture/test_frame.py tests/capture/test_guards.py \
+    set -- tests/capture/guards/test_calibrate.py tests/capture/test_frame.py tests/capture/guards/test_guards.py \
         tests/capture/test_guard_memos.py tests/capture/test_lifetimes.py tests/capture/test_session.py \
-        tests/capture/test_generators.py tests/capture/test_resumption.py tests/runtime/test_launch.py \
-        tests/runtime/test_gemm.py tests/runtime/test_depthwise_cpu.py tests/runtime/test_memory.py \
-        tests/codegen/test_programs.py tests/autograd/test_wrap.py tests/test_memory_back.py
+        tests/capture/core/test_generators.py tests/capture/residual/test_resumption.py tests/runtime/test_launch.py \
+        tests/runtime/library/test_gemm.py tests/runtime/library/test_depthwise_cpu.py tests/runtime/test_memory.py \
+        tests/codegen/test_programs.py tests/autograd/call/test_calling_convention.py tests/test_memory_back.py
 fi
 # Freed memory is held back for a while, so that its use is found, and shadow memory takes address space: how much there
 # is of both says nothing here.

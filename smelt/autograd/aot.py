@@ -1,7 +1,7 @@
 """Two compilers of FX graphs in, a backend for `smelt.compile` out: everything around them is done here.
 
 The compilers see functional graphs: no mutation, no aliasing, no autograd. What a caller may tell from eager (written
-inputs, outputs that share memory, strides, who gets gradients) is the business of `wrap`.
+inputs, outputs that share memory, strides, who gets gradients) is the business of `calling_convention.wrap`.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
-from smelt.autograd.again import Again
+from smelt.autograd.call.calling_convention import Compiled, Program, wrap
+from smelt.autograd.call.double_backward import Again
 from smelt.autograd.eager import laid_out, with_reshape
-from smelt.autograd.joint import trace_joint
-from smelt.autograd.partition import partition as min_cut
-from smelt.autograd.plan import Joint
-from smelt.autograd.split import split
-from smelt.autograd.wrap import Compiled, Program, wrap
+from smelt.autograd.partition.eager_partition import split
+from smelt.autograd.partition.partition import partition as min_cut
+from smelt.autograd.trace.joint import trace_joint
+from smelt.autograd.trace.plan import Joint
 from smelt.base.errors import OptionError, SmeltError
 from smelt.base.options import Options
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.decompose import decompose
 from smelt.shapes.size import hint
 
 FxCompiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 """(functional graph, example inputs) -> callable over the graph's inputs that returns its outputs"""
 Partition = Callable[[fx.GraphModule, Joint], tuple[fx.GraphModule, fx.GraphModule | None]]
-"""(joint graph, its plan) -> (forward, backward), see `smelt.autograd.split.split` for what they take and return"""
+"""(joint graph, its plan) -> (forward, backward), see `eager_partition.split` for what they take and return"""
 Backend = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Compiled]
 
 

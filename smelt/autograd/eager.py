@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import fx
 
-from smelt.autograd.again import Again
-from smelt.autograd.joint import trace_joint
-from smelt.autograd.sized import meta_in_numbers
-from smelt.autograd.split import split
-from smelt.autograd.wrap import Compiled, Program, wrap
+from smelt.abi.kernels import KERNELS
+from smelt.autograd.call.calling_convention import Compiled, Program, wrap
+from smelt.autograd.call.double_backward import Again
+from smelt.autograd.call.sized import meta_in_numbers
+from smelt.autograd.partition.eager_partition import split
+from smelt.autograd.trace.joint import trace_joint
 from smelt.base.default_device import without_default_device
 from smelt.base.errors import SmeltError
-from smelt.base.kernels import KERNELS
 from smelt.base.options import Options
-from smelt.graph.meta import TensorMeta
-from smelt.graph.module import Graph, GraphModule
+from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.ir.module import Graph, GraphModule
 from smelt.shapes.size import as_symbol
 
 aten = torch.ops.aten

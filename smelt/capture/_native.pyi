@@ -1,6 +1,6 @@
 """The C core of capture: frame hook, entries per code object, resume points, guards, tensor metadata.
 
-Built from smelt/capture/native/*.c. Nothing here imports torch; `smelt.capture.calibrate.calibrate()` tells the
+Built from smelt/capture/native/*.c. Nothing here imports torch; `smelt.capture.guards.calibrate.calibrate()` tells the
 extension where tensor metadata lives, and must have run before a `TensorSpec` or `state()` is made.
 All functions take their arguments by position, except `call` and the constructors.
 

@@ -17,13 +17,13 @@ from smelt.base import torch_c
 from smelt.base.errors import SmeltWarning
 from smelt.base.options import Options
 from smelt.capture import _native as native
-from smelt.capture import marks, policy
-from smelt.capture.behalf import Steps, in_steps
-from smelt.capture.breaks import Break
-from smelt.capture.calibrate import calibrate
+from smelt.capture.core import compiler_marks, policy
+from smelt.capture.core.breaks import Break
+from smelt.capture.core.registry import special
+from smelt.capture.guards.calibrate import calibrate
 from smelt.capture.interposed import comes_between
-from smelt.capture.registry import special
 from smelt.capture.session import CompileGraph, Session, Slots, WhenReturned
+from smelt.capture.torch.deferred_capture import Steps, in_steps
 
 
 def _on_frame(
@@ -66,7 +66,7 @@ def _on_other_left() -> None:
 
 def _written_down() -> bool:
     """Whether `torch.jit.trace` or `torch.fx.symbolic_trace` writes down what the program does."""
-    return torch_c.get_tracing_state() is not None or marks.written_as_graph()
+    return torch_c.get_tracing_state() is not None or compiler_marks.written_as_graph()
 
 
 def _importing() -> bool:
@@ -177,8 +177,8 @@ def compile_callable(
     out: Any = functools.wraps(target)(compiled)
     out._smelt_session = session
     out.__wrapped__ = fn
-    out._torchdynamo_disable = marks.UNLESS_EXPORTED
-    out._torchdynamo_disable_msg = marks.FOR_TORCH_ALONE
+    out._torchdynamo_disable = compiler_marks.UNLESS_EXPORTED
+    out._torchdynamo_disable_msg = compiler_marks.FOR_TORCH_ALONE
     return out
 
 
@@ -188,8 +188,8 @@ def compile_inside(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     raise Break("a function is compiled", "compiled functions are made in Python", "compile it outside of the function")
 
 
-marks.REGION_CODES.update(code for code in _region.__code__.co_consts if isinstance(code, CodeType))
-_REGIONS = marks.REGION_CODES | {in_steps.__code__}
+compiler_marks.REGION_CODES.update(code for code in _region.__code__.co_consts if isinstance(code, CodeType))
+_REGIONS = compiler_marks.REGION_CODES | {in_steps.__code__}
 """The codes of the frames in which compiled calls begin."""
 
 

@@ -11,10 +11,10 @@ from torch import fx
 
 from smelt.base.options import Options
 from smelt.base.stats import stats
-from smelt.capture.breaks import BreakReason
 from smelt.capture.compiled import compile_callable
+from smelt.capture.core.breaks import BreakReason
 from smelt.capture.session import CompileGraph, Session
-from smelt.graph.seams import cuts, why_cut
+from smelt.graph.nodes.cut_points import cuts, why_cut
 
 
 @dataclass(frozen=True)

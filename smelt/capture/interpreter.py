@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from smelt.base.errors import Unsupported
-from smelt.capture import breaks, sources
 from smelt.capture._native import NULL
-from smelt.capture.ambient import Ambient
-from smelt.capture.breaks import (
+from smelt.capture.calls.observers import Observed
+from smelt.capture.core import breaks, sources
+from smelt.capture.core.breaks import (
     At,
     Break,
     Restart,
@@ -31,26 +31,26 @@ from smelt.capture.breaks import (
     too_deep,
     wants_memory,
 )
-from smelt.capture.bytecode import Decoded
-from smelt.capture.compared import Compared
-from smelt.capture.dynamic import Changes, Sizes
-from smelt.capture.effects import DELETED, Effects
-from smelt.capture.endless import refuse_endless
-from smelt.capture.finalizers import Finalizers
-from smelt.capture.foreign_memory import refuse_fields, refuse_windows
-from smelt.capture.frames import Frame
-from smelt.capture.guards import GuardList
-from smelt.capture.host_ops import call as call_host
-from smelt.capture.host_values import HostValue
-from smelt.capture.hosts import Hosts
-from smelt.capture.observers import Observed
-from smelt.capture.policy import is_frozen
-from smelt.capture.registry import ATTR, CALL, READ
-from smelt.capture.sources import Source
-from smelt.capture.step_counts import StepCounts
-from smelt.capture.tensors import Tensors
-from smelt.capture.undecided import refuse_undecided
-from smelt.graph.trace import TraceTensor
+from smelt.capture.core.bytecode import Decoded
+from smelt.capture.core.conditional_value import refuse_undecided
+from smelt.capture.core.foreign_memory import refuse_fields, refuse_windows
+from smelt.capture.core.frames import Frame
+from smelt.capture.core.infinite_iterators import refuse_endless
+from smelt.capture.core.policy import is_frozen
+from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.registry import ATTR, CALL, READ
+from smelt.capture.core.sources import Source
+from smelt.capture.guards.dynamic_shapes import Changes, Sizes
+from smelt.capture.guards.guards import GuardList
+from smelt.capture.prologue.ops import call as call_host
+from smelt.capture.prologue.prologue import Hosts
+from smelt.capture.python.comparisons import Compared
+from smelt.capture.python.effects import DELETED, Effects
+from smelt.capture.python.finalizers import Finalizers
+from smelt.capture.tensors.ambient import Ambient
+from smelt.capture.tensors.step_counts import StepCounts
+from smelt.capture.tensors.tensors import Tensors
+from smelt.graph.trace.trace import TraceTensor
 
 _MISS = object()
 _DEPTH = 150  # inlined calls; each costs some ten frames of Python's own stack
@@ -88,7 +88,7 @@ class Interpreter:
             numbers that are known.
         hooks: those that the program registers, by identity of the tensor; see `tensor_hooks`.
         regions: modes of the thread that the program has entered, see `thread_modes`.
-        slices: whose bounds only values tell, and what became of them, see `unknown_slices`.
+        slices: whose bounds only values tell, and what became of them, see `unbacked_slices`.
         undecided: there is an `Undecided` somewhere.
     """
 

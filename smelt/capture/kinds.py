@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from smelt.capture import _native as native
-from smelt.capture.calibrate import calibrate
-from smelt.graph.meta import meta_of
+from smelt.capture.guards.calibrate import calibrate
+from smelt.graph.ir.meta import meta_of
 
 _TOLD_BY_VALUE = (int, bool, float, complex, str, bytes, type(None))
 

@@ -34,40 +34,10 @@ from smelt.base.report import Report
 from smelt.base.stats import count, spend
 from smelt.base.store import store
 from smelt.capture import _native as native
-from smelt.capture import (
-    builtins,
-    caches,
-    calls,
-    checks,
-    collectives,
-    container_builtins,
-    context_variables,
-    custom_ops,
-    decoding,
-    derivatives,
-    exceptions,
-    flags,
-    functions,
-    getters,
-    grad_scaler,
-    marks,
-    modules,
-    nested_tensors,
-    objects,
-    operator_modes,
-    optimizers,
-    policy,
-    sources,
-    substitutes,
-    tensor_hooks,
-    tensor_of,
-    texts,
-    thread_modes,
-    transforms,
-    triton_kernels,
-)
-from smelt.capture.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
-from smelt.capture.breaks import (
+from smelt.capture.cache import Place, Reader, Slots, Version
+from smelt.capture.calls import builtin_functions, caches, calls, container_builtins, getters, objects, texts
+from smelt.capture.core import compiler_marks, flags, policy, sources
+from smelt.capture.core.breaks import (
     At,
     Break,
     BreakReason,
@@ -80,18 +50,37 @@ from smelt.capture.breaks import (
     let_go,
     too_deep,
 )
-from smelt.capture.frames import Frame, Unread, slot_names
+from smelt.capture.core.frames import Frame, Unread, slot_names
+from smelt.capture.core.signals import raise_if_signalled
+from smelt.capture.diagnostics import Told, only_captured
 from smelt.capture.interpreter import Interpreter
-from smelt.capture.opcodes import store_unread
-from smelt.capture.places import Place, Reader, Slots, Version
-from smelt.capture.reads import ended
-from smelt.capture.residual import Residual, Writer
-from smelt.capture.signals import raise_if_signalled
-from smelt.capture.speculation import PATIENCE
+from smelt.capture.opcodes import decoding, exceptions
+from smelt.capture.python import context_variables
+from smelt.capture.python.stack_opcodes import store_unread
+from smelt.capture.residual.residual import Residual, Writer
 from smelt.capture.stance import current as current_stance
-from smelt.capture.telling import Told, only_captured
-from smelt.graph.remembered import forget_symbols
-from smelt.graph.seams import in_parts
+from smelt.capture.tensors import operator_modes, thread_modes
+from smelt.capture.tensors.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
+from smelt.capture.tensors.reads import ended
+from smelt.capture.tensors.speculation import PATIENCE
+from smelt.capture.torch import (
+    collectives,
+    custom_ops,
+    derivatives,
+    functional_call,
+    functions,
+    grad_scaler,
+    modules,
+    nested_tensors,
+    optimizers,
+    tensor_constructor,
+    tensor_hooks,
+    transforms,
+    triton_kernels,
+    value_checks,
+)
+from smelt.graph.ir.memo import forget_symbols
+from smelt.graph.nodes.cut_points import in_parts
 from smelt.shapes.real import Real
 from smelt.shapes.unbacked import Unsettled
 
@@ -101,10 +90,10 @@ WhenReturned = Callable[[], None] | None
 """Wants to hear that the frame, run as it is written, has returned."""
 
 _REGISTERED = (
-    builtins,
+    builtin_functions,
     caches,
     calls,
-    checks,
+    value_checks,
     collectives,
     container_builtins,
     context_variables,
@@ -120,9 +109,9 @@ _REGISTERED = (
     objects,
     operator_modes,
     optimizers,
-    substitutes,
+    functional_call,
     tensor_hooks,
-    tensor_of,
+    tensor_constructor,
     texts,
     thread_modes,
     transforms,
@@ -147,7 +136,7 @@ class Session(Told):
     def frame(self, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any]) -> WhenReturned:
         """A function frame is about to start and no version fits."""
         skipped = code.co_filename.startswith(policy.skipped_prefixes())  # the hook forgets its marks at a reset
-        if skipped or code.co_flags & _NOT_CAPTURED or marks.disabled(function) is not None:
+        if skipped or code.co_flags & _NOT_CAPTURED or compiler_marks.disabled(function) is not None:
             native.skip(code)
             return None
         read = Reader(slots, globals, function)
@@ -170,7 +159,7 @@ class Session(Told):
         if operator_modes.entered() or self._refused_by_stance(place, read):
             return None
         if self.options.fullgraph and self.raised.get(threading.get_ident()):
-            return None  # the whole has failed to be one graph, which `settle` will tell: no parts of it
+            return None  # the whole has failed to be one graph, which `static_forms` will tell: no parts of it
         return preserving(self._attempt_alone, key, place, read, begin)
 
     def _attempt_alone(self, key: Any, place: Place, read: Reader, begin: Begin) -> WhenReturned:
@@ -188,7 +177,7 @@ class Session(Told):
         try:
             if place.versions:
                 self.tell_recompile(place, read)
-            marks.quiet_wrappers()
+            compiler_marks.quiet_wrappers()
             with no_collection(), outside_anomaly_mode(), outside_inference_mode(), outside_saved_tensor_hooks():
                 return self._capture(key, place, begin)
         except Exception as error:  # beside the capture: telling why, letting go

@@ -7,8 +7,8 @@ from typing import Any
 
 from smelt.base.errors import unknown_name
 from smelt.capture import _native as native
-from smelt.capture.breaks import Break
-from smelt.capture.registry import special
+from smelt.capture.core.breaks import Break
+from smelt.capture.core.registry import special
 
 STANCES = ("default", "force_eager", "fail_on_recompile", "eager_on_recompile")
 

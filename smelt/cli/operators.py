@@ -12,7 +12,7 @@ import torch
 from torch._ops import OpOverload
 
 from smelt.base.torch_c import operator_names, runs_on_cpu
-from smelt.graph.schema import Kind, find_op, op_info
+from smelt.graph.ir.schema import Kind, find_op, op_info
 from smelt.loops import lower  # noqa: F401  (its import fills the table of lowerings)
 from smelt.loops.registry import LOWERINGS
 from smelt.prims import decompose  # noqa: F401  (its import fills the tables of prims and decompositions)

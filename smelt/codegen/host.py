@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from smelt.base.faults import Checks
-from smelt.base.kernel_source import KernelSource
+from smelt.abi.faults import Checks
+from smelt.abi.kernel_source import KernelSource
 from smelt.base.python_text import quoted, scalar
 from smelt.base.text import Writer
 from smelt.codegen.parameters import FAULT
 from smelt.loops.ir import Constant, Extern, Input, Item, Ref, references
-from smelt.schedule.places import writes_into
+from smelt.schedule.buffer_assignment import writes_into
 from smelt.schedule.plan import Schedule
 from smelt.schedule.products import Product
 from smelt.schedule.realize import StridedView, metas_of

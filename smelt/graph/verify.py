@@ -15,9 +15,9 @@ from torch._ops import OpOverload
 
 from smelt.base.errors import SmeltError
 from smelt.base.options import environment
-from smelt.graph.derived import not_derived
-from smelt.graph.meta import TensorMeta
-from smelt.graph.schema import Kind, op_info
+from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.ir.schema import Kind, op_info
+from smelt.graph.metadata_checks import not_derived
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, known_equal
 

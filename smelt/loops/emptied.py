@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import fx
 
-from smelt.graph.meta import TensorMeta
-from smelt.graph.module import Graph, GraphModule, remove_dead
+from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.ir.module import Graph, GraphModule, remove_dead
 from smelt.prims.known_sizes import settled
 from smelt.prims.table import PRIMS
 from smelt.shapes.size import Factor, IntLike, Size, Symbol, as_symbol, of_factor, same, substitute

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.loops.ir import Index, Node, Ops, Scatter, Value
 from smelt.loops.registry import Operand, lowering, pointwise, view
 from smelt.shapes.expr import Expr

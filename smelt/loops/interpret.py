@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from smelt.base.errors import CompileError
-from smelt.graph.meta import TensorMeta, extent
+from smelt.graph.ir.meta import TensorMeta, extent
 from smelt.loops.ir import (
     REFUSE,
     Condition,

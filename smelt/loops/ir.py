@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.shapes.expr import Expr
 from smelt.shapes.size import IntLike, Size, Symbol, known_at_most, known_less, same
 

@@ -12,9 +12,9 @@ import torch
 from torch import fx
 
 from smelt.base.errors import CompileError
-from smelt.graph.meta import TensorMeta, contiguous_stride, meta_of
-from smelt.graph.schema import is_random
-from smelt.graph.sharing import shared_operands
+from smelt.graph.ir.aliasing import shared_operands
+from smelt.graph.ir.meta import TensorMeta, contiguous_stride, meta_of
+from smelt.graph.ir.schema import is_random
 from smelt.loops import indexing, movement, pointwise, reductions
 from smelt.loops.ir import (
     Constant,

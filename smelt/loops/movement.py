@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from smelt.graph.meta import TensorMeta, contiguous_stride
+from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.loops.ir import Condition, Extern, Index, Ops, Pointwise, Ref, Scatter, Value
 from smelt.loops.registry import Operand, lowering, pointwise, view
 from smelt.shapes.expr import ZERO, reshape_index

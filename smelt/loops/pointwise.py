@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from smelt.graph.meta import TensorMeta, contiguous_stride
+from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.loops.ir import REFUSE, Index, Ops, Pointwise, Value
 from smelt.loops.registry import LOWERINGS, Operand, lowering, pointwise, view
 from smelt.shapes.expr import flat_index

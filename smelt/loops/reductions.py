@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.loops.ir import Node, Reduction
 from smelt.loops.registry import LOWERINGS, Lowering, Operand, pointwise, view
 from smelt.shapes.size import same

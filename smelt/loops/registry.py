@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.loops.ir import Body, Index, Node, Ops, Pointwise, Value
 from smelt.shapes.size import IntLike
 

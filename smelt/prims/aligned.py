@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from smelt.base.precision import products_round_to_tf32
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.ops import PRIMS
 from smelt.shapes.size import is_symbolic

@@ -1,8 +1,8 @@
 """Attention by fused kernels on CUDA: three of the library, and `attention_tiled` of our own.
 
 All take (batch, heads, length, width). Those of the library drop no weights here: where they do, torch's own operator
-stays, which draws from the device's generator. The kernels are in `runtime/fused_attention.py` and
-`runtime/tiled_attention.py`; the references compute the same by plain products.
+stays, which draws from the device's generator. The kernels are in `runtime/library/fused_attention.py` and
+`runtime/library/tiled_attention.py`; the references compute the same by plain products.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.prims import random_bits
 from smelt.prims.products import by_rows
 from smelt.prims.table import Kind, make, pointwise_like, prim

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch.fx import Node
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.aligned import aligned_mm
 from smelt.prims.ops import PRIMS, Prim
 from smelt.prims.simplify import RULES

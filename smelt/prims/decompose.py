@@ -21,12 +21,12 @@ from torch.fx import Node
 from smelt.base.errors import CompileError, SmeltError
 from smelt.base.options import Options
 from smelt.base.stats import count_named
-from smelt.graph.derived import given
-from smelt.graph.functional_form import base_of
-from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense, same_steps
-from smelt.graph.module import Graph, GraphModule
-from smelt.graph.seeds import is_seed
-from smelt.graph.sharing import memory_of, shared_arguments
+from smelt.graph.ir.aliasing import memory_of, shared_arguments
+from smelt.graph.ir.functional_form import base_of
+from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense, same_steps
+from smelt.graph.ir.module import Graph, GraphModule
+from smelt.graph.ir.seeds import is_seed
+from smelt.graph.metadata_checks import given
 from smelt.prims.dtypes import PLAIN, REAL
 from smelt.prims.mixed import Mixed
 from smelt.prims.registry import ANY_DTYPE, COMPLEX, DECOMPOSITIONS, LIBRARY, Lowering, is_empty

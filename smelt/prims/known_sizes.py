@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.shapes.size import Size
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import fx
 from torch.fx import Node
 
-from smelt.graph.meta import TensorMeta
-from smelt.graph.seeds import devices_of, is_mixed
+from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.ir.seeds import devices_of, is_mixed
 from smelt.prims.registry import DECOMPOSITIONS, Lowering
 from smelt.prims.table import PRIMS
 

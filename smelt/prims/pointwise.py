@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smelt.base.faults import fault_error
-from smelt.graph.meta import TensorMeta
+from smelt.abi.faults import fault_error
+from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.table import NO_FACTS, Facts, Kind, Number, pointwise_like, prim, require
 from smelt.shapes.size import same_all
 

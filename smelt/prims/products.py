@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from smelt.graph.meta import TensorMeta, contiguous_stride
+from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.prims.table import Facts, Kind, Shape, make, pointwise_like, prim, require
 from smelt.shapes.size import known_equal, same, same_all
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.table import NO_FACTS, Facts, Kind, Shape, make, prim, require
 
 

@@ -15,9 +15,9 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.fx import Node
 
-from smelt.graph.elementwise import broadcast
-from smelt.graph.meta import TensorMeta
-from smelt.graph.ranges import check_node, ranges_of, waits
+from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.meta_rules.elementwise import broadcast
+from smelt.graph.nodes.range_checks import check_node, ranges_of, waits
 from smelt.prims.builder import Builder
 from smelt.prims.dtypes import LOW_PRECISION, compute_dtype, result_dtype
 from smelt.prims.simplify import rounded
@@ -149,7 +149,7 @@ class Lowering(Builder):
 
     def looked_at(self, func: OpOverload, args: Sequence[Any]) -> Sequence[Any]:
         """The operands of the operator at hand, which whoever reads them gets once the processor has looked at them, or
-        raised, where eager's does (`graph.ranges.waits`)."""
+        raised, where eager's does (`graph.nodes.range_checks.waits`)."""
         assert self.node is not None
         seen: dict[Node, Node] = {}
         for each in ranges_of(func, args) if waits(self.node) else ():

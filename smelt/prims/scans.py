@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.table import Kind, make, prim, require
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from smelt.abi.kernels import KERNELS
 from smelt.base.errors import CompileError
-from smelt.base.kernels import KERNELS
-from smelt.graph.meta import TensorMeta, contiguous_stride, is_dense
+from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense
 
 
 class Kind(enum.Enum):

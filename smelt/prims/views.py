@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.table import Facts, Kind, Number, Shape, make, pointwise_like, prim, require
 from smelt.shapes.size import exact_quotient, hint, known_equal, same
 

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.products import channels_last_stride, is_channels_last
 from smelt.prims.table import Kind, Shape, make, prim, require
 

@@ -2,7 +2,8 @@
 
 try:
     # they fill externs.EXTERNS
-    from smelt.runtime import convolution, fallback, fused_attention, gemm, launch, tiled_attention  # noqa: F401
+    from smelt.runtime import launch  # noqa: F401
+    from smelt.runtime.library import convolution, fallback, fused_attention, gemm, tiled_attention  # noqa: F401
 except ImportError as error:
     if "_native" not in str(error):  # without the C extension `build` still works: `smelt verify` reports the rest
         raise

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from smelt.base.arena import extent
+from smelt.abi.arena import extent
 from smelt.base.errors import SmeltError
 
 GUARD = 512

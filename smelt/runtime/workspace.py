@@ -3,7 +3,7 @@
 Workspaces are kept between calls. On the CPU a small arena is kept with them; a large one is borrowed from the heap of
 outputs for the call, so that saved activations, gradients and the next program's arena use the same memory. The heap
 mostly gives the same address again, for which table and views are ready. Two threads in the same program get two
-workspaces. On a GPU, programs share their arenas (cuda_arena.py).
+workspaces. On a GPU, programs share their arenas (device_arena.py).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from smelt.base.arena import extent
-from smelt.base.device_checks import device_checks
-from smelt.base.faults import Checks, fault_error
-from smelt.runtime.cuda_arena import Arena, Arenas, device_arenas
+from smelt.abi.arena import extent
+from smelt.abi.device_checks import device_checks
+from smelt.abi.faults import Checks, fault_error
+from smelt.runtime.device_arena import Arena, Arenas, device_arenas
 from smelt.runtime.launch import Table
 from smelt.runtime.memory import fresh
 

@@ -60,7 +60,7 @@ class Fusion:
 
 @dataclass(frozen=True)
 class Buffers:
-    """Where intermediates lie (places.py, memory.py).
+    """Where intermediates lie (buffer_assignment.py, memory.py).
 
     Attributes:
         planned_bytes: of an intermediate whose memory is worth to be planned together with that of a result.
@@ -86,7 +86,7 @@ class Buffers:
 
 @dataclass(frozen=True)
 class Bundling:
-    """Which kernels share a launch (bundle.py).
+    """Which kernels share a launch (horizontal_fusion.py).
 
     Attributes:
         moved_bytes: most that a kernel takes from others, or leaves to them, for it to move past others: what lies in

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from smelt.base.arena import ALIGN, Life, aligned, least_size, place_buffers, place_largest_first
+from smelt.abi.arena import ALIGN, Life, aligned, least_size, place_buffers, place_largest_first
 from smelt.schedule.machine import CPU
 from smelt.schedule.order import Unit
 from smelt.shapes.size import IntLike, Size, hint, known_equal

@@ -11,21 +11,21 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from smelt.base.options import Options
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.loops.ir import Extern, Input, Item, LoopProgram
-from smelt.schedule.bundle import Mobile, Profile, gather
+from smelt.schedule.buffer_assignment import Places, flat
 from smelt.schedule.dependencies import Names
 from smelt.schedule.fuse import Decision, Fused, fuse
 from smelt.schedule.group import Group, Place, looks_up
+from smelt.schedule.horizontal_fusion import Mobile, Profile, gather
+from smelt.schedule.inplace import Overwriting
 from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.memory import MemoryPlan
 from smelt.schedule.order import CycleError, Unit, order_units
-from smelt.schedule.overwrite import Overwriting
-from smelt.schedule.places import Places, flat
 from smelt.schedule.products import Product, ProductSearch, in_parts
+from smelt.schedule.products_write_outputs import show_products
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
 from smelt.schedule.sharing import behind, find_sharing
-from smelt.schedule.shown import show_products
 from smelt.schedule.split import split_reductions
 from smelt.shapes.size import IntLike, hint, is_symbolic, same
 

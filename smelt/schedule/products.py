@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.loops.ir import Extern, LoopProgram, Pointwise
 from smelt.schedule.dependencies import Names, Reads
 from smelt.schedule.fuse import Decision, Fused

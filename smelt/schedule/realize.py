@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from torch._ops import OpOverload
 
-from smelt.graph.meta import TensorMeta, by_element_stride, is_channels_last, is_dense, same_steps
-from smelt.graph.schema import sees_strides
-from smelt.graph.sharing import shared_arguments
+from smelt.graph.ir.aliasing import shared_arguments
+from smelt.graph.ir.meta import TensorMeta, by_element_stride, is_channels_last, is_dense, same_steps
+from smelt.graph.ir.schema import sees_strides
 from smelt.loops.facts import MOVES
 from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, references
 from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, trace, weight

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.loops.ir import Body, Index, LoopProgram, Node, Ops, Reduction, Value
 from smelt.schedule.dependencies import Names, row_major, trace
 from smelt.schedule.group import Place, Role, fresh_index, reduction_roles

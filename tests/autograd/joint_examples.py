@@ -17,7 +17,7 @@ import torch
 from torch import fx, nn
 from torch.func import functional_call
 
-from smelt.autograd.joint import Joint, trace_joint
+from smelt.autograd.trace.joint import Joint, trace_joint
 from smelt.base.options import Options
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import fx
 from torch.nn import functional
 
-from smelt.graph.meta import TensorMeta, contiguous_stride
+from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 
 CPU = torch.device("cpu")
 

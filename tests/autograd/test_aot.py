@@ -114,7 +114,7 @@ def test_second_derivatives() -> None:
 
 
 def test_a_partition_of_ones_own() -> None:
-    from smelt.autograd.split import split
+    from smelt.autograd.partition.eager_partition import split
 
     seen = []
 

@@ -6,9 +6,9 @@ import torch
 
 import smelt
 from smelt.autograd.eager import compile_aot_eager, eager_program, restride
-from smelt.autograd.joint import trace_joint
+from smelt.autograd.trace.joint import trace_joint
 from smelt.base.options import Options
-from smelt.graph.meta import meta_of
+from smelt.graph.ir.meta import meta_of
 from tests.autograd.joint_examples import graph_of_call
 
 

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from smelt.autograd.joint import Joint, trace_joint
+from smelt.autograd.trace.joint import Joint, trace_joint
 from smelt.base.options import Options
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from tests.autograd.joint_examples import MODELS, example, lifted
 
 aten = torch.ops.aten

@@ -7,7 +7,8 @@ import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 import smelt
-from smelt.runtime import externs, memory
+from smelt.runtime import memory
+from smelt.runtime.library import externs
 from tests.autograd.scenarios import X, gradients, model, same
 
 

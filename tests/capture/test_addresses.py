@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import smelt
-from smelt.graph.trace import TraceTensor, trace_like
+from smelt.graph.trace.trace import TraceTensor, trace_like
 
 
 def by_address(y: torch.Tensor) -> float:

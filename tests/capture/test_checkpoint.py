@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import smelt
 from smelt.capture.explain import describe
-from tests.capture.test_breaks import marked, operators
+from tests.capture.core.test_breaks import marked, operators
 
 ROWS, WIDTH, DEPTH = 128, 16, 4
 

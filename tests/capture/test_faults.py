@@ -24,17 +24,18 @@ from smelt.base import malloc
 from smelt.base.errors import BuildError, CompileError, OptionError, SmeltError, SpecializationError, Unsupported
 from smelt.capture import _native as native
 from smelt.capture.interpreter import Interpreter
-from smelt.capture.rebuild import Rebuild
+from smelt.capture.residual.reconstruct import Rebuild
 from smelt.runtime import memory
 from tests.capture.harness import same
 
 MODULES = [
     "smelt.base.python_text",
-    *(f"smelt.capture.{name}" for name in ("closing", "cuts", "guards", "host_program", "located", "rebuild")),
-    *(
-        f"smelt.capture.{name}"
-        for name in ("residual", "resumption", "sources", "finalizers", "draws", "size_programs")
-    ),
+    *(f"smelt.capture.tensors.{name}" for name in ("finish_graph", "cut_points", "rng_state")),
+    *(f"smelt.capture.guards.{name}" for name in ("guards", "size_programs")),
+    *(f"smelt.capture.residual.{name}" for name in ("residual", "reconstruct", "resumption", "error_locations")),
+    "smelt.capture.prologue.source",
+    "smelt.capture.core.sources",
+    "smelt.capture.python.finalizers",
 ]
 
 
@@ -210,7 +211,7 @@ def test_every_function_may_fail(program: Any, behind: int, monkeypatch: pytest.
 
 def test_strict_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMELT_STRICT", "1")
-    rebuild = importlib.import_module("smelt.capture.rebuild")
+    rebuild = importlib.import_module("smelt.capture.residual.reconstruct")
 
     def fails(*_: Any) -> Any:
         raise InjectedError("injected")

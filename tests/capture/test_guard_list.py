@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from smelt.capture import _native as native
-from smelt.capture import sources
-from smelt.capture.calibrate import calibrate
-from smelt.capture.guards import GuardList
+from smelt.capture.core import sources
+from smelt.capture.guards.calibrate import calibrate
+from smelt.capture.guards.guards import GuardList
 
 
 @pytest.fixture(autouse=True)

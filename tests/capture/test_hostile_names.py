@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import smelt
-from smelt.graph.printer import print_graph
+from smelt.graph.ir.printer import print_graph
 from tests.capture.harness import compiled
 
 RUN = "__import__('builtins').ran.append(1)"

@@ -18,7 +18,7 @@ from torch import nn
 import smelt
 from smelt.base.errors import SmeltWarning
 from smelt.capture import _native as native
-from smelt.capture.calibrate import calibrate
+from smelt.capture.guards.calibrate import calibrate
 
 pytestmark = pytest.mark.usefixtures("branches_end_graphs")
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import smelt
-from smelt.capture import caught
+from smelt.capture.tensors import fallible_ops
 
 LOST = "CUDA error: unspecified launch failure"
 x = torch.arange(1.0, 5.0)
@@ -56,8 +56,8 @@ class Device:
 
 @pytest.fixture(autouse=True)
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    monkeypatch.setattr(caught, "on_gpu", lambda device: True)
-    monkeypatch.setattr("smelt.capture.residual.on_gpu", lambda device: True)
+    monkeypatch.setattr(fallible_ops, "on_gpu", lambda device: True)
+    monkeypatch.setattr("smelt.capture.residual.residual.on_gpu", lambda device: True)
     return Device()
 
 
@@ -213,7 +213,7 @@ def test_clauses_get_them(device: Device, form: Callable[..., Any]) -> None:
 
 def test_where_the_frame_cannot_begin_again(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory of the processor was written: the number is read where it stands."""
-    monkeypatch.setattr("smelt.capture.residual.on_gpu", lambda device: False)
+    monkeypatch.setattr("smelt.capture.residual.residual.on_gpu", lambda device: False)
 
     def form(i: torch.Tensor, n: torch.Tensor) -> Any:
         try:

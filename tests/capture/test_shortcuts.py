@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from smelt.capture import _native as native
-from smelt.capture.backward import no_hooks
-from smelt.capture.calibrate import calibrate, describe
-from smelt.capture.step_counts import _Equal
-from smelt.capture.writes import share_no_memory
+from smelt.capture.guards.calibrate import calibrate, describe
+from smelt.capture.python.backward import no_hooks
+from smelt.capture.tensors.step_counts import _Equal
+from smelt.capture.tensors.writes import share_no_memory
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from smelt.base.errors import OptionError, RecompileError
-from smelt.capture.escapes import is_compiling
 from smelt.capture.stance import current, stance
+from smelt.capture.torch.escapes import is_compiling
 from tests.capture.harness import check, compiled
 
 X = torch.ones(2, 3)

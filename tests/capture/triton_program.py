@@ -11,7 +11,7 @@ from torch.library import triton_op, wrap_triton
 
 import smelt
 from smelt.capture.explain import describe
-from smelt.capture.triton_writes import written_parameters
+from smelt.capture.torch.triton_writes import written_parameters
 
 
 @triton.jit

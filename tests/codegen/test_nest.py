@@ -1,7 +1,7 @@
 """Loops of kernels: what is merged, chunked, tiled, unrolled, and where parallel regions begin."""
 
 from smelt.base.options import Options
-from smelt.codegen.cpp_host import render_cpp
+from smelt.codegen.cpp.host import render_cpp
 from smelt.loops.lower import lower
 from smelt.schedule.plan import schedule
 from tests.loops import graphs

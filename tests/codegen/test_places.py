@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import smelt
+from smelt.schedule.buffer_assignment import Places
 from smelt.schedule.memory import MemoryPlan
 from smelt.schedule.order import Unit
-from smelt.schedule.places import Places
 from tests.codegen.test_programs import check
 from tests.codegen.test_symbolic import run_at
 from tests.loops.graphs import GraphBuilder

@@ -8,8 +8,8 @@ import torch
 from torch import fx
 
 from smelt.base.options import Options
-from smelt.codegen.cpp_host import render_cpp
-from smelt.graph.meta import contiguous_stride
+from smelt.codegen.cpp.host import render_cpp
+from smelt.graph.ir.meta import contiguous_stride
 from smelt.loops.lower import lower
 from smelt.schedule.plan import Schedule, schedule
 from tests.codegen.test_programs import check

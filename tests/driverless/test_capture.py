@@ -11,7 +11,7 @@ from torch import nn
 import smelt
 from smelt import pipeline
 from smelt.gpu import Recordings
-from smelt.graph.modes import enter_autocast
+from smelt.graph.nodes.modes import enter_autocast
 
 
 class Kept(Exception):

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from smelt.autograd.joint import trace_joint
+from smelt.autograd.trace.joint import trace_joint
 from smelt.base.options import Options
-from smelt.graph.seeds import devices_of
+from smelt.graph.ir.seeds import devices_of
 from smelt.prims.decompose import decompose, fallbacks
 from smelt.prims.mixed import host_values
 from smelt.prims.table import PRIMS

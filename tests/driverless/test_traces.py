@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from smelt.autograd.draws import beginning, from_beginning, generator_devices
-from smelt.autograd.joint import Joint, trace_joint
-from smelt.autograd.wrap import wrap
-from smelt.base import kernels
+from smelt.abi import kernels
+from smelt.autograd.call.calling_convention import wrap
+from smelt.autograd.trace.joint import Joint, trace_joint
+from smelt.autograd.trace.rng import beginning, from_beginning, generator_devices
 from smelt.base.options import Options
 from smelt.graph.verify import verify
 from smelt.loops.lower import lower

@@ -16,7 +16,8 @@ from torch.utils import _device, _python_dispatch
 
 from smelt.base import locks, torch_c
 from smelt.capture import _native as native
-from smelt.graph import modes, trace, unbacked
+from smelt.graph.nodes import modes
+from smelt.graph.trace import trace, unbacked
 
 _interpreter = ctypes.pythonapi.PyInterpreterState_Get
 _interpreter.restype = ctypes.c_void_p

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from smelt.graph.rules import rule_for
-from smelt.graph.schema import op_info
-from smelt.graph.trace import trace_like
+from smelt.graph.ir.schema import op_info
+from smelt.graph.meta_rules.rules import rule_for
+from smelt.graph.trace.trace import trace_like
 
 
 def traced(value: Any) -> Any:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from smelt.graph.answers import answer_for
-from smelt.graph.meta import TensorMeta, channels_last_stride, contiguous_stride
-from smelt.graph.place import Layout
-from smelt.graph.trace import trace_like
+from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride
+from smelt.graph.ir.storage_view import Layout
+from smelt.graph.meta_rules.infer import answer_for
+from smelt.graph.trace.trace import trace_like
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from smelt.graph.meta import TensorMeta, meta_of
+from smelt.graph.ir.meta import TensorMeta, meta_of
 from smelt.graph.verify import InvalidGraph, verify
 
 aten = torch.ops.aten

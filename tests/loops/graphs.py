@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from smelt.graph.meta import TensorMeta, contiguous_stride
+from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.prims.ops import PRIMS
 from smelt.shapes.size import IntLike, Size
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.shapes.assumptions import Assumptions
 from smelt.shapes.size import Size, Symbol, evaluate, symbols
 from tests.loops.graphs import GraphBuilder

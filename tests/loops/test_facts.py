@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from smelt.codegen.target import Renderer
+from smelt.codegen.cpp.target import Renderer
 from smelt.codegen.triton.target import operator
 from smelt.loops.facts import BOOLEAN, COSTS, DIVISIONS, EXACT, MOVES, PERIODIC
 from smelt.loops.pointwise import PLAIN

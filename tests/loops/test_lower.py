@@ -10,7 +10,7 @@ from smelt.loops.lower import lower
 from smelt.loops.registry import LOWERINGS
 from smelt.prims.ops import PRIMS
 from smelt.prims.table import Kind
-from smelt.runtime.externs import EXTERNS
+from smelt.runtime.library.externs import EXTERNS
 from tests.loops import graphs
 from tests.loops.graphs import GraphBuilder, real_inputs, run_eager
 

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from smelt.base.options import Options
-from smelt.graph.meta import TensorMeta, meta_of
+from smelt.graph.ir.meta import TensorMeta, meta_of
 from smelt.prims.decompose import decompose, fallbacks
 from smelt.prims.registry import COMPLEX, DECOMPOSITIONS
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 import smelt
-from smelt.autograd.joint import trace_joint
+from smelt.autograd.trace.joint import trace_joint
 from smelt.base.options import Options
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.prims import aligned
 from smelt.prims.aligned import step
 from smelt.prims.decompose import decompose

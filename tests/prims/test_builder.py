@@ -7,7 +7,7 @@ import torch
 from torch import fx
 
 from smelt.base.errors import CompileError
-from smelt.graph.meta import meta_of
+from smelt.graph.ir.meta import meta_of
 from smelt.prims import ops
 from smelt.prims.builder import Builder
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from smelt.graph.meta import meta_of
-from smelt.graph.module import GraphModule
+from smelt.graph.ir.meta import meta_of
+from smelt.graph.ir.module import GraphModule
 from smelt.prims.decompose import decompose
 
 aten = torch.ops.aten

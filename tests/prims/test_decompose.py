@@ -13,7 +13,7 @@ from torch import fx
 from smelt.base.errors import CompileError
 from smelt.base.options import Options
 from smelt.base.stats import reset_stats, stats
-from smelt.graph.meta import meta_of
+from smelt.graph.ir.meta import meta_of
 from smelt.prims import ops
 from smelt.prims.decompose import decompose, fallbacks
 from smelt.prims.random_bits import uniform

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import smelt
-from smelt.graph.meta import meta_of
+from smelt.graph.ir.meta import meta_of
 from smelt.prims.dtypes import PLAIN, compute_dtype, floating, is_float, is_integral, result_dtype
 
 OPERANDS = [torch.ones(shape, dtype=d) for d in PLAIN for shape in ((), (2,))] + [True, 3, 2.5]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import fx
 
-from smelt.graph.meta import meta_of
+from smelt.graph.ir.meta import meta_of
 from smelt.prims.builder import Builder
 from smelt.prims.decompose import remove_dead
 from smelt.prims.simplify import rounded, typed

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 import torch
 
+from smelt.autograd.call.calling_convention import wrap
 from smelt.autograd.eager import eager_program
-from smelt.autograd.joint import trace_joint
-from smelt.autograd.partition import partition
-from smelt.autograd.wrap import wrap
+from smelt.autograd.partition.partition import partition
+from smelt.autograd.trace.joint import trace_joint
 from smelt.base.options import Options
 from smelt.prims.decompose import decompose
 from smelt.prims.ops import PRIMS

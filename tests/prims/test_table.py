@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from smelt.base.errors import CompileError
-from smelt.graph.meta import meta_of
+from smelt.graph.ir.meta import meta_of
 from smelt.prims import ops
 from smelt.prims.rules.kernels import arguments
 from smelt.prims.table import PRIMS, Kind, Prim

@@ -17,7 +17,7 @@ NAMES = ["functions/softmax", "functions/random_numbers"]
 
 PLANTED = """
 from smelt import pipeline
-from smelt.capture.guards import GuardList
+from smelt.capture.guards.guards import GuardList
 
 cpp, triton, lines = pipeline.render_cpp, pipeline.render_triton, GuardList.lines
 
@@ -94,7 +94,7 @@ def test_places_make_no_difference() -> None:
         "<Thing at 0x7f00aa>, 0x7fffffffu": "<Thing at 0x...>, 0x7fffffffu",
         "_c.expect(_h1, _c.Kind, (94719398088480, 86))": "_c.expect(_h1, _c.Kind, (address, 86))",
         "shape (1048576, 3)": "shape (1048576, 3)",
-        "smelt.capture.places.Place, smelt.compile": "smelt.Place, smelt.compile",
+        "smelt.capture.cache.Place, smelt.compile": "smelt.Place, smelt.compile",
     }.items():
         assert stable(text, tree) == want
 

@@ -8,7 +8,7 @@ import ctypes
 
 import torch
 
-from smelt.runtime.cuda_device import Device
+from smelt.runtime.cuda.device import Device
 
 
 class FakeDevice(Device):

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from smelt.abi.kernel_source import Cubin
 from smelt.base.errors import BuildError
-from smelt.base.kernel_source import Cubin
-from smelt.runtime import _native, cuda_driver
-from smelt.runtime.cuda_driver import Function, OutOfResources, load, open_driver
+from smelt.runtime import _native
+from smelt.runtime.cuda import driver as cuda_driver
+from smelt.runtime.cuda.driver import Function, OutOfResources, load, open_driver
 from smelt.runtime.launch import Table
-from smelt.runtime.triton_kernels import Kernels
+from smelt.runtime.triton.kernels import Kernels
 from tests.runtime.fake_cuda import FakeCuda
 from tests.runtime.triton_sources import add_kernel, rows_kernel
 

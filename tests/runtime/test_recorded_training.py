@@ -8,9 +8,9 @@ import torch
 
 import smelt
 import smelt.pipeline
-from smelt.autograd.wrap import wrap
-from smelt.capture.escapes import graph_break
-from smelt.runtime.cuda_graphs import Recorder
+from smelt.autograd.call.calling_convention import wrap
+from smelt.capture.torch.escapes import graph_break
+from smelt.runtime.cuda.graphs import Recorder
 from tests.runtime.fake_device import FakeDevice
 
 

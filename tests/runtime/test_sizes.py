@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from smelt.runtime import sizes
-from smelt.runtime.externs import Candidate, ExternKernel, Spec
+from smelt.runtime.library.externs import Candidate, ExternKernel, Spec
 from smelt.runtime.sizes import Sized, Version
 from smelt.runtime.workspace import Workspaces
 

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 import smelt
+from smelt.abi.kernel_source import Config, KernelSource
 from smelt.base.errors import SmeltWarning
-from smelt.base.kernel_source import Config, KernelSource
-from smelt.runtime import triton_build, triton_tune
-from smelt.runtime.cuda_driver import OutOfResources
+from smelt.runtime.cuda.driver import OutOfResources
 from smelt.runtime.launch import Table
 from smelt.runtime.memory import empty_strided
-from smelt.runtime.triton_kernels import Kernels
+from smelt.runtime.triton import build as triton_build
+from smelt.runtime.triton import tune as triton_tune
+from smelt.runtime.triton.kernels import Kernels
 from smelt.runtime.workspace import Workspaces
 from tests.runtime.triton_sources import ADD, add_kernel, rows_kernel
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smelt.base.kernel_source import Config, KernelSource
+from smelt.abi.kernel_source import Config, KernelSource
 
 ADD = """import triton
 import triton.language as tl

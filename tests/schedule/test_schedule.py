@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from smelt.base.options import Options
-from smelt.codegen.cpp_host import render_cpp
+from smelt.codegen.cpp.host import render_cpp
 from smelt.loops.lower import lower
 from smelt.schedule.align import align
 from smelt.schedule.dependencies import Names

@@ -8,7 +8,7 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smelt.graph.meta import contiguous_stride
+from smelt.graph.ir.meta import contiguous_stride
 from smelt.shapes.assumptions import Assumptions
 from smelt.shapes.expr import ZERO, Expr, Runtime, Var, constant, flat_index, reshape_index, variable
 from smelt.shapes.size import Size, evaluate

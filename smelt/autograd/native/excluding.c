@@ -1,7 +1,7 @@
 /* Excluding(program, keys, boxed): calls a program while this thread's dispatcher passes some keys by.
  *
  * torch's own guards are objects of Python, of which making, entering and leaving one takes as long as a small kernel.
- * What they do is to set bits in a word of the thread, which autograd/dispatch.py has found and checked against them. */
+ * What they do is to set bits in a word of the thread, which autograd/call/dispatch.py has found and checked against them. */
 #define PY_SSIZE_T_CLEAN
 #include "excluding.h"
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-/* Programs over sizes: see sizes.c. smelt/capture/size_programs.py writes them. */
+/* Programs over sizes: see sizes.c. smelt/capture/guards/size_programs.py writes them. */
 #ifndef SMELT_CAPTURE_SIZES_H
 #define SMELT_CAPTURE_SIZES_H
 

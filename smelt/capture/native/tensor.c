@@ -1,6 +1,6 @@
 /* TensorSpec: the metadata that compiled code relies on, compared with a tensor's in a few ns.
  *
- * Metadata is read from the TensorImpl at offsets that smelt/capture/calibrate.py searched for and checked on tensors
+ * Metadata is read from the TensorImpl at offsets that smelt/capture/guards/calibrate.py searched for and checked on tensors
  * of many kinds. A spec whose example does not read back as Python describes it compares through Python instead. */
 #include "tensor.h"
 #include <structmember.h>
@@ -18,7 +18,7 @@ typedef struct {
 
 static int facts_of(PyObject *tensor, Facts *facts) {
     PyObject *keys;
-    if (!describe) return PyErr_Format(PyExc_RuntimeError, "smelt.capture.calibrate has not run"), -1;
+    if (!describe) return PyErr_Format(PyExc_RuntimeError, "smelt.capture.guards.calibrate has not run"), -1;
     facts->all = PyObject_CallOneArg(describe, tensor);
     if (!facts->all) return -1;
     if (PyArg_ParseTuple(facts->all, "OOpO!pO!O;describe", &facts->dtype, &facts->device, &facts->requires_grad,

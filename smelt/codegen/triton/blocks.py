@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from smelt.base.kernel_source import Config, ceil_power
+from smelt.abi.kernel_source import Config, ceil_power
 from smelt.shapes.size import IntLike, hint
 
 SHARED_BYTES = 227 << 10

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
+from smelt.abi.faults import DIVIDED_BY_ZERO, OUT_OF_RANGE, Check
 from smelt.base.errors import CompileError
-from smelt.base.faults import DIVIDED_BY_ZERO, OUT_OF_RANGE, Check
 from smelt.codegen.ops import OpsRenderer
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.scope import V

@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from smelt.abi.faults import Check
+from smelt.abi.kernel_source import Config, KernelSource
 from smelt.base.errors import CompileError
-from smelt.base.faults import Check
-from smelt.base.kernel_source import Config, KernelSource
 from smelt.codegen.parameters import FAULT
 from smelt.codegen.phases import Phases
 from smelt.codegen.scope import V
-from smelt.codegen.triton.folds import LAST_PLACE, Fold
 from smelt.codegen.triton.library import module_head
 from smelt.codegen.triton.online import online_sums
+from smelt.codegen.triton.reductions import LAST_PLACE, Fold
 from smelt.codegen.triton.target import MEMORY_TYPES
 from smelt.codegen.triton.tiles import STAGES, Axis, Form, Tiling, is_fixed, make_tiling, padded
-from smelt.codegen.triton.word_rows import WordRows
-from smelt.codegen.triton.words import WORD
+from smelt.codegen.triton.vector_access import WORD
+from smelt.codegen.triton.vector_rows import WordRows
 from smelt.loops.ir import Index, Reduction
 from smelt.schedule.group import Group, Member, Place
 from smelt.schedule.plan import Schedule

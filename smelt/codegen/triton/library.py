@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from smelt.base.random_source import RANDOM_FUNCTIONS
+from smelt.abi.random_source import RANDOM_FUNCTIONS
 from smelt.base.text import with_needs
 
 FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from smelt.base.random_source import GOLDEN
-from smelt.codegen.triton.bundle import places_of
+from smelt.abi.random_source import GOLDEN
+from smelt.codegen.triton.combined_launch import places_of
 from smelt.codegen.triton.kernel import TritonKernel
 from smelt.loops.interpret import Interpreter, Sizes, Space, run_node, scattered
 from smelt.loops.ir import Node, Scatter, Value

@@ -16,10 +16,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from smelt.base.kernel_source import Config, ceil_power, floor_power
+from smelt.abi.kernel_source import Config, ceil_power, floor_power
 from smelt.codegen.coordinates import Coordinates
 from smelt.codegen.nest import Nest
-from smelt.codegen.triton.words import Words, accesses, row_words
+from smelt.codegen.triton.vector_access import Words, accesses, row_words
 from smelt.loops.ir import Pointwise
 from smelt.schedule.dependencies import weight
 from smelt.schedule.group import Group, Place, Role

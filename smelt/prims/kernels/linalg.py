@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from smelt.graph.elementwise import broadcast
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.meta_rules.elementwise import broadcast
 from smelt.prims.table import Shape, kernel, make, require
 from smelt.shapes.size import smaller
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.table import Number, Shape, kernel, make
 
 aten = torch.ops.aten

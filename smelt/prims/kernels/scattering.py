@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.table import kernel, pointwise_like, require
 
 aten = torch.ops.aten

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from smelt.graph.meta import TensorMeta, channels_last_stride, is_channels_last
+from smelt.graph.ir.meta import TensorMeta, channels_last_stride, is_channels_last
 from smelt.prims.table import Shape, kernel, make, require
 
 aten = torch.ops.aten

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from smelt.graph.meta import same_steps
+from smelt.graph.ir.meta import same_steps
 from smelt.prims.ops import PRIMS
 from smelt.prims.registry import Lowering, aten, decomposition, device_of
 

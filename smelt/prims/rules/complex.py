@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from smelt.graph.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.dtypes import REAL
 from smelt.prims.registry import (
     DECOMPOSITIONS,

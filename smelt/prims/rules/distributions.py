@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from smelt.base.faults import ALL_WEIGHTS_ZERO, NEGATIVE_DEVIATION, NO_WEIGHTS
+from smelt.abi.faults import ALL_WEIGHTS_ZERO, NEGATIVE_DEVIATION, NO_WEIGHTS
 from smelt.prims.dtypes import compute_dtype
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
 from smelt.prims.rules.random import normal01, uniform01

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from smelt.base.faults import TOO_FEW
+from smelt.abi.faults import TOO_FEW
 from smelt.prims.registry import (
     Lowering,
     aten,

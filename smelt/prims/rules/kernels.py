@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from smelt.graph.meta import TensorMeta, is_dense
+from smelt.graph.ir.meta import TensorMeta, is_dense
 from smelt.prims.dtypes import is_integral
 from smelt.prims.kernels import special
 from smelt.prims.ops import PRIMS

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from smelt.graph.ranges import IN_RANGE
+from smelt.graph.nodes.range_checks import IN_RANGE
 from smelt.prims.registry import Lowering, aten, common_shape, decomposition, dtype_of, is_empty, shape_of
 from smelt.prims.rules.indexing import put_at, read_at
 from smelt.shapes.size import same

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from smelt.base.faults import NO_PROBABILITY
+from smelt.abi.faults import NO_PROBABILITY
 from smelt.prims.dtypes import compute_dtype
 from smelt.prims.registry import Lowering, as_float, aten, decomposition, dtype_of, shape_of
 

@@ -11,8 +11,8 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from smelt.base.errors import CompileError
-from smelt.graph.meta import contiguous_stride, is_dense
-from smelt.graph.schema import Kind, op_info
+from smelt.graph.ir.meta import contiguous_stride, is_dense
+from smelt.graph.ir.schema import Kind, op_info
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
 from smelt.shapes.size import hint, known_at_most, larger, same, same_all, smaller
 

@@ -15,7 +15,7 @@ static int ends_context(int error);
 
 /* What a kernel told before it trapped, None if nothing is known; a new reference. Never an error. */
 static PyObject *told_by_kernel(int error) {
-    PyObject *module = ends_context(error) ? PyImport_ImportModule("smelt.base.device_checks") : NULL;
+    PyObject *module = ends_context(error) ? PyImport_ImportModule("smelt.abi.device_checks") : NULL;
     PyObject *told = module ? PyObject_CallMethod(module, "failure", NULL) : NULL;
     Py_XDECREF(module);
     if (!told) PyErr_Clear();

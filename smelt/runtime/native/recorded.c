@@ -1,4 +1,4 @@
-/* What a replay of a recording does for each input and output: see smelt/runtime/recording.py.
+/* What a replay of a recording does for each input and output: see smelt/runtime/cuda/recording.py.
  *
  * Addresses: where the inputs lay when the program was recorded, compared in one call with where they lie now.
  *

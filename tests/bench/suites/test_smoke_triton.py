@@ -12,12 +12,12 @@ import torch
 
 import smelt
 from smelt import pipeline
-from smelt.base.kernel_source import KernelSource
+from smelt.abi.kernel_source import KernelSource
 from smelt.bench.steps import Stepper, build_batch, build_model
 from smelt.bench.workload import Settings
 from smelt.bench.workloads import find_workload
 from smelt.codegen.triton.blocks import SHARED_BYTES
-from smelt.runtime.triton_build import build
+from smelt.runtime.triton.build import build
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton interprets or compiles, by process")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import triton
 
-from smelt.base.kernel_source import KernelSource
-from smelt.runtime.triton_build import build
+from smelt.abi.kernel_source import KernelSource
+from smelt.runtime.triton.build import build
 
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 

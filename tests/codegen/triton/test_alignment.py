@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import fx
 
-from smelt.base.kernel_source import KernelSource
+from smelt.abi.kernel_source import KernelSource
 from smelt.base.options import Options
-from smelt.codegen.triton_host import render_triton
+from smelt.codegen.triton.host import render_triton
 from smelt.loops.lower import lower
 from smelt.schedule.machine import GPU
 from smelt.schedule.plan import schedule

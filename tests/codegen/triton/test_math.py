@@ -11,11 +11,11 @@ import pytest
 import scipy.special
 import torch
 
-from smelt.base.kernel_source import KernelSource
+from smelt.abi.kernel_source import KernelSource
 from smelt.base.options import Options
 from smelt.base.report import Report
+from smelt.codegen.triton.host import render_triton
 from smelt.codegen.triton.library import FUNCTIONS
-from smelt.codegen.triton_host import render_triton
 from smelt.loops.lower import lower
 from smelt.pipeline import compile_program
 from smelt.schedule.machine import GPU

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from smelt.base.kernel_source import Config, KernelSource
+from smelt.abi.kernel_source import Config, KernelSource
 from smelt.base.options import Options
 from smelt.codegen.triton.blocks import SHARED_BYTES
-from smelt.codegen.triton_host import render_triton
+from smelt.codegen.triton.host import render_triton
 from smelt.loops.lower import lower
-from smelt.runtime.triton_build import Build, build
+from smelt.runtime.triton.build import Build, build
 from smelt.schedule.machine import GPU
 from smelt.schedule.plan import schedule
 from tests.loops.graphs import GraphBuilder

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import fx
 
-from smelt.base.kernel_source import KernelSource
+from smelt.abi.kernel_source import KernelSource
 from smelt.base.options import Options
 from smelt.codegen.triton.blocks import SHARED_BYTES
-from smelt.codegen.triton_host import render_triton
+from smelt.codegen.triton.host import render_triton
 from smelt.loops.lower import lower
-from smelt.runtime.triton_build import build
+from smelt.runtime.triton.build import build
 from smelt.schedule.machine import GPU
 from smelt.schedule.plan import schedule
 from tests.codegen.triton.test_kernels import check

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import fx
 
-from smelt.runtime.triton_build import build
+from smelt.runtime.triton.build import build
 from tests.codegen.triton.test_rows import rendered
 from tests.loops.graphs import GraphBuilder
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 import smelt
-from smelt.graph.meta import meta_of
+from smelt.graph.ir.meta import meta_of
 from smelt.prims.decompose import decompose, fallbacks
 from smelt.prims.registry import COMPLEX
 from tests.prims.aten_check import aten_graph, hold

@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 from smelt.base.options import Options
-from smelt.codegen.triton_host import render_triton
-from smelt.graph.meta import TensorMeta, contiguous_stride
+from smelt.codegen.triton.host import render_triton
+from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.loops.lower import lower
 from smelt.prims.decompose import decompose
 from smelt.schedule.machine import GPU

@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_map
 
 import smelt
 from smelt.base.options import Options
-from smelt.graph.functional_form import flat_form
-from smelt.graph.meta import meta_of
+from smelt.graph.ir.functional_form import flat_form
+from smelt.graph.ir.meta import meta_of
 from smelt.prims.decompose import decompose, fallbacks
 from smelt.prims.ops import PRIMS
 from smelt.prims.registry import DECOMPOSITIONS
-from smelt.prims.rules import normalization
+from smelt.prims.rules.layers import normalization
 from smelt.prims.rules.reductions import shifted_moments
 from tests.prims.aten_check import aten_graph, check, hold
 from tests.prims.kernel_calls import kernel_calls

@@ -1,0 +1,530 @@
+"""Compiled forward and backward programs in; a callable with eager's behaviour at its edges out.
+
+The programs are functional and run below autograd and autocast. Around them: one `torch.autograd.Function` saves for
+backward, written inputs get their new values, outputs that share memory are made as views again, and gradients arrive
+in the layout that was traced. What a call has to do is decided once; a call without gradients only runs the program.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.autograd.graph import increment_version
+
+from smelt.autograd.call.absent_tangents import Backward, GivenBackward, sum_of_gradients
+from smelt.autograd.call.batched import batched
+from smelt.autograd.call.dispatch import called_plainly, excluding
+from smelt.autograd.call.double_backward import Again, Memory
+from smelt.autograd.call.outputs import finisher
+from smelt.autograd.call.sized import wrap_reading, wrap_sized
+from smelt.autograd.call.unpacked import copy_of, packed_metas, unpacked
+from smelt.autograd.trace.plan import Fresh, Joint, Mutation, SparseGradient, unreached
+from smelt.autograd.trace.rng import Beginning, beginning, draws, from_beginning, generator_devices, seed, with_seeds
+from smelt.base.errors import SmeltError
+from smelt.base.torch_c import below_autograd, disable_autocast, in_batches, set_grad_enabled
+from smelt.graph.ir.meta import TensorMeta, is_lazy
+from smelt.graph.nodes.absent_gradients import hooks_of, quiet, quiet_below
+from smelt.graph.nodes.custom_functions import BackwardState
+
+Program = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+Compiled = Callable[..., tuple[Any, ...]]
+
+
+def wrap(
+    joint: Joint, compiled_forward: Program, compiled_backward: Program | None, again: Again | None = None
+) -> Compiled:
+    """The callable `(*inputs) -> tuple` of a compiled graph.
+
+    Args:
+        joint: the plan of the call.
+        compiled_forward: primals (and seeds) -> program outputs, new values of written inputs, saved tensors.
+        compiled_backward: saved tensors and tangents -> gradients; None when nothing is differentiable.
+        again: makes second derivatives.
+    """
+    if joint.num_found and not joint.reads:
+        compiled_forward = _without_found(compiled_forward, joint.num_found)
+    if joint.reads:
+        made = functools.partial(wrap, again=again)
+        return wrap_reading(joint, compiled_forward, compiled_backward, made, _below)
+    if joint.sizes or joint.numbers or joint.reals:
+        return wrap_sized(joint, compiled_forward, compiled_backward, functools.partial(wrap, again=again))
+    forward = _bare(joint, compiled_forward)
+    if compiled_backward is None or not joint.differentiable:
+        return _wrap_inference(joint, forward)
+    return _wrap_training(joint, forward, compiled_backward, again)
+
+
+def _without_found(program: Program, count: int) -> Program:
+    """The forward program without its last results, which only come from checks."""
+
+    def run(inputs: list[Any]) -> list[Any]:
+        return program(inputs)[:-count]
+
+    return run
+
+
+def _bare(joint: Joint, program: Program) -> Program:
+    """The forward program as it runs: with seeds, outside of autocast regions."""
+    if joint.seeds:
+        program = _run_seeded(program, joint.seeds)
+    return excluding(program, disable_autocast) if joint.autocast else program
+
+
+def _below(joint: Joint, program: Program) -> Program:
+    """The same by itself, below autograd."""
+    return excluding(_bare(joint, program), below_autograd)
+
+
+# -- without gradients ---------------------------------------------------------------------------------------------
+
+
+def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
+    fresh = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs))
+    if fresh and not joint.mutations and not joint.touched and not joint.spoilt:
+        return called_plainly(forward)
+    finish, run = finisher(joint), excluding(forward, below_autograd)
+    count = joint.num_outputs
+
+    def call(*inputs: torch.Tensor) -> tuple[Any, ...]:
+        results = run([*inputs])
+        if joint.mutations:
+            with torch.no_grad():
+                _update(joint.mutations, inputs, results[count:])
+        _touch(joint, inputs)
+        return finish(inputs, results)
+
+    return call
+
+
+def _update(mutations: Sequence[Mutation], inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Give inputs their new values. A program that has written over an input returns it as its own new value."""
+    written = []
+    for mutation, value in zip(mutations, values, strict=False):
+        tensor = inputs[mutation.input]
+        counted = mutation.counted
+        if value is not tensor:
+            (tensor if counted or tensor.is_inference() else tensor.data).copy_(value)
+            counted -= 1  # the copy is one
+        written += [tensor] * counted
+    increment_version(written)  # one call: an optimizer writes hundreds; inference tensors have no version and are left
+
+
+def _touch(joint: Joint, inputs: Sequence[torch.Tensor]) -> None:
+    if joint.touched:
+        increment_version([inputs[i] for i in joint.touched])
+
+
+def _run_seeded(program: Program, devices: Sequence[torch.device]) -> Program:
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        inputs += map(seed, devices)
+        return program(inputs)
+
+    return run
+
+
+# -- with gradients ------------------------------------------------------------------------------------------------
+
+
+class _Plan:
+    """Everything about one compiled graph that its calls share.
+
+    Attributes:
+        tangents: for each of the graph's, its place among the gradients that autograd brings, and its metadata.
+        saving: how saved tensors relate to the caller's memory; found at the first call, the same at each.
+        sparse: some gradients are sparse tensors.
+        again: makes second derivatives; why: the reason for which there are none.
+        memory: how calls remember their inputs for them; found at the first call.
+        draws: calls remember where their random numbers come from; generators: whose states, beside seeds.
+        computed: inputs that are no leaves; found at the first call.
+    """
+
+    def __init__(self, joint: Joint, forward: Program, backward: Program, again: Again | None) -> None:
+        self.again = again
+        self.why = "nobody compiled its gradients again" if again is None else again.refusal
+        self.joint, self.backward = joint, backward
+        self.forward = excluding(forward, below_autograd)
+        self.num_outputs, self.num_forward = joint.num_outputs, joint.num_forward
+        written = itertools.count(joint.num_outputs)  # of written inputs, only those with gradients are outputs
+        self.tangents = tuple(
+            (i if i < joint.num_outputs else next(written), joint.tangent_meta(i)) for i in joint.differentiable
+        )
+        self.detached = tuple(i for i in range(joint.num_outputs) if i not in joint.differentiable)
+        self.with_grad = tuple(k for k, m in enumerate(joint.mutations) if m.grad)
+        self.without_grad = tuple(k for k, m in enumerate(joint.mutations) if not m.grad)
+        self.num_grads = joint.num_outputs + len(self.with_grad)
+        self.saving: _Saving | None = None
+        self.memory: Memory | None = None
+        self.computed: list[int] | None = None
+        self.draws = self.why is None and draws(joint)
+        self.generators = generator_devices(joint)
+        self.sparse = any(type(k) is SparseGradient for k in joint.gradients)
+        self._absent: dict[tuple[int, ...], frozenset[int]] = {}
+        self._alone: dict[Program, Program] = {}
+
+    def alone(self, program: Program) -> Program:
+        """A backward program as it runs: below autograd, outside of autocast regions."""
+        found = self._alone.get(program)
+        if found is None:
+            found = self._alone[program] = excluding(program, below_autograd, disable_autocast)
+        return found
+
+    def run(self, saved: list[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
+        """The backward program."""
+        return _gradients(self, saved, grads)
+
+    def absent(self, grads: Sequence[torch.Tensor | None]) -> frozenset[int]:
+        """Primals that have no gradient because no used output depends on them: eager gives None, not zeros."""
+        unused = tuple(k for k, (place, _) in enumerate(self.tangents) if grads[place] is None)
+        if not unused:
+            return frozenset()
+        known = self._absent.get(unused)
+        if known is None:
+            known = self._absent[unused] = unreached(self.joint, unused)
+        return known
+
+
+class _Saving:
+    """Relations of saved tensors to memory that the caller can write.
+
+    Attributes:
+        copied: positions whose memory is about to be written, by this very call or (it made a clone, which the graph
+            does not) by the caller, and those of inference tensors, which autograd does not save: they are saved as
+            copies.
+        watched_inputs, watched_outputs: tensors whose memory a saved view shares. They are saved as well, so that their
+            version counters are checked in backward.
+    """
+
+    def __init__(self, plan: _Plan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+        outputs, saved = results[: plan.num_outputs], results[plan.num_forward :]
+        written = {_memory(inputs[i]) for i in (*plan.joint.cloned, *(m.input for m in plan.joint.mutations))}
+        self.copied = [k for k, s in enumerate(saved) if _memory(s) in written or s.is_inference()]
+        own = {id(t) for t in (*inputs, *outputs)}
+        views = {_memory(s) for k, s in enumerate(saved) if id(s) not in own and k not in self.copied}
+        self.watched_inputs = [i for i, t in enumerate(inputs) if _memory(t) in views]
+        self.watched_outputs = [i for i, t in enumerate(outputs) if _memory(t) in views]
+        self.count = len(saved)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Identity of the tensor's storage; tensors without elements share nothing."""
+    return tensor.untyped_storage()._cdata if tensor.numel() else id(tensor)
+
+
+_Call = tuple[_Plan, Sequence[torch.Tensor], list[torch.Tensor], Beginning | None]
+"""One call that was computed: its plan, its inputs, what the forward program has made, and where draws come from."""
+
+
+def _computed(plan: _Plan, inputs: Sequence[torch.Tensor]) -> _Call:
+    """Runs the forward program, as inside of a `torch.autograd.Function`.
+
+    It comes before autograd makes a node with an edge for each parameter, which a GPU would wait for.
+    """
+    begin = beginning(plan.joint, plan.generators) if plan.draws else None
+    recording = torch.is_grad_enabled()
+    set_grad_enabled(False)
+    try:
+        if begin is None or not begin.seeds:
+            return plan, inputs, plan.forward([*inputs]), begin
+        with with_seeds(begin):
+            return plan, inputs, plan.forward([*inputs]), begin
+    finally:
+        set_grad_enabled(recording)
+
+
+class _Compiled(torch.autograd.Function):
+    """One call of a compiled graph, which was computed, as one node of the caller's autograd graph."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *edges: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """`edges` are the inputs, those that gradients never reach detached."""
+        plan, inputs, results, ctx.begin = call
+        if plan.computed is None:
+            plan.computed = [i for i, t in enumerate(inputs) if t.requires_grad and not t.is_leaf]
+        ctx.hooks = {i: hooks_of(inputs[i]) for i in plan.computed}
+        saved = results[plan.num_forward :]
+        saving = plan.saving
+        if saving is None:
+            saving = plan.saving = _Saving(plan, inputs, results)
+        if plan.why is None and plan.again is not None:
+            if plan.memory is None:
+                uncopied = [None if k in saving.copied else s for k, s in enumerate(saved)]
+                plan.memory = Memory(inputs, uncopied, plan.again.needed)
+            ctx.inputs = plan.memory.note(inputs)
+            ctx.version = plan.memory.version(inputs)
+        for k in saving.copied:
+            saved[k] = copy_of(saved[k])
+        outputs = results[: plan.num_outputs]
+        mutations = plan.joint.mutations
+        _update(
+            [mutations[k] for k in plan.without_grad],
+            inputs,
+            [results[plan.num_outputs + k] for k in plan.without_grad],
+        )
+        _touch(plan.joint, inputs)
+        saved += [inputs[i] for i in saving.watched_inputs]
+        saved += [outputs[i] for i in saving.watched_outputs]
+        ctx.packed = packed_metas(saved)
+        ctx.save_for_backward(*saved)
+        ctx.set_materialize_grads(False)
+        ctx.plan = plan
+        if plan.detached:
+            ctx.mark_non_differentiable(*(outputs[i] for i in plan.detached))
+        return (*outputs, *(results[plan.num_outputs + k] for k in plan.with_grad))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        plan: _Plan = ctx.plan
+        if all(grad is None for grad in grads):  # another graph has no use for what this one gave it
+            _quiet(ctx, range(len(plan.joint.gradients)))
+            return (None,) * (1 + len(plan.joint.gradients))
+        saved = [*ctx.saved_tensors]
+        if ctx.packed is not None:
+            saved = unpacked(saved, ctx.packed)
+        assert plan.saving is not None
+        absent = plan.absent(grads)
+        _quiet(ctx, absent)
+        changed = [state for state in plan.joint.states if not state.same()]
+        if changed:
+            return _in_new_state(ctx, plan, saved, grads, changed)
+        if torch.is_grad_enabled():
+            again = _again(ctx, plan, saved, grads)
+            if isinstance(again, tuple):
+                return again
+            anchor = torch.empty(0, device="cpu", requires_grad=True)
+            found = _Gradients.apply(anchor, plan, again, plan.saving.count, *saved, *grads)
+        else:
+            if plan.memory is not None:
+                ctx.inputs = plan.memory.release(ctx.inputs)
+            ctx.maybe_clear_saved_tensors()  # not under retain_graph: from here on `saved` alone holds them
+            del saved[plan.saving.count :]
+            found = (batched(plan.run) if in_batches() else plan.run)(saved, grads)
+        if plan.sparse or absent:
+            return (None, *(None if i in absent else _gradient(found, k) for i, k in enumerate(plan.joint.gradients)))
+        return (None, *(None if k is None else found[k] for k in plan.joint.gradients))
+
+
+def _quiet(ctx: Any, absent: Iterable[int]) -> None:
+    """The engine goes on to these inputs without a gradient, where it would not come in eager."""
+    for i in absent:
+        node = ctx.next_functions[i][0]
+        if node is not None:
+            quiet_below(node)
+            if i in ctx.hooks:
+                quiet(ctx.hooks[i]())
+            elif not hasattr(node, "variable"):  # a leaf at the first call, none at this one: so it may be at the next
+                ctx.plan.computed.append(i)
+
+
+def _gradients(
+    plan: _Plan, saved: list[torch.Tensor], grads: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor, ...]:
+    """Run the backward program. It empties `saved`: memory that it has read for the last time is free for gradients."""
+    program, tangents = plan.backward, plan.tangents
+    absent = tuple(place for place, (k, _) in enumerate(tangents) if grads[k] is None)
+    if absent and isinstance(program, (Backward, GivenBackward)):
+        programs = program.without(absent, len(tangents))
+        if len(programs) > 1:
+            return _sum_of(programs, plan, saved, grads)
+        ((absent, program),) = programs
+        tangents = tuple(each for place, each in enumerate(tangents) if place not in absent)
+    saved += [_tangent(grads[k], meta) for k, meta in tangents]
+    return tuple(plan.alone(program)(saved))
+
+
+def _sum_of(
+    programs: Sequence[tuple[tuple[int, ...], Any]],
+    plan: _Plan,
+    saved: list[torch.Tensor],
+    grads: Sequence[torch.Tensor | None],
+) -> tuple[torch.Tensor, ...]:
+    results = []
+    with below_autograd(), disable_autocast():  # also what adds them
+        for absent, program in programs:
+            given = [_tangent(grads[k], meta) for i, (k, meta) in enumerate(plan.tangents) if i not in absent]
+            results.append(program([*saved, *given]))
+        return tuple(sum_of_gradients(results))
+
+
+def _gradient(found: Sequence[torch.Tensor], made: int | SparseGradient | None) -> torch.Tensor | None:
+    """One input's gradient from what the backward program returned."""
+    match made:
+        case None:
+            return None
+        case SparseGradient(first, second, size, but):
+            indices, values = found[first], found[second]
+            if but is not None:
+                kept = indices[0] != but
+                indices, values = indices[:, kept], values[kept]
+            return torch.sparse_coo_tensor(indices, values, size, check_invariants=False)
+        case position:
+            return found[position]
+
+
+def _tangent(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:
+    """`grad` in the layout and dtype that the backward program was traced for; zeros when there is none."""
+    if grad is None:
+        return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).zero_()
+    if grad.layout is not torch.strided:
+        grad = grad.to_dense()
+    if grad.stride() != meta.stride or grad.dtype is not meta.dtype or is_lazy(grad):
+        out = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
+        return out.copy_(grad.detach())
+    return grad
+
+
+def _in_new_state(
+    ctx: Any,
+    plan: _Plan,
+    saved: Sequence[torch.Tensor],
+    grads: Sequence[torch.Tensor | None],
+    changed: Sequence[BackwardState],
+) -> tuple[torch.Tensor | None, ...]:
+    """What `backward` returns where backward methods of the program read something else than when it was compiled."""
+    for state in changed:
+        state.note_change()
+    if not all(state.same_before() for state in changed):
+        raise _out_of_date(changed[0], "its forward reads it, too, and would have to be traced again as it was")
+    with torch.enable_grad():
+        found = _again(ctx, plan, saved, grads, changed=True)
+    if isinstance(found, str):
+        raise _out_of_date(changed[0], found)
+    return found if torch.is_grad_enabled() else tuple(None if each is None else each.detach() for each in found)
+
+
+def _out_of_date(state: BackwardState, why: str) -> SmeltError:
+    return SmeltError(
+        f"the backward of {state.cls.__name__} reads what was changed since its forward ran",
+        why=why,
+        hint="keep what it needs in ctx; the next call of the compiled function runs this backward as eager does",
+    )
+
+
+def _again(
+    ctx: Any,
+    plan: _Plan,
+    saved: Sequence[torch.Tensor],
+    grads: Sequence[torch.Tensor | None],
+    changed: bool = False,
+) -> tuple[torch.Tensor | None, ...] | str:
+    """What `backward` returns, with a history of its own; or why there is none."""
+    again, memory = plan.again, plan.memory
+    if again is None or memory is None or plan.why is not None:
+        return plan.why or ""
+    if not again.wanted:  # a function of the program gives no gradients
+        return (None,) * (1 + len(plan.joint.gradients))
+    inputs = again.inputs_of(memory.recall(ctx.inputs, saved))
+    if inputs is None:
+        return "an input that it begins from is gone: keep a reference to what the function is called with"
+    if memory.version(inputs) != ctx.version:
+        return "an input was written to after the call"
+
+    def run(_: list[torch.Tensor], given: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
+        return tuple(
+            again(inputs, [_tangent_again(given[k], meta) for k, meta in plan.tangents], bool(changed)).values()
+        )
+
+    with from_beginning(ctx.begin):
+        found = dict(zip(again.wanted, (batched(run) if in_batches() else run)([], grads), strict=True))
+    absent = plan.absent(grads)
+    return (None, *(None if i in absent else found.get(i) for i in range(len(plan.joint.gradients))))
+
+
+def _tangent_again(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:
+    """As `_tangent`, but differentiable."""
+    if grad is not None and grad.layout is not torch.strided:
+        grad = grad.to_dense()
+    if grad is None or grad.stride() == meta.stride and grad.dtype is meta.dtype and not is_lazy(grad):
+        return _tangent(grad, meta)
+    out = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
+    return out.copy_(grad)
+
+
+class _Gradients(torch.autograd.Function):
+    """The backward program under `create_graph=True` where it cannot be compiled again: second derivatives say why not.
+
+    Its first argument requires grad, so that a second derivative always comes here: saved intermediate values have no
+    history that would lead back to the inputs.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, anchor: torch.Tensor, plan: _Plan, why: str, count: int, *tensors: torch.Tensor | None
+    ) -> Any:
+        ctx.why = why
+        first = len(tensors) - plan.num_grads
+        return _gradients(plan, [*tensors[:count]], tensors[first:])  # type: ignore[list-item]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise SmeltError(
+            "a second derivative through a compiled function",
+            why=ctx.why,
+            hint="take torch.autograd.grad inside the compiled function, or run this part in eager",
+        )
+
+
+def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Again | None) -> Compiled:
+    """Gradients are wanted even where the caller is in no_grad now (calls are guarded to be like this one).
+
+    A frame resumed inside `with torch.no_grad()` leaves the block within the graph; what is computed without history in
+    it is marked as such one by one.
+    """
+    plan = _Plan(joint, forward, backward, again)
+    finish = finisher(joint)
+    plain = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not joint.spoilt
+    simple = plain and not plan.with_grad
+    apply = _Compiled.apply if torch.is_grad_enabled() else torch.enable_grad()(_Compiled.apply)
+    run = _apart(apply, plan) if joint.idle else lambda *inputs: apply(_computed(plan, inputs), *inputs)
+    if simple:
+        return run
+    written = [joint.mutations[k].input for k in plan.with_grad]
+    more = [joint.mutations[k].input for k in plan.with_grad for _ in range(1, joint.mutations[k].counted)]
+
+    def call(*inputs: torch.Tensor) -> tuple[Any, ...]:
+        results = run(*inputs)
+        with torch.enable_grad():
+            for i, value in zip(written, results[joint.num_outputs :], strict=True):
+                _overwrite(inputs[i], value)
+        if more:
+            increment_version([inputs[i] for i in more])
+        return finish(inputs, results)
+
+    return call
+
+
+class _Overwritten(torch.autograd.Function):
+    """A tensor that got the values, and the history, of another one; what it was before is part of that one's."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(tensor)  # which counts a write
+        ctx.set_materialize_grads(False)
+        tensor.data.copy_(value)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor | None) -> tuple[None, torch.Tensor | None]:
+        return None, grad
+
+
+def _overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    if tensor.grad_fn is None or tensor._is_view():
+        tensor.copy_(value)
+    else:  # `copy_` would bring zeros to where the program gives no gradient
+        _Overwritten.apply(tensor, value)
+
+
+def _apart(apply: Callable[..., Any], plan: _Plan) -> Callable[..., Any]:
+    """Inputs that gradients never reach are no part of the caller's autograd graph."""
+
+    def run(*inputs: torch.Tensor) -> Any:
+        call, edges = _computed(plan, inputs), [*inputs]
+        for i in plan.joint.idle:
+            edges[i] = edges[i].detach()
+        return apply(call, *edges)
+
+    return run

@@ -1,0 +1,237 @@
+"""Second derivatives: the gradients of a compiled graph as a graph of their own, compiled when they are asked for.
+
+Under `create_graph=True` a compiled backward gives way to this graph: the program as captured, then the autograd engine
+on it (`torch.autograd.grad` as a node). It is traced, compiled and wrapped like any graph, so that its backward is the
+second derivative, and that one's the third. It begins from the inputs, which a call therefore remembers.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils.weak import TensorWeakRef
+
+from smelt.autograd.trace.plan import Fresh, Joint, SparseGradient
+from smelt.base.process_state import preserving
+from smelt.graph.ir.module import Graph, GraphModule
+from smelt.graph.nodes.casts import present_casts, under_casts
+from smelt.graph.nodes.custom_functions import forget_state
+from smelt.graph.nodes.modes import enter_autocast, exit_autocast
+
+aten = torch.ops.aten
+CompileAgain = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Any]]
+
+
+class Again:
+    """Compiles the gradients of one captured graph.
+
+    Args:
+        gm: the torch-level graph; joint: what was made of it.
+        compile_again: as the graph itself was compiled.
+    """
+
+    def __init__(self, gm: fx.GraphModule, joint: Joint, compile_again: CompileAgain) -> None:
+        self.gm, self.joint, self.compile = gm, joint, compile_again
+        self.casts = present_casts()
+        self._made: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._in_numbers = False
+
+    @cached_property
+    def refusal(self) -> str | None:
+        """Why there is no such graph, if there is none."""
+        joint = self.joint
+        if joint.numbers or joint.reals:
+            return "the graph takes numbers that change between calls (with dynamic=False each number has its graph)"
+        if any(type(made) is SparseGradient for made in joint.gradients):
+            return "a gradient is sparse"
+        if self.joint.reads:
+            return "the graph reads numbers from tensors (with dynamic=False it ends there)"
+        if any(m.grad for m in joint.mutations) or any(m.input in self.needed for m in joint.mutations):
+            return "the graph writes to an input that its gradients depend on"
+        if not all(Fresh(k) in joint.outputs for k in joint.differentiable):
+            return "an output shares memory with an input or another output"
+        return None
+
+    @cached_property
+    def needed(self) -> frozenset[int]:
+        """Primals whose values the gradients depend on."""
+        graph = self.joint.module.graph
+        primals = {node: i for i, node in enumerate(n for n in graph.nodes if n.op == "placeholder")}
+        output: Any = graph.output_node().args[0]
+        waiting = list(self.joint.parts(output)[1])
+        seen = set(waiting)
+        while waiting:
+            for before in _depends_on(waiting.pop()):
+                if before not in seen:
+                    seen.add(before)
+                    waiting.append(before)
+        return frozenset(i for node, i in primals.items() if node in seen and i < self.joint.num_primals)
+
+    @cached_property
+    def wanted(self) -> tuple[int, ...]:
+        """Primals that have gradients."""
+        return tuple(i for i, made in enumerate(self.joint.gradients) if made is not None)
+
+    def inputs_of(self, found: Sequence[torch.Tensor | None]) -> list[torch.Tensor] | None:
+        """Recalled inputs, with anything for those whose values do not matter; None: one that matters is gone."""
+        out = []
+        metas = [n.meta["val"] for n in self.joint.module.graph.nodes if n.op == "placeholder"]
+        for i, tensor in enumerate(found):
+            if tensor is None and (i in self.needed or metas[i].symbolic):
+                return None
+            if tensor is None:
+                m = metas[i]
+                tensor = torch.zeros(m.shape, dtype=m.dtype, device=m.device, requires_grad=i in self.wanted)
+            out.append(tensor)
+        return out
+
+    def __call__(
+        self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor], changed: bool = False
+    ) -> dict[int, Any]:
+        """The gradients by primal, with a history that leads to `inputs` and `tangents`.
+
+        Args:
+            changed: what a backward of the program's own reads is no longer what it was.
+        """
+        given = [*inputs, *tangents]
+        if changed:
+            self._made.clear()
+        run = self._known(given, len(inputs))
+        if run is None:
+            with under_casts(self.casts):
+                run = self._compiled(given, len(inputs))
+        return dict(zip(self.wanted, run(*given), strict=True))
+
+    def _known(self, given: Sequence[torch.Tensor], first: int) -> Callable[..., Any] | None:
+        return self._made.get(self._key(given, first))
+
+    def _key(self, given: Sequence[torch.Tensor], first: int) -> tuple[Any, ...]:
+        tracked = tuple(t.requires_grad for t in given[first:])
+        return (*tracked, *(t.shape for t in given)) if self._in_numbers else tracked
+
+    def _compiled(self, given: Sequence[torch.Tensor], first: int) -> Callable[..., Any]:
+        """For all sizes if that works: some double backward formulas of PyTorch read sizes as numbers."""
+        try:
+            run = preserving(self.compile, self.graph, given)
+        except RuntimeError:
+            if not self.joint.sizes or self._in_numbers:
+                raise
+            self._in_numbers = True
+            for node in self.graph.graph.nodes:
+                if node.op == "placeholder":
+                    node.meta.pop("val", None)
+            run = preserving(self.compile, self.graph, given)
+        self._made[self._key(given, first)] = run
+        return run
+
+    @cached_property
+    def graph(self) -> fx.GraphModule:
+        """The program and its gradients: inputs and tangents -> gradients of `wanted`."""
+        joint, graph = self.joint, Graph()
+        env: dict[fx.Node, fx.Node] = {}
+        inputs: list[fx.Node] = []
+        outputs: Any = None
+        for node in self.gm.graph.nodes:
+            if node.op == "output":
+                outputs = node.args[0]
+                continue
+            env[node] = graph.node_copy(node, env.__getitem__)
+            forget_state(env[node])
+            if node.op == "placeholder":
+                inputs.append(env[node])
+        body = next((n for n in graph.nodes if n.op != "placeholder"), None)
+        assert body is not None
+        with graph.inserting_before(body):
+            tangents = [self._tangent(graph, i) for i in joint.differentiable]
+            for each in joint.mutations:  # the caller's tensor was written once
+                copy = graph.call_method("clone", (inputs[each.input],))
+                copy.meta["val"] = inputs[each.input].meta.get("val")
+                inputs[each.input].replace_all_uses_with(copy)
+                copy.args = (inputs[each.input],)
+        heads = [env[outputs[joint.outputs.index(Fresh(k))]] for k in joint.differentiable]
+        regions = [graph.call_function(enter_autocast, (device, None, False)) for device in joint.autocast]
+        leaves = [inputs[i] for i in self.wanted]
+        options: dict[str, Any] = {"create_graph": True, "allow_unused": True}
+        found = graph.call_function(torch.autograd.grad, (heads, leaves, tangents), options)
+        for region in reversed(regions):
+            graph.call_function(exit_autocast, (region,))
+        graph.output(tuple(graph.call_function(_item, (found, k)) for k in range(len(leaves))))
+        return GraphModule(self.gm, graph)
+
+    def _tangent(self, graph: fx.Graph, output: int) -> fx.Node:
+        node = graph.placeholder(f"tangent_{output}")
+        node.meta["val"] = self.joint.tangent_meta(output)
+        return node
+
+
+def _depends_on(node: fx.Node) -> list[fx.Node]:
+    """The nodes whose values make this one's. In training, only new running statistics depend on the old ones."""
+    if node.target is operator.getitem and _is_batch_norm(node.args[0]) and node.args[1] in (3, 4):
+        return [node.all_input_nodes[0], *node.all_input_nodes[0].all_input_nodes]
+    if _is_batch_norm(node):
+        return [arg for arg in node.args[:3] if isinstance(arg, fx.Node)]
+    return node.all_input_nodes
+
+
+def _is_batch_norm(node: Any) -> bool:
+    target = aten._native_batch_norm_legit_functional.default
+    return isinstance(node, fx.Node) and node.target is target and bool(node.args[5])
+
+
+def _item(values: Sequence[Any], index: int) -> Any:
+    return values[index]
+
+
+class Memory:
+    """How calls of one compiled graph remember their inputs, with as little as possible kept alive by that alone.
+
+    Args:
+        inputs, saved: of the first call; where saved tensors come from is the same at each.
+        needed: positions of inputs whose values matter.
+
+    Attributes:
+        leaves: positions of the caller's leaves, which live as long as the autograd graph.
+        saved: for each input that is saved, its position there.
+        kept: positions of others that matter; eager keeps most of them, or what it made of them. They are let go when
+            gradients are computed without a history.
+    """
+
+    def __init__(
+        self, inputs: Sequence[torch.Tensor], saved: Sequence[torch.Tensor | None], needed: frozenset[int]
+    ) -> None:
+        self.leaves = frozenset(i for i, t in enumerate(inputs) if t.is_leaf and t.requires_grad)
+        places = {id(t): k for k, t in enumerate(saved)}
+        self.saved = {i: places[id(t)] for i, t in enumerate(inputs) if id(t) in places and i not in self.leaves}
+        self.kept = needed - self.leaves - self.saved.keys()
+        self._let_go = [i for i in range(len(inputs)) if i not in self.leaves and i not in self.kept]
+        self._checked = sorted(needed - self.saved.keys())  # autograd checks what it saves
+
+    def note(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
+        """What to keep of a call."""
+        noted: list[Any] = [*inputs]
+        for i in self._let_go:
+            noted[i] = None if i in self.saved else TensorWeakRef(inputs[i])
+        return noted
+
+    def release(self, noted: list[Any]) -> list[Any]:
+        """The same, keeping nothing alive that could be let go."""
+        if not self.kept:
+            return noted
+        return [TensorWeakRef(t) if i in self.kept and type(t) is not TensorWeakRef else t for i, t in enumerate(noted)]
+
+    def recall(self, noted: Sequence[Any], saved: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """The inputs of that call; None for those that are gone."""
+        found = [saved[self.saved[i]] if i in self.saved else t for i, t in enumerate(noted)]
+        return [t() if type(t) is TensorWeakRef else t for t in found]
+
+    def version(self, inputs: Sequence[Any]) -> int:
+        """Grows with every write to an input whose value matters."""
+        try:
+            return sum([inputs[i]._version for i in self._checked])
+        except RuntimeError:  # a tensor of inference mode, which counts none
+            return -1

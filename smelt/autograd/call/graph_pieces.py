@@ -1,0 +1,210 @@
+"""A torch-level graph with branches on tensors' values, or with seams, in; a callable that runs it in pieces out.
+
+The graph is cut there. Each piece, and each way of a branch, is compiled as a graph of its own when it first runs,
+since only then the tensors that it gets are known; PyTorch's autograd links what they give. A way that is never taken
+is never compiled, and a layer that is skipped now and then is compiled once. Seams run as they are.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.base.process_state import preserving
+from smelt.base.text import Writer
+from smelt.graph.ir.meta import meta_of
+from smelt.graph.ir.module import Graph, GraphModule
+from smelt.graph.nodes.conditional import Conditional, cut_out, operands_of
+from smelt.graph.nodes.cut_points import Seam, without_regions_at
+
+CompilePiece = Callable[[fx.GraphModule, Sequence[Any], str], Callable[..., Any]]
+"""(graph, example inputs, name) -> callable over the same inputs that gives a tuple"""
+
+MakeVariants = Callable[[Callable[[tuple[Any, ...], bool], Callable[..., Any]], int], Callable[..., Any]]
+"""(maker of a version for inputs, how many are kept) -> what calls the version for the inputs that it is given"""
+
+VERSIONS = 16
+"""Kinds of inputs that a piece is compiled for; further ones run in eager."""
+
+
+class Piece:
+    """A part of a graph without branches, compiled for each kind of inputs that it meets."""
+
+    def __init__(self, graph: fx.Graph, name: str, compile_piece: CompilePiece) -> None:
+        self.graph, self.name, self.compile_piece = graph, name, compile_piece
+        self.eager = GraphModule({}, graph)
+
+    def version(self, inputs: Sequence[Any], kept: bool) -> Callable[..., Any]:
+        """What runs for inputs of this kind; those that are not kept run in eager."""
+        return preserving(self._compile, inputs) if kept else self.eager.forward
+
+    def _compile(self, inputs: Sequence[Any]) -> Callable[..., Any]:
+        graph = Graph()
+        copies: dict[fx.Node, Any] = {}
+        given = iter(inputs)
+        for node in self.graph.nodes:
+            value: Any = next(given) if node.op == "placeholder" else None
+            if node.op == "placeholder" and not isinstance(value, torch.Tensor):
+                copies[node] = value
+                continue
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            if node.op == "placeholder":
+                copies[node].meta["val"] = meta_of(value)
+        tensors = [at for at, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
+        run = self.compile_piece(GraphModule({}, graph), [inputs[at] for at in tensors], self.name)
+        return run if len(tensors) == len(inputs) else lambda *given: run(*[given[at] for at in tensors])
+
+
+class Pieces:
+    """Runs a graph: pieces and branches in order, by a function that is written for it.
+
+    Attributes:
+        lines: the body of that function, a step each; values are called `v0`, `v1`, ...
+        scope: what it calls.
+        run: that function.
+        taken, given: for each step, positions of its inputs and outputs among the values.
+        regions: (number of the step that enters, of the one that leaves, position of the token, name of what leaves).
+    """
+
+    def __init__(self, graph: fx.Graph, name: str, compile_piece: CompilePiece, variants: MakeVariants) -> None:
+        self.name, self.compile_piece, self.variants = name, compile_piece, variants
+        graph = without_regions_at(graph)
+        self.lines: list[str] = []
+        self.scope: dict[str, Any] = {}
+        self.taken: list[list[int]] = []
+        self.given: list[list[int]] = []
+        self.place: dict[fx.Node, int] = {}
+        self.regions: list[tuple[int, int, int, str]] = []
+        nodes = list(graph.nodes)
+        self.inputs = [self._number(node) for node in nodes if node.op == "placeholder"]
+        self.output = graph.output_node()
+        needed = {node: at for at, user in enumerate(nodes) for node in user.all_input_nodes}  # the last that needs it
+        region: list[fx.Node] = []
+        for at, node in enumerate(nodes):
+            if isinstance(node.target, (Conditional, Seam)):
+                self._add_region(region, needed, at)
+                self._add_branch(node) if isinstance(node.target, Conditional) else self._add_seam(node)
+                region = []
+            elif node.op not in ("placeholder", "output") and not _takes_result(node):
+                region.append(node)
+        self._add_region(region, needed, len(nodes) - 1)
+        self.run = self._written()
+
+    def _number(self, node: fx.Node) -> int:
+        return self.place.setdefault(node, len(self.place))
+
+    def _named(self, called: Callable[..., Any]) -> str:
+        name = f"f{len(self.scope)}"
+        self.scope[name] = called
+        return name
+
+    def _add(self, line: str, taken: list[int], given: list[int]) -> None:
+        self.lines.append(line)
+        self.taken.append(taken)
+        self.given.append(given)
+
+    def _add_region(self, region: list[fx.Node], needed: dict[fx.Node, int], end: int) -> None:
+        outputs = [node for node in region if needed.get(node, -1) >= end and not _is_unpacked(node)]
+        if not region:
+            return
+        operands = operands_of(region, outputs)
+        name = f"{self.name}_{len(self.lines)}"
+        piece = Piece(cut_out(region, operands, outputs), name, self.compile_piece)
+        taken, given = [self.place[n] for n in operands], [self._number(n) for n in outputs]
+        call = f"{self._named(self.variants(piece.version, VERSIONS))}({_values(taken)})"
+        self._add(f"{_values(given)} = {call}" if given else call, taken, given)
+
+    def _add_branch(self, node: fx.Node) -> None:
+        target: Any = node.target
+        name = f"{self.name}_{len(self.lines)}"
+        true, false = (
+            self._named(Pieces(way.graph, f"{name}_{truth}", self.compile_piece, self.variants).run)
+            for truth, way in (("true", target.true), ("false", target.false))
+        )
+        results = [user for user in node.users if _takes_result(user)]
+        condition, *operands = (self.place[each] for each in node.args if isinstance(each, fx.Node))
+        line = f"r = ({true} if v{condition} else {false})({_values(operands)})"
+        given = [self._number(result) for result in results]
+        if given:
+            line += f"; {_values(given)} = {''.join(f'r[{result.args[1]!r}], ' for result in results)}"
+        self._add(f"{line}; del r", [condition, *operands], given)
+
+    def _add_seam(self, node: fx.Node) -> None:
+        """Its results, and each that is taken from them by itself."""
+        target: Any = node.target
+        operands, parts = node.all_input_nodes, [user for user in node.users if _takes_result(user)]
+
+        def run(*values: Any) -> list[Any]:
+            given = dict(zip(operands, values, strict=True))
+            out = target(*fx.node.map_arg(node.args, given.__getitem__))
+            return [*(out[part.args[1]] for part in parts), None if parts else out]
+
+        given = [self._number(each) for each in (*parts, node)]
+        taken = [self.place[each] for each in operands]
+        self._add(f"{_values(given)} = {self._named(run)}({_values(taken)})", taken, given)
+        if target.leaves:
+            token = self.place[operands[0]]
+            entered = next(i for i, numbers in enumerate(self.given) if token in numbers)
+            self.regions.append((entered, len(self.lines) - 1, token, self._named(target)))
+
+    def _last_uses(self) -> list[list[int]]:
+        """Values are let go after their last use: what autograd does not keep is free for others."""
+        kept = {self.place[node] for node in self.output.all_input_nodes}
+        dead: list[list[int]] = []
+        for taken, given in zip(reversed(self.taken), reversed(self.given), strict=True):
+            dead.append([at for at in dict.fromkeys([*taken, *given]) if at not in kept])
+            kept |= {*taken, *given}
+        return dead[::-1]
+
+    def _written(self) -> Callable[..., Any]:
+        """The function that takes the steps."""
+        w = Writer()
+        with w.block(f"def run({_values(self.inputs)}):"):
+            if not self.regions:
+                self._write_steps(w)
+            else:
+                w("number = 0", f"{''.join(f'v{token} = ' for _, _, token, _ in self.regions)}None")
+                with w.block("try:"):
+                    self._write_steps(w)
+                with w.block("except BaseException:"):
+                    for entered, left, token, leave in sorted(self.regions, key=lambda region: -region[0]):
+                        w(f"if {entered} < number <= {left}:", f"    {leave}(v{token})")
+                    w("raise")
+            w(f"return {self._returned(self.output.args[0])}")
+        exec(compile(w.text(), f"<{self.name} in pieces>", "exec"), self.scope)
+        return self.scope["run"]
+
+    def _write_steps(self, w: Writer) -> None:
+        for number, (line, dead) in enumerate(zip(self.lines, self._last_uses(), strict=True)):
+            if self.regions:
+                w(f"number = {number}")
+            w(line)
+            if dead:
+                w(f"{''.join(f'v{at} = ' for at in dead)}None")
+
+    def _returned(self, value: Any) -> str:
+        """What the graph returns, as text: a row of values, or containers of values and constants."""
+        if isinstance(value, fx.Node) or value is None:
+            return "None" if value is None else f"v{self.place[value]}"
+        if type(value) is tuple and value:
+            return f"({''.join(f'{self._returned(each)}, ' for each in value)})"
+        name = self._named(lambda values: fx.node.map_arg(value, lambda node: values[f"v{self.place[node]}"]))
+        return f"{name}(locals())"
+
+
+def _values(places: Sequence[int]) -> str:
+    return "".join(f"v{at}, " for at in places)
+
+
+def _takes_result(node: fx.Node) -> bool:
+    """The node names one output of a branch or a seam."""
+    owner = node.args[0] if node.target is operator.getitem else None
+    return isinstance(owner, fx.Node) and isinstance(owner.target, (Conditional, Seam))
+
+
+def _is_unpacked(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), tuple)

@@ -1,0 +1,183 @@
+"""Calls of a graph with symbolic sizes: the numbers are read off the inputs, the plan is put in numbers once for each.
+
+Everything around the programs (views made again, layouts of gradients) is then the code of static graphs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from smelt.autograd.call.absent_tangents import Backward, GivenBackward
+from smelt.autograd.trace.plan import Joint, SizeInput, SparseGradient, View
+from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.ir.storage_view import Step
+from smelt.shapes.real import evaluate_real
+from smelt.shapes.size import Size, Symbol, evaluate
+
+Program = Callable[[list[Any]], list[torch.Tensor]]
+Compiled = Callable[..., tuple[Any, ...]]
+Wrap = Callable[[Joint, Program, Program | None], Compiled]
+
+LIMIT = 256
+"""Plans that are kept: each is small, and making one takes microseconds."""
+
+
+def wrap_sized(joint: Joint, forward: Program, backward: Program | None, wrap: Wrap) -> Compiled:
+    """The callable of a graph whose programs take the values of `joint.sizes` after their tensors."""
+    plans: dict[tuple[int, ...], Compiled] = {}
+    read, tensors = _reader(joint.sizes), _chooser(joint)
+
+    def call(*inputs: Any) -> tuple[Any, ...]:
+        values = read(inputs)
+        plan = plans.get(values)
+        if plan is None:
+            if len(plans) >= LIMIT:
+                plans.clear()
+            plan = plans[values] = _plan(joint, forward, backward, wrap, values)
+        if not joint.numbers and not joint.reals:
+            return plan(*inputs)
+        return plan(*tensors(inputs), *_reals(joint, inputs, values))
+
+    return call
+
+
+def wrap_reading(
+    joint: Joint, forward: Program, backward: Program | None, wrap: Wrap, below: Callable[[Joint, Program], Program]
+) -> Compiled:
+    """The callable of a graph whose forward finds the values of some symbols on its way.
+
+    The forward runs first; then everything is known that the plan of the call is made of.
+
+    Args:
+        below: makes a program run by itself, below autograd.
+    """
+    plans: dict[tuple[int, ...], Compiled] = {}
+    programs: dict[tuple[int, ...], Program] = {}
+    read, choose = _reader(joint.sizes), _chooser(joint)
+    waiting = threading.local()
+
+    def finished(inputs: list[Any]) -> list[torch.Tensor]:
+        results, waiting.results = waiting.results, None
+        return results
+
+    def call(*inputs: Any) -> tuple[Any, ...]:
+        values = read(inputs)
+        tensors = [*choose(inputs), *_reals(joint, inputs, values)]
+        program = programs.get(values)
+        if program is None:
+            program = programs[values] = below(joint, _given(forward, values))
+        results = program([*tensors])
+        found = len(results) - joint.num_found
+        values += tuple(map(int, results[found : found + len(joint.reads)]))
+        del results[found:]
+        plan = plans.get(values)
+        if plan is None:
+            if len(plans) >= LIMIT:
+                plans.clear()
+                programs.clear()
+            numbers = dict(zip([*(s.symbol for s in joint.sizes), *joint.reads], values, strict=True))
+            fixed = dataclasses.replace(in_numbers(joint, numbers), seeds=())
+            plan = plans[values] = wrap(fixed, finished, backward and _backward_given(backward, values))
+        waiting.results = results
+        return plan(*tensors)
+
+    return call
+
+
+def _reals(joint: Joint, inputs: Sequence[Any], values: tuple[int, ...]) -> list[torch.Tensor]:
+    """The floating-point numbers of a call as tensors."""
+    if not joint.reals:
+        return []
+    numbers: dict[Any, Any] = {each.symbol: value for each, value in zip(joint.sizes, values, strict=True)}
+    numbers |= {name: inputs[i] for i, name in joint.numbers.items() if name}
+    return [torch.tensor(evaluate_real(real, numbers), dtype=torch.float64, device="cpu") for real in joint.reals]
+
+
+def _reader(sizes: Sequence[SizeInput]) -> Callable[[Sequence[Any]], tuple[int, ...]]:
+    where = [(s.input, s.dim) for s in sizes]
+
+    def read(inputs: Sequence[Any]) -> tuple[int, ...]:
+        return tuple([inputs[i] if dim is None else inputs[i].shape[dim] for i, dim in where])
+
+    return read
+
+
+def _chooser(joint: Joint) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Gives the tensors among a call's inputs: in C, since a whole training step has hundreds of them."""
+    count = joint.num_primals - len(joint.reals) + len(joint.numbers)
+    positions = [i for i in range(count) if i not in joint.numbers]
+    if len(positions) > 1:
+        return operator.itemgetter(*positions)
+    return lambda inputs: [inputs[i] for i in positions]
+
+
+def _plan(joint: Joint, forward: Program, backward: Program | None, wrap: Wrap, values: tuple[int, ...]) -> Compiled:
+    numbers = {each.symbol: value for each, value in zip(joint.sizes, values, strict=True)}
+    return wrap(in_numbers(joint, numbers), _given(forward, values), backward and _backward_given(backward, values))
+
+
+def _given(program: Program, values: tuple[int, ...]) -> Program:
+    def run(inputs: list[Any]) -> list[torch.Tensor]:
+        inputs.extend(values)
+        return program(inputs)
+
+    return run
+
+
+def _backward_given(backward: Program, values: tuple[int, ...]) -> Program:
+    if isinstance(backward, Backward):
+        return GivenBackward(backward, lambda program: _given(program, values))
+    return _given(backward, values)
+
+
+def in_numbers(joint: Joint, numbers: Mapping[Symbol, int]) -> Joint:
+    """The same plan for given values of the symbols."""
+
+    def fixed(value: Any) -> Any:
+        match value:
+            case Size():
+                return evaluate(value, numbers)
+            case TensorMeta():
+                return meta_in_numbers(value, numbers)
+            case Step():
+                step = Step(value.op, fixed(value.args), fixed(value.kwargs), value.index)
+                step.grad, step.data = value.grad, value.data
+                return step
+            case View():
+                return dataclasses.replace(value, steps=fixed(value.steps), after=fixed(value.after))
+            case SparseGradient():
+                return dataclasses.replace(value, size=fixed(value.size))
+            case tuple() | list():
+                return type(value)(map(fixed, value))
+            case dict():
+                return {key: fixed(item) for key, item in value.items()}
+        return value
+
+    return dataclasses.replace(
+        joint,
+        outputs=fixed(joint.outputs),
+        gradients=fixed(joint.gradients),
+        metas=fixed(joint.output_metas),
+        sizes=(),
+        numbers={},
+        reals=(),
+        reads=(),
+        num_found=0,
+    )
+
+
+def meta_in_numbers(meta: TensorMeta, numbers: Mapping[Symbol, int]) -> TensorMeta:
+    """Metadata with every symbolic size put in numbers."""
+    if not meta.symbolic:
+        return meta
+    shape, stride = (tuple(evaluate(n, numbers) for n in sizes) for sizes in (meta.shape, meta.stride))
+    if 0 in shape:  # in strides, sizes of 0 count as 1
+        ones = {symbol: n or 1 for symbol, n in numbers.items()}
+        stride = tuple(step or evaluate(n, ones) for step, n in zip(stride, meta.stride, strict=True))
+    return dataclasses.replace(meta, shape=shape, stride=stride)

@@ -1,0 +1,140 @@
+"""Joint graph in; forward and backward graphs out, saving what backward reads and recomputing nothing but views.
+
+What stands inside of a call of `torch.utils.checkpoint` is computed again, but for random numbers.
+
+This is what eager does, and the partition of the `aot_eager` backend. `partition` (min-cut) is the compiler's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable, Sequence
+
+from torch import fx
+
+from smelt.autograd.partition.recompute import never_twice
+from smelt.autograd.trace.functionalize import is_view_node
+from smelt.autograd.trace.plan import Joint
+from smelt.graph.ir.ancestry import ancestors, dependents
+from smelt.graph.ir.module import Graph, GraphModule, remove_dead
+
+
+def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphModule, fx.GraphModule | None]:
+    """(forward, backward) graphs of a joint graph (or of `module`, the same graph over other operators).
+
+    Backward is None when nothing is differentiable.
+
+    Forward: primals (and seeds) in; the joint graph's forward outputs, then saved tensors, out.
+    Backward: saved tensors, then tangents in; gradients out.
+    """
+    module = module or joint.module
+    nodes = list(module.graph.nodes)
+    (results,) = nodes[-1].args
+    values, gradients, found = joint.parts(results)
+    value_metas, gradient_metas, found_metas = joint.parts(nodes[-1].meta["val"])
+    inputs = [n for n in nodes if n.op == "placeholder"]
+    count = joint.num_primals + len(joint.seeds)
+    if not joint.differentiable:
+        return module, None
+    last = len(inputs) - len(joint.sizes)
+    tangents, sizes = inputs[count:last], inputs[last:]
+    late = dependents(nodes, tangents)
+    needed = ancestors(gradients, among=late)
+    saved = sorted(
+        {n for node in needed if node in late for n in node.all_input_nodes if n not in late}, key=_order(nodes)
+    )
+    saved = _without_views(_without_checkpointed(saved, nodes, late, values), nodes)
+    saved += [g for g in dict.fromkeys(gradients) if g not in late and g not in saved]
+    drawn = [n for n in nodes if n.meta.get("random") and n not in late]
+    results = [*values, *saved, *found]
+    metas = (*value_metas, *_vals(saved), *found_metas)
+    forward = extract(module, [*inputs[:count], *sizes], results, metas, drawn)
+    numbers = [*sizes, *found[: len(joint.reads)]]
+    backward = extract(module, [*saved, *tangents, *numbers], gradients, gradient_metas)
+    return forward, backward
+
+
+def _order(nodes: Sequence[fx.Node]) -> Callable[[fx.Node], int]:
+    positions = {n: i for i, n in enumerate(nodes)}
+    return positions.__getitem__
+
+
+def _without_views(saved: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """Save the memory behind a view: it has the user's version counter, and two views of it are saved once."""
+    bases: dict[fx.Node, None] = {}
+    for node in saved:
+        while is_view_node(node):
+            node = node.args[0]  # type: ignore[assignment]
+        bases[node] = None
+    return sorted(bases, key=_order(nodes))
+
+
+def _without_checkpointed(
+    saved: Sequence[fx.Node], nodes: Sequence[fx.Node], late: set[fx.Node], values: Sequence[object]
+) -> list[fx.Node]:
+    """Save what a checkpointed region reads in the place of what it holds inside."""
+    results = {value for value in values if isinstance(value, fx.Node)}
+
+    @functools.cache
+    def is_inside(node: fx.Node) -> bool:
+        region = node.meta.get("checkpoint")
+        if node.op != "call_function" or node in results or never_twice(node):
+            return False
+        if node.meta.get("backward"):  # of a derivative, but known without tangents
+            return any(map(is_inside, node.all_input_nodes))
+        if region is None:
+            return False
+        if node.target is operator.getitem and not is_inside(node.args[0]):  # type: ignore[arg-type]
+            return False  # a part of a result: tuples are not saved
+        forward = (user for user in node.users if user not in late and not user.meta.get("backward"))
+        return all(user.meta.get("checkpoint") == region for user in forward)
+
+    kept: set[fx.Node] = set()
+    seen, stack = set(saved), list(saved)
+    while stack:
+        node = stack.pop()
+        if not is_inside(node):
+            kept.add(node)
+            continue
+        new = [n for n in node.all_input_nodes if n not in seen]
+        seen.update(new)
+        stack += new
+    return sorted(kept, key=_order(nodes))
+
+
+def _vals(nodes: Sequence[fx.Node]) -> tuple[object, ...]:
+    return tuple(n.meta["val"] for n in nodes)
+
+
+def extract(
+    module: fx.GraphModule,
+    inputs: Sequence[fx.Node],
+    outputs: Sequence[fx.Node],
+    metas: Sequence[object],
+    drawn: Sequence[fx.Node] = (),
+) -> fx.GraphModule:
+    """The part of the joint graph that makes `outputs` (and `drawn`) from `inputs`, as a graph of its own."""
+    graph = Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in inputs:
+        env[node] = graph.placeholder(node.name)
+        env[node].meta = dict(node.meta)
+    for node in _sources([*outputs, *drawn], set(inputs), module.graph.nodes):
+        env[node] = graph.node_copy(node, env.__getitem__)
+    result = graph.output(tuple(env[n] for n in outputs))
+    result.meta["val"] = tuple(metas)
+    remove_dead(graph, random=False)
+    return GraphModule(module, graph)
+
+
+def _sources(outputs: Iterable[fx.Node], inputs: set[fx.Node], nodes: Iterable[fx.Node]) -> list[fx.Node]:
+    """Nodes between `inputs` and `outputs`, in topological order."""
+    needed: set[fx.Node] = set()
+    stack = [n for n in outputs if n not in inputs]
+    while stack:
+        node = stack.pop()
+        if node not in needed:
+            needed.add(node)
+            stack.extend(n for n in node.all_input_nodes if n not in inputs)
+    return [n for n in nodes if n in needed]

@@ -1,0 +1,129 @@
+"""Which forward values to keep for a backward: a minimum cut.
+
+Every value that the backward may read is an edge whose capacity is the cost of keeping it; a second edge, from the
+source, is the cost of computing it again (`recompute` has both). The cut nearest to the backward of the cheapest ones
+is taken, by Dinic's algorithm (native/flow.c).
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from torch.fx import Node
+
+from smelt.autograd import _native
+from smelt.autograd.partition.recompute import Costs, is_heavy, never_twice, saved_bytes
+
+_BUDGET_STEPS = 10
+_UNITS = 2**52  # all finite capacities together, in 64-bit integers
+_INFINITE = 2**60
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The choice for one backward.
+
+    Attributes:
+        early: what its gradients need and does not depend on them, in graph order.
+        forward: nodes that are computed for the forward's own sake.
+        read: those of `early` that the backward itself reads.
+        results: what the forward returns.
+        inputs: of the forward.
+        costs: of the graph's values.
+    """
+
+    early: Sequence[Node]
+    forward: Collection[Node]
+    read: Collection[Node]
+    results: Collection[Node]
+    inputs: Collection[Node]
+    costs: Costs
+
+    def choose(self, budget: float) -> list[Node]:
+        """The values to save, in graph order."""
+        if not self.early:
+            return []
+        keep = [math.inf if self._inside(n) else self.costs.keep(n) for n in self.early]
+        again = [self.costs.again(n) if n in self.forward else 0.0 for n in self.early]
+        fastest = self._cut(keep, self._penalties(again, heavy=math.inf))
+        if budget >= 1.0:
+            return fastest
+        least = self._cut(keep, self._penalties([0.0] * len(again)))
+        target = saved_bytes(least) + budget * (saved_bytes(fastest) - saved_bytes(least))
+        return self._within(target, keep, again, fastest, least)
+
+    def _penalties(self, again: Sequence[float], heavy: float | None = None) -> list[float]:
+        """Recompute costs, with what must not or (heavy) should not be computed twice made infinite."""
+        penalties = []
+        for node, cost in zip(self.early, again, strict=True):
+            if node.op == "placeholder" and node in self.inputs:
+                cost = math.inf  # also where forward itself does not read it
+            elif node in self.forward:
+                if node.op != "call_function" or never_twice(node):
+                    cost = math.inf
+                elif "checkpoint" in node.meta:
+                    cost = min(cost, 1.0)  # the program asked for it
+                elif heavy is not None and is_heavy(node):
+                    cost = heavy
+            penalties.append(cost)
+        return penalties
+
+    def _inside(self, node: Node) -> bool:
+        """Whether a value is inside of a `checkpoint` call, and no result of it."""
+        region = node.meta.get("checkpoint")
+        if region is None or node.op != "call_function" or never_twice(node) or node in self.results:
+            return False
+        users = (user for user in node.users if user in self.forward)
+        return all(user.meta.get("checkpoint") == region for user in users)
+
+    def _within(
+        self, target: float, keep: Sequence[float], again: Sequence[float], fastest: list[Node], least: list[Node]
+    ) -> list[Node]:
+        """The fastest cut that saves at most `target` bytes: recompute costs are scaled down until it fits."""
+        if saved_bytes(fastest) <= target:
+            return fastest
+        best, low, high = least, -14.0, 3.0  # powers of two
+        for _ in range(_BUDGET_STEPS):
+            middle = (low + high) / 2
+            found = self._cut(keep, self._penalties([c * 2.0**middle for c in again]))
+            if saved_bytes(found) <= target:
+                best, low = found, middle
+            else:
+                high = middle
+        return best
+
+    def _cut(self, keep: Sequence[float], again: Sequence[float]) -> list[Node]:
+        """The early nodes to save under these costs."""
+        count = len(self.early)
+        source, sink = 2 * count, 2 * count + 1
+        number = {node: i for i, node in enumerate(self.early)}
+        tails, heads, costs = [], [], []
+
+        def edge(tail: int, head: int, cost: float) -> None:
+            tails.append(tail)
+            heads.append(head)
+            costs.append(cost)
+
+        for i, node in enumerate(self.early):
+            edge(2 * i, 2 * i + 1, keep[i])
+            if again[i] > 0:
+                edge(source, 2 * i, again[i])
+            for user in node.users:
+                j = number.get(user)
+                if j is not None:
+                    edge(2 * i + 1, 2 * j, math.inf)
+            if node in self.read:
+                edge(2 * i + 1, sink, math.inf)
+        ends = array("i", tails), array("i", heads)
+        reaches = _native.minimum_cut(*ends, _capacities(costs), sink + 1, source, sink)
+        return [n for i, n in enumerate(self.early) if reaches[2 * i + 1] and not reaches[2 * i]]
+
+
+def _capacities(costs: Sequence[float]) -> array[int]:
+    """Costs as 64-bit integers, at least 1: finite ones are scaled so that all together are less than infinity."""
+    total = sum(cost for cost in costs if cost != math.inf)
+    scale = min(1.0, _UNITS / total) if total else 1.0
+    return array("q", [_INFINITE if cost == math.inf else max(int(cost * scale), 1) for cost in costs])

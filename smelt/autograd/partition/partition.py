@@ -1,0 +1,261 @@
+"""Joint prim graph in; forward and backward prim graphs out. Chooses what to save and what to recompute.
+
+A whole training step has no program of its own for the backward; there `step` chooses by the same costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import fx
+from torch.fx import Node
+
+from smelt.autograd.partition.min_cut import Cut
+from smelt.autograd.partition.recompute import Costs, kind_of, nbytes
+from smelt.autograd.partition.whole_step import with_recomputation
+from smelt.autograd.trace.joint import Joint
+from smelt.autograd.trace.saved import SMALL
+from smelt.base.options import Options
+from smelt.graph.ir.ancestry import ancestors, dependents
+from smelt.graph.ir.meta import TensorMeta, is_dense
+from smelt.graph.ir.module import Graph, GraphModule
+from smelt.prims.builder import meta_of_value
+from smelt.prims.table import PRIMS, Kind, Prim
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One value that forward hands to backward.
+
+    Attributes:
+        kind: an input of forward, one of its outputs for the caller, or neither.
+        index: position among inputs or outputs; -1 for an intermediate.
+        name: the node's name.
+    """
+
+    kind: Literal["input", "output", "intermediate"]
+    index: int
+    name: str
+
+
+def partition(module: fx.GraphModule, joint: Joint, options: Options) -> tuple[fx.GraphModule, fx.GraphModule | None]:
+    """(forward, backward); backward is None when nothing is differentiable: then forward may be a whole training step.
+
+    Forward: primals (and seeds) in; the joint graph's forward outputs, then the saved values, out. Its
+    `meta["saved"]` holds a Saved for each. Backward: saved values, then tangents in; gradients out.
+
+    Args:
+        module: the prim graph of the joint graph: same placeholders, same outputs.
+        joint: says how many of them belong to forward.
+        options: `activation_memory_budget` 1 weighs speed and memory; less recomputes more, down to 0,
+            which keeps inputs and what cannot be computed twice.
+    """
+    if not joint.differentiable:
+        module = with_recomputation(module, options.activation_memory_budget)
+        module.meta["saved"] = []
+        return module, None
+    split = _Split(module, joint)
+    saved = split.choose(options.activation_memory_budget)
+    return split.forward(saved), split.backward(saved)
+
+
+class _Split:
+    """The joint graph with what the cut needs to know about it."""
+
+    def __init__(self, module: fx.GraphModule, joint: Joint) -> None:
+        self.module = module
+        self.nodes: list[Node] = list(module.graph.nodes)
+        output = self.nodes[-1]
+        given = [n for n in self.nodes if n.op == "placeholder"]
+        inputs = [n for n in given if "as_saved" not in n.meta]
+        count, last = joint.num_primals + len(joint.seeds), len(inputs) - len(joint.sizes)
+        self.inputs, self.tangents, self.sizes = inputs[:count], inputs[count:last], inputs[last:]
+        results = joint.parts(output.args[0])  # type: ignore[arg-type]
+        self.values: Sequence[Node] = results[0]
+        self.gradients: Sequence[Node | None] = results[1]
+        self.found: Sequence[Node] = results[2]
+        self.reads = self.found[: len(joint.reads)]
+        self.value_metas, self.gradient_metas, self.found_metas = joint.parts(output.meta["val"])
+        self.as_saved = self._as_saved(given)
+        self.late = dependents(self.nodes, [*self.tangents, *self.as_saved])
+        self.needed_forward = ancestors([*_nodes(self.values), *self.found])
+        needed = ancestors(_nodes(self.gradients))
+        self.early = [n for n in self.nodes if n in needed and n not in self.late]
+        self.needed = needed
+        self.direct = {g for g in _nodes(self.gradients) if g not in self.late}  # gradients that need no tangent
+        self.results = set(_nodes(self.values))
+        self.copied = self._copied(joint)
+        self.shown = _reshaped(_nodes(self.values), self.results)
+        stored = [n for n in _nodes(self.values) if n not in self.copied]
+        self.costs = Costs(self.nodes[:-1], self.needed_forward, [*stored, *self.shown], self.copied)
+
+    def _as_saved(self, given: Sequence[Node]) -> dict[Node, Node]:
+        """The inputs as the backward finds them, with the inputs as the forward does."""
+        by_name = {n.name: n for n in self.inputs}
+        return {n: by_name[n.meta["as_saved"]] for n in given if n.users and "as_saved" in n.meta}
+
+    def _copied(self, joint: Joint) -> set[Node]:
+        """Inputs and results that the backward takes copies of: eager does not save them, or the caller's own follow.
+
+        Of the results those that are small, or whose value eager saves in other memory. A large one (logits) stays
+        what it is for the backward: a write to it raises an error there.
+        """
+        copied = {self.inputs[i] for i in joint.unsaved}.union(self.as_saved.values())
+        kept = {v for i, v in enumerate(self.values[: joint.num_outputs]) if i not in joint.unsaved_outputs}
+        for i in joint.unsaved_outputs:
+            value = self.values[i]
+            if isinstance(value, Node) and value.op == "call_function" and value not in kept:
+                if nbytes(value.meta["val"]) <= SMALL or "saved" in value.meta:
+                    copied.add(value)
+        return copied
+
+    def _own(self, value: Node) -> Node:
+        """What forward hands on as a saved value: a copy of what may be written before the backward."""
+        if value in self.as_saved:
+            return self.as_saved[value]
+        if value not in self.copied:
+            return value
+        with self.module.graph.inserting_before(self.nodes[-1]):
+            copy = self.module.graph.call_function(PRIMS["clone"], (value,))
+        copy.meta["val"] = _of_copy(value)
+        return copy
+
+    def choose(self, budget: float) -> list[Node]:
+        """The values to save, in graph order."""
+        late = {n for n in self.needed if n in self.late}
+        read = {n for n in self.early if n in self.direct or any(user in late for user in n.users)}
+        cut = Cut(self.early, self.needed_forward, read, self.results, set(self.inputs), self.costs)
+        own = [n for n in self.as_saved if n in self.needed]
+        return [*own, *dict.fromkeys(self.shown.get(n, n) for n in cut.choose(budget))]
+
+    # -- building the two graphs
+
+    def forward(self, saved: Sequence[Node]) -> fx.GraphModule:
+        results = [*self.values, *map(self._own, saved), *self.found]
+        own = (_of_copy(n) if n in self.copied else n.meta["val"] for n in saved)
+        metas = (*self.value_metas, *own, *self.found_metas)
+        module = _extract(self.module, [*self.inputs, *self.sizes], results, metas, self.nodes)
+        describe = self._describer()
+        module.meta["saved"] = [describe(n) for n in saved]
+        return module
+
+    def backward(self, saved: Sequence[Node]) -> fx.GraphModule:
+        late = (n for n in self.nodes if n in self.late)  # recomputed values then live briefly
+        inputs = [*saved, *self.tangents, *self.sizes, *self.reads]
+        module = _extract(self.module, inputs, self.gradients, self.gradient_metas, late, self.shown)
+        others = self.results.union(self.inputs, self.as_saved) - self.copied
+        for node, value in zip(module.graph.nodes, saved, strict=False):
+            if value in others:
+                node.meta["held"] = True  # by the caller: it does not end with its last use
+            elif value in self.copied:
+                node.meta["val"] = _of_copy(value)
+        if self.copied.intersection(saved):
+            _derive_gaps(module.graph)
+        return module
+
+    def _describer(self) -> Callable[[Node], Saved]:
+        inputs = {node: i for i, node in enumerate(self.inputs)}
+        outputs = {node: i for i, node in reversed(list(enumerate(self.values)))}
+
+        def describe(node: Node) -> Saved:
+            if node in self.as_saved or node in inputs and node not in self.copied:
+                given = self.as_saved.get(node, node)
+                return Saved("input", inputs[given], given.name)
+            if node in outputs and node not in self.copied:
+                return Saved("output", outputs[node], node.name)
+            return Saved("intermediate", -1, node.name)
+
+        return describe
+
+
+def _of_copy(value: Node) -> TensorMeta:
+    """The metadata of a copy, which has no gaps."""
+    meta: TensorMeta = PRIMS["clone"].meta(value.meta["val"])
+    return meta
+
+
+def _derive_gaps(graph: fx.Graph) -> None:
+    """Strides with gaps follow from operands, of which some have lost theirs."""
+    for node in graph.nodes:
+        val = node.meta.get("val")
+        if isinstance(node.target, Prim) and isinstance(val, TensorMeta) and not is_dense(val.shape, val.stride):
+            node.meta["val"] = node.target.meta(*map(meta_of_value, node.args))
+
+
+def _reshaped(values: Iterable[Node], results: Container[Node]) -> dict[Node, Node]:
+    """What forward's results are other shapes of, with these: logits, of the product that computes them.
+
+    Such a value need not be kept beside its other shape.
+    """
+    shown: dict[Node, Node] = {}
+    for value in values:
+        base = value
+        while base.op == "call_function" and base.target is PRIMS["reshape"]:
+            base = base.args[0]  # type: ignore[assignment]
+        computed = base.op == "call_function" and kind_of(base) not in (None, Kind.VIEW, Kind.CREATION)
+        if base is not value and computed and base not in results:
+            shown.setdefault(base, value)
+    return shown
+
+
+def _nodes(values: Iterable[object]) -> list[Node]:
+    return [v for v in values if isinstance(v, Node)]
+
+
+def _extract(
+    module: fx.GraphModule,
+    inputs: Sequence[Node],
+    results: Sequence[Node | None],
+    metas: Sequence[object],
+    leaders: Iterable[Node],
+    shown: Mapping[Node, Node] | None = None,
+) -> fx.GraphModule:
+    """The graph that makes results from inputs: `leaders` in their order, each right after what it still needs.
+
+    Args:
+        shown: values that are inputs in another shape, with these; inputs or not.
+    """
+    graph = Graph()
+    env: dict[Node, Node] = {}
+    for node in inputs:
+        env[node] = graph.create_node("placeholder", node.name, (), {}, node.name)
+        env[node].meta = dict(node.meta)
+    for node, given in (shown or {}).items():
+        if given in env and node not in env:
+            env[node] = graph.call_function(PRIMS["reshape"], (env[given], node.meta["val"].shape))
+            env[node].meta = dict(node.meta)
+    wanted = _between(_nodes(results), env)
+    for leader in [*leaders, *_nodes(results)]:
+        if leader in wanted:
+            _copy_with_operands(leader, graph, env)
+    out = graph.output(tuple(None if r is None else env[r] for r in results))
+    out.meta["val"] = tuple(metas)
+    return GraphModule(module, graph)
+
+
+def _copy_with_operands(node: Node, graph: fx.Graph, env: dict[Node, Node]) -> None:
+    """Copy a node, after those of its operands that are not there yet."""
+    stack = [node]
+    while stack:
+        node = stack[-1]
+        waiting = [n for n in node.all_input_nodes if n not in env]
+        if waiting and node not in env:
+            stack.extend(reversed(waiting))
+            continue
+        stack.pop()
+        if node not in env:
+            env[node] = graph.node_copy(node, env.__getitem__)
+
+
+def _between(results: Iterable[Node], given: Container[Node]) -> set[Node]:
+    """What has to be computed for results when `given` is there."""
+    found: set[Node] = set()
+    stack = [r for r in results if r not in given]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(n for n in node.all_input_nodes if n not in given)
+    return found

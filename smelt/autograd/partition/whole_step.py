@@ -1,0 +1,138 @@
+"""A whole training step keeps no more of its forward for its backward than a forward program hands to a backward one.
+
+In one graph nothing separates the two, and fusion would rather compute for the backward in the forward's kernels, which
+hold their operands already, than read them again: much would then wait in memory, in full precision, from one end of
+the step to the other. So each backward of the graph gets copies of what it should compute again, by the same minimum
+cut. A copy reads the same buffers as the kernel that has computed the value before; that the two must not become one is
+said by `node.meta["after"]`, the name of a gradient that it waits for: its first reader reads that gradient as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+from torch import fx
+from torch.fx import Node
+
+from smelt.autograd.partition.min_cut import Cut
+from smelt.autograd.partition.recompute import FREE, Costs, kind_of, nbytes
+from smelt.graph.ir.ancestry import ancestors, dependents
+from smelt.graph.ir.module import Graph, GraphModule, remove_dead
+
+SMALL = 1 << 16
+"""Bytes of values that are kept in any case: a kernel that computes one takes as long as it takes to start it."""
+
+
+def with_recomputation(module: fx.GraphModule, budget: float) -> fx.GraphModule:
+    """The graph with copies of forward values in its backwards; itself where it has none.
+
+    Args:
+        module: a prim graph whose `meta["derivative"]` tells which backward a node belongs to.
+        budget: as `activation_memory_budget`.
+    """
+    for number in sorted({n.meta["derivative"] for n in module.graph.nodes if "derivative" in n.meta}):
+        module = _recomputed(module, number, budget)
+    return module
+
+
+def _recomputed(module: fx.GraphModule, number: int, budget: float) -> fx.GraphModule:
+    """The same for one backward."""
+    *nodes, output = module.graph.nodes
+    late = {n for n in nodes if n.meta.get("derivative") == number}
+    needed = ancestors(late)
+    early = [n for n in nodes if n in needed and n not in late]
+    if not dependents(nodes, late).isdisjoint(early):
+        return module  # a value of this backward that the program computed before, for something else
+    read = {n for n in early if any(user in late for user in n.users)}
+    results = {n for n in output.all_input_nodes if n not in late}
+    inputs = {n for n in nodes if n.op == "placeholder"}
+    saved = Cut(early, set(early), read, results, inputs, Costs(nodes, set(early), results)).choose(budget)
+    kept = {*saved, *(n for n in early if n.op != "call_function" or 0 < nbytes(n.meta["val"]) <= SMALL)}
+    if read <= kept:
+        return module
+    copy = _Copy(nodes, late, kept)
+    made = copy.graph.output(fx.node.map_arg(output.args[0], copy.of.__getitem__))
+    made.meta = dict(output.meta)
+    remove_dead(copy.graph)
+    return GraphModule(module, copy.graph)
+
+
+class _Copy:
+    """The graph's nodes once more: the late ones read copies of early ones that are not kept.
+
+    Attributes:
+        of: the copy of each node.
+        again: second copies of early nodes, each before its first reader.
+    """
+
+    def __init__(self, nodes: Iterable[Node], late: Container[Node], kept: Container[Node]) -> None:
+        self.graph, self.late, self.kept = Graph(), late, kept
+        self.of: dict[Node, Node] = {}
+        self.again: dict[Node, Node] = {}
+        for node in nodes:
+            if node in late:
+                for operand in node.all_input_nodes:
+                    self.compute_again(operand)
+                self.of[node] = self.graph.node_copy(node, self.for_late)
+            else:
+                self.of[node] = self.graph.node_copy(node, self.of.__getitem__)
+        self.wait()
+
+    def for_late(self, node: Node) -> Node:
+        """What the backward reads in the place of a node."""
+        return self.of[node] if node in self.late or node in self.kept else self.again[node]
+
+    def compute_again(self, node: Node) -> None:
+        """Second copies of a node and of what it needs, as far as they are missing."""
+        stack = [node]
+        while stack:
+            node = stack[-1]
+            if node in self.late or node in self.kept or node in self.again:
+                stack.pop()
+                continue
+            waiting = [n for n in node.all_input_nodes if not (n in self.kept or n in self.again)]
+            if waiting:
+                stack.extend(reversed(waiting))
+                continue
+            stack.pop()
+            args = fx.node.map_arg(node.args, self.for_late)
+            kwargs = fx.node.map_arg(node.kwargs, self.for_late)
+            made = self.graph.create_node(node.op, node.target, args, kwargs, f"{node.name}_again")
+            made.meta = dict(node.meta)
+            self.again[node] = made
+
+    def wait(self) -> None:
+        """Have second copies, and what the backward computes of them alone, wait for a gradient."""
+        nodes = list(self.graph.nodes)
+        position = {n: at for at, n in enumerate(nodes)}
+        again = set(self.again.values())
+        late = {made for node, made in self.of.items() if node in self.late}
+        gradient: dict[Node, Node | None] = {}
+        for node in reversed(nodes):
+            if node in late or node in again:
+                gradient[node] = self._gradient_beside(node, late, gradient, position)
+        flowing: set[Node] = set()
+        for node in nodes:
+            if node not in gradient:
+                continue
+            other = gradient[node]
+            if any(n in flowing for n in node.all_input_nodes):
+                flowing.add(node)
+            elif node in late and other is None and kind_of(node) not in FREE:
+                flowing.add(node)  # where the backward begins
+            elif other is not None:
+                node.meta["after"] = other.name
+
+    def _gradient_beside(
+        self, node: Node, late: Container[Node], gradient: dict[Node, Node | None], position: dict[Node, int]
+    ) -> Node | None:
+        """The last value of the backward that was there before a node, and that its first reader reads as well."""
+        readers = [user for user in node.users if user in gradient]
+        if not readers:
+            return None
+        first = min(readers, key=position.__getitem__)
+        beside = [n for n in first.all_input_nodes if n in late and position[n] < position[node]]
+        if beside:
+            return max(beside, key=position.__getitem__)
+        further = gradient[first]
+        return further if further is not None and position[further] < position[node] else None

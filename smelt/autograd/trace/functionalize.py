@@ -1,0 +1,521 @@
+"""The recorder of the joint trace: writes operators down as a functional ATen graph.
+
+Values never change. A write to a tensor makes a new value for its place, and for every place above it up to the
+storage's root; places beside it notice by the storage's version and are read again when next used. Views are not
+recorded when they are made but when their value is needed. Equal nodes are merged and operators that change no element
+(clone, detach, a cast to the same dtype) are dropped while recording, so most of what eager would run is never a node.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from smelt.autograd.trace.canonicalize import PURE, WRITES, full, identity
+from smelt.autograd.trace.reads import JointReads
+from smelt.autograd.trace.scalar_operands import has_real, with_numbers
+from smelt.autograd.trace.views import WRITTEN_VIEWS, read_view, write_memory, write_view
+from smelt.base.errors import CompileError, Unsupported
+from smelt.base.torch_c import run_recipe
+from smelt.graph.ir.functional_form import DRAWING, LIKE, checked_form, drawing_form, flat_form, flattened
+from smelt.graph.ir.meta import (
+    TensorMeta,
+    contiguous_stride,
+    is_channels_last,
+    is_dense,
+    may_overlap,
+    same_steps,
+    without_gaps,
+)
+from smelt.graph.ir.module import Graph
+from smelt.graph.ir.schema import Kind, OpInfo, op_info, sees_strides
+from smelt.graph.ir.storage_view import Storage
+from smelt.graph.meta_rules.constant_values import forget, remember
+from smelt.graph.trace.trace import Layout, Place, TraceMode, TraceTensor, answer_for, argument, resize_out, trace_like
+from smelt.shapes.real import Real
+from smelt.shapes.size import same, same_all
+from smelt.shapes.unbacked import is_unbacked
+
+aten = torch.ops.aten
+
+
+class GraphRecorder:
+    """Builds one functional graph.
+
+    Attributes:
+        graph: the graph so far.
+        root: the module that will own the constants.
+        origin: name of the torch-level node that is running; becomes `node.meta["from"]`.
+        line: the user's line of that node; becomes `node.meta["line"]`.
+        checkpoint: the `torch.utils.checkpoint` region of that node; becomes `node.meta["checkpoint"]`.
+        backward: the autograd engine is running; becomes `node.meta["backward"]`.
+        derivative: which of the program's own calls of the engine is running; becomes `node.meta["derivative"]`.
+        reads: numbers that the program reads from tensors.
+        drawn: how many operators drew random numbers so far; becomes `node.meta["random"]`.
+        eager_draws: random operators draw from torch's generators what eager would draw.
+        cloned: memory that the program copies by `clone()`; the graph, whose values never change, has no copy.
+    """
+
+    def __init__(self, eager_draws: bool = False) -> None:
+        self.graph = Graph()
+        self.eager_draws = eager_draws
+        self.root = torch.nn.Module()
+        self.origin: str | None = None
+        self.line: Any = None
+        self.checkpoint: int | None = None
+        self.backward = False
+        self.derivative: int | None = None
+        self.cloned: set[Storage] = set()
+        self.reads: JointReads | None = None
+        self.drawn = 0
+        self.reals: dict[str, tuple[Real, fx.Node]] = {}
+        self._known: dict[tuple[Any, ...], fx.Node] = {}
+        self._constants: dict[int, tuple[torch.Tensor, TraceTensor]] = {}
+
+    # -- values ----------------------------------------------------------------------------------------------------
+
+    def placeholder(self, name: str, val: TensorMeta) -> fx.Node:
+        """A new input of the graph."""
+        node = self.graph.placeholder(name)
+        node.meta["val"] = val
+        return node
+
+    def bind(self, tensor: TraceTensor, node: fx.Node) -> None:
+        """`node` is the value of `tensor`, which must be the root of its storage."""
+        tensor.place.node, tensor.place.version = node, tensor.place.storage.version
+
+    def value(self, place: Place) -> fx.Node:
+        """The current value of a place."""
+        if place.node is not None and place.version == place.storage.version:
+            return place.node
+        if place.parent is None:
+            raise CompileError(f"a traced tensor {place.layout.val} that this graph did not make")
+        place.node = read_view(self.emit, self.value(place.parent), place)
+        place.version = place.storage.version
+        return place.node
+
+    def assign(self, place: Place, node: fx.Node) -> None:
+        """`place` now has the value `node`; so the places above it change as well."""
+        if _overlaps(place):
+            root = place.storage.root
+            assert root is not None
+            self.assign(root, write_memory(self.emit, self.value(root), node, place))
+            return
+        values = [node]
+        above = []
+        while place.parent is not None:
+            above.append(place)
+            values.append(write_view(self.emit, self.value(place.parent), values[-1], place))
+            place = place.parent
+        place.storage.version += 1
+        for changed, value in zip([*above, place], values, strict=True):
+            changed.node, changed.version = value, place.storage.version
+
+    def number(self, real: Real) -> fx.Node:
+        """A floating-point number that each call brings, as a tensor input without dimensions; or that tensors tell."""
+        if self.reads is not None and is_unbacked(real):
+            return self.reads.float_node(real)
+        return self.given_number(real)
+
+    def given_number(self, real: Real) -> fx.Node:
+        """A floating-point number that each call brings."""
+        known = self.reals.get(real.key)
+        if known is None:
+            val = TensorMeta((), torch.float64, (), torch.device("cpu"))
+            known = self.reals[real.key] = (real, self.placeholder(f"real_{len(self.reals)}", val))
+        return known[1]
+
+    def _values(self, args: Any) -> Any:
+        if type(args) is TraceTensor:
+            return self.value(args.place)
+        if isinstance(args, (list, tuple)):
+            return type(args)(map(self._values, args))
+        return args
+
+    def _operands(self, op: OpOverload, args: Any) -> Any:
+        """The values of an operator's arguments, in the program's strides where the operator sees them."""
+        return self._strided_values(args) if sees_strides(op) else self._values(args)
+
+    def _strided_values(self, args: Any) -> Any:
+        if isinstance(args, (list, tuple)):
+            return type(args)(map(self._strided_values, args))
+        if type(args) is not TraceTensor:
+            return args
+        node, val = self.value(args.place), args.place.layout.val
+        is_copy = args.place.parent is None and is_view_node(node)  # whose strides nobody knows
+        if not is_dense(val.shape, val.stride):
+            return node
+        if same_steps(val.shape, val.stride, node.meta["val"].stride) and not is_copy:
+            return node
+        last = {4: torch.channels_last, 5: torch.channels_last_3d} if is_channels_last(val.shape, val.stride) else {}
+        form = {"memory_format": last.get(val.ndim, torch.contiguous_format)}
+        return self._node(aten.clone.default, (node,), form, val)
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
+        """Append an operator that no user's call made; its metadata comes from the operator's rule."""
+        unchanged = identity(op, args)
+        if unchanged is not None:
+            return unchanged
+        vals = None
+        first: Any = args[0] if args else None
+        if op is aten.view.default and first.target is op:  # a view of a view is one view
+            return self.emit(op, first.args[0], args[1])
+        if op is aten.permute.default:
+            if first.target is op:
+                return self.emit(op, first.args[0], [first.args[1][d] for d in args[1]])
+            shape = first.meta["val"].shape
+            if sorted(moved := [d for d in args[1] if not same(shape[d], 1)]) == moved:  # only sizes of 1 change places
+                return self.emit(aten.view.default, first, [shape[d] for d in args[1]])
+        if op is aten.view.default:  # values have no strides that could forbid a reshape
+            val = args[0].meta["val"]
+            vals = TensorMeta(tuple(args[1]), val.dtype, contiguous_stride(args[1]), val.device)
+        return self._node(op, args, kwargs, vals)
+
+    def _node(self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], vals: Any) -> fx.Node:
+        """One node, or the equal one that is already there. `vals` None: ask the operator."""
+        if has_real(args) or has_real(kwargs.values()):
+            op, args, kwargs = with_numbers(self, op, args, kwargs, vals)
+        random = op is not operator.getitem and op_info(op).random and _draws(op, args)
+        key = None if random else (op, *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
+        known = self._known.get(key) if key is not None else None
+        if known is not None:
+            return known
+        if vals is None:
+            vals = _vals(answer_for(op, _metas(args), _metas(kwargs)))
+        if isinstance(vals, TensorMeta) and op in WRITTEN_VIEWS:
+            vals = without_gaps(vals)
+        node = self.graph.create_node("call_function", op, args, dict(kwargs))
+        meta = node.meta
+        meta["val"] = vals
+        if self.origin is not None:
+            meta["from"], meta["line"] = self.origin, self.line
+        if self.checkpoint is not None and not self.backward:
+            meta["checkpoint"] = self.checkpoint
+        if self.backward:
+            meta["backward"] = True
+        if self.derivative is not None:
+            meta["derivative"] = self.derivative
+        if random:
+            self.drawn += 1  # its place among all that the program draws, used or not
+            meta["random"] = self.drawn
+        if key is not None:
+            self._known[key] = node
+        return node
+
+    def item(self, node: fx.Node, index: int) -> fx.Node:
+        """One result of a node with several."""
+        return self._node(operator.getitem, (node, index), {}, node.meta["val"][index])  # type: ignore[arg-type]
+
+    # -- the recorder protocol -------------------------------------------------------------------------------------
+
+    def pure(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any, outputs: Any) -> None:
+        """A pure operator: `outputs` get the node, or an item of it each."""
+        if type(outputs) is TraceTensor:
+            val = outputs.place.layout.val
+            if op is aten.clone.default and not self.backward and "memory_format" not in kwargs:
+                self.cloned.add(args[0].place.storage)
+            rule = PURE.get(op)
+            if self.eager_draws and op in LIKE:
+                into, given = LIKE[op]
+                self._options(op, kwargs)
+                node = self._draw(into, val, given(*args))
+            elif rule is not None:
+                node = rule(self, args, kwargs, val)
+            else:
+                node = self._node(op, self._operands(op, args), self._options(op, kwargs), val)
+            self.bind(outputs, node)
+            return
+        if op is torch.ops.aten._linalg_check_errors.default:
+            return self._checked(*args, **kwargs)
+        if not isinstance(outputs, (list, tuple)):
+            raise Unsupported(f"{op} in a graph", why="it returns no tensor", hint="call it outside the compiled code")
+        for output, item in zip(outputs, self._items(op, args, kwargs, answer), strict=True):
+            if type(output) is TraceTensor:
+                self.bind(output, item)
+            elif isinstance(output, (list, tuple)):
+                for part, node in zip(output, item, strict=True):
+                    self.bind(part, node)
+
+    def _checked(self, info: TraceTensor, api_name: str, *, is_matrix: bool) -> None:
+        """What computed `info` raises by itself where it tells of a failure: nodes have no effects."""
+        node = self.value(info.place)
+        made, place = node.args if node.target is operator.getitem else (None, None)
+        if not isinstance(made, fx.Node) or not isinstance(place, int) or not isinstance(made.target, OpOverload):
+            raise Unsupported(f"{api_name} in a graph", why="nothing tells where it is known whether it succeeded")
+        if made.target.namespace == "aten":  # else it is checked already
+            made.target = checked_form(made.target, place, api_name, is_matrix)
+
+    def expect_close(self, a: TraceTensor, b: TraceTensor, rtol: float, atol: float, equal_nan: bool) -> None:
+        """The memory of `a` holds what an operator hands on that checks it: nodes have no effects."""
+        root = a.place.storage.root
+        assert root is not None
+        node = self.value(root)
+        args = (node, self.value(a.place), self.value(b.place), rtol, atol, equal_nan)
+        root.node = self._node(torch.ops.smelt_forms.expect_close.default, args, {}, node.meta["val"])
+
+    def _items(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> list[Any]:
+        """The nodes of an operator's results: for a list among them a list of nodes, None for no tensor."""
+        if not any(isinstance(part, (list, tuple)) for part in answer):
+            node = self._node(op, self._operands(op, tuple(args)), self._options(op, kwargs), _vals(answer))
+            return [None if part is None else self.item(node, i) for i, part in enumerate(answer)]
+        counts = tuple(len(part) if isinstance(part, (list, tuple)) else 0 if part is None else None for part in answer)
+        parts = tuple(flattened(answer))
+        form = flat_form(op, counts)
+        if len(parts) == 1:
+            flat = iter(
+                [self._node(form, self._operands(form, tuple(args)), self._options(form, kwargs), _vals(parts[0]))]
+            )
+        else:
+            flat = iter(self._items(form, args, kwargs, parts))
+        return [
+            None if part is None else next(flat) if n is None else [next(flat) for _ in range(n)]
+            for n, part in zip(counts, answer, strict=True)
+        ]
+
+    def write(
+        self,
+        op: OpOverload,
+        info: OpInfo,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        answer: Any,
+        outputs: Sequence[Any],
+    ) -> None:
+        """A writing operator: compute the new values functionally, then assign them."""
+        rule = WRITES.get(op)
+        if rule is not None and kwargs.get("generator") is None:
+            self.assign(args[0].place, self.like(rule(self, args, kwargs), args[0].place))
+            return
+        if op in _INTO and same_all(args[-1], kwargs["out"].place.layout.val.shape):
+            draw, given = _INTO[op]
+            filled = (kwargs["out"], *(args[i] for i in given))
+            return self.write(draw, op_info(draw), filled, {}, answer, outputs)
+        if _in_turn(info, op, args, kwargs):
+            for i in range(len(args[0])):
+                one = tuple(a[i : i + 1] if isinstance(a, (list, tuple)) else a for a in args)
+                self.write(op, info, one, kwargs, answer, outputs)
+            return
+        if self.eager_draws and op in DRAWING:
+            _, *rest = _positional(op, args, self._options(op, kwargs))
+            self._overwrite(args[0], self._draw(op, args[0].place.layout.val, rest), None)
+            return
+        if info.functional is None:
+            raise Unsupported(f"{op} in a graph", why="it writes to its arguments and has no functional form")
+        results = self._functional(info, op, args, kwargs)
+        for output, node in zip(outputs, results, strict=False):
+            self.bind(output, node)
+        answers = answer if isinstance(answer, (list, tuple)) else [answer]
+        shown = dict(zip(info.returned, answers, strict=False))
+        for name, result in zip(info.written, results[len(outputs) :], strict=True):
+            target = argument(op, args, kwargs, name)
+            targets = [target] if type(target) is TraceTensor else target or []
+            nodes = result if isinstance(result, list) else [result]
+            for one, node in zip(targets, nodes, strict=True):
+                self._overwrite(one, node, shown.get(name))
+
+    def constant(self, tensor: torch.Tensor) -> TraceTensor:
+        """A real tensor met during the trace: the same trace tensor each time."""
+        known = self._constants.get(id(tensor))
+        if known is not None:
+            return known[1]
+        if tensor.requires_grad:
+            raise Unsupported("a tensor that requires grad and is no input of the graph", hint="pass it as an argument")
+        traced = self.literal(tensor)
+        if tensor.numel() != 1:  # the graph holds the tensor itself, whose owner may write to it
+            forget(traced)
+        self._constants[id(tensor)] = (tensor, traced)
+        return traced
+
+    def literal(self, tensor: torch.Tensor) -> TraceTensor:
+        """A constant: a single number becomes `full`, others an attribute of the module."""
+        traced = trace_like(tensor, requires_grad=False)
+        remember(traced, tensor)
+        if tensor.numel() == 1:
+            self.bind(traced, full(self, traced.place.layout.val, tensor.item()))
+            return traced
+        name = f"constant{sum(1 for _ in self.root.buffers())}"
+        self.root.register_buffer(name, tensor.detach())
+        node = self.graph.create_node("get_attr", name)
+        node.meta["val"] = traced.place.layout.val
+        self.bind(traced, node)
+        return traced
+
+    def changed_constants(self) -> bool:
+        """True when the traced program wrote to a real tensor that was no input."""
+        return any(t.place.storage.version > 0 for _, t in self._constants.values())
+
+    # -- parts of write ---------------------------------------------------------------------------------------------
+
+    def _functional(self, info: OpInfo, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Nodes (or lists of nodes) of the functional form: fresh results, then new values of what is written."""
+        function = info.functional
+        assert function is not None
+        wanted = {a.name: a for a in function._schema.arguments}
+        given = dict(kwargs)
+        kwargs = {k: v for k, v in kwargs.items() if k in wanted}
+        for parameter in op._schema.arguments[len(args) :]:  # calls leave out defaults that the other may not have
+            if parameter.name in wanted and not wanted[parameter.name].has_default_value():
+                kwargs.setdefault(parameter.name, parameter.default_value)
+        if "dtype" in wanted and info.outs:
+            kwargs |= _as_out(op, function, argument(op, args, given, info.written[0]), args, given)
+        if op_info(function).composite:
+            with TraceMode(self):
+                made = run_recipe(function, args, kwargs)
+            return [self.value(t.place) for t in (made if isinstance(made, (list, tuple)) else [made])]
+        answer = answer_for(function, args, kwargs)
+        if isinstance(answer, Layout):
+            return [
+                self._node(
+                    function, self._operands(function, tuple(args)), self._options(function, kwargs), _vals(answer)
+                )
+            ]
+        items = self._items(function, args, kwargs, answer)
+        return [items] if len(function._schema.returns) == 1 else items
+
+    def _draw(self, op: OpOverload, val: TensorMeta, given: Sequence[Any]) -> fx.Node:
+        """The values that eager's `op` would draw into memory of this layout."""
+        memory = (list(val.shape), list(val.stride), val.dtype, val.device)
+        return self._node(drawing_form(op), (*memory, *map(self._values, given)), {}, without_gaps(val))
+
+    def _overwrite(self, target: TraceTensor, node: fx.Node, shown: Any) -> None:
+        fresh = resize_out(target, shown.val if type(shown) is Layout else node.meta["val"])
+        if fresh is not None:
+            self.bind(fresh, node)
+        else:
+            self.assign(target.place, self.like(node, target.place))
+
+    def like(self, node: fx.Node, place: Place) -> fx.Node:
+        """`node` with the dtype, device and shape of `place`."""
+        val, want = node.meta["val"], place.layout.val
+        if val.device != want.device:
+            node = self.emit(aten._to_copy.default, node, dtype=want.dtype, device=want.device)
+        elif val.dtype != want.dtype:
+            node = self.emit(aten._to_copy.default, node, dtype=want.dtype)
+        if not same_all(val.shape, want.shape):
+            node = self.emit(aten.expand.default, node, list(want.shape))
+        return node
+
+    def _options(self, op: OpOverload, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Keyword arguments as a graph keeps them: values for tensors, nothing that says nothing."""
+        out = {k: self._operands(op, v) for k, v in kwargs.items() if v is not None and k not in _MEANINGLESS}
+        if "generator" in out:
+            raise Unsupported(f"{op} with a generator of its own", hint="use torch.manual_seed and no generator=")
+        return out
+
+
+_MEANINGLESS = frozenset({"pin_memory", "memory_format", "non_blocking", "layout"})
+"""Keyword arguments that do not change values. Strides are said by metadata, and layout is always strided."""
+
+_DROPOUT_AT: dict[OpOverload, int | None] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: None,
+    aten._scaled_dot_product_flash_attention.default: 3,
+    aten._scaled_dot_product_efficient_attention.default: 5,
+    aten._scaled_dot_product_efficient_attention_backward.default: None,
+    aten._scaled_dot_product_cudnn_attention.default: 5,
+    aten._scaled_dot_product_cudnn_attention_backward.default: None,
+    aten._cudnn_rnn.default: 11,
+}
+"""Operators that are tagged as random, and where they take the rate of a dropout (0 when left out), if they do one."""
+
+
+def _as_out(
+    op: OpOverload, function: OpOverload, out: TraceTensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What an `out=` says about how its values are computed."""
+    if any(a.name == "device" for a in function._schema.arguments):  # `torch.arange(4, out=x)`
+        return {"dtype": out.dtype, "device": out.device}
+    if op._opname in _IN_TYPE_OF_OUT and argument(op, args, kwargs, "dtype") is None:
+        return {"dtype": out.dtype}
+    return {}
+
+
+_IN_TYPE_OF_OUT = frozenset({"sum", "nansum", "mean", "prod", "cumsum", "cumprod"})
+"""Operators that turn their elements into the type of `out=`, where no other is asked for, before they add them up."""
+
+_INTO: dict[OpOverload, tuple[OpOverload, tuple[Any, ...]]] = {
+    aten.rand.out: (aten.uniform_.default, ()),
+    aten.randn.out: (aten.normal_.default, ()),
+    aten.randint.out: (aten.random_.to, (0,)),
+    aten.randint.low_out: (getattr(aten.random_, "from"), (0, 1)),
+}
+"""Operators that fill an `out=` with random numbers in the order of its memory: how, and with which arguments."""
+
+
+def _draws(op: OpOverload, args: Sequence[Any]) -> bool:
+    """Whether an operator that is tagged as random draws numbers in this call."""
+    at = _DROPOUT_AT.get(op, -1)
+    return at == -1 or at is not None and len(args) > at and bool(args[at])
+
+
+def _positional(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """All that `op` takes, but for what it only takes by name."""
+    left = [a for a in op._schema.arguments[len(args) :] if not a.kwarg_only]
+    return [*args, *(kwargs.get(a.name, a.default_value) for a in left)]
+
+
+def _overlaps(place: Place) -> bool:
+    """True when some elements of the place, or of one above it, are the same memory."""
+    while place.parent is not None:
+        if may_overlap(place.layout.val.shape, place.layout.val.stride):
+            return True
+        place = place.parent
+    return False
+
+
+def _key(value: Any) -> Any:
+    kind = type(value)
+    if kind is fx.Node:
+        return value
+    if kind is float:
+        return (float, value.hex())  # 0.0 and -0.0 are equal but not the same
+    if kind is int or kind is bool:
+        return (kind, value)
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_key, value))
+    return value
+
+
+def _vals(answer: Any) -> Any:
+    """What `node.meta["val"]` holds for an operator's answer."""
+    if type(answer) is Layout:
+        return answer.val
+    if isinstance(answer, (list, tuple)):
+        return tuple(map(_vals, answer))
+    return answer
+
+
+def _metas(args: Any) -> Any:
+    """Arguments with each node replaced by a trace tensor of its metadata."""
+    if isinstance(args, fx.Node):
+        return trace_like(args.meta["val"], requires_grad=False)
+    if isinstance(args, dict):
+        return {k: _metas(v) for k, v in args.items()}
+    if isinstance(args, (list, tuple)):
+        return type(args)(map(_metas, args))
+    return args
+
+
+def is_view_node(node: fx.Node) -> bool:
+    """True when an eager run of the node may share memory with its first argument."""
+    return node.op == "call_function" and isinstance(node.target, OpOverload) and op_info(node.target).kind is Kind.VIEW
+
+
+def _in_turn(info: OpInfo, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator on lists of tensors (`_foreach_add_`) writes memory that another of its items has as well."""
+    if not isinstance(args[0] if args else None, (list, tuple)) or len(args[0]) < 2:
+        return False
+    written = [id(t.place.storage) for t in argument(op, args, kwargs, info.written[0])]
+    lists = [a for a in args if isinstance(a, (list, tuple)) and a and type(a[0]) is TraceTensor]
+    if any(len(a) != len(written) for a in lists):
+        return False
+    places: dict[int, int] = {}
+    shared = set(written)
+    held = ((i, id(t.place.storage)) for a in lists for i, t in enumerate(a))
+    return any(places.setdefault(storage, i) != i for i, storage in held if storage in shared)

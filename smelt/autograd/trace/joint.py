@@ -1,0 +1,708 @@
+"""Torch-level graph in; one functional joint ATen graph (forward and backward) and the plan of its call out.
+
+The graph runs once on trace tensors under PyTorch's own autograd engine, in the caller's grad and autocast state, while
+a `GraphRecorder` writes down each operator. What the caller must see beyond values is kept beside the graph as plain
+data: which inputs are written, which outputs share memory with inputs or with each other, who gets gradients.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import itertools
+import operator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+from torch.nn import Parameter
+from torch.utils._python_dispatch import _disable_current_modes
+
+from smelt.autograd.trace.functionalize import GraphRecorder, is_view_node
+from smelt.autograd.trace.inputs import make_inputs
+from smelt.autograd.trace.known_sizes import settle
+from smelt.autograd.trace.plan import (
+    Constant,
+    Derived,
+    Fresh,
+    Joint,
+    Mutation,
+    OutputPlan,
+    Repeated,
+    SameInput,
+    SizeInput,
+    SparseGradient,
+    Spoilt,
+    View,
+)
+from smelt.autograd.trace.reachability import comes_through_function, forbidden, functions_give, heads_of, tangents_of
+from smelt.autograd.trace.reads import JointReads, owner_of
+from smelt.autograd.trace.rng import seeded_devices
+from smelt.autograd.trace.saved import read_as_saved, saved_places
+from smelt.base.errors import Unsupported
+from smelt.base.options import Options
+from smelt.base.torch_c import disable_autocast, engine_in_this_thread, inference_mode, is_plain_view
+from smelt.graph.ir.ancestry import ancestors
+from smelt.graph.ir.meta import TensorMeta, is_dense, overlaps, without_gaps
+from smelt.graph.ir.module import GraphModule, remove_dead
+from smelt.graph.ir.seeds import seed_name
+from smelt.graph.ir.symint import to_torch
+from smelt.graph.meta_rules.layouts import as_before
+from smelt.graph.nodes.attention import for_attention
+from smelt.graph.nodes.casts import casting, present_casts, set_casts
+from smelt.graph.nodes.custom_functions import states_of
+from smelt.graph.nodes.gradients import DERIVATIVES, KEEP_ABSENT
+from smelt.graph.nodes.invalid_history import of_backward
+from smelt.graph.nodes.range_checks import check_node, checks_of_dead, runs_by_itself
+from smelt.graph.trace.composite_rewrites import for_stand_ins
+from smelt.graph.trace.overlap import overlapping
+from smelt.graph.trace.trace import Place, Step, Storage, TraceMode, TraceTensor, trace_like
+from smelt.graph.trace.unbacked import reading
+from smelt.graph.trace.value_check_forms import in_checked_form
+from smelt.shapes.real import Real
+from smelt.shapes.size import Size, Symbol, as_symbol, of_factor, same
+
+aten = torch.ops.aten
+
+
+# -- the trace -----------------------------------------------------------------------------------------------------
+
+
+class _Total(torch.autograd.Function):
+    """A scalar whose derivatives by `heads` are `tangents`.
+
+    Given to `torch.autograd.grad` as its `grad_outputs`, tangents would load sympy (half a second of cold start).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tangents: Sequence[TraceTensor], *heads: torch.Tensor) -> torch.Tensor:
+        ctx.tangents = tangents
+        return torch.zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: torch.Tensor) -> tuple[Any, ...]:
+        return (None, *ctx.tangents)
+
+
+class _Spoilt(Exception):
+    """A result cannot be differentiated: trace again, to see which."""
+
+
+class _SharedWrite(Exception):
+    """A written input shares its memory with another input: trace again with their overlap known."""
+
+
+def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], options: Options) -> Joint:
+    """Trace forward and backward of `gm` into one functional ATen graph.
+
+    Args:
+        gm: a torch-level graph; its placeholders are in the order of `example_inputs`.
+        example_inputs: tensors whose metadata, identity, overlap and `requires_grad` the graph is made for.
+        options: `eager_rng` decides whether random operators get a seed input.
+
+    Raises:
+        Unsupported: an operator or an aliasing that a functional graph cannot say.
+    """
+    shared = careful = False
+    with _tracing_state():
+        while True:
+            try:
+                return _Trace(gm, example_inputs, options, shared, careful).run()
+            except _SharedWrite:
+                shared = True
+            except _Spoilt:
+                careful = True
+
+
+@contextmanager
+def _tracing_state() -> Iterator[None]:
+    """The caller's grad and autocast state, restored afterwards; casts of weights are not cached between traces."""
+    grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+    casts = present_casts()
+    torch.set_autocast_cache_enabled(False)
+    collecting = gc.isenabled()
+    gc.disable()  # a full collection walks the user's whole heap; it costs more than a trace and finds little
+    try:
+        with inference_mode(False), engine_in_this_thread():
+            torch.set_grad_enabled(grad)
+            yield
+    finally:
+        if collecting:
+            gc.enable()
+        torch.set_autocast_cache_enabled(cache)
+        set_casts(casts)
+        torch.set_grad_enabled(grad)
+
+
+class _Trace:
+    """The state of one trace."""
+
+    def __init__(
+        self, gm: fx.GraphModule, examples: Sequence[torch.Tensor], options: Options, shared: bool, careful: bool
+    ) -> None:
+        self.gm, self.options, self.careful = gm, options, careful
+        self.spoilt: dict[int, Spoilt] = {}
+        self.reached: dict[int, frozenset[int]] = {}
+        self.saved: set[Storage] = set()
+        self.apart: set[Storage] = set()
+        self.rec = GraphRecorder(options.eager_rng)
+        self.reads = self.rec.reads = JointReads(self.rec, owner_of(gm))
+        given = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
+        given += [None] * (len(examples) - len(given))
+        self.numbers = {i: val for i, val in enumerate(given) if isinstance(val, (Size, Real))}
+        metas = [m if isinstance(m, TensorMeta) and m.symbolic else None for m in given]
+        self.sizes = _size_inputs(given)
+        self.examples = examples = [e for i, e in enumerate(examples) if i not in self.numbers]
+        metas = [m for i, m in enumerate(metas) if i not in self.numbers]
+        self.inputs = make_inputs(self.rec, examples, shared, metas)
+        self.versions_before = [one.seen._version for one in self.inputs]
+        self.first = {id(one): i for i, one in reversed(list(enumerate(self.inputs)))}  # first index of each
+        self.by_storage: dict[Storage, int] = {}
+        for i, one in enumerate(self.inputs):
+            if one.place.parent is None:
+                self.by_storage.setdefault(one.place.storage, i)
+        self.shared = shared
+        self.program: list[TraceTensor] = []
+
+    def run(self) -> Joint:
+        with TraceMode(self.rec), reading(self.reads), self.reads.checking():
+            results = run_graph(self.gm, self.arguments(), self.rec)
+            with _disable_current_modes():  # views are read here, and meta kernels asked about them
+                mutations = self.mutations()
+                touched = self.touched(mutations)
+                outputs = tuple(self.plan(results))
+                values = [self.rec.value(t.place) for t in self.program]
+                values += [self.rec.value(self.inputs[m.input].place) for m in mutations]
+            self.note_saved(mutations)
+            self.written = self.versions()
+            seed = self.rec.placeholder("seeds", TensorMeta((), torch.int64, (), torch.device("cpu")))
+            differentiable, found = self.backward(mutations)
+            mutations = self.without_gradients(mutations)
+            if self.versions() != self.written:
+                raise Unsupported("a backward that writes to an input of the graph")
+            with _disable_current_modes():
+                grads, positions = self.gradients(found)
+        return self.finish(outputs, mutations, touched, values, differentiable, grads, positions, seed)
+
+    def arguments(self) -> list[Any]:
+        """What the torch-level graph is run on."""
+        tensors = iter(self.inputs)
+        count = len(self.inputs) + len(self.numbers)
+        return [to_torch(self.numbers[i]) if i in self.numbers else next(tensors).seen for i in range(count)]
+
+    # -- after the forward ------------------------------------------------------------------------------------------
+
+    def versions(self) -> list[int]:
+        return [storage.version for storage in self.by_storage]
+
+    def mutations(self) -> tuple[Mutation, ...]:
+        if self.rec.changed_constants():
+            raise Unsupported("writing to a tensor that is no argument of the graph", hint="pass it as an argument")
+        overlapped = functools.cache(lambda: {i for group in overlapping(self.examples) for i in group})
+        found = []
+        for i, one in enumerate(self.inputs):
+            if one.seen.place is not one.place:
+                raise Unsupported("changing the shape or the storage of an argument in place")
+            if self.by_storage.get(one.place.storage) != i or one.place.storage.version == 0:
+                continue
+            if not self.shared and i in overlapped():
+                raise _SharedWrite
+            moved = one.seen.requires_grad and one.seen.grad_fn is not one.history
+            if moved or self.rec.value(one.place) is not one.node:
+                found.append(Mutation(i, moved, self.counted(i)))
+        return tuple(found)
+
+    def counted(self, i: int) -> int:
+        """How many writes the version counter of input `i` has seen."""
+        return self.inputs[i].seen._version - self.versions_before[i]
+
+    def touched(self, mutations: Sequence[Mutation]) -> tuple[int, ...]:
+        written = {m.input for m in mutations if m.grad or m.counted}
+        own = [i for i, one in enumerate(self.inputs) if self.first[id(one)] == i and one.counts]
+        return tuple(i for i in own if i not in written for _ in range(self.counted(i)))
+
+    def plan(self, results: Sequence[Any]) -> Iterator[OutputPlan]:
+        """How each user output is made; fills `self.program` with the tensors that the program returns."""
+        same = {id(one.seen): self.first[id(one)] for one in self.inputs}
+        sharing: dict[Storage, dict[int, TraceTensor]] = {}
+        for out in results:
+            if isinstance(out, torch.Tensor):
+                sharing.setdefault(self.traced(out).place.storage, {})[id(self.traced(out))] = self.traced(out)
+        seen: dict[int, int] = {}
+        for i, out in enumerate(results):
+            if not isinstance(out, torch.Tensor):
+                yield Constant(out)
+                continue
+            out = self.traced(out)
+            if id(out) in same:
+                yield SameInput(same[id(out)])
+            elif id(out) in seen:
+                yield Repeated(seen[id(out)])
+            else:
+                seen[id(out)] = i
+                yield self.plan_output(out, sharing[out.place.storage].values())
+
+    def traced(self, out: torch.Tensor) -> TraceTensor:
+        return out if type(out) is TraceTensor else self.rec.constant(out)
+
+    def plan_output(self, out: TraceTensor, sharing: Collection[TraceTensor]) -> OutputPlan:
+        storage = out.place.storage
+        val = out.place.layout.val
+        owner = self.by_storage.get(storage)
+        if owner is not None:
+            return self.plan_view(out, self.inputs[owner].seen, owner)
+        lazy = out.place.conjugate or out.place.negative
+        seen = lazy or len(sharing) > 1 or storage.resized or not is_dense(val.shape, val.stride)
+        if out.place.parent is not None and seen:
+            base = _base_of(out, sharing)
+            if base is not out:
+                return self.plan_view(out, base, None)
+        self.note_forbidden(out)
+        return Fresh(self.program_index(out))
+
+    def note_forbidden(self, out: TraceTensor) -> bool:
+        """Whether autograd forbids to use the result: a backward that comes to it is to raise that error.
+
+        It is a view that a `torch.autograd.Function` returned, of memory that was written since.
+        """
+        text = forbidden(out)
+        if text is None:
+            return False
+        leaves = {i: one.leaf for i, one in enumerate(self.inputs) if one.wants_gradient and self.first[id(one)] == i}
+        origins = heads_of([out._base], leaves) if isinstance(out._base, torch.Tensor) else {}
+        reached = tuple(k for k, found in origins.items() if found)
+        self.spoilt[self.program_index(out)] = Spoilt(RuntimeError(text), reached)
+        return True
+
+    def plan_view(self, out: TraceTensor, base: TraceTensor, owner: int | None) -> OutputPlan:
+        """`out` as a view of input `owner`, or of a program output that is `base`."""
+        steps = _path(out.place, base.place)
+        after: tuple[Step, ...] = ()
+        history = None
+        derived = _derived(out, base, len(steps), self.note_forbidden(out))
+        if derived is not None:
+            return View(owner is not None, self.base_index(base, owner), steps, self.program_index(out), (), derived)
+        if _has_history(out) and not _replay_has_history(base, steps):
+            written = _written_for(out)
+            if not (_leads_to(base.place, written.place) and _leads_to(written.place, out.place)):
+                why = "it shares memory, and its history comes from a tensor that no views lead to"
+                raise Unsupported("a result with a history of its own", why=why, hint="return a clone() of it")
+            steps, after = _path(written.place, base.place), _path(out.place, written.place)
+            history = self.program_index(written)
+        return View(owner is not None, self.base_index(base, owner), steps, history, after)
+
+    def base_index(self, base: TraceTensor, owner: int | None) -> int:
+        return self.program_index(base) if owner is None else owner
+
+    def program_index(self, tensor: TraceTensor) -> int:
+        for i, known in enumerate(self.program):
+            if known is tensor or (known.place is tensor.place and known.place.parent is None):
+                if _has_history(tensor) and not _has_history(known):  # it was met first as the base of a detached view
+                    self.program[i] = tensor
+                return i
+        self.program.append(tensor)
+        return len(self.program) - 1
+
+    # -- backward ---------------------------------------------------------------------------------------------------
+
+    def note_saved(self, mutations: Sequence[Mutation]) -> None:
+        """Find what eager's graph saves: the memory, and (as a mark of the nodes) the values."""
+        heads = [*self.program, *(self.inputs[m.input].seen for m in mutations)]
+        for place in saved_places(head for head in heads if _has_history(head)):
+            self.saved.add(place.storage)
+            while place.node is None and place.step is not None and place.step.op is aten.detach.default:
+                assert place.parent is not None
+                place = place.parent
+            if place.node is not None and place.version == place.storage.version:
+                place.node.meta["saved"] = True
+
+    def unsaved(self) -> tuple[frozenset[int], frozenset[int]]:
+        """The primals and the program outputs that it does not save; parameters are written by optimizers alone."""
+        given = enumerate(zip(self.inputs, self.examples, strict=True))
+        primals = (i for i, (one, e) in given if not (one.place.storage in self.saved or isinstance(e, Parameter)))
+        outputs = (i for i, out in enumerate(self.program) if out.place.storage not in self.saved)
+        return frozenset(primals), frozenset(outputs)
+
+    def backward(self, mutations: Sequence[Mutation]) -> tuple[tuple[int, ...], dict[int, TraceTensor]]:
+        """Positions that have tangents, and the gradient of each input that gets one."""
+        heads = [*self.program, *(self.inputs[m.input].seen for m in mutations)]
+        with_grad = [_has_history(t) for t in self.program] + [m.grad for m in mutations]
+        wanted = [i for i, one in enumerate(self.inputs) if one.wants_gradient and self.first[id(one)] == i]
+        roots = [i for i, yes in enumerate(with_grad) if yes]
+        if not roots or not wanted:
+            self.spoilt |= {i: Spoilt(None, ()) for i in roots}
+            return (), {}
+        tangents = []
+        for i in roots:
+            val = heads[i].place.layout.val
+            tangent = trace_like(without_gaps(val), requires_grad=False)
+            self.rec.bind(tangent, self.rec.placeholder(f"tangents_{i}", tangent.place.layout.val))
+            tangents.append(tangent)
+        self.rec.backward, self.rec.origin = True, None
+        if self.options.backend == "smelt":
+            saved = (i for storage, i in self.by_storage.items() if storage in self.saved)
+            self.apart = read_as_saved(self.rec, ((self.inputs[i], self.examples[i]) for i in saved))
+            self.written = self.versions()
+        # a graph may end in the no_grad that the caller was in, and still have computed with gradients in between
+        with torch.enable_grad(), disable_autocast():
+            leaves = [self.inputs[i].leaf for i in wanted]
+            if self.careful:
+                roots, tangents = self.without_spoilt(heads, roots, tangents, dict(zip(wanted, leaves, strict=True)))
+                if not roots:
+                    return (), {}
+            total = _Total.apply(tangents, *(heads[i] for i in roots))
+            owner = self.reads.owner
+            owner.small_is_usual = True
+            try:
+                with functions_give([heads[i] for i in roots]) as given:
+                    grads = torch.autograd.grad(total, leaves, allow_unused=True)
+            except Exception as error:
+                if self.careful or of_backward(error) is None:
+                    raise
+                raise _Spoilt from None
+            finally:
+                owner.small_is_usual = False
+        found = {i: self.traced(g) for i, g in zip(wanted, grads, strict=True) if g is not None}
+        with _disable_current_modes():  # gradients may be views, and what reads them asks meta kernels
+            self.reached = self.reached_without_values({i: heads[i] for i in roots}, found, given)
+        return tuple(roots), found
+
+    def reached_without_values(
+        self, heads: Mapping[int, TraceTensor], found: dict[int, TraceTensor], given: Mapping[Any, Sequence[bool]]
+    ) -> dict[int, frozenset[int]]:
+        """For each input to which a head leads without its tangent's value (past `zero_()`), the heads that lead to it.
+
+        Where such a head is all that is used, eager gives zeros.
+        """
+        nodes = {i: self.rec.value(g.place) for i, g in found.items() if g.place.rows is None}
+        needed = tangents_of(self.rec.graph, [f"tangents_{i}" for i in heads])
+        leaves = {i: self.inputs[i].leaf for i, node in nodes.items() if len(needed[node]) < len(heads)}
+        reached = heads_of([*heads.values()], leaves, KEEP_ABSENT, given) if leaves else {}
+        return {i: places | needed[nodes[i]] for i, places in reached.items() if not places <= needed[nodes[i]]}
+
+    def without_spoilt(
+        self,
+        heads: Sequence[TraceTensor],
+        roots: Sequence[int],
+        tangents: Sequence[TraceTensor],
+        leaves: Mapping[int, TraceTensor],
+    ) -> tuple[list[int], list[TraceTensor]]:
+        """The roots that have gradients, with their tangents; what eager says of the others goes to `self.spoilt`."""
+        kept = []
+        for i, tangent in zip(roots, tangents, strict=True):
+            try:
+                total = _Total.apply([tangent], heads[i])
+                torch.autograd.grad(total, [*leaves.values()], retain_graph=True, allow_unused=True)
+                kept.append((i, tangent))
+            except Exception as error:
+                told = of_backward(error)
+                if told is None:
+                    raise
+                origins = heads_of([heads[i]], leaves)
+                self.spoilt[i] = Spoilt(told, tuple(k for k, found in origins.items() if found))
+        return [i for i, _ in kept], [tangent for _, tangent in kept]
+
+    def without_gradients(self, mutations: Sequence[Mutation]) -> tuple[Mutation, ...]:
+        """The same; a spoilt input gets its new value as one without history, and then the history that is spoilt."""
+        numbered = enumerate(mutations, len(self.program))
+        return tuple(dataclasses.replace(m, grad=m.grad and k not in self.spoilt) for k, m in numbered)
+
+    def gradients(self, found: dict[int, TraceTensor]) -> tuple[list[fx.Node], dict[int, int | SparseGradient]]:
+        """The gradients that the graph returns, and for each input how its own is made of them."""
+        nodes: list[fx.Node] = []
+        positions: dict[int, int | SparseGradient] = {}
+        for i, gradient in found.items():
+            rows, here = gradient.place.rows, len(nodes)
+            if rows is None:
+                positions[i] = here
+                nodes.append(self.rec.value(gradient.place))
+            else:
+                positions[i] = SparseGradient(here, here + 1, tuple(gradient.shape), rows.but)
+                nodes += [self.rec.value(rows.indices.place), self.rec.value(rows.values.place)]
+        return nodes, positions
+
+    def idle(self, positions: Collection[int]) -> tuple[int, ...]:
+        """The inputs that would have a gradient, and have none. One that comes twice has it at the first place."""
+        inputs = [(i, self.first[id(one)]) for i, one in enumerate(self.inputs) if one.wants_gradient]
+        return tuple(i for i, first in inputs if first not in positions)
+
+    # -- the graph --------------------------------------------------------------------------------------------------
+
+    def checks_of_dead(self, results: Sequence[fx.Node]) -> list[fx.Node]:
+        """Nodes that raise for what eager checks in operators whose results nobody uses; and where random operators
+        draw from torch's generators, all that draw: what comes next depends on them."""
+        self.rec.backward = False
+        whole = [node for node in self.rec.graph.nodes if runs_by_itself(node) or self._draws_for_all(node)]
+        used = ancestors(results) if whole else set()
+        whole = [self.first_of(node) for node in whole if node not in used]
+        ranges = list(checks_of_dead(self.rec.graph, lambda: ancestors([*results, *whole])))
+        return [*whole, *(check_node(self.rec._node, each) for each in ranges)]
+
+    def _draws_for_all(self, node: fx.Node) -> bool:
+        return self.options.eager_rng and bool(node.meta.get("random")) and not node.meta.get("backward")
+
+    def first_of(self, node: fx.Node) -> fx.Node:
+        """What the node computes, of several results the first tensor."""
+        val = node.meta["val"]
+        if not isinstance(val, (list, tuple)):
+            return node
+        return self.rec.item(node, next(i for i, each in enumerate(val) if each is not None))
+
+    def finish(
+        self,
+        outputs: tuple[OutputPlan, ...],
+        mutations: tuple[Mutation, ...],
+        touched: tuple[int, ...],
+        values: list[fx.Node],
+        differentiable: tuple[int, ...],
+        grads: list[fx.Node],
+        positions: dict[int, int | SparseGradient],
+        seed: fx.Node,
+    ) -> Joint:
+        rec, graph = self.rec, self.rec.graph
+        own = [True] * len(self.program) + [m.grad for m in mutations]
+        values = _own_memory(rec, values, own, {self.inputs[m.input].node for m in mutations})
+        kept = [_kept(t.place.layout.val) for t in self.program]
+        metas = [self.inputs[m.input].place.layout.val for m in mutations]
+        by_position = {k: self.inputs[i].leaf.place.layout.val for i, k in positions.items() if isinstance(k, int)}
+        metas += [by_position.get(k) or node.meta["val"] for k, node in enumerate(grads)]
+        found = [*self.reads.nodes.values(), *self.reads.checks]
+        found += self.checks_of_dead([*values, *grads, *found])
+        output = graph.output((*values, *grads, *found))
+        output.meta["val"] = (*kept, *map(without_gaps, metas), *(node.meta["val"] for node in found))
+        remove_dead(graph, random=not self.options.eager_rng)  # eager draws also what nobody uses
+        seeds = self.seeds(seed)
+        taken = {f"tangents_{i}" for i in differentiable}
+        for node in [n for n in graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]:
+            if node.name not in taken:
+                graph.erase_node(node)
+        for each in self.sizes:
+            rec.placeholder(each.symbol.name, of_factor(each.symbol))  # type: ignore[arg-type]
+        reals = [real for real, _ in rec.reals.values()]
+        unsaved, unsaved_outputs = self.unsaved()
+        _placeholders_first(graph, [node for _, node in rec.reals.values()])
+        if self.sizes or self.reads.nodes:
+            settle(graph)
+        return Joint(
+            module=GraphModule(rec.root, graph),
+            num_primals=len(self.inputs) + len(reals),
+            num_outputs=len(self.program),
+            mutations=mutations,
+            touched=touched,
+            outputs=outputs,
+            differentiable=differentiable,
+            gradients=tuple(positions.get(i) for i in range(len(self.inputs) + len(reals))),
+            idle=self.idle(positions) if positions else (),
+            seeds=seeds,
+            autocast=casting(),
+            cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned - self.apart),
+            unsaved=unsaved,
+            unsaved_outputs=unsaved_outputs,
+            sizes=self.sizes,
+            spoilt=self.spoilt,
+            reached=self.reached,
+            numbers={i: val.name if isinstance(val, Real) else "" for i, val in self.numbers.items()},
+            reals=tuple(reals),
+            reads=tuple(self.reads.nodes),
+            num_found=len(found),
+            states=states_of(self.gm.graph),
+        )
+
+    def seeds(self, place: fx.Node) -> tuple[torch.device, ...]:
+        """The devices that draw from seeds; each has an input in place of `place`."""
+        graph = self.rec.graph
+        following = place.next
+        graph.erase_node(place)
+        devices = () if self.options.eager_rng else seeded_devices(graph)
+        for k, device in enumerate(devices):
+            with graph.inserting_before(following):
+                self.rec.placeholder(seed_name(k), TensorMeta((), torch.int64, (), device))
+        return devices
+
+
+def _size_inputs(given: Sequence[Any]) -> tuple[SizeInput, ...]:
+    """Each symbol of the inputs' metadata, with the first input that shows it alone."""
+    found: dict[Symbol, SizeInput] = {}
+    for i, val in enumerate(given):
+        sizes = enumerate(val.shape) if isinstance(val, TensorMeta) else [(None, val)] if isinstance(val, Size) else ()
+        for dim, size in sizes:
+            symbol = as_symbol(size)
+            if symbol is not None:
+                found.setdefault(symbol, SizeInput(symbol, i, dim))
+    return tuple(found.values())
+
+
+def run_graph(gm: fx.GraphModule, inputs: Sequence[Any], rec: GraphRecorder | None = None) -> list[Any]:
+    """Run a torch-level graph node by node; returns its flat outputs. Tells `rec` which node is running."""
+    env: dict[fx.Node, Any] = {}
+    given, derivatives = iter(inputs), itertools.count()
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            env[node] = next(given)
+            continue
+        args = fx.node.map_arg(node.args, env.__getitem__)
+        if node.op == "output":
+            if rec is not None:
+                rec.derivative = None
+            (result,) = args
+            return list(result) if isinstance(result, (list, tuple)) else [result]
+        if rec is not None:
+            rec.origin, rec.line = node.name, node.meta.get("at")
+            rec.checkpoint = node.meta.get("checkpoint")
+            rec.derivative = next(derivatives) if node.target in DERIVATIVES else None
+            if rec.reads is not None:
+                rec.reads.running = node.meta.get("origin")
+        env[node] = _run_node(gm, node, args, fx.node.map_arg(node.kwargs, env.__getitem__))
+    return []
+
+
+def _run_node(gm: fx.GraphModule, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    target: Any = node.target
+    match node.op:
+        case "call_function":
+            return for_stand_ins(for_attention(target), args, kwargs)(*args, **kwargs)
+        case "call_method":
+            form = in_checked_form(target, args, kwargs)
+            return getattr(args[0], target)(*args[1:], **kwargs) if form is None else form(*args, **kwargs)
+        case "call_module":
+            return gm.get_submodule(target)(*args, **kwargs)
+        case "get_attr":
+            value: Any = gm
+            for part in target.split("."):
+                value = getattr(value, part)
+            return value
+        case other:
+            raise Unsupported(f"a graph node of kind {other!r}")
+
+
+def _has_history(tensor: torch.Tensor) -> bool:
+    """True when gradients flow into the tensor. A view taken under no_grad says `requires_grad` when its base does."""
+    try:
+        return tensor.grad_fn is not None or (tensor.requires_grad and not tensor._is_view())
+    except RuntimeError:  # its base was written in another mode: autograd forbids to use it, but not to have it
+        return False
+
+
+def _replay_has_history(base: TraceTensor, steps: Sequence[Step]) -> bool:
+    """True when taking `steps` from `base` again makes a tensor that gradients flow into."""
+    return _has_history(base) and steps[-1].grad and not any(s.op is aten.detach.default for s in steps)
+
+
+def _derived(out: TraceTensor, base: TraceTensor, steps: int, forbidden: bool) -> Derived | None:
+    """What is known of a result whose history a `torch.autograd.Function` made."""
+    if forbidden:  # nobody may ask for its history
+        return Derived("Function", True)
+    if not (_has_history(out) and comes_through_function(out, base, steps)):
+        return None
+    node: Any = out.grad_fn
+    return Derived(node.name().removesuffix("Backward"), out._is_view())
+
+
+def _written_for(out: TraceTensor) -> TraceTensor:
+    """The tensor that was written so that `out` has a history: itself, or its base where autograd forbids writes to it.
+
+    It forbids them to views that were taken under no_grad, or are one of several results.
+    """
+    base = out._base
+    return base if type(base) is TraceTensor and not is_plain_view(out) else out
+
+
+def _path(place: Place, start: Place) -> tuple[Step, ...]:
+    """The steps from a place to one below it."""
+    steps: list[Step] = []
+    while place is not start and place.parent is not None:
+        assert place.step is not None
+        steps.append(place.step)
+        place = place.parent
+    return tuple(reversed(steps))
+
+
+def _leads_to(start: Place, place: Place | None) -> bool:
+    while place is not None and place is not start:
+        place = place.parent
+    return place is start
+
+
+def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
+    """The tensor that covers the memory of `out` and of all outputs that share it.
+
+    It may have changed its shape in place: then views lead from the storage's root to it, and from it to the others.
+    """
+    root = out.place.storage.root
+    assert root is not None
+    count = root.layout.val.numel
+    for each in sharing:
+        moved = each if each._base is None else each._base
+        if type(moved) is TraceTensor and all(_leads_to(moved.place, other.place) for other in sharing):
+            val = moved.place.layout.val
+            if moved.place is not root and is_dense(val.shape, val.stride) and same(val.numel, count):
+                return moved
+    base = out._base
+    return base if type(base) is TraceTensor and base.place is root else TraceTensor(root)
+
+
+def _kept(val: TensorMeta) -> TensorMeta:
+    """The layout in which the program returns a result: gaps are as operators leave them (`select_scatter`)."""
+    return without_gaps(val) if overlaps(val.shape, val.stride) else val
+
+
+def _own_memory(
+    rec: GraphRecorder, values: Sequence[fx.Node], own: Sequence[bool], written: set[fx.Node]
+) -> list[fx.Node]:
+    """The forward results, copied where the caller could tell that two of them are one.
+
+    Those that become the caller's tensors (`own`) share no memory with an input, a constant or another. The others are
+    new values of inputs, only read when they are copied there; but not from an input that may by then be overwritten.
+    """
+    taken: set[fx.Node] = set()
+    out = []
+    for node, alone in zip(values, own, strict=True):
+        memory, *views = _from_memory(node)
+        if alone and memory in taken:
+            node = _seen_through(rec, views, memory, _clone(rec, memory))  # of all of it: storage offsets are eager's
+        elif memory.op != "call_function" if alone else memory in taken or memory in written:
+            node = _clone(rec, node)
+        elif alone:
+            taken.add(memory)
+        out.append(node)
+    return out
+
+
+def _from_memory(node: fx.Node) -> list[fx.Node]:
+    """The value whose memory a node shows, and the views that lead from it to the node."""
+    path = [node]
+    while is_view_node(path[-1]) or _is_item_of_view(path[-1]):
+        path.append(path[-1].all_input_nodes[0])
+    return path[::-1]
+
+
+def _clone(rec: GraphRecorder, node: fx.Node) -> fx.Node:
+    copy = rec.graph.call_function(aten.clone.default, (node,))
+    copy.meta["val"] = as_before(node.meta["val"]).val
+    return copy
+
+
+def _seen_through(rec: GraphRecorder, views: Sequence[fx.Node], memory: fx.Node, other: fx.Node) -> fx.Node:
+    """What the views of `memory` show of `other`."""
+    made = {memory: other}
+    for view in views:
+        made[view] = other = rec.graph.node_copy(view, lambda n: made.get(n, n))
+    return other
+
+
+def _is_item_of_view(node: fx.Node) -> bool:
+    return node.target is operator.getitem and is_view_node(node.all_input_nodes[0])
+
+
+def _placeholders_first(graph: fx.Graph, numbers: Sequence[fx.Node]) -> None:
+    """Tangents are made after the forward; put all inputs at the top, `numbers` after the primals."""
+    inputs = [n for n in graph.nodes if n.op == "placeholder" and n not in numbers]
+    place = sum(n.name.startswith("primals_") for n in inputs)
+    inputs[place:place] = numbers
+    first = next((n for n in graph.nodes if n.op != "placeholder"), None)
+    for node in inputs:
+        if first is not None:
+            first.prepend(node)

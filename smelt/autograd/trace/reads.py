@@ -1,0 +1,129 @@
+"""Numbers that the program reads from tensors on its way: nodes of the joint graph, and results of the forward.
+
+A number has the name of its symbol, so that sizes of later nodes, which are made of symbols, are expressions over
+nodes. What is checked about numbers is a node as well, whose result nobody needs.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.base.errors import Unsupported
+from smelt.graph.trace.trace import TraceTensor
+from smelt.graph.trace.unbacked import holds
+from smelt.shapes.assumptions import Assumed, Assumptions
+from smelt.shapes.real import Real
+from smelt.shapes.size import Size, Symbol, as_symbol
+from smelt.shapes.unbacked import Origin, is_unbacked
+
+aten = torch.ops.aten
+
+
+class JointReads:
+    """The numbers of one joint trace (`graph.trace.unbacked.Numbers`).
+
+    Attributes:
+        origins: of the numbers that the running node of the torch-level graph read when it was captured.
+        floats: for each floating-point number its node, by key.
+        nodes: for each symbol its node, in the order in which they are made.
+        checks: nodes that only raise.
+    """
+
+    def __init__(self, recorder: Any, owner: Assumptions) -> None:
+        self.recorder, self.owner = recorder, owner
+        self.known: dict[Hashable, Any] = {}
+        self.running: Origin | None = None
+        self.nodes: dict[Symbol, fx.Node] = {}
+        self.floats: dict[str, Any] = {}
+        self.checks: list[fx.Node] = []
+
+    def identity(self, tensor: TraceTensor) -> Hashable:
+        """Values never change: a node."""
+        return self.recorder.value(tensor.place)
+
+    def origin(self) -> Origin:
+        """Where the capture can end instead."""
+        return self.running or Origin(0, "a part of the program that capture did not see")
+
+    def read(self, number: Size | Real, tensor: TraceTensor) -> None:
+        """A value becomes a number: of a whole one its node, of a float the tensor itself is what operators take."""
+        value = self.recorder.value(tensor.place)
+        if isinstance(number, Real):
+            value = self.recorder.emit(aten.view.default, value, [])
+            self.floats[number.key] = self.recorder.emit(aten._to_copy.default, value, dtype=torch.float64)
+        else:
+            self._add(number, aten._local_scalar_dense.default, (value,))
+
+    def measured(self, number: Size, tensor: TraceTensor, dim: int) -> None:
+        """The size of a result becomes a number."""
+        self._add(number, aten.sym_size.int, (self.recorder.value(tensor.place), dim))
+
+    def float_node(self, number: Any) -> Any:
+        """A floating-point number that a tensor tells, or what the program computes of it, as a tensor."""
+        if isinstance(number, (int, float, Size)):
+            return self.recorder.emit(aten.full.default, [], number, dtype=torch.float64)
+        if not is_unbacked(number):
+            return self.recorder.number(number)
+        known = self.floats.get(number.key)
+        if known is None and number.compute is None:  # no tensor tells it: it is an input, drawn before the graph runs
+            return self.recorder.given_number(number)
+        if known is None:
+            operands = [self.float_node(a) for a in number.args]
+            op = _FLOAT_OPERATORS[number.compute]
+            known = self.floats[number.key] = operands[0] if op is None else self.recorder.emit(op, *operands)
+        return known
+
+    def _add(self, number: Size, op: Any, args: tuple[Any, ...]) -> None:
+        if self.recorder.backward:
+            raise Unsupported("a number that a backward reads from tensors", why="a backward program is one piece")
+        symbol = as_symbol(number)
+        assert symbol is not None
+        self.nodes[symbol] = self._node(op, args, symbol.name, number)
+
+    @contextmanager
+    def checking(self) -> Iterator[None]:
+        """Inside, what is taken for granted about numbers is checked by the graph."""
+        before, self.owner.expects = self.owner.expects, self.expect
+        try:
+            yield
+        finally:
+            self.owner.expects = before
+
+    def expect(self, fact: Assumed, text: str, error: str) -> None:
+        """Check a fact when the program runs."""
+        args = (fact.left, fact.sign, fact.right, text or str(fact), error)
+        self.checks.append(self._node(holds, args, f"check_{len(self.checks)}", 0))
+
+    def _node(self, op: Any, args: tuple[Any, ...], name: str, val: Any) -> fx.Node:
+        node = self.recorder.graph.create_node("call_function", op, args, {}, name)
+        node.meta["val"] = val
+        return node
+
+
+_FLOAT_OPERATORS: dict[Any, Any] = {
+    operator.add: aten.add.Tensor,
+    operator.sub: aten.sub.Tensor,
+    operator.mul: aten.mul.Tensor,
+    operator.truediv: aten.div.Tensor,
+    operator.neg: aten.neg.default,
+    operator.abs: aten.abs.default,
+    float: None,
+}
+"""What `Assumptions.may_compute` lets pass."""
+
+
+def owner_of(gm: fx.GraphModule) -> Assumptions:
+    """The assumptions that the symbols of a torch-level graph belong to, new ones where it has none."""
+    for node in gm.graph.nodes:
+        meta = node.meta.get("val")
+        for value in meta if isinstance(meta, tuple) else (meta,):
+            for size in (value, *getattr(value, "shape", ())):
+                if isinstance(size, (Size, Real)):
+                    return size.owner
+    return Assumptions()

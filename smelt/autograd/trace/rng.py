@@ -1,0 +1,116 @@
+"""The random numbers of a call, and how they are drawn once more: second derivatives run the program again.
+
+A graph's numbers follow from a seed for each device and the place of each operator in the program, or (`eager_rng`, or
+an operator that stays torch's) from the states of PyTorch's generators. A call that may be differentiated twice keeps
+both.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from smelt.autograd.trace.plan import Joint
+from smelt.base.process_state import switch
+from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.ir.seeds import FROM_SEEDS, is_mixed
+
+_again = threading.local()
+switch("seeds", lambda: getattr(_again, "seeds", {}), lambda before: setattr(_again, "seeds", before))
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a call's numbers follow from: seeds, and the states of generators that operators of torch draw from."""
+
+    seeds: dict[torch.device, torch.Tensor]
+    states: dict[torch.device, torch.Tensor]
+
+
+def drawing_devices(graph: fx.Graph) -> tuple[torch.device, ...]:
+    """The devices on which the graph draws random numbers, in the order of their first."""
+    return tuple(dict.fromkeys(device for node in graph.nodes for device in _drawn_on(node)))
+
+
+def _drawn_on(node: fx.Node) -> tuple[torch.device, ...]:
+    if not node.meta.get("random"):
+        return ()
+    meta = node.meta["val"]
+    first = next((v for v in meta if isinstance(v, TensorMeta)), None) if isinstance(meta, (tuple, list)) else meta
+    return (first.device,) if isinstance(first, TensorMeta) else ()
+
+
+def seeded_devices(graph: fx.Graph) -> tuple[torch.device, ...]:
+    """Of these, those that draw from seeds: where a graph lives on a GPU, what it does on the CPU is left to torch."""
+    found = drawing_devices(graph)
+    return tuple(device for device in found if device.type != "cpu") if is_mixed(graph) else found
+
+
+def generator_devices(joint: Joint) -> tuple[torch.device, ...]:
+    """The devices whose generators the graph's operators draw from as eager does."""
+    nodes = joint.module.graph.nodes
+    found = ((node, device) for node in nodes for device in _drawn_on(node))
+    return tuple(dict.fromkeys(d for node, d in found if d not in joint.seeds or node.target not in FROM_SEEDS))
+
+
+def draws(joint: Joint) -> bool:
+    """Whether the graph draws random numbers."""
+    return bool(drawing_devices(joint.module.graph))
+
+
+def seed(device: torch.device) -> torch.Tensor:
+    """The seed of a call: from the device's generator, unless an earlier call is repeated.
+
+    It lies on the device, so that nothing waits, and a recorded CUDA graph takes it as an input like any other.
+    """
+    given: dict[torch.device, torch.Tensor] = getattr(_again, "seeds", {})
+    known = given.get(device)
+    return torch.empty((), dtype=torch.int64, device=device).random_() if known is None else known
+
+
+def beginning(joint: Joint, generators: Sequence[torch.device]) -> Beginning:
+    """What the numbers of the call that comes next follow from; `generators` of `generator_devices`."""
+    return Beginning({d: seed(d) for d in joint.seeds}, {d: _state(d) for d in generators})
+
+
+@contextmanager
+def with_seeds(begin: Beginning) -> Iterator[None]:
+    """A call inside of it takes these seeds."""
+    before = getattr(_again, "seeds", {})
+    _again.seeds = begin.seeds
+    try:
+        yield
+    finally:
+        _again.seeds = before
+
+
+@contextmanager
+def from_beginning(begin: Beginning | None) -> Iterator[None]:
+    """A call inside of it draws what followed from `begin`; nothing outside is drawn otherwise than without it."""
+    if begin is None:
+        yield
+        return
+    states = {device: _state(device) for device in begin.states}
+    _set_states(begin.states)
+    try:
+        with with_seeds(begin):
+            yield
+    finally:
+        _set_states(states)
+
+
+def _state(device: torch.device) -> torch.Tensor:
+    return torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+
+
+def _set_states(states: dict[torch.device, torch.Tensor]) -> None:
+    for device, state in states.items():
+        if device.type == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.get_device_module(device).set_rng_state(state, device)

@@ -1,0 +1,146 @@
+"""Numbers that each call brings (learning rates, step counts) as operands: the operator on tensors without dimensions.
+
+What cannot be computed with such a tensor is pinned to the example's number, which a guard then checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from smelt.graph.ir.functional_form import number_form
+from smelt.graph.ir.meta import TensorMeta
+from smelt.shapes.real import Real
+
+aten = torch.ops.aten
+
+Call = tuple[OpOverload, tuple[Any, ...], Mapping[str, Any]]
+
+
+class Numbers(Protocol):
+    """Who makes the nodes of numbers."""
+
+    def number(self, real: Real) -> fx.Node:
+        """A float64 tensor without dimensions that holds the number at each call."""
+
+    def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
+        """A node of its own."""
+
+
+def has_real(values: Iterable[Any]) -> bool:
+    """Whether one of the values, or of those in a list, is a number that each call brings."""
+    return any(
+        type(v) is Real or (isinstance(v, (list, tuple)) and any(type(each) is Real for each in v)) for v in values
+    )
+
+
+def with_numbers(rec: Numbers, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], vals: Any) -> Call:
+    """The same on tensors in place of the numbers that each call brings; others are pinned to the example's.
+
+    A number does not widen the result: `half * number` is half, `whole * number` has the default dtype.
+    """
+    if "alpha" in kwargs and type(kwargs["alpha"]) is not Real and kwargs["alpha"] == 1:
+        kwargs = {k: v for k, v in kwargs.items() if k != "alpha"}
+    twin = _TWINS.get(op)
+    if twin is not None and isinstance(vals, TensorMeta) and "alpha" not in kwargs:
+        return twin(_as_tensors(rec, args), kwargs)
+    named = _FORMS.get(op)
+    if named is not None and _floating(vals):
+        return _in_form(rec, op, named, args, kwargs)
+    return op, _pinned(args), {k: _pinned(v) for k, v in kwargs.items()}
+
+
+def _pinned(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_pinned, value))
+    return float(value) if type(value) is Real else value
+
+
+# -- operators that take two tensors as well ---------------------------------------------------------------------------
+
+
+def _as_tensors(rec: Numbers, args: tuple[Any, ...]) -> list[Any]:
+    made = []
+    floating = [v for v in (a.meta["val"] for a in args if isinstance(a, fx.Node)) if v.dtype.is_floating_point]
+    for arg in args:
+        if type(arg) is Real:
+            arg = rec.number(arg)
+            if not floating:
+                arg = rec.emit(aten._to_copy.default, arg, dtype=torch.get_default_dtype())
+            elif not any(val.shape for val in floating):  # among tensors without dimensions the wider would win
+                arg = rec.emit(aten._to_copy.default, arg, dtype=floating[0].dtype)
+        made.append(arg)
+    return made
+
+
+def _binary(op: OpOverload, swapped: bool = False) -> Callable[[list[Any], Mapping[str, Any]], Call]:
+    return lambda args, kwargs: (op, (args[1], args[0], *args[2:]) if swapped else tuple(args), kwargs)
+
+
+_TWINS: dict[OpOverload, Callable[[list[Any], Mapping[str, Any]], Call]] = {
+    **{
+        getattr(getattr(aten, name), overload): _binary(getattr(aten, name).Tensor)
+        for name in ("add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge")
+        for overload in ("Tensor", "Scalar")
+    },
+    aten.rsub.Scalar: _binary(aten.sub.Tensor, swapped=True),
+    aten.pow.Tensor_Scalar: _binary(aten.pow.Tensor_Tensor),
+}
+"""Operators whose number may as well be a tensor."""
+
+
+# -- operators whose numbers stay numbers for torch --------------------------------------------------------------------
+
+
+def _in_form(
+    rec: Numbers, op: OpOverload, named: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Call:
+    parameters = [a.name for a in op._schema.arguments]
+    given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    taken = tuple(name for name in named if name in given and has_real((given[name],)))
+    first: Any = given[parameters[0]]
+    val = (first[0] if isinstance(first, (list, tuple)) else first).meta["val"]
+    dtype = torch.float64 if val.dtype == torch.float64 else torch.float32
+
+    def tensor(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [tensor(v) for v in value]
+        if type(value) is not Real:
+            return rec.emit(aten.full.default, [], float(value), dtype=dtype, device=val.device)
+        number = rec.number(value)
+        return number if dtype is torch.float64 else rec.emit(aten._to_copy.default, number, dtype=dtype)
+
+    given = {name: tensor(value) if name in taken else _pinned(value) for name, value in given.items()}
+    form = number_form(op, taken)
+    places = [a.name for a in form._schema.arguments if not a.kwarg_only and a.name in given]
+    return form, tuple(given.pop(name) for name in places), given
+
+
+def _floating(vals: Any) -> bool:
+    metas = vals if isinstance(vals, (list, tuple)) else (vals,)
+    return bool(metas) and all(isinstance(m, TensorMeta) and m.dtype.is_floating_point for m in metas)
+
+
+_FORMS: dict[OpOverload, tuple[str, ...]] = {
+    **{getattr(aten, name).Tensor: ("alpha",) for name in ("add", "sub", "rsub")},
+    aten.addcmul.default: ("value",),
+    aten.addcdiv.default: ("value",),
+    aten.lerp.Scalar: ("weight",),
+    **{
+        getattr(getattr(aten, f"_foreach_{name}"), overload): (parameter,)
+        for name in ("add", "sub", "mul", "div")
+        for overload, parameter in (("Scalar", "scalar"), ("ScalarList", "scalars"))
+    },
+    **{getattr(aten, f"_foreach_{name}").List: ("alpha",) for name in ("add", "sub")},
+    **{
+        getattr(getattr(aten, f"_foreach_{name}"), overload): (parameter,)
+        for name in ("addcmul", "addcdiv")
+        for overload, parameter in (("Scalar", "value"), ("ScalarList", "scalars"))
+    },
+    aten._foreach_lerp.Scalar: ("weight",),
+}
+"""Operators whose decomposition can compute with a tensor without dimensions for these numbers."""

@@ -1,0 +1,400 @@
+"""View operators on values: how a view reads from its parent's value, and how a write to it changes the parent's.
+
+Functional graphs have no memory, so both directions are expressions: `select` and `select_scatter`, `permute` and its
+inverse. A small set of operators is emitted (view, permute, expand, select, slice, diagonal, view.dtype), so that later
+stages meet few forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from smelt.base.errors import Unsupported
+from smelt.graph.ir.meta import TensorMeta, extent, is_dense, reach
+from smelt.graph.ir.storage_view import Place, Step
+from smelt.graph.trace.in_bounds import lies_within
+from smelt.shapes.size import Size, hint, known_at_most, same
+
+aten = torch.ops.aten
+
+
+class Emit(Protocol):
+    """Appends `op(*args, **kwargs)` to the graph; its metadata comes from the operator's own rule."""
+
+    def __call__(self, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node: ...
+
+
+Read = Callable[[Emit, fx.Node, Place], fx.Node]
+Write = Callable[[Emit, fx.Node, fx.Node, Place], fx.Node]
+
+
+WRITTEN_VIEWS = frozenset({aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default})
+"""What a tensor becomes when a view of it is written. As values of a graph these have no gaps, whoever calls them."""
+
+
+def read_view(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    """The value at `place`, given the value of its parent place."""
+    assert place.step is not None
+    rule = _RULES.get(place.step.op)
+    return rule[0](emit, parent, place) if rule else _read_strided(emit, parent, place)
+
+
+def write_view(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    """The parent's new value after `value` was written to its view at `place`."""
+    assert place.step is not None
+    rule = _RULES.get(place.step.op)
+    return rule[1](emit, parent, value, place) if rule else _write_strided(emit, parent, value, place)
+
+
+def write_memory(emit: Emit, root: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    """The root's new value after `value` was written to `place`, by positions in memory.
+
+    For places at or below one whose elements overlap (`expand`, `unfold`), where steps would leave stale twins.
+    """
+    base = place.storage.root
+    assert base is not None
+    return _write_positions(emit, root, value, place, base)
+
+
+def _val(place: Place | None) -> TensorMeta:
+    assert place is not None
+    return place.layout.val
+
+
+def _arguments(step: Step | None) -> list[Any]:
+    """All arguments of the step after the parent, by position, defaults filled in."""
+    assert step is not None
+    parameters = step.op._schema.arguments[1:]
+    given = list(step.args)
+    return given + [step.kwargs.get(p.name, p.default_value) for p in parameters[len(given) :]]
+
+
+def _dim(place: Place, dim: int) -> int:
+    return dim % max(_val(place.parent).ndim, 1)
+
+
+# -- same elements -------------------------------------------------------------------------------------------------
+
+
+def _read_same(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    return parent
+
+
+def _write_same(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return value
+
+
+def _read_reshape(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.view.default, parent, list(_val(place).shape))
+
+
+def _write_reshape(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.view.default, value, list(_val(place.parent).shape))
+
+
+def _read_dtype(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    return _of_rows(emit, aten.view.dtype, parent, _val(place).dtype)
+
+
+def _write_dtype(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return _of_rows(emit, aten.view.dtype, value, _val(place.parent).dtype)
+
+
+def _of_rows(emit: Emit, op: OpOverload, value: fx.Node, *args: Any) -> fx.Node:
+    """A view that wants elements side by side, which they are in eager: of a copy where the value's are apart.
+
+    The value has strides of its own: `contiguous` and `clone` are not recorded, and what is written gives others.
+    """
+    try:
+        return emit(op, value, *args)
+    except RuntimeError:
+        return emit(op, emit(aten.clone.default, value, memory_format=torch.contiguous_format), *args)
+
+
+def _paired(read: OpOverload, write: OpOverload) -> tuple[Read, Write]:
+    """A view operator without arguments whose inverse is another operator."""
+    return (
+        lambda emit, parent, place: _of_rows(emit, read, parent),
+        lambda emit, parent, value, place: _of_rows(emit, write, value),
+    )
+
+
+# -- orders of dimensions ------------------------------------------------------------------------------------------
+
+
+def _order(place: Place) -> list[int]:
+    """The permutation that a transposing step makes."""
+    assert place.step is not None
+    ndim = _val(place.parent).ndim
+    if place.step.op is aten.permute.default:
+        return [d % ndim for d in place.step.args[0]] if ndim else []
+    order = list(range(ndim))
+    if ndim > 1:
+        a, b = (0, 1) if place.step.op is aten.t.default else (d % ndim for d in place.step.args[:2])
+        order[a], order[b] = order[b], order[a]
+    return order
+
+
+def _read_permute(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.permute.default, parent, _order(place))
+
+
+def _write_permute(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.permute.default, value, inverse(_order(place)))
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    """The permutation that undoes `order`."""
+    out = [0] * len(order)
+    for i, d in enumerate(order):
+        out[d] = i
+    return out
+
+
+# -- parts ---------------------------------------------------------------------------------------------------------
+
+
+def _read_expand(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.expand.default, parent, list(_val(place).shape))
+
+
+def _write_expand(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.view.default, value, list(_val(place.parent).shape))
+
+
+def _select(place: Place) -> tuple[int, int]:
+    """(dim, index) of `select`, and of one result of `unbind`."""
+    step = place.step
+    assert step is not None
+    arguments = _arguments(step)
+    dim = _dim(place, arguments[0])
+    index = step.index if step.index is not None else arguments[1]
+    return dim, index % _val(place.parent).shape[dim]
+
+
+def _read_select(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.select.int, parent, *_select(place))
+
+
+def _write_select(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.select_scatter.default, parent, value, *_select(place))
+
+
+def _slice(place: Place) -> tuple[int, int, int, int]:
+    """(dim, start, end, step) of `slice`, and of one result of `split`."""
+    step = place.step
+    assert step is not None
+    arguments = _arguments(step)
+    if step.op is aten.slice.Tensor:
+        dim, start, end, by = arguments
+        dim = _dim(place, dim)
+        size = _val(place.parent).shape[dim]
+        start = _within(start, size)
+        length = _val(place).shape[dim]
+        end = start + length * by
+        return dim, start, end if same(by, 1) or known_at_most(end, size) else min(end, size), by
+    sizes, dim = arguments
+    dim = _dim(place, dim)
+    assert step.index is not None
+    start = step.index * sizes if isinstance(sizes, (int, Size)) else sum(sizes[: step.index])
+    return dim, start, start + _val(place).shape[dim], 1  # type: ignore[return-value]
+
+
+def _within(start: int | None, size: int) -> int:
+    """Where a slice begins in a dimension, as Python says it."""
+    if start is None or same(start, 0):
+        return 0
+    if start < 0:
+        start = start + size
+        return start if start > 0 else 0
+    return start if start <= size else size
+
+
+def _read_slice(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.slice.Tensor, parent, *_slice(place))
+
+
+def _write_slice(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.slice_scatter.default, parent, value, *_slice(place))
+
+
+def _read_diagonal(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.diagonal.default, parent, *_arguments(place.step))
+
+
+def _write_diagonal(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return emit(aten.diagonal_scatter.default, parent, value, *_arguments(place.step))
+
+
+def _read_plain(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    assert place.step is not None
+    return emit(place.step.op, parent, *place.step.args, **place.step.kwargs)
+
+
+def _write_unfold(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    return _write_strided(emit, parent, value, place)
+
+
+# -- anything that strides describe --------------------------------------------------------------------------------
+
+
+def memory_order(val: TensorMeta) -> list[int] | None:
+    """The permutation that makes a dense tensor row-major, or None when it has gaps or overlap."""
+    if not is_dense(val.shape, val.stride):
+        return None
+    return sorted(range(val.ndim), key=lambda d: (-hint(val.stride[d]), same(val.shape[d], 1), d))
+
+
+def _target(place: Place, base: Place) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Shape, strides and offset of `place`, the offset relative to the first element of `base`."""
+    val, own = _val(place), _val(base)
+    if val.dtype.itemsize == own.dtype.itemsize:
+        return val.shape, val.stride, place.layout.offset - base.layout.offset
+    bytes = place.layout.offset * val.dtype.itemsize - base.layout.offset * own.dtype.itemsize
+    return val.shape, val.stride, bytes // val.dtype.itemsize
+
+
+def _to_memory(emit: Emit, node: fx.Node, place: Place, base: Place) -> fx.Node:
+    """The elements of `base` (with value `node`) in memory order, as one dimension; zeros where it has gaps.
+
+    In the type of `place`: an operator of a user's library may show the memory as another one.
+    """
+    val = _val(base)
+    shape, stride, offset = _target(place, base)
+    order = memory_order(val)
+    other, size = _val(place).dtype, _val(place).dtype.itemsize
+    if order is not None and offset >= 0 and reach(shape, stride, offset) * size <= val.numel * val.dtype.itemsize:
+        flat = emit(aten.view.default, emit(aten.permute.default, node, order), [val.numel])
+        return flat if other is val.dtype else emit(aten.view.dtype, flat, other)
+    if order is not None or other is not val.dtype or not lies_within(shape, stride, offset, val):
+        raise Unsupported(
+            f"{place.step.op if place.step else 'as_strided'} that reaches outside the tensor it is called on",
+            why=f"shape {list(shape)}, stride {list(stride)} of a tensor {val}",
+            hint="call it on the base tensor, or use slicing",
+        )
+    flat = emit(aten.full.default, [extent(val.shape, val.stride)], 0, dtype=val.dtype, device=val.device)
+    return emit(aten.index_put.default, flat, [_positions(emit, flat, val.shape, val.stride, 0)], node)
+
+
+def _from_memory(emit: Emit, flat: fx.Node, val: TensorMeta) -> fx.Node:
+    order = memory_order(val)
+    if flat.meta["val"].dtype is not val.dtype:
+        flat = emit(aten.view.dtype, flat, val.dtype)
+    if order is None:
+        return emit(aten.index.Tensor, flat, [_positions(emit, flat, val.shape, val.stride, 0)])
+    return emit(aten.permute.default, emit(aten.view.default, flat, [val.shape[d] for d in order]), inverse(order))
+
+
+def _read_strided(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+    assert place.parent is not None
+    flat = _to_memory(emit, parent, place, place.parent)
+    return read_strided(emit, flat, flat.meta["val"].numel, *_target(place, place.parent))
+
+
+def read_strided(
+    emit: Emit, flat: fx.Node, count: int, shape: Sequence[int], stride: Sequence[int], offset: int
+) -> fx.Node:
+    """`as_strided` of one-dimensional `flat` (`count` elements) by slices where they can say it, else by indices."""
+    blocks = _blocks(count, shape, stride, offset)
+    if blocks is None:
+        return emit(aten.index.Tensor, flat, [_positions(emit, flat, shape, stride, offset)])
+    sizes, windows, order = blocks
+    out = emit(aten.view.default, flat, sizes)
+    for dim, (start, length) in enumerate(windows):
+        out = emit(aten.slice.Tensor, out, dim, start, start + length, 1)
+    # dimensions that no stride names (sizes 1, stride 0 and the block's rest) are put back by view and expand
+    moving = [d for d in range(len(shape)) if not same(shape[d], 1) and not same(stride[d], 0)]
+    out = emit(aten.view.default, out, [length for _, length in windows[: len(order)]])
+    out = emit(aten.permute.default, out, [order.index(d) for d in moving])
+    out = emit(aten.view.default, out, [n if d in moving else 1 for d, n in enumerate(shape)])
+    return emit(aten.expand.default, out, list(shape))
+
+
+def _blocks(
+    count: int, shape: Sequence[int], stride: Sequence[int], offset: int
+) -> tuple[list[int], list[tuple[int, int]], list[int]] | None:
+    """Block sizes, a (start, length) window in each, and the tensor dimension that each block is (outermost first).
+
+    Works where each stride divides the next larger one, no dimension crosses into its neighbour's block, and the
+    largest block divides `count`.
+    """
+    moving = [d for d in range(len(shape)) if not same(shape[d], 1) and not same(stride[d], 0)]
+    order = sorted(moving, key=lambda d: -hint(stride[d]))
+    if any(same(n, 0) for n in shape) or any(s < 0 for s in stride):
+        return None
+    sizes, windows = [], []
+    above = count
+    for d in order:
+        if above % stride[d]:
+            return None
+        sizes.append(above // stride[d])
+        start, offset = divmod(offset, stride[d])
+        if start + shape[d] > sizes[-1]:
+            return None
+        windows.append((start, shape[d]))
+        above = stride[d]
+    return [*sizes, above], [*windows, (offset, 1)], order
+
+
+def _positions(emit: Emit, flat: fx.Node, shape: Sequence[int], stride: Sequence[int], offset: int) -> fx.Node:
+    """int64 positions in memory of every element of a strided view; shape `shape`."""
+    device = flat.meta["val"].device
+    total = emit(aten.full.default, [], offset, dtype=torch.int64, device=device)
+    for d, (size, step) in enumerate(zip(shape, stride, strict=True)):
+        steps = emit(aten.mul.Tensor, emit(aten.arange.default, size, dtype=torch.int64, device=device), step)
+        steps = emit(aten.view.default, steps, [size if i == d else 1 for i in range(len(shape))])
+        total = emit(aten.add.Tensor, total, steps)
+    return total
+
+
+def _write_strided(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+    assert place.parent is not None
+    return _write_positions(emit, parent, value, place, place.parent)
+
+
+def _write_positions(emit: Emit, node: fx.Node, value: fx.Node, place: Place, base: Place) -> fx.Node:
+    """The new value of `base` (now `node`) after `value` was written to `place`."""
+    flat = _to_memory(emit, node, place, base)
+    positions = _positions(emit, flat, *_target(place, base))
+    return _from_memory(emit, emit(aten.index_put.default, flat, [positions], value), _val(base))
+
+
+_SAME = (_read_same, _write_same)
+_RESHAPE = (_read_reshape, _write_reshape)
+_PERMUTE = (_read_permute, _write_permute)
+_SELECT = (_read_select, _write_select)
+_SLICE = (_read_slice, _write_slice)
+
+_RULES: dict[OpOverload, tuple[Read, Write]] = {
+    aten.detach.default: _SAME,
+    aten.alias.default: _SAME,
+    aten.view.default: _RESHAPE,
+    aten._unsafe_view.default: _RESHAPE,
+    aten._reshape_alias.default: _RESHAPE,
+    aten.squeeze.default: _RESHAPE,
+    aten.squeeze.dim: _RESHAPE,
+    aten.squeeze.dims: _RESHAPE,
+    aten.unsqueeze.default: _RESHAPE,
+    aten.view.dtype: (_read_dtype, _write_dtype),
+    aten.view_as_real.default: _paired(aten.view_as_real.default, aten.view_as_complex.default),
+    aten._conj.default: _paired(aten._conj_physical.default, aten._conj_physical.default),
+    aten._neg_view.default: _paired(aten.neg.default, aten.neg.default),
+    aten.view_as_complex.default: _paired(aten.view_as_complex.default, aten.view_as_real.default),
+    aten.t.default: _PERMUTE,
+    aten.transpose.int: _PERMUTE,
+    aten.permute.default: _PERMUTE,
+    aten.expand.default: (_read_expand, _write_expand),
+    aten.select.int: _SELECT,
+    aten.unbind.int: _SELECT,
+    aten.slice.Tensor: _SLICE,
+    aten.split.Tensor: _SLICE,
+    aten.split_with_sizes.default: _SLICE,
+    aten.diagonal.default: (_read_diagonal, _write_diagonal),
+    aten.unfold.default: (_read_plain, _write_unfold),
+}
+"""How to read and write through each view operator. Others go by their strides."""

@@ -1,0 +1,81 @@
+"""Where the frames of a compiled callable begin, and the versions that were compiled for each such place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture.core.breaks import BreakReason
+from smelt.capture.guards.dynamic_shapes import Changes
+from smelt.capture.guards.guard_failures import Change, what_changed
+from smelt.capture.guards.guards import GuardList
+from smelt.capture.residual.residual import Residual
+
+Slots = tuple[Any, ...]
+
+
+@dataclass
+class Version:
+    """One compiled version of a place, as `explain` shows it."""
+
+    name: str
+    guards: GuardList
+    residual: Residual
+    entry: Any
+    stop: BreakReason | None
+
+
+@dataclass
+class Place:
+    """Where frames of one session begin, and what became of it.
+
+    Attributes:
+        key: the code object or point of resumption.
+    """
+
+    name: str
+    key: Any
+    versions: list[Version] = field(default_factory=list)
+    idle: int = 0
+    failed: int = 0
+    given_up: bool = False
+    changes: Changes = field(default_factory=Changes)
+    recompiles: list[Change] = field(default_factory=list)
+
+
+@dataclass
+class Reader:
+    """What guards look at: slots, globals and function of the frame that is about to start."""
+
+    slots: Slots
+    globals: dict[str, Any]
+    function: FunctionType | None
+    state: tuple[Any, ...] = field(default_factory=native.state)
+    inference: bool = field(default_factory=torch.is_inference_mode_enabled)
+
+    def release(self) -> None:
+        """Let go of the program's objects: the capture is over."""
+        self.slots = ()
+
+    def changes(self, versions: list[Version]) -> list[Change]:
+        """For each version, the guard that does not hold now."""
+        found = [what_changed(v.guards, v.entry.guards, self.slots, self.globals, self.function) for v in versions]
+        return [change for change in found if change is not None]
+
+    def has_tensors(self) -> bool:
+        """A tensor is among the arguments: there is something to compile."""
+        values: list[Any] = [*self.slots]
+        for value in values[:_LOOKED_AT]:
+            if isinstance(value, (list, tuple)):
+                values.extend(value)
+            elif isinstance(value, dict):
+                values.extend(value.values())
+        return any(isinstance(value, torch.Tensor) for value in values)
+
+
+_LOOKED_AT = 100
+"""Values among the arguments, of containers too, that are asked whether they are tensors."""

@@ -1,0 +1,526 @@
+"""What builtin functions mean for values of a capture: those that ask about types, attributes and containers."""
+
+from __future__ import annotations
+
+import _warnings
+import abc
+import builtins
+import collections
+import datetime
+import inspect
+import operator
+import os
+import sys
+import threading
+import types
+import typing
+from typing import Any
+
+import torch
+
+from smelt.capture.calls import calls
+from smelt.capture.core import sources
+from smelt.capture.core.breaks import Break, Restart, UserError, user
+from smelt.capture.core.generators import TracedGenerator
+from smelt.capture.core.policy import is_frozen
+from smelt.capture.core.prologue_value import HostMethod, HostValue
+from smelt.capture.core.registry import ATTR, special
+from smelt.capture.core.unbacked_text import UnknownText
+from smelt.capture.core.values import C_METHODS
+from smelt.capture.python import containers
+from smelt.capture.python.attribute_reads import load_class_attr, load_generic, load_object_attr, python_method
+from smelt.capture.python.attribute_writes import delete_attr, delete_generic, store_attr, store_generic
+from smelt.capture.python.stack_opcodes import read_variable
+from smelt.capture.tensors.input_scalars import number_at_entry
+from smelt.graph.ir.symint import SYMBOLIC
+from smelt.graph.trace.trace import TraceTensor
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def _a_generator() -> Any:
+    yield None
+
+
+_GENERATOR = _a_generator()
+
+
+def visible(vm: Any, value: Any) -> Any:
+    """A real object of the class that the program believes `value` to have."""
+    if type(value) is TraceTensor:
+        return vm.tensors.stand_in(value)
+    if isinstance(value, SYMBOLIC):
+        return _STAND_INS[type(value)]
+    if type(value) is HostValue:
+        return value.example
+    if type(value) is HostMethod:
+        return getattr(value.owner.example, value.name)
+    if type(value) is types.MethodType and type(value.__func__) in C_METHODS:
+        return value.__func__.__get__(value.__self__)
+    return _GENERATOR if type(value) is TracedGenerator else value
+
+
+_STAND_INS: dict[type, Any] = {torch.SymInt: 2, torch.SymFloat: 0.5, torch.SymBool: True}
+
+
+_MARKED: dict[Any, str] = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
+"""Classes that a tensor belongs to by an attribute."""
+
+
+@special(isinstance)
+def is_instance(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """isinstance(object, class or tuple)"""
+    value, cls = args
+    kind = type(value)
+    cls = vm.effects.plain(cls)
+    for each in (cls if type(cls) is tuple else (cls,)) if kind is TraceTensor else ():
+        if each in _MARKED:
+            get_attr(vm, (value, _MARKED[each], False), {})  # which guards it
+    answer = _asking(vm, cls)(isinstance, visible(vm, value), cls)
+    if not answer:
+        _guard_unregistered(vm, kind, cls)
+    return answer
+
+
+@special(issubclass)
+def is_subclass(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """issubclass(class, class or tuple)"""
+    kind, cls = map(vm.effects.plain, args)
+    answer = _asking(vm, cls)(issubclass, kind, cls)
+    if not answer:
+        _guard_unregistered(vm, kind, cls)
+    return answer
+
+
+def _asking(vm: Any, cls: Any) -> Any:
+    """What runs `isinstance` and its kind: through the interpreter where the program's own code answers."""
+    kinds = map(type, cls) if type(cls) is tuple else (type(cls),)
+    return user if all(is_frozen(kind.__module__) for kind in kinds) else vm.native
+
+
+def _guard_unregistered(vm: Any, kind: type, cls: Any) -> None:
+    """`abc.ABC.register` may make a class a subclass of another later on; nothing undoes it."""
+    for each in cls if isinstance(cls, tuple) else (cls,):
+        if isinstance(each, abc.ABCMeta) and not (is_frozen(each.__module__) and is_frozen(kind.__module__)):
+            vm.guards.flag(issubclass, (kind, each), False)
+
+
+@special(type)
+def type_call(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """type(object), or a class made at run time"""
+    if len(args) == 1:
+        return type(visible(vm, args[0])) if type(args[0]) is not TraceTensor else vm.type_of(args[0])
+    raise Break("a class is made", "each call makes another one", "define it outside of the compiled function")
+
+
+@special(collections.namedtuple)
+def make_named_tuple(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """collections.namedtuple(name, fields): a class of the program's module"""
+    plain, named = vm.effects.plain(args), {key: vm.effects.plain(value) for key, value in kwargs.items()}
+    defaults = named.get("defaults") or ()
+    if any(type(each) in (TraceTensor, HostValue, *SYMBOLIC) for each in defaults):
+        raise Break("a named tuple with computed defaults is made", "the class would keep what one call computed")
+    if named.get("module") is None:
+        named["module"] = vm.frames[-1].globals.get("__name__", "__main__")
+    return _made_at_each_call(vm, collections.namedtuple, plain, named)
+
+
+@special(typing.TypeVar)
+def make_type_variable(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """typing.TypeVar(name)"""
+    return _made_at_each_call(vm, typing.TypeVar, args, kwargs)
+
+
+def _made_at_each_call(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """What capture takes for a constant, and is another one at each call."""
+    out = calls.call_native(vm, fn, args, kwargs)
+    vm.keep(out)
+    vm.remade[id(out)] = (fn, args, kwargs)
+    return out
+
+
+@special(typing.NamedTuple)
+def make_typed_tuple(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """typing.NamedTuple(name, fields)"""
+    raise Break("a class is made", "each call makes another one", "define it outside of the compiled function")
+
+
+@special(types.ModuleType)
+def make_module(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """types.ModuleType(name)"""
+    raise Break("a module is made", "each call makes another one", "make it outside of the compiled function")
+
+
+@special(len)
+def length(vm: Any, args: Args, kwargs: Kwargs) -> int:
+    """len(object)"""
+    return containers.length(vm, *args)
+
+
+@special(bool)
+def boolean(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """bool(object)"""
+    return containers.truth(vm, *args) if args else False
+
+
+@special(operator.not_)
+def negate(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """operator.not_(object)"""
+    return not containers.truth(vm, *args)
+
+
+def _expect_name(fn: Any, args: Args, kwargs: Kwargs, counts: tuple[int, ...] = (2,)) -> None:
+    """The arguments of a function of attributes are an object, a name and what else it takes.
+
+    Raises:
+        UserError: what the function says otherwise.
+        Break: the name is a text that capture cannot take for its characters.
+    """
+    fits = len(args) in counts and not kwargs
+    if fits and type(args[1]) is str:
+        return
+    if fits and isinstance(args[1], (str, HostValue, UnknownText)):
+        raise Break("an attribute's name that is no plain text", f"it is a {type(args[1]).__name__}")
+    user(fn, *(None for _ in args[:1]), *args[1:], **kwargs)
+
+
+@special(getattr)
+def get_attr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """getattr(object, name[, default])"""
+    _expect_name(getattr, args, kwargs, (2, 3))
+    try:
+        return vm.load_attr(args[0], args[1])
+    except UserError as error:
+        if len(args) < 3 or not isinstance(error.error, AttributeError):
+            raise
+        return args[2]
+
+
+@special(hasattr)
+def has_attr(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """hasattr(object, name)"""
+    _expect_name(hasattr, args, kwargs)
+    try:
+        vm.load_attr(*args)
+    except UserError as error:
+        if not isinstance(error.error, AttributeError):
+            raise
+        return False
+    return True
+
+
+@special(setattr)
+def set_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """setattr(object, name, value)"""
+    _expect_name(setattr, args, kwargs, (3,))
+    store_attr(vm, *args)
+
+
+@special(delattr)
+def del_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """delattr(object, name)"""
+    _expect_name(delattr, args, kwargs)
+    delete_attr(vm, *args)
+
+
+@special(object.__setattr__)
+def object_set_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """object.__setattr__(object, name, value)"""
+    _expect_name(object.__setattr__, args, kwargs, (3,))
+    store_generic(vm, *args)
+
+
+@special(object.__delattr__)
+def object_del_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """object.__delattr__(object, name)"""
+    _expect_name(object.__delattr__, args, kwargs)
+    delete_generic(vm, *args)
+
+
+@special(object.__getattribute__)
+def object_get_attr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """object.__getattribute__(object, name)"""
+    _expect_name(object.__getattribute__, args, kwargs)
+    obj, name = args
+    return load_generic(vm, obj, type(obj), name, vm.sources.get(id(obj)))
+
+
+@special(type.__getattribute__)
+def type_get_attr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """type.__getattribute__(class, name)"""
+    return load_class_attr(vm, *args)
+
+
+@special(callable)
+def is_callable(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """callable(object)"""
+    return callable(visible(vm, args[0]))
+
+
+@special(iter)
+def iterate(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """iter(object)"""
+    if len(args) == 2:
+        return calls.call_native(vm, iter, args, kwargs)
+    return containers.iterate(vm, *args)
+
+
+@special(next)
+def advance(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """next(iterator[, default])"""
+    if len(args) == 1:
+        return containers.advance_or_raise(vm, args[0])
+    value = containers.advance(vm, args[0])
+    return args[1] if value is containers.END else value
+
+
+@special(super)
+def make_super(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """super() and super(class, object)"""
+    if args:
+        return _super(vm, *args)
+    frame = vm.frames[-1]
+    code = frame.code
+    if not code.co_argcount:
+        raise UserError(RuntimeError("super(): no arguments"))
+    first = read_variable(vm, frame, 0)
+    if code.co_varnames[0] in code.co_cellvars and isinstance(first, types.CellType):
+        first = vm.cell(first, code.co_varnames[0])
+    if first is containers.native.NULL:
+        raise UserError(RuntimeError("super(): arg[0] deleted"))
+    if "__class__" not in code.co_freevars:
+        raise UserError(RuntimeError("super(): __class__ cell not found"))
+    index = len(frame.locals) - len(code.co_freevars) + code.co_freevars.index("__class__")
+    cls = vm.cell(frame.locals[index], "__class__")
+    if cls is containers.native.NULL:
+        raise UserError(RuntimeError("super(): empty __class__ cell"))
+    return _super(vm, cls, first)
+
+
+def _super(vm: Any, cls: Any, *of: Any) -> Any:
+    """super(class[, object])"""
+    if of and type(of[0]) is TraceTensor and not isinstance(of[0], cls):
+        raise Break("super() of a tensor", "the graph's tensors are of another class")
+    return user(super, cls, *of)
+
+
+@special(vars)
+def variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """vars(object)"""
+    if not args:
+        raise Break("vars() without an object", "local variables are not a dict while capturing", in_frame=True)
+    try:
+        return vm.load_attr(args[0], "__dict__")
+    except UserError as error:
+        if not isinstance(error.error, AttributeError):
+            raise
+        raise UserError(TypeError("vars() argument must have __dict__ attribute")) from None
+
+
+@special(globals)
+def global_variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """globals()"""
+    held = vm.frames[-1].globals
+    return vm.register(held, vm.globals_source(held))
+
+
+@special(locals)
+def local_variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """locals()"""
+    frame = vm.frames[-1]
+    out = {}
+    for slot, name in enumerate(frame.code.co_varnames):
+        value = read_variable(vm, frame, slot)
+        if isinstance(value, types.CellType):
+            value = vm.cell(value, name)
+        if value is not containers.native.NULL:
+            out[name] = value
+    return out
+
+
+@special(os.fspath)
+def file_path(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """os.fspath(path)"""
+    method = python_method(vm, args[0], "__fspath__")
+    return vm.call(method, args, {}) if method is not None else user(os.fspath, *args)
+
+
+@special(_warnings.warn)
+def warn(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """warnings.warn(...)"""
+    if not _is_warning(*args, **kwargs):
+        raise Break("warnings.warn() with arguments that it refuses", "it raises where it stands")
+    calls.defer(vm, _warnings.warn, args, kwargs)
+
+
+def _is_warning(message: Any = None, category: Any = None, stacklevel: Any = 1, *_: Any, **__: Any) -> bool:
+    fits = category is None or isinstance(category, type) and issubclass(category, Warning)
+    fits = fits and isinstance(message, (str, Warning, HostValue, UnknownText))
+    return fits and isinstance(stacklevel, (int, HostValue, *SYMBOLIC))
+
+
+@special(sys.exception)
+def exception(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """sys.exception()"""
+    inside = vm.handled()
+    return vm.outer_exception() if inside is None else inside
+
+
+@special(sys.exc_info)
+def exc_info(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """sys.exc_info()"""
+    error = exception(vm, args, kwargs)
+    return (None, None, None) if error is None else (type(error), error, vm.load_attr(error, "__traceback__"))
+
+
+@ATTR(BaseException)
+def load_exception_attr(vm: Any, error: BaseException, name: str) -> Any:
+    """An attribute of an exception: one that was raised has a traceback, so that is done in earnest.
+
+    Raises:
+        Restart: its traceback is asked for, and capture raised it.
+    """
+    raised = vm.errors.get(id(error)) if name in ("__traceback__", "with_traceback") else None
+    if raised is not None and vm.source_of(error) is None and vm.finalizers.allowed:
+        stop = Break("the traceback of an exception", "only one that Python raises has its frames")
+        stop.at = vm.where()
+        raise Restart(raised[1], stop)
+    if name == "__traceback__" and vm.source_of(error) is not None:
+        raise Break("the traceback of an exception", "it shows the frames that the exception passed", in_frame=True)
+    return load_object_attr(vm, error, name)
+
+
+@special(
+    sys._getframe,
+    inspect.currentframe,
+    inspect.stack,
+    vars(datetime.datetime)["now"],
+    vars(datetime.datetime)["utcnow"],
+    vars(datetime.date)["today"],
+)
+def surroundings(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The call stack and the clock."""
+    raise Break("the call stack or the clock is read", "they differ from call to call", in_frame=True)
+
+
+@special(builtins.input, builtins.open, builtins.compile)
+def outside(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Files, the terminal, code made at run time."""
+    raise Break("input, open or compile is called", "it acts outside of the program")
+
+
+@special(builtins.exec, builtins.eval, builtins.breakpoint)
+def of_the_frame(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Code made at run time."""
+    raise Break("exec, eval or breakpoint is called", "it looks at the frame that calls it", in_frame=True)
+
+
+def _kind_of_number(dtype: torch.dtype) -> type:
+    """What Python makes of a tensor's value, truth as a number."""
+    return complex if dtype.is_complex else float if dtype.is_floating_point else int
+
+
+def _register_numbers() -> None:
+    for kind, name in ((int, "__int__"), (float, "__float__"), (complex, "__complex__")):
+
+        def convert(vm: Any, args: Args, kwargs: Kwargs, kind: Any = kind, name: str = name) -> Any:
+            if args and type(args[0]) is TraceTensor:
+                number = number_at_entry(vm, args[0])
+                if number is not None and vm.type_of(number) is kind:
+                    return number
+                if vm.reads_values and kind is _kind_of_number(args[0].dtype):
+                    whole = args if args[0].dtype is not torch.bool else (vm.call(torch.Tensor.long, args, {}),)
+                    return vm.call(torch.Tensor.item, whole, {})
+                known = vm.tensors.speculation.value(args[0])
+                if known is None:
+                    raise containers.tensor_value(f"{kind.__name__}() of a tensor")
+                return user(kind, known)
+            if kind is int and len(args) == 1 and type(args[0]) is torch.SymInt:
+                return args[0]
+            method = python_method(vm, args[0], name) if args else None
+            if method is not None:
+                return vm.call(method, (args[0],), {})
+            vm.effects.refuse_foreign(*args)
+            return vm.native(kind, *args, **kwargs)
+
+        special(kind)(convert)
+
+
+_register_numbers()
+
+
+@special(id)
+def identity(vm: Any, args: Args, kwargs: Kwargs) -> int:
+    """id(object)"""
+    if type(args[0]) is TraceTensor:
+        real = vm.tensors.real.get(id(args[0]))
+        if real is None:
+            raise Break("id() of a tensor that the graph makes", "the object does not exist yet")
+        return _guarded_id(vm, real, vm.sources[id(args[0])])
+    value = vm.effects.original(args[0])
+    source = vm.sources.get(id(value))
+    return id(value) if source is None else _guarded_id(vm, value, source)
+
+
+@special(hash)
+def hash_of(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """hash(object): a tensor's is its address, and that of a tuple follows from what is in it."""
+    value = args[0] if len(args) == 1 else None
+    if type(value) is TraceTensor:
+        return identity(vm, args, kwargs)
+    if _has_tensors(value):
+        raise Break("hash() of a tuple with tensors in it", "it follows from their addresses")
+    if python_method(vm, value, "__hash__") is not None:
+        return vm.native(hash, value)
+    return calls.call_native(vm, hash, args, kwargs)
+
+
+def _has_tensors(value: Any) -> bool:
+    if isinstance(value, (tuple, frozenset)):
+        return any(type(item) is TraceTensor or _has_tensors(item) for item in value)
+    return False
+
+
+def _guarded_id(vm: Any, value: Any, source: sources.Source) -> int:
+    vm.guards.check(sources.called(source, id, "id"), sources.native.EQ, id(value))
+    return id(value)
+
+
+def _register_arithmetic() -> None:
+    for fn in (abs, round, divmod, pow):
+
+        def compute(vm: Any, args: Args, kwargs: Kwargs, fn: Any = fn) -> Any:
+            if any(type(a) is TraceTensor for a in args):
+                return vm.tensors.run(fn, args, kwargs)
+            dunder = python_method(vm, args[0], f"__{fn.__name__}__")
+            if dunder is not None:
+                return vm.call(dunder, args, kwargs)
+            vm.effects.refuse_foreign(*args)
+            return vm.native(fn, *args, **kwargs)
+
+        special(fn)(compute)
+
+
+_register_arithmetic()
+
+
+@ATTR(threading.local)
+def thread_attr(vm: Any, obj: Any, name: str) -> Any:
+    """An attribute of threading.local."""
+    source = vm.source_of(obj)
+    value = user(getattr, obj, name)
+    return value if source is None else vm.external(value, sources.attr(source, name))
+
+
+@special(typing.cast)
+def cast(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """typing.cast(type, value)"""
+    return args[1]
+
+
+@special(types.FunctionType.__get__)
+def function_get(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`function.__get__(obj, type)`: the function as a method of the object."""
+    function, obj = args[0], args[1]
+    return function if obj is None else types.MethodType(function, obj)

@@ -1,0 +1,219 @@
+"""`functools.lru_cache`: what a cache holds stays what it is, also from call to call of the compiled function."""
+
+from __future__ import annotations
+
+import dis
+import enum
+import functools
+import gc
+import logging
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture.calls.calls import Args, Kwargs, defer
+from smelt.capture.core import policy, sources
+from smelt.capture.core.breaks import Break, UserError, user, user_raise
+from smelt.capture.core.by_code import ByCode
+from smelt.capture.core.registry import CALL
+from smelt.capture.core.values import HEAP, LEAVES
+from smelt.capture.python.attribute_reads import python_method
+from smelt.graph.ir.symint import SYMBOLIC, pinned
+
+_COMPARED = LEAVES - {*SYMBOLIC}
+_WITHOUT_STATE = (type, tuple, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+
+
+@CALL(functools._lru_cache_wrapper)
+def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """functools.lru_cache: the cache is asked where its arguments are plain, else the function is captured.
+
+    The cache is asked again whenever guards are. Of objects it is asked for one from outside, a method's own: what a
+    function reads of it is no part of the key. A function that was not called yet runs then, as eager runs it, so it
+    is captured as well where that would be out of turn: after writes, draws of random numbers and deferred calls. Who
+    could tell that a captured function runs again where eager finds its result has the graph end there.
+
+    Raises:
+        Break: the function does more than compute.
+    """
+    if args and isinstance(args[0], logging.Logger):
+        return defer(vm, fn, args, kwargs)  # logging through it stays once-only
+    for value in (*args, *kwargs.values()):
+        _find_hash(vm, value)
+    objects = [value for value in (*args, *kwargs.values()) if _has_state(vm, value)]
+    computes = not objects and _only_computes(fn.__wrapped__)
+    args, named = (vm.effects.plain(each) for each in (args, tuple(kwargs.values())))
+    if not computes:  # a symbol stands for many keys
+        args, named = pinned(args), pinned(named)
+    kwargs = dict(zip(kwargs, named, strict=True))
+    owner = args[0] if args and objects == [args[0]] and _is_asked_for(vm, args[0]) else None
+    if _may_ask(vm, fn, args if owner is None else args[1:], kwargs, owner):
+        return _ask(vm, fn, args, kwargs, owner)
+    if id(fn) not in vm.created and policy.is_frozen(fn.__wrapped__.__module__):
+        objects = []
+    if not computes and (_stores(fn.__wrapped__) or objects or id(fn) not in vm.created and _is_late(vm)):
+        raise Break(f"a call of {fn.__name__}, which has a cache", "what it does, it does once")
+    return vm.call(fn.__wrapped__, args, kwargs)
+
+
+def _ask(vm: Any, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -> Any:
+    """What the cache gives, now and whenever guards are checked.
+
+    Args:
+        owner: the object that is the first argument; None where all arguments are plain.
+    """
+    vm.keep(fn)
+    kinds = tuple(map(type, (*args, *kwargs.values())))
+    if owner is None:
+        asked: Any = _Asked(args, tuple(kwargs.items()), kinds)
+        given, source = fn, vm.sources.get(id(fn)) or sources.const(fn, fn.__name__)
+        text = f"{source.text}({asked})"
+    else:
+        asked = _AskedFor(fn, _Asked(args[1:], tuple(kwargs.items()), kinds[1:]))
+        given, source = owner, vm.sources[id(owner)]
+        text = f"{fn.__name__}({source.text}, {asked.call})"
+    try:
+        value = user(asked, given)
+    except UserError:  # it is in no cache
+        return vm.call(fn.__wrapped__, args, kwargs)
+    return vm.external(value, sources.Source(source, native.CALL, asked, text))
+
+
+def _has_state(vm: Any, value: Any) -> bool:
+    """Whether an argument is an object of the program's own, whose attributes a function may read beside its key."""
+    kind = vm.type_of(value)
+    if type(value) is tuple:
+        return any(_has_state(vm, item) for item in value)
+    if isinstance(value, torch.Tensor) or _is_plain(value) or issubclass(kind, _WITHOUT_STATE):
+        return False
+    return bool(kind.__flags__ & HEAP) and not policy.is_frozen(kind.__module__) or isinstance(value, torch.nn.Module)
+
+
+def _is_asked_for(vm: Any, value: Any) -> bool:
+    """Whether an object came from outside and is a key whose hash and equality do nothing else."""
+    methods = (getattr(type(value), name, None) for name in ("__hash__", "__eq__"))
+    plain = all(type(each) is not types.FunctionType or _only_computes(each) for each in methods)
+    return plain and id(value) in vm.sources
+
+
+def _may_ask(vm: Any, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -> bool:
+    """Whether the cache itself is asked."""
+    wrapped = fn.__wrapped__
+    if type(wrapped) is not types.FunctionType or policy.is_frozen(wrapped.__module__) or id(fn) in vm.created:
+        return False
+    if not all(map(_is_plain, (*args, *kwargs.values()))) or owner is not None and _stores(wrapped):
+        return False
+    return (
+        not _is_late(vm, owner is None or not _only_computes(wrapped))
+        or not kwargs
+        and _is_held(fn, args if owner is None else (owner, *args))
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple) and type(value).__hash__ is tuple.__hash__ and type(value).__eq__ is tuple.__eq__:
+        return all(map(_is_plain, tuple.__iter__(value)))  # an equal one of another class is the same key
+    return type(value) in _COMPARED or isinstance(value, (type, enum.Enum))
+
+
+def _is_late(vm: Any, draws: bool = True) -> bool:
+    """Whether a function, which may draw random numbers, runs now before something that the program did earlier."""
+    pending = vm.effects.pending() or vm.effects.deferred or vm.tensors.mutated
+    return bool(pending or draws and vm.tensors.drawing)
+
+
+def _only_computes(function: Any, depth: int = 0) -> bool:
+    """Whether all that a function does is to give what follows from its arguments: by what its code names.
+
+    Its globals are functions like it, modules and classes of Python and torch, and plain data.
+    """
+    if type(function) is not types.FunctionType or depth > _DEEPEST:
+        return False
+    code = function.__code__
+    known = _computing.get(code)
+    if known is None:
+        _computing.put(code, True)  # recursion ends here
+        known = _computing.put(code, _names_no_state(function, code, depth))
+    return known
+
+
+def _names_no_state(function: types.FunctionType, code: types.CodeType, depth: int) -> bool:
+    if code.co_freevars or any(name in _STATEFUL for name in code.co_names) or _stores(function):
+        return False
+    if any(
+        isinstance(const, types.CodeType) and not _names_no_state(function, const, depth) for const in code.co_consts
+    ):
+        return False
+    return all(_has_no_state(function.__globals__[n], depth) for n in code.co_names if n in function.__globals__)
+
+
+def _stores(function: Any) -> bool:
+    """Whether a function of the program writes to attributes or global variables: what it does, it does once."""
+    code = getattr(function, "__code__", None)
+    return code is not None and any(each.opname in _STORES for each in dis.get_instructions(code))
+
+
+def _has_no_state(value: Any, depth: int) -> bool:
+    if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
+        return policy.is_frozen(getattr(value, "__module__", None) or getattr(value, "__name__", None))
+    return type(value) in LEAVES or _only_computes(value, depth + 1)
+
+
+_STORES = frozenset("STORE_ATTR DELETE_ATTR STORE_GLOBAL DELETE_GLOBAL".split())
+_DEEPEST = 4
+_computing: ByCode[bool] = ByCode()
+_STATEFUL = frozenset("print open input exec eval globals setattr delattr random rand randn seed time warn".split())
+
+
+def _is_held(fn: Any, args: Args) -> bool:
+    """Whether a result for these arguments is surely there; what is held by keyword, or by type too, is not seen.
+
+    The cache is a C object: its table is found as the garbage collector finds it.
+    """
+    if fn.cache_parameters()["typed"]:
+        return False
+    key = args[0] if len(args) == 1 and type(args[0]) in (int, str) else args
+    return any(type(table) is dict and key in table for table in gc.get_referents(fn) if table is not vars(fn))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A call of a cached function."""
+
+    args: Args
+    kwargs: tuple[tuple[str, Any], ...]
+    kinds: tuple[type, ...]
+
+    def __call__(self, fn: Any) -> Any:
+        return fn(*self.args, **dict(self.kwargs))
+
+    def __str__(self) -> str:
+        return ", ".join([*map(repr, self.args), *(f"{name}={value!r}" for name, value in self.kwargs)])
+
+
+@dataclass(frozen=True)
+class _AskedFor:
+    """A call of a cached method, of the object that it is given."""
+
+    fn: Any
+    call: _Asked
+
+    def __call__(self, owner: Any) -> Any:
+        return self.fn(owner, *self.call.args, **dict(self.call.kwargs))
+
+
+def _find_hash(vm: Any, value: Any) -> None:
+    """What a cache does with an argument: the program sees where there is no hash, and what its own `__hash__` does."""
+    if type(value) is tuple:
+        for item in value:
+            _find_hash(vm, item)
+        return
+    kind = vm.type_of(value)
+    method = python_method(vm, value, "__hash__")
+    if method is not None:
+        vm.call(hash, (value,), {})
+    elif kind.__hash__ is None:
+        user_raise(TypeError(f"unhashable type: {kind.__name__!r}"))

@@ -1,0 +1,588 @@
+"""Calls by the kind of callable: Python functions are inlined, classes make objects, C functions run."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import inspect
+import io
+import itertools
+import logging
+import re
+import types
+import warnings
+import weakref
+from typing import Any
+
+import numpy
+import torch
+import torch.utils.checkpoint
+
+from smelt.capture import _native as native
+from smelt.capture.core import compiler_marks, flags, policy, sources
+from smelt.capture.core.breaks import Break, UserError, user, user_raise
+from smelt.capture.core.by_code import ByCode
+from smelt.capture.core.frames import Frame, bind
+from smelt.capture.core.generators import TracedGenerator
+from smelt.capture.core.policy import Policy
+from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.registry import BY_POLICY, CALL, CONSTANTS, SPECIAL, TRANSFORMED
+from smelt.capture.core.unbacked_text import refuse_unknown
+from smelt.capture.core.values import (
+    C_METHODS,
+    CONSTANT_TYPES,
+    LEAVES,
+    NUMPY_FUNCTIONS,
+    is_bound,
+    is_constant,
+    is_shown,
+)
+from smelt.capture.prologue.calls import is_numpy
+from smelt.capture.python.attribute_reads import find_in_class, function_source
+from smelt.capture.python.attribute_writes import is_external
+from smelt.capture.python.effects import CONTAINERS
+from smelt.capture.tensors.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
+from smelt.graph.ir.symint import has_symint
+from smelt.graph.trace.trace import TraceTensor
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+@CALL(types.FunctionType)
+def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
+    """A Python function."""
+    key = id(fn)
+    if key in CONSTANTS:
+        return CONSTANTS[key]
+    meaning = SPECIAL.get(key)
+    if meaning is not None:
+        return meaning(vm, args, kwargs)
+    if id(fn.__code__) in TRANSFORMED:  # before the attributes: it has those of the function inside
+        return TRANSFORMED[id(fn.__code__)](vm, fn, args, kwargs)
+    if fn.__code__ is _DISABLING and hasattr(fn, "__wrapped__"):  # torch hides these from its own compiler only
+        return vm.call(vars(fn)["__wrapped__"], args, kwargs)
+    if compiler_marks.compiled_here(fn):  # compiled inside of compiled: one graph
+        return vm.call(vars(fn)["__wrapped__"], args, kwargs)
+    init = compiler_marks.original_init(fn)
+    if init is not None:
+        return vm.call(init, args, kwargs)
+    if fn.__dict__ and (
+        compiler_marks.compiled_elsewhere(fn) or compiler_marks.hidden_by_torch(fn)
+    ):  # the original, in this graph
+        return vm.call(vm.load_attr(fn, "_torchdynamo_orig_callable"), args, kwargs)
+    if fn.__dict__ or compiler_marks.is_allowed(fn):
+        if compiler_marks.is_constant_result(fn):
+            return call_native(vm, fn, args, kwargs)
+        if compiler_marks.is_allowed(fn):
+            return call_torch(vm, fn, args, kwargs)
+    reason = compiler_marks.disabled(fn)
+    if reason is not None:
+        compiler_marks.respect(fn)
+        raise Break(f"{fn.__qualname__} is disabled for compilation", reason)
+    match policy.policy_of(fn):
+        case Policy.INLINE:
+            return False if compiler_marks.asks_of_no_tensor(fn, args) else inline(vm, fn, args, kwargs)
+        case Policy.LEAF:
+            return call_leaf(vm, fn, args, kwargs)
+        case Policy.NATIVE:
+            if fn.__module__ == "inspect":
+                _guard_defaults(vm, args)
+            out = call_native(vm, fn, args, kwargs)
+            if type(out) is types.FunctionType and id(out) not in vm.created:
+                refuse_made(vm, fn, (*args, *kwargs.values()))
+            if not kwargs and flags.is_setting(fn):
+                flags.guard_flag(vm, fn, args, out)
+            return out
+        case Policy.DEFER:
+            return defer(vm, fn, args, kwargs)
+        case Policy.KERNEL:
+            return BY_POLICY[Policy.KERNEL](vm, args, kwargs)
+    if compiler_marks.no_effect(fn.__module__, fn.__name__):
+        return None
+    if fn.__name__ == "graph_break" and fn.__module__.startswith("torch._dynamo"):
+        raise Break("graph_break() is called")
+    in_frame = fn.__module__ in ("traceback", "pdb", "inspect")
+    why = "it reads or changes state outside of the program"
+    raise Break(f"a call of {fn.__module__}.{fn.__qualname__}", why, in_frame=in_frame)
+
+
+def _guard_defaults(vm: Any, args: Args) -> None:
+    """What `inspect` shows of functions."""
+    for value in args:
+        found = value.__func__ if type(value) is types.MethodType else value
+        if type(found) is types.FunctionType:
+            defaults_of(vm, found)
+            for name in ("__wrapped__", "__signature__"):
+                with contextlib.suppress(UserError):  # none: that is guarded too
+                    _guard_defaults(vm, (vm.load_attr(found, name),))
+
+
+def refuse_made(vm: Any, fn: types.FunctionType, args: Args) -> None:
+    """A function that was run as it is gave a function, which may hold one that the program makes at each call.
+
+    Raises:
+        Break: it was given such a one, with values of this call.
+    """
+    made = (arg for arg in args if type(arg) is types.FunctionType and id(arg) in vm.created)
+    if any(arg.__closure__ or arg.__defaults__ or arg.__kwdefaults__ for arg in made):
+        raise Break(
+            f"{fn.__qualname__}() of a function that is made inside", "what it gives belongs to this call alone"
+        )
+
+
+_DISABLING = torch.utils.checkpoint.checkpoint.__code__
+
+
+def inline(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Interpret the function's bytecode."""
+    code = fn.__code__
+    vm.work += 1
+    defaults, kwdefaults = defaults_of(vm, fn)
+    frame = Frame(code, vm.decode(code), bind(fn, defaults, kwdefaults, args, kwargs), fn.__globals__, fn)
+    if fn.__closure__:
+        frame.closure = fn.__closure__
+        if id(fn) not in vm.created:
+            vm.adopt_cells(fn, function_source(vm, fn))
+    if code.co_flags & _SPECIAL_FLAGS:
+        return start_generator(vm, frame)
+    vm.run(frame)
+    return frame.value
+
+
+_SPECIAL_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def start_generator(vm: Any, frame: Frame) -> TracedGenerator:
+    """A call of a generator function."""
+    if not frame.code.co_flags & inspect.CO_GENERATOR:
+        raise Break("a coroutine", "async functions are not captured")
+    generator = TracedGenerator(vm, frame)
+    frame.generator = generator
+    vm.run(frame)  # up to RETURN_GENERATOR
+    return generator
+
+
+def defaults_of(vm: Any, fn: types.FunctionType) -> tuple[Any, Any]:
+    """The defaults of an inlined function, for positional and for keyword arguments, with guards for all it is made of.
+
+    A function known by identity has the very same parts. An argument may be made anew for each call: its code is the
+    same, its defaults are equal.
+    """
+    known = vm.defaults.get(id(fn))
+    if known is not None:
+        return known
+    source = vm.sources.get(id(fn))
+    defaults, named = fn.__defaults__, fn.__kwdefaults__
+    if id(fn) in vm.created or source is None and policy.is_frozen(fn.__module__):
+        return defaults, named
+    vm.keep(fn)
+    if source is None or not source.local:
+        source = function_source(vm, fn)
+        vm.guards.check(source, native.FUNCTION, (fn.__code__, defaults, named))
+        if defaults and not _all_constant(defaults):
+            base = sources.part(source, "__defaults__")
+            defaults = tuple(vm.external(v, sources.sequence_item(base, i, tuple)) for i, v in enumerate(defaults))
+    else:
+        defaults = vm.effects.plain(vm.external(defaults, sources.part(source, "__defaults__")))
+    if named is None:
+        vm.guards.check(sources.part(source, "__kwdefaults__"), native.IS, None)
+    else:
+        named = vm.effects.read_dict(named, sources.part(source, "__kwdefaults__"))
+    vm.defaults[id(fn)] = defaults, named
+    return defaults, named
+
+
+def _all_constant(values: Any) -> bool:
+    return all(type(v) in LEAVES or is_constant(v) or type(v) is tuple and not v for v in values)
+
+
+def call_leaf(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
+    """A Python function of torch that stays one node; methods are recorded by name."""
+    if args and type(args[0]) is TraceTensor and fn is getattr(TENSOR_TYPES[0], fn.__name__, None):
+        return call_tensor_method(vm, fn.__name__, args, kwargs)
+    if not _calls_torch_alone(vm, fn) or any(map(_is_function, (*args, *kwargs.values()))):
+        return inline(vm, fn, args, kwargs)
+    try:
+        return call_torch(vm, fn, args, kwargs)
+    except Break as stop:  # it looks into an object of the program, or at values: perhaps its parts can be captured
+        if fn.__module__ != "torch.nn.functional":
+            raise
+        try:
+            return inline(vm, fn, args, kwargs)
+        except Break:
+            raise stop from None
+
+
+def _is_function(value: Any) -> bool:
+    """What torch would call, and the program wrote."""
+    if isinstance(value, (types.FunctionType, types.MethodType, functools.partial, torch.nn.Module)):
+        return True
+    called = next((vars(base)["__call__"] for base in type(value).__mro__ if "__call__" in vars(base)), None)
+    return isinstance(called, types.FunctionType) and type(value) not in _GIVEN
+
+
+_GIVEN = (TraceTensor, HostValue, torch.nn.Parameter)
+
+
+def _calls_torch_alone(vm: Any, fn: types.FunctionType) -> bool:
+    """Whether what the function calls of torch is torch's own, also at the next call: somebody may have replaced it."""
+    names = _called.get(fn.__code__)
+    if names is None:
+        used = fn.__code__.co_names
+        names = tuple((module, name) for module in _PATCHED for name in used if _is_torchs(module, name))
+        _called.put(fn.__code__, names)
+    own = True
+    for module, name in names:
+        found = vars(module).get(name)
+        vm.guards.check(sources.global_item(vm.globals_source(vars(module)), name), native.IS, found)
+        own = own and (is_torch_builtin(found) or (getattr(found, "__module__", None) or "").startswith("torch"))
+    return own
+
+
+_PATCHED = (torch, torch.nn.functional)
+_called: ByCode[tuple[tuple[types.ModuleType, str], ...]] = ByCode()
+
+
+def _is_torchs(module: types.ModuleType, name: str) -> bool:
+    return isinstance(vars(module).get(name), (types.FunctionType, types.BuiltinFunctionType))
+
+
+def defer(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> None:
+    """A call whose result nobody needs: made after the graph, with the arguments as they are now.
+
+    With tensors in it, it needs their values: a break.
+    """
+    name = fn.__qualname__
+    if args and isinstance(args[0], logging.Logger) or fn.__module__ == "logging":
+        _refuse_misformatted(vm, name, args)
+        if fn.__name__ == "exception" or not {"exc_info", "stack_info"}.isdisjoint(kwargs):
+            raise Break(f"{name} shows frames", "those of the compiled function are not the program's", in_frame=True)
+    named = {key: _frozen(vm, name, value) for key, value in kwargs.items()}
+    vm.effects.defer(fn, tuple(_frozen(vm, name, value) for value in args), named)
+
+
+def _refuse_misformatted(vm: Any, name: str, args: Args) -> None:
+    """A message that its arguments do not fit: handlers report that, or raise, where the call stands."""
+    said = [*itertools.dropwhile(lambda value: isinstance(value, (logging.Logger, int)), args)]
+    if not said or type(said[0]) is not str or any(type(value) is HostValue for value in said[1:]):
+        return
+    given = tuple(_alike(vm.effects.mirror(value)) for value in said[1:])
+    try:
+        logging.LogRecord(name, 0, "", 0, said[0], given, None).getMessage()
+    except Exception as error:
+        raise Break(f"{name} with arguments that do not fit its text", str(error)) from None
+
+
+def _alike(value: Any) -> Any:
+    """What is formatted as this is, where that succeeds, without a look at what may change."""
+    kind = type(value)
+    if isinstance(value, dict):
+        return {key: _alike(item) for key, item in value.items()}
+    if kind in _EXAMPLES:
+        return _EXAMPLES[kind]
+    return value if kind in LEAVES and kind is not torch.Size else ""
+
+
+_EXAMPLES: dict[type, Any] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: True}
+
+
+_UNCHANGING = (
+    *(type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType, BaseException, io.IOBase),
+    *(logging.Filterer, logging.LogRecord, logging.Formatter),
+)
+"""What logging works with, and what says the same later."""
+
+
+def _frozen(vm: Any, name: str, value: Any) -> Any:
+    """The value, or a copy of a container, for a call that is made later, when the program may have changed it."""
+    kind = type(value)
+    if kind in LEAVES or isinstance(value, (*_UNCHANGING, *CONSTANT_TYPES)):
+        return value
+    if kind is HostValue and not value.changes:
+        return value
+    if kind is TraceTensor:
+        raise Break(f"{name} with a tensor", "it shows the tensor's values")
+    refuse_unknown((value,))
+    if kind is warnings.catch_warnings and not value._record:
+        return value  # all that it does is put off with it, in order
+    if kind in (list, tuple, set, frozenset, collections.deque):
+        items = [_frozen(vm, name, item) for item in vm.effects.mirror(value)]
+        return kind(items) if kind is not collections.deque else kind(items, value.maxlen)
+    if kind is dict:
+        return {key: _frozen(vm, name, item) for key, item in vm.effects.mirror(value).items()}
+    raise Break(
+        f"{name} with a {vm.type_of(value).__name__}",
+        "it reads the object, which may have changed when the graph has run",
+    )
+
+
+@CALL(types.MethodType)
+def call_method(vm: Any, method: types.MethodType, args: Args, kwargs: Kwargs) -> Any:
+    """A bound method."""
+    if vm.source_of(method) is not None:
+        return vm.call(vm.load_attr(method, "__func__"), (vm.load_attr(method, "__self__"), *args), kwargs)
+    return vm.call(method.__func__, (method.__self__, *args), kwargs)
+
+
+@CALL(functools.partial)
+def call_partial(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """functools.partial"""
+    if type(fn) is not functools.partial:
+        return call_instance(vm, fn, args, kwargs)
+    plain = vm.effects.plain
+    func, first, named = vm.load_attr(fn, "func"), vm.load_attr(fn, "args"), vm.load_attr(fn, "keywords")
+    return vm.call(func, (*plain(first), *args), {**plain(named), **kwargs})
+
+
+@CALL(staticmethod)
+def call_static(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A staticmethod object."""
+    return vm.call(fn.__func__, args, kwargs)
+
+
+@CALL(weakref.ref)
+def call_weakref(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A weak reference."""
+    source = vm.source_of(fn)
+    value = fn()
+    return value if source is None else vm.external(value, sources.called(source, _deref, "deref"))
+
+
+def _deref(ref: Any) -> Any:
+    return ref()
+
+
+@CALL(object)
+def call_instance(vm: Any, obj: Any, args: Args, kwargs: Kwargs) -> Any:
+    """An instance with `__call__`."""
+    method = find_in_class(vm, type(obj), "__call__")
+    if isinstance(method, types.FunctionType):
+        return vm.call(method, (obj, *args), kwargs)
+    if callable(obj) and not is_external(vm, obj):
+        return call_native(vm, obj, args, kwargs)
+    if not callable(obj):
+        if vm.type_of(obj) is not type(obj):  # what stands for it has another name
+            user_raise(TypeError(f"{vm.type_of(obj).__name__!r} object is not callable"))
+        return user(obj, *args, **kwargs)
+    raise Break(f"a call of a {type(obj).__name__}", "it came from outside and runs C code")
+
+
+@CALL(*NUMPY_FUNCTIONS)
+def call_numpy(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A function of numpy on plain data gives a constant, or an array of the host program."""
+    if not all(map(_is_plain, (*args, *kwargs.values()))):
+        raise Break(f"a call of numpy.{fn.__name__}", "it computes with values that are not known yet")
+    return call_native(vm, fn, args, kwargs)
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in LEAVES or isinstance(value, (list, tuple)) and all(map(_is_plain, value))
+
+
+# -- C functions ---------------------------------------------
+
+C_FUNCTIONS = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+)
+
+_LISTED = (*C_FUNCTIONS, type, types.FunctionType)
+"""Callables that tables are asked for; others may compare and hash as they like."""
+
+SAFE_MODULES = frozenset(
+    {"builtins", "operator", "_operator", "math", "cmath", "itertools", "functools", "_functools", "collections"}
+    | {"_collections", "_sre", "_abc", "_weakref", "_struct", "_bisect", "_heapq", "_statistics", "_typing"}
+    | {"_warnings", "binascii", "_string", "unicodedata", "_contextvars", "types", "_codecs", "numpy"}
+    | {"collections.abc", "_json", "_datetime"}
+)
+
+
+@CALL(*C_FUNCTIONS)
+def call_builtin(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A C function or a method written in C."""
+    key = id(fn)
+    if key in CONSTANTS:
+        return CONSTANTS[key]
+    meaning = SPECIAL.get(key)
+    if meaning is not None:
+        return meaning(vm, args, kwargs)
+    owner = getattr(fn, "__self__", None)
+    kind = type(fn)
+    if kind in C_METHODS:
+        return _call_descriptor(vm, fn, args, kwargs)
+    if owner is not None and (isinstance(owner, type) or is_bound(fn)):
+        return _call_bound(vm, fn, owner, args, kwargs)
+    if is_torch_builtin(fn):
+        return call_torch(vm, fn, args, kwargs)
+    return call_native(vm, fn, args, kwargs)
+
+
+def _call_descriptor(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`type.method(obj, ...)`"""
+    if args and type(args[0]) is TraceTensor and issubclass(TENSOR_TYPES[0], fn.__objclass__):
+        if fn.__objclass__ is not object:
+            return call_tensor_method(vm, fn.__name__, args, kwargs)
+    meaning = SPECIAL.get(id(fn))
+    if meaning is not None:
+        return meaning(vm, args, kwargs)
+    if args and id(args[0]) in vm.sources:
+        return call_on_external(vm, fn, args[0], args[1:], kwargs)
+    return call_native(vm, fn, args, kwargs)
+
+
+def _call_bound(vm: Any, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A bound C method."""
+    if type(owner) is TraceTensor:
+        return call_tensor_method(vm, fn.__name__, (owner, *args), kwargs)
+    if isinstance(owner, type):
+        classes = inspect.getmro(type(owner) if type(fn) is types.MethodWrapperType else owner)
+        raw = next((vars(b)[fn.__name__] for b in classes if fn.__name__ in vars(b)), None)
+        meaning = SPECIAL.get(id(raw))
+        if meaning is not None:
+            return meaning(vm, (owner, *args) if type(raw) is types.ClassMethodDescriptorType else args, kwargs)
+        return call_torch(vm, fn, args, kwargs) if is_torch_builtin(fn) else call_native(vm, fn, args, kwargs)
+    raw = next((vars(b)[fn.__name__] for b in type(owner).__mro__ if fn.__name__ in vars(b)), None)
+    meaning = SPECIAL.get(id(raw))
+    if meaning is not None:
+        return meaning(vm, (owner, *args), kwargs)
+    if id(owner) in vm.sources:
+        return call_on_external(vm, raw if raw is not None else fn, owner, args, kwargs)
+    return call_native(vm, fn, args, kwargs)
+
+
+_LOGGING_LOCK = logging._lock  # type: ignore[attr-defined]
+
+
+def call_on_external(vm: Any, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A C method of an object from outside: builtin containers through their mirrors, others not at all."""
+    if isinstance(owner, CONTAINERS) or is_shown(owner):
+        return call_native(vm, fn, (owner, *args), kwargs)
+    if getattr(fn, "__objclass__", None) in (object, type, BaseException):
+        return call_native(vm, fn, (owner, *args), kwargs)
+    if owner is _LOGGING_LOCK:  # taken and given back by logging itself, around its tables
+        return user(fn, owner, *args, **kwargs)
+    name = f"{type(owner).__name__}.{fn.__name__}"
+    raise Break(f"a call of {name}", "the object came from outside, and the method runs C code on it")
+
+
+def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Run C code (or a function that depends on its arguments alone) as it is."""
+    module = getattr(fn, "__module__", None)
+    if is_numpy(fn) and not isinstance(fn, type) and not has_symint((*args, *kwargs.values())):
+        return vm.hosts.run(fn, args, kwargs)
+    if module is not None and module.split(".")[0] not in _SAFE_ROOTS and isinstance(fn, types.BuiltinFunctionType):
+        owner = getattr(fn, "__self__", None)
+        if isinstance(owner, (types.ModuleType, type(None))) and fn.__name__ not in _TEXT_FUNCTIONS:
+            raise Break(f"a call of {module}.{fn.__name__}", "C code that capture does not know")
+    args, kwargs = _seen_by_c(vm, fn, args, kwargs)
+    if _consumes(fn):
+        vm.effects.refuse_iterators(args)
+        for value in args:
+            vm.effects.refuse_unguarded(value)
+    if not _holds(fn):
+        vm.effects.refuse_opaque(fn, args)
+        vm.effects.refuse_opaque(fn, kwargs.values())
+    if isinstance(fn, _LISTED) and fn in CALLERS:
+        called = CALLERS[fn] if fn is not iter or len(args) == 2 else -1
+        args = tuple(callback(vm, a, fn is re.sub) if at == called else a for at, a in enumerate(args))
+        kwargs = {k: callback(vm, v) if k in _CALLED else v for k, v in kwargs.items()}
+    out = vm.native(fn, *args, **kwargs)
+    if isinstance(out, numpy.ndarray):  # of sizes: they are numbers to it
+        return vm.hosts.run(fn, args, kwargs)
+    for changed in args[:1]:
+        vm.effects.copies.give_back(changed)
+    return vm.effects.original(vm.effects.copies.give_back(out))
+
+
+def _seen_by_c(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """Arguments with mirrors in place of containers from outside, as deep as the function looks."""
+    effects = vm.effects
+    if passes_on(fn, kwargs):
+        return tuple(map(effects.mirror, args)), {key: effects.mirror(value) for key, value in kwargs.items()}
+    if type(fn) in C_METHODS and args and isinstance(args[0], CONTAINERS) and not isinstance(args[0], tuple):
+        held, name = effects.mirror(args[0]), fn.__name__
+        if name in _COMPARING and effects.plain(held) is not held:
+            raise Break(
+                f"{name}() of a container that holds containers from outside", "it compares them, and changes it"
+            )
+        if name not in _LOOKING:
+            return (held, *(args[1:] if name in _KEEPING else effects.plain_all(args[1:]))), effects.plain(kwargs)
+    return effects.plain_all(args), effects.plain(kwargs)
+
+
+def passes_on(fn: Any, kwargs: Kwargs) -> bool:
+    """Whether C code takes items out of containers and hands on the very objects, without a look at what is in them."""
+    if isinstance(fn, type):
+        return fn in _PASSING_ON or fn.__module__ == "itertools"
+    return any(fn is each for each in _BY_KEY) and kwargs.get("key") is not None
+
+
+_PASSING_ON = frozenset({list, tuple, set, frozenset, collections.deque, enumerate, zip, map, filter, reversed})
+_BY_KEY = (sorted, min, max)
+_TEXT_FUNCTIONS = frozenset({"_path_normpath", "_path_splitroot", "_path_splitroot_ex"})
+"""Functions of the posix module that only work on text."""
+_KEEPING = frozenset({"append", "appendleft", "insert", "add", "setdefault", "__setitem__", "remove", "pop", "discard"})
+"""Methods of containers that keep the very objects they are given."""
+_LOOKING = frozenset({"index", "count", *map("__{}__".format, "eq ne lt le gt ge contains repr str format".split())})
+"""Methods of containers that look into their items, and leave all as it is."""
+_COMPARING = frozenset({"remove", "sort"})
+"""Methods that look into items and change the container."""
+_SAFE_ROOTS = frozenset(name.split(".")[0] for name in SAFE_MODULES) | {"torch"}
+
+
+_HOLDING = frozenset({functools.partial, types.MethodType, weakref.ref, staticmethod, classmethod, property, zip, map})
+_HOLDING_OWNERS = (object, type, BaseException, list, dict, set, tuple, collections.deque, collections.OrderedDict)
+
+
+def _holds(fn: Any) -> bool:
+    """C code that keeps or identifies the objects it is given, without looking into them."""
+    if isinstance(fn, types.FunctionType) or not isinstance(fn, _LISTED):
+        return isinstance(fn, types.FunctionType)
+    owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
+    return fn in _HOLDING or owner in _HOLDING_OWNERS or isinstance(fn, type) and issubclass(fn, _HOLDING_OWNERS[2:])
+
+
+def _consumes(fn: Any) -> bool:
+    """Methods of containers that may iterate what they are given."""
+    owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
+    return owner in _HOLDING_OWNERS[3:] and fn.__name__ not in _KEEPING
+
+
+def callback(vm: Any, value: Any, reads: bool = False) -> Any:
+    """What is handed to C code to be called: calls come back to the interpreter (but for those on many numbers).
+
+    Args:
+        reads: the C code reads the text that it gets.
+    """
+    return Trampoline(vm, value, reads) if callable(value) and value is not int and value is not float else value
+
+
+CALLERS: dict[Any, int] = {
+    **dict.fromkeys((map, filter, functools.reduce, itertools.starmap, itertools.takewhile, iter), 0),
+    **dict.fromkeys((itertools.dropwhile, itertools.filterfalse), 0),
+    **dict.fromkeys((re.sub, itertools.accumulate, itertools.groupby), 1),
+    **dict.fromkeys((sorted, min, max, list.sort), -1),
+}
+"""C code that calls a function: the argument with this number (-1: none), and those of these names."""
+_CALLED = ("key", "func")
+
+
+class Trampoline:
+    """A function as C code sees it: calling it interprets it, and C code may look into what it gives."""
+
+    def __init__(self, vm: Any, fn: Any, reads: bool = False) -> None:
+        self.vm, self.fn, self.reads = vm, fn, reads
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.vm.reenter(lambda: self._run(args, kwargs))
+
+    def _run(self, args: Args, kwargs: Kwargs) -> Any:
+        out = self.vm.effects.plain(self.vm.call(self.fn, args, kwargs))
+        if self.reads:
+            refuse_unknown((out,))
+        return out

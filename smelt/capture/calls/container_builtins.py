@@ -1,0 +1,228 @@
+"""What builtin functions and methods mean that iterate, look into or change containers."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from smelt.capture.calls import calls
+from smelt.capture.core import sources
+from smelt.capture.core.breaks import user
+from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.registry import special
+from smelt.capture.core.unbacked_text import refuse_unknown
+from smelt.capture.core.values import LEAVES
+from smelt.capture.python import containers
+from smelt.capture.python.attribute_reads import python_method
+from smelt.capture.python.effects import CONTAINERS, hashes
+from smelt.capture.python.operators import BINARY, COMPARISONS, UNARY, binary, compare, unary
+from smelt.graph.trace.trace import TraceTensor
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def _iterable(vm: Any, value: Any, plain: Any = None) -> Any:
+    """The argument as C code may iterate it: through the interpreter where Python code does it.
+
+    Args:
+        plain: what makes containers from outside readable; by default with all that is in them.
+    """
+    plain = plain or vm.effects.plain
+    if type(value) in LEAVES:
+        return value
+    if type(value) in (TraceTensor, HostValue):
+        return containers.iterate(vm, value)
+    if isinstance(value, CONTAINERS) and python_method(vm, value, "__iter__") is None:
+        return plain(value)
+    if python_method(vm, value, "__iter__") is None and not (
+        python_method(vm, value, "__getitem__") and hasattr(type(value), "__len__")
+    ):
+        vm.effects.refuse_iterators((value,))
+        vm.effects.refuse_unguarded(value)
+        return plain(value)
+    return containers.iterate(vm, value)
+
+
+def _register_iterating() -> None:
+    for fn, first in ((list, 0), (tuple, 0), (set, 0), (frozenset, 0), (enumerate, 0), (zip, 0), (map, 1), (filter, 1),
+                      (sum, 0), (any, 0), (all, 0), (sorted, 0), (collections.deque, 0)):  # fmt: skip
+
+        def consume(vm: Any, args: Args, kwargs: Kwargs, fn: Any = fn, first: int = first) -> Any:
+            count = len(args) if fn in (zip, map) else first + 1
+            plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
+            head = tuple(_iterable(vm, a, plain) if first <= i < count else a for i, a in enumerate(args))
+            if fn in (any, all, sorted) and head and isinstance(head[0], CONTAINERS):
+                vm.effects.refuse_foreign(*head[0])
+            return calls.call_native(vm, fn, head, kwargs)
+
+        special(fn)(consume)
+    for pick in (min, max):
+
+        def choose(vm: Any, args: Args, kwargs: Kwargs, fn: Any = pick) -> Any:
+            if len(args) == 1:
+                plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
+                args = (_iterable(vm, args[0], plain),)
+                if isinstance(args[0], CONTAINERS):
+                    vm.effects.refuse_foreign(*args[0])
+            return calls.call_native(vm, fn, args, kwargs)
+
+        special(pick)(choose)
+
+
+_register_iterating()
+
+
+def _operator(fn: Any, count: int, meaning: Callable[..., Any]) -> None:
+    """A function of the operator module: its operands may have methods that are written in Python."""
+
+    def operate(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+        return meaning(vm, *args) if len(args) == count and not kwargs else user(fn, *args, **kwargs)
+
+    special(fn)(operate)
+
+
+def _register_operators() -> None:
+    for fn in BINARY:
+        _operator(fn, 2, lambda vm, left, right, fn=fn: binary(vm, fn, left, right))
+    for fn in COMPARISONS:
+        _operator(fn, 2, lambda vm, left, right, fn=fn: compare(vm, fn, left, right))
+    for fn in UNARY:
+        _operator(fn, 1, lambda vm, value, fn=fn: unary(vm, fn, value))
+    _operator(operator.getitem, 2, containers.subscript)
+    _operator(operator.setitem, 3, containers.store_item)
+    _operator(operator.delitem, 2, containers.delete_item)
+    _operator(operator.contains, 2, containers.contains)
+
+
+_register_operators()
+
+
+@special(sum)
+def total(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """sum(iterable[, start])"""
+    items = vm.native(list, _iterable(vm, args[0])) if args else user(sum)
+    start = args[1] if len(args) > 1 else kwargs.get("start", 0)
+    if any(type(item) is TraceTensor for item in items) or type(start) is TraceTensor:
+        for item in items:
+            start = binary(vm, operator.add, start, item)
+        return start
+    if any(isinstance(item, CONTAINERS) for item in items):
+        return functools.reduce(functools.partial(binary, vm, operator.add), items, start)
+    vm.effects.refuse_foreign(*items, start)
+    return vm.native(sum, items, start)
+
+
+@special(reversed)
+def reverse(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """reversed(sequence)"""
+    method = python_method(vm, args[0], "__reversed__")
+    if method is not None:
+        return vm.call(method, args, {})
+    if python_method(vm, args[0], "__getitem__") is not None:
+        count = containers.length(vm, args[0])
+        return iter([containers.subscript(vm, args[0], i) for i in range(count - 1, -1, -1)])
+    return vm.native(reversed, vm.effects.mirror(args[0]))
+
+
+def as_mapping(vm: Any, value: Any) -> Any:
+    """A mapping with Python methods as a plain dict, made through the interpreter."""
+    if isinstance(value, dict) and python_method(vm, value, "__iter__") is None:
+        return vm.effects.plain(value)
+    if python_method(vm, value, "keys") is not None:
+        keys = containers.each(vm, vm.call(vm.load_attr(value, "keys"), (), {}))
+        return {key: containers.subscript(vm, value, key) for key in keys}
+    return _iterable(vm, value)
+
+
+@special(dict)
+def make_dict(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """dict(mapping or iterable, **kwargs)"""
+    return calls.call_native(vm, dict, tuple(as_mapping(vm, a) for a in args), kwargs)
+
+
+@special(dict.get)
+def dict_get(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """dict.get(key[, default])"""
+    held, key, *default = args
+    source = vm.sources.get(id(held))
+    if source is None or id(held) in vm.effects.mirrors or hashes(key):
+        return vm.native(dict.get, vm.effects.mirror(held), key, *default)
+    if vm.effects.has_key(held, source, key):
+        return vm.effects.read_key(held, source, key)
+    return default[0] if default else None
+
+
+@special(dict.__getitem__, collections.OrderedDict.__getitem__)
+def dict_getitem(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """dict.__getitem__(key)"""
+    return containers.dict_item(vm, *args)
+
+
+@special(containers.MAKING)
+def make_missing(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """defaultdict.__missing__(key)"""
+    return containers.make_item(vm, *args)
+
+
+@special(dict.__contains__)
+def dict_contains(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """dict.__contains__(key)"""
+    held, key = args
+    source = vm.sources.get(id(held))
+    if source is None or id(held) in vm.effects.mirrors or hashes(key):
+        return vm.native(dict.__contains__, vm.effects.mirror(held), key)
+    return vm.effects.has_key(held, source, key)
+
+
+@special(list.__getitem__, tuple.__getitem__)
+def sequence_getitem(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """list.__getitem__(index)"""
+    held, key = args
+    source = vm.sources.get(id(held))
+    base = list if isinstance(held, list) else tuple
+    if source is None or not vm.effects.untouched(held) or type(key) is not int:
+        return vm.native(base.__getitem__, vm.effects.mirror(held), key)
+    return vm.external(user(base.__getitem__, held, key), sources.sequence_item(source, key, type(held)))
+
+
+@special(dict.update, collections.OrderedDict.update, dict.__init__, collections.OrderedDict.__init__)
+def dict_update(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """dict.update(mapping, **kwargs)"""
+    held, *given = args
+    target = containers.writable(vm, held)
+    store = python_method(vm, held, "__setitem__") if isinstance(held, collections.OrderedDict) else None
+    pairs = [as_mapping(vm, value) for value in given]
+    if store is None:
+        vm.native(dict.update if not isinstance(held, collections.OrderedDict) else _UPDATE, target, *pairs, **kwargs)
+        return
+    for key, value in dict(*pairs, **kwargs).items():
+        vm.call(store, (held, key, value), {})
+
+
+_UPDATE = collections.OrderedDict.update
+
+
+@special(list.append)
+def list_append(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """list.append(object)"""
+    vm.effects.append(*args)
+
+
+@special(list.extend)
+def list_extend(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """list.extend(iterable)"""
+    held, more = args
+    vm.native(list.extend, containers.writable(vm, held), _iterable(vm, more))
+
+
+@special(str.join)
+def join(vm: Any, args: Args, kwargs: Kwargs) -> str:
+    """str.join(iterable)"""
+    parts = _iterable(vm, args[1])
+    parts = parts if isinstance(parts, (list, tuple)) else vm.native(list, parts)
+    refuse_unknown((args[0], parts))
+    return vm.native(str.join, args[0], parts)

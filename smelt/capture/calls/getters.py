@@ -1,0 +1,67 @@
+"""Calls of `operator.itemgetter`, `attrgetter` and `methodcaller`: what they get may be written in Python."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+from smelt.capture import _native as native
+from smelt.capture.calls.calls import call_instance
+from smelt.capture.core import sources
+from smelt.capture.core.registry import CALL
+from smelt.capture.core.values import LEAVES
+from smelt.capture.python import containers
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def _given(getter: Any) -> tuple[Args, Kwargs]:
+    """What a getter was made with."""
+    made, given = getter.__reduce__()
+    return (*made.args, *given) if isinstance(made, functools.partial) else given, getattr(made, "keywords", {})
+
+
+def _parts(getter: Any) -> Args:
+    given, named = _given(getter)
+    return (*given, *named, *named.values())
+
+
+def _known(vm: Any, getter: Any) -> bool:
+    """Whether what it was made with is known; guarded when it comes from outside."""
+    source = vm.source_of(getter)
+    if source is None:
+        return True
+    parts = _parts(getter)
+    if not all(type(part) in LEAVES for part in parts):
+        return False
+    vm.guards.check(sources.called(source, _parts, "parts"), native.EQ, parts)
+    return True
+
+
+def _getter(kind: Any, get: Any) -> None:
+    def call(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        if len(args) != 1 or kwargs or not _known(vm, fn):
+            return call_instance(vm, fn, args, kwargs)
+        found = tuple(get(vm, args[0], key) for key in _given(fn)[0])
+        return found[0] if len(found) == 1 else found
+
+    CALL(kind)(call)
+
+
+def _attribute(vm: Any, value: Any, path: str) -> Any:
+    return functools.reduce(vm.load_attr, path.split("."), value)
+
+
+_getter(operator.itemgetter, containers.subscript)
+_getter(operator.attrgetter, _attribute)
+
+
+@CALL(operator.methodcaller)
+def call_method_caller(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """operator.methodcaller"""
+    if len(args) != 1 or kwargs or not _known(vm, fn):
+        return call_instance(vm, fn, args, kwargs)
+    (name, *given), named = _given(fn)
+    return vm.call(vm.load_attr(args[0], name), tuple(given), dict(named))

@@ -1,0 +1,128 @@
+"""Calls of classes: making objects as `type.__call__` does, with Python `__new__` and `__init__` interpreted."""
+
+from __future__ import annotations
+
+import builtins
+import copyreg
+import enum
+import types
+from typing import Any
+
+import torch
+
+from smelt.base.torch_c import DISPATCH_GUARDS
+from smelt.capture.calls import calls
+from smelt.capture.core.breaks import Break, user
+from smelt.capture.core.registry import CALL, SPECIAL, special
+from smelt.capture.core.values import LEAVES, is_written
+from smelt.capture.python.attribute_reads import find_in_class, python_method
+from smelt.capture.python.effects import CONTAINERS
+from smelt.graph.trace.trace import TraceTensor
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+@CALL(type)
+def call_class(vm: Any, cls: type, args: Args, kwargs: Kwargs) -> Any:
+    """`cls(*args, **kwargs)`"""
+    meaning = SPECIAL.get(id(cls))
+    if meaning is not None:
+        return meaning(vm, args, kwargs)
+    if cls in DISPATCH_GUARDS:  # made now, it would act on the capture itself
+        raise Break(f"torch._C.{cls.__name__}()", "it changes how this thread dispatches operators while it lives")
+    if issubclass(cls, torch.Tensor):
+        raise Break(f"a {cls.__name__} is made", "a graph makes plain tensors only", "make it outside of the function")
+    maker = type.__call__ if type(cls) is type else find_in_class(vm, type(cls), "__call__")
+    if isinstance(maker, types.FunctionType) and not issubclass(cls, enum.Enum):
+        return vm.call(maker, (cls, *args), kwargs)
+    if cls in LEAVES or issubclass(cls, (enum.Enum, BaseException)) and not _python(vm, cls, "__init__"):
+        return calls.call_native(vm, cls, args, kwargs)
+    return construct(vm, cls, args, kwargs)
+
+
+@special(vars(type)["__call__"])
+def call_type(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`super().__call__(*args)` in a metaclass"""
+    if not args or not isinstance(args[0], type) or args[0] is type:
+        return user(type.__call__, *args, **kwargs)
+    return construct(vm, args[0], args[1:], kwargs)
+
+
+@special(builtins.__build_class__)
+def build_class(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A class statement: C code runs its body."""
+    raise Break("a class is defined", "class bodies are not captured", "define it outside of the function")
+
+
+def construct(vm: Any, cls: type, args: Args, kwargs: Kwargs) -> Any:
+    """`type.__call__(cls, ...)`: `__new__`, then `__init__` when that gave an instance."""
+    if isinstance(getattr(cls, "__del__", None), types.FunctionType):
+        raise Break(f"a {cls.__name__} is made", "its __del__ runs when Python drops it")
+    new, init = _python(vm, cls, "__new__"), _python(vm, cls, "__init__")
+    if new is None and init is None:
+        return calls.call_native(vm, cls, args, kwargs)
+    vm.work += 1
+    if new is not None:
+        obj = vm.call(new, (cls, *args), kwargs)
+    elif cls.__new__ is object.__new__:
+        obj = user(object.__new__, cls)
+    else:
+        obj = calls.call_native(vm, cls.__new__, (cls, *args), kwargs)
+    if type(obj) is TraceTensor or not isinstance(obj, cls):
+        return obj
+    if init is not None:
+        vm.call(init, (obj, *args), kwargs)
+    elif (start := getattr(cls, "__init__")) is not object.__init__:  # noqa: B009
+        calls.call_native(vm, start, (obj, *args), kwargs)
+    return obj
+
+
+def _python(vm: Any, cls: type, name: str) -> Any:
+    """The class's `__new__` or `__init__` when it is written in Python."""
+    raw = find_in_class(vm, cls, name)
+    raw = raw.__func__ if isinstance(raw, staticmethod) else raw
+    return raw if isinstance(raw, types.FunctionType) else None
+
+
+@special(object.__reduce_ex__)
+def reduce_object(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`object.__reduce_ex__(protocol)`, by which `copy` takes objects apart: their state is read with guards."""
+    if not args or id(args[0]) not in vm.sources or isinstance(args[0], CONTAINERS):
+        return calls.call_native(vm, object.__reduce_ex__, args, kwargs)
+    obj, cls = args[0], type(args[0])
+    own = python_method(vm, obj, "__reduce__")
+    if own is not None:
+        return vm.call(own, (obj,), {})
+    special_state = any(_python(vm, cls, name) for name in ("__getnewargs__", "__getnewargs_ex__"))
+    if args[1:] < (2,) or special_state or not _is_plain(cls):
+        raise Break(f"a {cls.__name__} is taken apart to be copied", "the object came from outside, and C code does it")
+    return vars(copyreg)["__newobj__"], (cls,), _state(vm, obj), None, None
+
+
+@special(object.__getstate__)
+def object_state(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`object.__getstate__()`"""
+    if len(args) != 1 or id(args[0]) not in vm.sources or isinstance(args[0], CONTAINERS):
+        return calls.call_native(vm, object.__getstate__, args, kwargs)
+    if not _is_plain(type(args[0])):
+        raise Break(f"the state of a {type(args[0]).__name__}", "the object came from outside, and C code reads it")
+    return _attributes(vm, args[0])
+
+
+def _is_plain(cls: type) -> bool:
+    """All that its instances hold is a dictionary of attributes."""
+    if cls.__reduce__ is not object.__reduce__ or cls.__reduce_ex__ is not object.__reduce_ex__:
+        return False
+    return is_written(cls) and cls.__dictoffset__ != 0 and not copyreg._slotnames(cls)  # type: ignore[attr-defined]
+
+
+def _state(vm: Any, obj: Any) -> Any:
+    """What `copy` gives to a new object."""
+    own = python_method(vm, obj, "__getstate__")
+    return _attributes(vm, obj) if own is None else vm.call(own, (obj,), {})
+
+
+def _attributes(vm: Any, obj: Any) -> Any:
+    """An object's attributes, None without any; in a dictionary of its own, whose address `deepcopy` may ask for."""
+    return dict(vm.effects.mirror(vm.load_attr(obj, "__dict__"))) or None

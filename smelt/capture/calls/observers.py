@@ -1,0 +1,195 @@
+"""What the program may see of calls that are put off: a log, a warning or a print runs its own code when it is made.
+
+Handlers, filters, streams and hooks that the program wrote may change what it looks at next. What they can reach is
+known: where the program has looked at it, or is about to, the graph ends at the call, which is then made in its turn.
+"""
+
+from __future__ import annotations
+
+import dis
+import logging
+import sys
+import types
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from smelt.capture.core.breaks import Break, Restart
+from smelt.capture.core.policy import is_frozen
+from smelt.capture.core.values import is_bound
+from smelt.capture.tensors.fallible_ops import note_deferred
+
+_FEW = 2000
+"""Objects that are followed from what a call runs."""
+
+
+class Observed:
+    """What code of the program may change when the calls that are put off are made.
+
+    Attributes:
+        step: of the capture, in which the first of these calls stands.
+        places: identities of objects, and (identity of globals, name), that it may write to.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.places: set[Any] = set()
+        self._alive: list[Any] = []
+
+    def add(self, vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A call is put off.
+
+        Raises:
+            Break: the program has looked at something that the call may change.
+        """
+        runs = _run_by(vm, fn, args, kwargs)
+        # a list gathers warnings; what fails at the last of streams is swallowed
+        raising = any(each is not sys.stderr and not is_bound(each) for each in runs) and not _is_silent(fn, args)
+        note_deferred(vm, fn, raising)
+        found = [place for each in runs for place in self._reached(each)]
+        if any(id(each) in vm.created for each in runs) or _is_changed(vm, fn, args) or _is_redirected(vm):
+            raise Break(f"{getattr(fn, '__qualname__', fn)} after its handlers or hooks were changed", "it uses them")
+        if any(place in vm.sources if type(place) is int else place in vm.reads for place in found):
+            raise Break(
+                f"{getattr(fn, '__qualname__', fn)} runs code of the program", "it may change what is read here"
+            )
+        if found and not self.places:
+            self.step = vm.step
+        self.places.update(found)
+
+    def look(self, place: Any) -> None:
+        """The program looks at an object from outside, or at a global variable.
+
+        Raises:
+            Restart: a call that was put off may change it; the graph ends before that.
+        """
+        if place in self.places:
+            raise Restart(
+                self.step, Break("a call that is put off runs code of the program", "its effect is looked at")
+            )
+
+    def _reached(self, start: Any) -> Iterator[Any]:
+        """What a function or object of the program can get hold of by itself."""
+        left, seen = [start], {id(start)}
+        while left and len(seen) < _FEW:
+            value = left.pop()
+            self._alive.append(value)
+            if isinstance(value, (types.FunctionType, types.MethodType)):
+                function: Any = value.__func__ if isinstance(value, types.MethodType) else value
+                yield from _globals_of(function)
+                parts: list[Any] = [*(function.__closure__ or ()), *_named(function)]
+                parts += [value.__self__] if isinstance(value, types.MethodType) else []
+            elif is_bound(value):
+                parts = [value.__self__]
+            elif isinstance(value, types.CellType):
+                yield id(value)
+                parts = _content(value)
+            elif isinstance(value, (type, types.ModuleType)) or is_frozen(type(value).__module__) and not _holds(value):
+                continue
+            else:
+                yield id(value)
+                parts = _parts(value)
+            for part in parts:
+                if id(part) not in seen and not isinstance(part, (int, float, str, bytes, type(None))):
+                    seen.add(id(part))
+                    left.append(part)
+
+
+def _holds(value: Any) -> bool:
+    return isinstance(value, (list, dict, set, tuple))
+
+
+def _content(cell: types.CellType) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
+
+
+def _globals_of(function: types.FunctionType) -> Iterator[Any]:
+    """The global variables that the function's code writes."""
+    if not is_frozen(function.__module__):
+        for instruction in dis.get_instructions(function.__code__):
+            if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+                yield id(function.__globals__), instruction.argval
+
+
+def _named(function: types.FunctionType) -> list[Any]:
+    if is_frozen(function.__module__):
+        return []
+    return [function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__]
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    if _holds(value):
+        return list(value)
+    methods = [m for base in type(value).__mro__ if not is_frozen(base.__module__) for m in vars(base).values()]
+    held = getattr(value, "__dict__", {})
+    return [*held.values(), *(m for m in methods if isinstance(m, types.FunctionType))]
+
+
+def _run_by(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Objects and functions of the program that a call runs by itself."""
+    found: list[Any] = []
+    if args and isinstance(args[0], (logging.Handler, logging.Filter)):
+        return found  # a handler that calls its own class
+    if fn is print:
+        found = [kwargs.get("file") or sys.stdout]
+    elif getattr(fn, "__module__", "") == "logging" or args and isinstance(args[0], logging.Logger):
+        logger = args[0] if args and isinstance(args[0], logging.Logger) else logging.root
+        found = [*_of_logger(logger), sys.stderr]
+    else:
+        found = [sys.stderr, *(_now(vm, name) for name in ("showwarning", "formatwarning", "_showwarnmsg_impl"))]
+    return [each for each in found if not _is_librarys(each)]
+
+
+def _is_silent(fn: Any, args: tuple[Any, ...]) -> bool:
+    """Whether this is a log of a level that the logger leaves out."""
+    logger = args[0] if args and isinstance(args[0], logging.Logger) else logging.root
+    level = getattr(logging, getattr(fn, "__name__", "").upper(), None)
+    return type(level) is int and not logger.isEnabledFor(level)
+
+
+def _is_changed(vm: Any, fn: Any, args: tuple[Any, ...]) -> bool:
+    """Whether what the program did to a logger and its handlers is put off as well: lists of them are written last."""
+    logger = next((each for each in args if isinstance(each, logging.Logger)), None)
+    if logger is None:
+        return False
+    used = [logger, logger.handlers, logger.filters, *logger.handlers]
+    pending = {id(store.target) for store in vm.effects.stores.values()} | vm.effects.appended.keys()
+    pending |= {id(mirror.original) for mirror in vm.effects.mirrors.values() if mirror.changed}
+    return any(id(each) in pending for each in used)
+
+
+def _is_redirected(vm: Any) -> bool:
+    """Whether streams of the process are others at this place, as `contextlib.redirect_stdout` has it."""
+    stores = [(name, vm.effects.stores.get(("attr", id(sys), name))) for name in ("stdout", "stderr")]
+    return any(store is not None and store.value is not vars(sys)[name] for name, store in stores)
+
+
+def _now(vm: Any, name: str) -> Any:
+    """An attribute of the module of warnings, as the program has left it."""
+    store = vm.effects.stores.get(("attr", id(warnings), name))
+    return vars(warnings)[name] if store is None else store.value
+
+
+def _is_librarys(value: Any) -> bool:
+    if is_bound(value):
+        return False
+    if isinstance(value, (types.FunctionType, types.MethodType)):
+        return is_frozen(value.__module__)
+    return is_frozen(type(value).__module__)
+
+
+def _of_logger(logger: logging.Logger | None) -> Iterator[Any]:
+    """The handlers, filters, formatters and streams that a record goes through."""
+    first = True
+    while logger is not None:
+        yield from logger.filters if first else ()
+        for handler in logger.handlers:
+            yield from (handler, handler.formatter, *handler.filters, getattr(handler, "stream", None))
+        if not logger.propagate:
+            return
+        logger, first = logger.parent, False

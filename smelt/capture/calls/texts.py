@@ -1,0 +1,233 @@
+"""Text of values: `str`, `repr`, `format`, `str.format` and `print`, through the program's own methods."""
+
+from __future__ import annotations
+
+import _string  # type: ignore[import-not-found]
+import enum
+import json.encoder
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from smelt.capture.calls import calls
+from smelt.capture.calls.builtin_functions import visible
+from smelt.capture.core import sources
+from smelt.capture.core.breaks import Break, user, user_raise
+from smelt.capture.core.prologue_value import HostMethod, HostValue
+from smelt.capture.core.registry import TENSOR_METHODS, special
+from smelt.capture.core.unbacked_text import UnknownText, refuse_unknown
+from smelt.capture.core.values import LEAVES
+from smelt.capture.python import containers
+from smelt.capture.python.attribute_reads import load_class_attr, load_object_attr, python_method
+from smelt.capture.python.attribute_writes import is_external
+from smelt.capture.python.effects import CONTAINERS
+from smelt.graph.meta_rules.constant_values import known_value
+from smelt.graph.trace.trace import TraceTensor
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
+    """str(value), repr(value) or format(value, spec)"""
+    if type(value) in (HostMethod, types.MethodType) and visible(vm, value) is not value:
+        raise Break("the text of a method written in C", "it shows an address")
+    if type(value) is HostValue:
+        return vm.hosts.run(fn, (value, *rest), {})
+    if type(value) is TraceTensor:
+        known = known_value(value)
+        return UnknownText.of(vm) if known is None else fn(known, *rest)
+    if type(value) is UnknownText:
+        return value
+    text = container_text(vm, value) if not rest or rest == ("",) else None
+    if text is not None:
+        return text
+    _guard_text(vm, value)
+    names = [{str: "__str__", repr: "__repr__", format: "__format__"}[fn]]
+    if fn is str and type(value).__str__ is object.__str__:
+        names.append("__repr__")
+    for name in names:
+        method = python_method(vm, value, name)
+        if method is not None:
+            return vm.call(method, (value, *rest), {})
+    if fn is format and type(value).__format__ is object.__format__ and rest in ((), ("",)):
+        return to_text(vm, str, value)
+    if id(value) in vm.sources and not rest and not isinstance(value, (*CONTAINERS, types.FunctionType)):
+        if vm.effects.pending():
+            raise Break(f"the text of a {type(value).__name__} after a write", "C code shows it as it was before")
+        return vm.external(user(fn, value), sources.called(vm.sources[id(value)], fn, fn.__name__))
+    return vm.native(fn, vm.effects.plain(value), *rest)
+
+
+def _guard_text(vm: Any, value: Any) -> None:
+    """The names in the text of a class and of an enumeration's member, which are themselves known by identity."""
+    if isinstance(value, type):
+        load_class_attr(vm, value, "__module__")
+        load_class_attr(vm, value, "__qualname__")
+    elif isinstance(value, enum.Enum):
+        load_class_attr(vm, type(value), "__name__")
+        load_object_attr(vm, value, "_name_")
+        load_object_attr(vm, value, "_value_")
+
+
+_BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}", dict: "{}"}
+
+
+def container_text(vm: Any, value: Any) -> Any:
+    """The text of a builtin container whose items are not all plain data: their own methods are interpreted."""
+    brackets = _BRACKETS.get(type(value))
+    if brackets is None:
+        return None
+    value = vm.effects.mirror(value)
+    items = [*value, *value.values()] if type(value) is dict else list(value)
+    if all(type(item) in LEAVES for item in items):
+        return None
+    with vm.effects.opened(value):
+        texts = [to_text(vm, repr, item) for item in items]
+    half = len(value)
+    shown: list[tuple[Any, ...]] = [(text,) for text in texts]
+    if type(value) is dict:
+        shown = [(key, ": ", item) for key, item in zip(texts[:half], texts[half:], strict=True)]
+    comma = "," if type(value) is tuple and half == 1 else ""
+    spaced = [part for each in shown for part in (", ", *each)][1:]
+    return joined(vm, [brackets[0], *spaced, comma, brackets[1]])
+
+
+def joined(vm: Any, parts: Iterable[Any]) -> Any:
+    """Text of parts, some of which may be unknown or made anew at each call."""
+    parts = list(parts)
+    if any(type(part) is HostValue for part in parts):
+        return vm.hosts.run("".join, (parts,), {})
+    unknown = next((part for part in parts if type(part) is UnknownText), None)
+    return "".join(parts) if unknown is None else unknown
+
+
+@special(str)
+def to_str(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """str(object)"""
+    return to_text(vm, str, args[0]) if len(args) == 1 and not kwargs else vm.native(str, *args, **kwargs)
+
+
+@special(repr)
+def to_repr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """repr(object)"""
+    return to_text(vm, repr, *args)
+
+
+@special(format)
+def to_format(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """format(object[, spec])"""
+    return to_text(vm, format, *args)
+
+
+def _register_methods() -> None:
+    for name, fn in (("__str__", str), ("__repr__", repr), ("__format__", format)):
+
+        def show(vm: Any, tensor: TraceTensor, *rest: Any, fn: Any = fn) -> Any:
+            if fn is not format and rest:
+                raise Break("the text of a tensor with contents of its own", "it is made of values")
+            return to_text(vm, fn, tensor, *rest)
+
+        TENSOR_METHODS[name] = show
+
+
+_register_methods()
+
+
+_make_encoder: Any = vars(json.encoder)["c_make_encoder"]
+
+
+@special(_make_encoder)
+def make_encoder(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The encoder of json, written in C: it calls what says how other objects are written."""
+    markers, default, *rest = args
+    return vm.native(_make_encoder, markers, calls.callback(vm, default, reads=True), *rest, **kwargs)
+
+
+@special(str.format)
+def format_string(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """str.format(...): each field as the interpreter reads it."""
+    text, *given = args
+    refuse_unknown((text,))
+    if all(type(value) in LEAVES for value in (*given, *kwargs.values())):
+        return vm.native(str.format, *args, **kwargs)
+    return joined(vm, _formatted(vm, text, _Fields(given, kwargs)))
+
+
+class _Fields:
+    """The arguments of one `str.format`, which fields ask for by name, by number, or in their order."""
+
+    def __init__(self, args: list[Any], kwargs: Kwargs) -> None:
+        self.args, self.kwargs = args, kwargs
+        self.next = 0
+        self.numbered: bool | None = None
+
+    def find(self, name: Any) -> Any:
+        """The argument that begins a field."""
+        if name != "" and type(name) is str:
+            return user(self.kwargs.__getitem__, name)
+        numbered = name != ""
+        if self.numbered is not None and self.numbered is not numbered:
+            ways = ("manual field specification", "automatic field numbering")[:: 1 if self.numbered else -1]
+            user_raise(ValueError(f"cannot switch from {ways[0]} to {ways[1]}"))
+        self.numbered = numbered
+        if not numbered:
+            name, self.next = self.next, self.next + 1
+        if name >= len(self.args):
+            user_raise(IndexError(f"Replacement index {name} out of range for positional args tuple"))
+        return self.args[name]
+
+
+def _formatted(vm: Any, text: str, fields: _Fields, depth: int = 2) -> Iterator[Any]:
+    """The parts of a text with its fields filled in."""
+    if not depth:
+        user_raise(ValueError("Max string recursion exceeded"))
+    parser = user(_string.formatter_parser, text)
+    while (parsed := user(next, parser, None)) is not None:
+        literal, field, spec, conversion = parsed
+        if literal:
+            yield literal
+        if field is None:
+            continue
+        value = _field(vm, field, fields)
+        if conversion:
+            if conversion not in _CONVERSIONS:
+                user_raise(ValueError(f"Unknown conversion specifier {conversion!r}"))
+            value = vm.call(_CONVERSIONS[conversion], (value,), {})
+        if spec and "{" in spec:
+            spec = joined(vm, _formatted(vm, spec, fields, depth - 1))
+        yield value if type(value) is str and not spec else vm.call(format, (value, spec), {})
+
+
+_CONVERSIONS = {"s": str, "r": repr, "a": ascii}
+
+
+def _field(vm: Any, field: str, fields: _Fields) -> Any:
+    """What a field like `0.name[key]` stands for."""
+    first, rest = user(_string.formatter_field_name_split, field)
+    value = fields.find(first)
+    for is_attribute, key in user(list, rest):
+        value = vm.load_attr(value, key) if is_attribute else containers.subscript(vm, value, key)
+    return value
+
+
+@special(print)
+def print_call(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """print(...): now into an object of the frame, else after the graph; the texts are those of now"""
+    for between in (kwargs.get("sep"), kwargs.get("end")):
+        if between is not None and not isinstance(between, (str, UnknownText)):
+            raise Break("print() with arguments that it refuses", "it raises where it stands")
+    target = kwargs.get("file")
+    if target is None and vm.effects.stores.get(("attr", id(sys), "stdout")) is not None:
+        target = vm.load_attr(sys, "stdout")
+        if target is not sys.stdout:
+            kwargs = {**kwargs, "file": target}
+    args = tuple(value if type(value) in _PRINTED_AS_IS else to_text(vm, str, value) for value in args)
+    if target is not None and not is_external(vm, target):
+        calls.call_native(vm, print, args, kwargs)
+        return
+    calls.defer(vm, print, args, kwargs)
+
+
+_PRINTED_AS_IS = {*LEAVES, TraceTensor}

@@ -1,0 +1,83 @@
+"""`if condition: raise ...` and `assert condition` on a tensor's value: the graph goes on, and checks when it runs.
+
+Where the check fails the frame runs in eager, which raises the program's own error with its own message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from smelt.capture.core.breaks import Break
+from smelt.capture.core.bytecode import Decoded
+from smelt.capture.core.frames import Frame
+from smelt.capture.tensors.torch_calls import call_tensor_method
+from smelt.graph.ir.sym_bool import Question, compare
+from smelt.graph.ir.symint import from_torch
+from smelt.graph.trace.trace import TraceTensor
+
+_LONGEST = 60
+"""Instructions of the longest way to a `raise`."""
+
+_MAKING = ("LOAD_", "BUILD_", "FORMAT_", "CONVERT_", "CALL", "PRECALL", "PUSH_NULL", "KW_NAMES", "BINARY_", "COPY")
+"""What stands between a branch and its `raise`: instructions that make an error and its text."""
+
+
+Check = Callable[[Any, Any, bool], bool]
+"""Records that the condition does not have a truth; False: it cannot."""
+
+
+def goes_on(vm: Any, f: Frame, condition: Any, when_true: int, when_false: int, check: Check | None = None) -> bool:
+    """Go on where the program does not raise, and record the check; False: both ways go on, or values are not read."""
+    check = check or _check
+    for truth, raising, other in ((True, when_true, when_false), (False, when_false, when_true)):
+        if only_raises(f.decoded, raising) and not only_raises(f.decoded, other):
+            if not check(vm, condition, truth):
+                return False
+            f.pc = other
+            return True
+    return False
+
+
+def only_raises(decoded: Decoded, start: int) -> bool:
+    """Whether the instructions from here on make an error and raise it."""
+    at = start
+    for _ in range(_LONGEST):
+        name = decoded.names[at]
+        if name == "RAISE_VARARGS":
+            return True
+        if name == "JUMP_FORWARD":  # to the end of `assert a < b < c`
+            at = decoded.instructions[at][1]
+            continue
+        if not name.startswith(_MAKING) and name not in ("NOP", "SWAP", "POP_TOP"):
+            return False
+        at += 1
+    return False
+
+
+def must_be_true(vm: Any, condition: TraceTensor) -> bool:
+    """Record that the program raises unless the condition is true; False: values are not read."""
+    return _check(vm, condition, False)
+
+
+def _check(vm: Any, condition: TraceTensor, raises: bool) -> bool:
+    """Record that the condition is not `raises`."""
+    reads = vm.changes.asserts and vm.reads_values and vm.tensors is vm.outermost and not vm.branching
+    if not reads or vm.tensors.region is not None:
+        return False
+    try:
+        flag = vm.tensors.run(torch.ne, (condition, 0), {})
+        number = vm.tensors.run(torch.Tensor.to, (flag, torch.int64), {}, method="to")
+        number = from_torch(call_tensor_method(vm, "item", (number,), {}))
+    except Break:
+        return False
+    question = compare("==", number, 1, raises)
+    if not isinstance(question, Question) or question.fact is None:
+        return False
+    if question.expect("", "RuntimeError"):
+        vm.tensors.check(question.fact, "what the program asserts of a tensor is wrong", "RuntimeError")
+        vm.tensors.asserts = True
+        return True
+    return False

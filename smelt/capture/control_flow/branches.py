@@ -1,0 +1,173 @@
+"""`if condition: x = torch.clamp(x, low, high)` with a tensor as condition: both ways are computed, one is chosen.
+
+Models guard themselves against numbers that are not finite this way. What the branch does must be cheap, and harmless
+where it would not have run: operators that clamp, on tensors, into local variables. Then the variables get
+`torch.where(condition, new, old)`, to the bit what eager gives, and the graph goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from smelt.capture._native import NULL
+from smelt.capture.control_flow.conditionals import jump
+from smelt.capture.core.breaks import UserError
+from smelt.capture.core.bytecode import Decoded
+from smelt.capture.core.conditional_value import ASKING, Undecided
+from smelt.capture.core.frames import Frame
+from smelt.capture.core.liveness import live_slots
+from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.python import containers
+from smelt.capture.python.stack_opcodes import backward, forward, opcode, read_variable, turning
+from smelt.capture.tensors.torch_calls import is_torch_builtin
+from smelt.graph.ir.meta import meta_of
+from smelt.graph.ir.symint import SYMBOLIC
+from smelt.graph.trace.trace import TraceTensor
+
+HARMLESS = frozenset({"clamp", "clip", "clamp_min", "clamp_max", "nan_to_num"})
+"""Operators that may run where the program would not have run them, by name: no error, no infinite derivative."""
+
+LONGEST = 60
+"""Instructions of the longest branch."""
+
+_LOADS = "LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_LOAD_FAST LOAD_CONST LOAD_GLOBAL LOAD_ATTR LOAD_METHOD LOAD_DEREF".split()
+_STORED = frozenset({"STORE_FAST", "STORE_FAST_STORE_FAST", "STORE_FAST_LOAD_FAST"})
+_CALLS = ("CALL", "CALL_KW")
+_REST = "BINARY_OP UNARY_NEGATIVE PUSH_NULL PRECALL KW_NAMES COPY SWAP POP_TOP NOP CACHE EXTENDED_ARG".split()
+_SIMPLE = frozenset([*_LOADS, *_STORED, *_CALLS, *_REST])
+_INFOS = (torch.finfo, torch.iinfo)
+
+
+def _pop_jump(on: bool) -> Callable[[Any, Frame, int], object | None]:
+    """A jump when the popped value is as `on` says."""
+    off = not on
+
+    def pop_jump(vm: Any, f: Frame, arg: int) -> object | None:
+        value = f.stack.pop()
+        if value is off:
+            return None
+        if value is on:
+            f.pc = arg
+            return None
+        if type(value) is TraceTensor and compute_both(vm, f, value, arg, when=off):
+            return None
+        return jump(vm, f, value, arg, f.pc) if on else jump(vm, f, value, f.pc, arg)
+
+    return pop_jump
+
+
+for _on, _name in ((False, "IF_FALSE"), (True, "IF_TRUE")):
+    opcode(f"POP_JUMP_{_name}", f"POP_JUMP_FORWARD_{_name}", decode=forward)(_pop_jump(_on))
+    opcode(f"POP_JUMP_BACKWARD_{_name}", decode=backward)(turning(_pop_jump(_on)))
+
+
+def to_bool(vm: Any, f: Frame, arg: Any) -> None:
+    """TO_BOOL of 3.13: the truth of a tensor is left to the jump that follows, which may take both ways."""
+    value = f.stack[-1]
+    if type(value) in _LEFT and f.decoded.names[f.pc] in ASKING:
+        return
+    f.stack[-1] = containers.truth(vm, value)
+
+
+_LEFT = frozenset({TraceTensor, Undecided, HostValue, *SYMBOLIC})
+
+
+def is_simple(decoded: Decoded, start: int, end: int) -> bool:
+    """Whether the instructions between a jump and its target only compute and store local variables, and clamp."""
+    names = decoded.names[start:end]
+    if not 0 < len(names) <= LONGEST or not _SIMPLE.issuperset(names) or _STORED.isdisjoint(names):
+        return False
+    return any(_loaded(arg) in HARMLESS for _, arg in decoded.instructions[start:end])
+
+
+def _loaded(arg: Any) -> Any:
+    """The name in a decoded argument; versions put a flag before it."""
+    return arg[1] if type(arg) is tuple and len(arg) == 2 else arg if type(arg) is str else None
+
+
+def compute_both(vm: Any, f: Frame, condition: TraceTensor, target: int, when: bool) -> bool:
+    """Go through the branch up to `target`, which runs when the condition is `when`, and choose; False: cannot be done.
+
+    Raises:
+        Break: the branch turned out to do more.
+    """
+    if condition.dim() or condition.dtype != torch.bool or target <= f.pc or not is_simple(f.decoded, f.pc, target):
+        return False
+    if vm.tensors.speculation.value(condition) is not None:
+        return False
+    slots = _stored(f.decoded, f.pc, target)
+    live = live_slots(f.decoded, target)
+    before = {slot: read_variable(vm, f, slot) if slot in live else NULL for slot in slots}
+    last = next(iter(reversed(vm.tensors.graph.nodes)))
+    depth, instructions = len(f.stack), f.decoded.instructions
+    vm.work += 1  # variables change: a break in here stands before the branch only after a restart
+    while f.pc != target:
+        if f.decoded.names[f.pc] in _CALLS and not _harmless_call(f):
+            raise containers.tensor_value("a branch on a tensor's value")
+        handler, arg = instructions[f.pc]
+        f.pc += 1
+        try:
+            handler(vm, f, arg)
+        except UserError:  # the program may never come here
+            raise containers.tensor_value("a branch on a tensor's value") from None
+    if len(f.stack) != depth or not _harmless_nodes(vm, last):
+        raise containers.tensor_value("a branch on a tensor's value")
+    for slot, old in before.items():
+        f.locals[slot] = _choose(vm, condition, f.locals[slot], old, when) if slot in live else old
+    return True
+
+
+def _stored(decoded: Decoded, start: int, end: int) -> set[int]:
+    found: set[int] = set()
+    for at in range(start, end):
+        name, arg = decoded.names[at], decoded.raw[at]
+        if name == "STORE_FAST":
+            found.add(arg)
+        elif name == "STORE_FAST_LOAD_FAST":
+            found.add(arg >> 4)
+        elif name == "STORE_FAST_STORE_FAST":
+            found |= {arg >> 4, arg & 15}
+    return found
+
+
+def _harmless_call(f: Frame) -> bool:
+    """The next instruction calls a C function of torch, or asks for the limits of a dtype."""
+    count = f.decoded.raw[f.pc] + (f.decoded.names[f.pc] == "CALL_KW")
+    called = f.stack[len(f.stack) - count - 2 : len(f.stack) - count]
+    return all(map(_is_harmless, called))
+
+
+def _is_harmless(called: Any) -> bool:
+    if called is NULL or type(called) is TraceTensor or type(getattr(called, "__self__", None)) is TraceTensor:
+        return True
+    return called in _INFOS or is_torch_builtin(called)
+
+
+def _harmless_nodes(vm: Any, last: Any) -> bool:
+    node = last.next
+    while node.op != "root":
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        if name not in HARMLESS or node in vm.tensors.mutated:
+            return False
+        node = node.next
+    return True
+
+
+def _choose(vm: Any, condition: TraceTensor, new: Any, old: Any, when: bool) -> Any:
+    if new is old:
+        return old
+    if type(new) is not TraceTensor or type(old) is not TraceTensor or _kind(new) != _kind(old):
+        raise containers.tensor_value("a branch on a tensor's value")
+    pair = (new, old) if when else (old, new)
+    chosen = vm.tensors.run(torch.where, (condition, *pair), {})
+    if _kind(chosen) != _kind(old):
+        raise containers.tensor_value("a branch on a tensor's value")
+    return chosen
+
+
+def _kind(tensor: TraceTensor) -> tuple[Any, ...]:
+    seen = meta_of(tensor)
+    return tuple(seen.shape), tuple(seen.stride), seen.dtype, seen.device, tensor.requires_grad

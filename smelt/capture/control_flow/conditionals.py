@@ -1,0 +1,238 @@
+"""Branches on tensors' values that the graph takes: both ways are captured, up to where they meet.
+
+Layers that are skipped at random, or a correction that is rarely needed, do not end the graph this way. Each way may
+do what it likes with tensors of its own, and write to tensors that the graph was given; besides, it may set variables
+and change objects that the function made. What the first way changed is undone before the second, and `merge` puts
+both together where they meet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from smelt.capture._native import NULL
+from smelt.capture.control_flow.asserts import goes_on
+from smelt.capture.control_flow.merge import Merging, NotJoined, Way
+from smelt.capture.control_flow.unbacked_conditions import as_condition, expect, question_of
+from smelt.capture.core.breaks import Break, Restart, UserError, bare
+from smelt.capture.core.conditional_value import Undecided, refuse_undecided
+from smelt.capture.core.frames import RETURN, Frame, Unread
+from smelt.capture.core.graph_module import CapturedGraph
+from smelt.capture.core.liveness import live_slots
+from smelt.capture.core.postdominators import RETURNS, join_of
+from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.python import containers
+from smelt.capture.python.snapshot import Before, CannotUndo, put
+from smelt.capture.python.stack_opcodes import read_variable
+from smelt.capture.tensors.ambient import present_modes
+from smelt.graph.ir.meta import meta_of
+from smelt.graph.ir.symint import SYMBOLIC
+from smelt.graph.nodes.conditional import Conditional, cut_out, operands_of
+from smelt.graph.trace.trace import TraceTensor
+
+
+def jump(vm: Any, f: Frame, value: Any, when_true: int, when_false: int) -> object | None:
+    """Go on where the truth of `value` leads; gives RETURN where both ways return.
+
+    Raises:
+        Break: it depends on a tensor's value, and the ways do more than a node can stand for.
+    """
+    if type(value) is Undecided:
+        if not value.plain:
+            value.read()
+        if bool(value.true) == bool(value.false):
+            value = bool(value.true)
+        elif not value.true:
+            return jump(vm, f, value.condition, when_false, when_true)
+        else:
+            value = value.condition
+    if type(value) is HostValue:
+        return _jump_on_host(vm, f, value, when_true, when_false)
+    if type(value) is TraceTensor:
+        known = vm.decided.get(id(value))
+        if known is None and vm.tensors.speculation.value(value) is None and value.numel() == 1:
+            if goes_on(vm, f, value, when_true, when_false):
+                return None
+            return take_both(vm, f, value, when_true, when_false)
+        value = value if known is None else known
+    elif type(value) in SYMBOLIC:
+        return _jump_on_number(vm, f, value, when_true, when_false)
+    f.pc = when_true if containers.truth(vm, value) else when_false
+    return None
+
+
+def _jump_on_host(vm: Any, f: Frame, value: HostValue, when_true: int, when_false: int) -> object | None:
+    """A branch on a random number: both ways in the graph, else a version for the way of this call."""
+    place = (id(f.code), f.pc - 1)
+    if not value.constant and place not in vm.refused and vm.branches and vm.tensors.branches:
+        try:
+            return jump(vm, f, vm.hosts.inputs.condition(value), when_true, when_false)
+        except Break:
+            if place not in vm.refused:
+                raise
+            raise Restart(-1, None) from None  # once more, without this branch as a node
+    f.pc = when_true if containers.truth(vm, value) else when_false
+    return None
+
+
+def _jump_on_number(vm: Any, f: Frame, value: Any, when_true: int, when_false: int) -> object | None:
+    """A branch on a number that only values tell; where it cannot be a node, the graph ends at the read."""
+    question, place = question_of(vm, value), (id(f.code), f.pc - 1)
+    if question is not None and place not in vm.refused and place not in vm.branching:
+        if goes_on(vm, f, question, when_true, when_false, expect):
+            return None
+        if vm.branches_on_numbers and vm.branches and vm.tensors.branches:
+            try:
+                return take_both(vm, f, as_condition(vm, question), when_true, when_false)
+            except Break as stop:
+                bare(stop)
+                vm.refused.add(place)
+    f.pc = when_true if containers.truth(vm, value) else when_false
+    return None
+
+
+def take_both(vm: Any, f: Frame, condition: TraceTensor, when_true: int, when_false: int) -> object | None:
+    """Capture both ways of the jump before `f.pc` and go on where they meet.
+
+    Raises:
+        Break: that cannot be done.
+    """
+    place = (id(f.code), f.pc - 1)
+    if place in vm.refused or place in vm.branching or not (vm.branches and vm.tensors.branches):
+        raise containers.tensor_value("a branch on a tensor's value")
+    vm.work += 1
+    vm.branching.add(place)
+    try:
+        return _Branch(vm, f, condition).run(when_true, when_false)
+    except (Break, UserError, NotJoined, CannotUndo) as stop:
+        vm.refused.add(place)
+        said = "one of them raises" if isinstance(stop, UserError) else getattr(stop, "title", None) or str(stop)
+        bare(stop)
+    finally:
+        vm.branching.discard(place)
+    raise _two_ways(said)
+
+
+def _two_ways(said: str) -> Break:
+    refused = containers.tensor_value("a branch on a tensor's value")
+    refused.why += f", and its two ways cannot be one node: {said}"
+    return refused
+
+
+class _Branch:
+    """One branch while it is captured."""
+
+    def __init__(self, vm: Any, f: Frame, condition: TraceTensor) -> None:
+        self.vm, self.f, self.condition, self.tensors = vm, f, condition, vm.tensors
+        join = join_of(f.decoded, f.pc - 1)
+        if join is None or f.generator is not None:
+            raise NotJoined("they do not meet in this function")
+        if self.tensors.region is not None or vm.ambient.inside_region(self.tensors.graph):
+            raise NotJoined("it stands under torch.no_grad, autocast or checkpoint")
+        self.join = join
+        self.locals, self.stack = f.locals[:], f.stack[:]
+        self.modes = present_modes()
+        roots = [value for frame in vm.frames for value in (*frame.locals, *frame.stack, frame.kw_names)]
+        self.before = Before(vm, roots)
+
+    def run(self, when_true: int, when_false: int) -> object | None:
+        true, false = self._way(when_true, True), self._way(when_false, False)
+        f, merging = self.f, Merging(self.vm, self.condition, self.before)
+        if self.join == RETURNS:
+            f.value = merging.expression(true.value, false.value)
+        else:
+            live = live_slots(f.decoded, self.join)
+            stack = [merging.expression(a, b) for a, b in zip(true.stack, false.stack, strict=True)]
+            slots = enumerate(zip(true.locals, false.locals, strict=True))
+            f.locals[:] = [
+                a if a is b else merging(self._read(i, a), self._read(i, b)) if i in live else NULL
+                for i, (a, b) in slots
+            ]
+            f.stack[:] = stack
+            f.pc = self.join
+        for key, merged in [(key, merging.parts(key, true, false)) for key in true.changes | false.changes]:
+            put(self.before.held[key][0], merged)
+        self._replace(true, false, merging)
+        return RETURN if self.join == RETURNS else None
+
+    def _read(self, slot: int, value: Any) -> Any:
+        """What a variable holds after one way; the other one may have looked at it, which adds guards."""
+        if type(value) is not Unread:
+            return value
+        self.f.locals[slot] = value
+        return read_variable(self.vm, self.f, slot)
+
+    # -- one way ------------------------------------------------------------------------------------------------------
+
+    def _way(self, start: int, truth: bool) -> Way:
+        vm, f, tensors = self.vm, self.f, self.tensors
+        last = next(iter(reversed(tensors.graph.nodes)))
+        f.pc, f.locals[:], f.stack[:] = start, self.locals, self.stack
+        numbers = tensors.number_node.known()
+        speculates, tensors.speculation.allowed = tensors.speculation.allowed, False
+        acts = vm.hosts.acts
+        vm.decided[id(self.condition)] = truth
+        if len(vm.branching) == 1:
+            vm.turns = 0
+        result, instructions = None, f.decoded.instructions
+        try:
+            while f.pc != self.join and result is None:
+                handler, arg = instructions[f.pc]
+                f.pc += 1
+                result = handler(vm, f, arg)
+                if vm.undecided and result is None:
+                    refuse_undecided(f)
+        finally:
+            tensors.speculation.allowed = speculates
+            del vm.decided[id(self.condition)]
+        if result is not (RETURN if self.join == RETURNS else None):
+            raise NotJoined("they do not meet in this function")
+        if vm.hosts.acts != acts:
+            raise NotJoined("random numbers are drawn, or arrays of numpy written, in one of them")
+        nodes = self._added(last)
+        tensors.number_node.restore(numbers)
+        self._check_writes(set(nodes))
+        return Way(nodes, f, self.before.take_changes())
+
+    def _added(self, last: fx.Node) -> list[fx.Node]:
+        if present_modes() != self.modes or self.vm.ambient.inside_region(self.tensors.graph):
+            raise NotJoined("a mode is switched in one of them and not back")
+        nodes, node = [], last.next
+        while node.op != "root":
+            if node.op != "placeholder":
+                nodes.append(node)
+            node = node.next
+        return nodes
+
+    def _check_writes(self, nodes: set[fx.Node]) -> None:
+        tensors = self.tensors
+        if nodes.isdisjoint(tensors.mutated):
+            return
+        if any(map(tensors.asked_gradient, nodes)):
+            raise NotJoined("a tensor asks for gradients in one of them")
+        older = {id(t.place.storage) for node, t in tensors.made_tensors() if node not in nodes}
+        given = {id(t.place.storage) for t in tensors.traced.values() if not t.requires_grad}
+        for storage, writers in tensors.writers.items():
+            if storage in older and storage not in given and not nodes.isdisjoint(writers):
+                raise NotJoined("one of them writes to a tensor that the function made before")
+
+    # -- where they meet ----------------------------------------------------------------------------------------------
+
+    def _replace(self, true: Way, false: Way, merging: Merging) -> None:
+        """Take the nodes of both ways out of the graph, and put one in."""
+        tensors, nodes = self.tensors, [*true.nodes, *false.nodes]
+        if not nodes and not merging.outputs:
+            return
+        ends = [[self._node(pair[side]) for pair in merging.outputs] for side in (0, 1)]
+        operands = list(dict.fromkeys([*operands_of(true.nodes, ends[0]), *operands_of(false.nodes, ends[1])]))
+        if not set(operands).isdisjoint(nodes):
+            raise NotJoined("one of them uses what the other computes")
+        parts = [cut_out(way.nodes, operands, end) for way, end in zip((true, false), ends, strict=True)]
+        target = Conditional(*(CapturedGraph({}, part) for part in parts))
+        outputs = [out for _, _, out in merging.outputs]
+        tensors.join(target, self.condition, operands, nodes, tuple(map(meta_of, outputs)), outputs)
+
+    def _node(self, tensor: TraceTensor | None) -> fx.Node | None:
+        return None if tensor is None else self.tensors.nodes[id(tensor)]

@@ -1,0 +1,102 @@
+"""What a branch leaves behind: for each place, one thing that stands for what either of its two ways left there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from smelt.capture._native import NULL
+from smelt.capture.core.conditional_value import Undecided, is_plain
+from smelt.capture.core.frames import Frame
+from smelt.capture.python.snapshot import Before, Parts
+from smelt.graph.ir.meta import meta_of
+from smelt.graph.trace.trace import TraceTensor
+
+
+class NotJoined(Exception):
+    """The two ways cannot be made one node."""
+
+
+class Way:
+    """One way of a branch: the nodes it added, and variables and stack (or the returned value) where it ends.
+
+    Attributes:
+        changes: what the objects that it changed hold then, by identity.
+    """
+
+    def __init__(self, nodes: list[fx.Node], f: Frame, changes: dict[int, Parts]) -> None:
+        self.nodes, self.changes = nodes, changes
+        self.locals, self.stack, self.value = f.locals[:], f.stack[:], f.value
+
+
+class Merging:
+    """Puts together what two ways left behind; the first of each pair is that of the way where `condition` holds.
+
+    Attributes:
+        outputs: (tensor or None, tensor or None, the tensor that stands for them outside).
+    """
+
+    def __init__(self, vm: Any, condition: TraceTensor, before: Before) -> None:
+        self.vm, self.condition, self.before = vm, condition, before
+        self.outputs: list[tuple[TraceTensor | None, TraceTensor | None, TraceTensor]] = []
+        self._known: dict[tuple[int, int], TraceTensor] = {}
+
+    def __call__(self, a: Any, b: Any) -> Any:
+        if a is b:
+            return a
+        kind = type(a)
+        if kind is Undecided or type(b) is Undecided:
+            return self._undecided(a, b)
+        if kind is TraceTensor and type(b) is TraceTensor:
+            return self._tensor(a, b)
+        if kind is type(b) and is_plain(a) and a == b and repr(a) == repr(b):
+            return a
+        made = not self.before.existed(a) and not self.before.existed(b)
+        if kind is type(b) and (kind is tuple or kind is list and made) and len(a) == len(b):
+            parts = [self(*pair) for pair in zip(a, b, strict=True)]
+            if not any(type(part) is Undecided for part in parts):
+                return kind(parts)
+        return self._undecided(a, b)
+
+    def expression(self, a: Any, b: Any) -> Any:
+        """The same for what lies on the stack, or is returned."""
+        out = self(a, b)
+        if type(out) is Undecided:
+            raise NotJoined("an expression differs after them, and is not a tensor")
+        return out
+
+    def parts(self, key: int, true: Way, false: Way) -> Parts:
+        """What an object holds that one of them changed."""
+        value, before = self.before.held[key]
+        a, b = true.changes.get(key, before), false.changes.get(key, before)
+        if [part for part in a if part in b] != [part for part in b if part in a]:
+            raise NotJoined(f"what a {type(value).__name__} holds is in another order after them")
+        merged = {part: self(a.get(part, NULL), b.get(part, NULL)) for part in a | b}
+        for (place, _), part in merged.items():
+            if type(part) is Undecided and place and not isinstance(value, dict):
+                raise NotJoined(f"what a {type(value).__name__} holds differs after them")
+        return merged
+
+    def _undecided(self, a: Any, b: Any) -> Undecided:
+        self.vm.undecided = True
+        tensors = [value for value in (a, b) if type(value) is TraceTensor]
+        given = None
+        if len(tensors) == 1:
+            given = self._output(*(value if type(value) is TraceTensor else None for value in (a, b)))
+        return Undecided(self.condition, a, b, given, self.vm.step)
+
+    def _tensor(self, a: TraceTensor, b: TraceTensor) -> TraceTensor:
+        if meta_of(a) != meta_of(b):
+            raise NotJoined("a tensor has another shape, stride or dtype after them, or other gradients")
+        return self._output(a, b)
+
+    def _output(self, a: TraceTensor | None, b: TraceTensor | None) -> TraceTensor:
+        """The tensor that is one of the two; nobody may write to it, since that would write to both."""
+        key = (id(a), id(b))
+        if key not in self._known:
+            out = self._known[key] = self.vm.tensors.either(self.condition, a, b)
+            if meta_of(out) != meta_of(next(t for t in (a, b) if t is not None)):
+                raise NotJoined("a tensor with gaps or overlaps differs after them")
+            self.outputs.append((a, b, out))
+        return self._known[key]

@@ -1,0 +1,72 @@
+"""`n = mask.sum().item()`, then `if n > 2`: branches on numbers that only the values of tensors tell.
+
+The comparison becomes a tensor of the graph, and the branch a node, as on any tensor's value (`conditionals`). Where
+one of the ways only raises, the comparison is a fact from then on that the compiled code checks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from smelt.capture.core.breaks import Break
+from smelt.graph.ir.sym_bool import Question, compare, opposite
+from smelt.graph.ir.symint import held, to_torch
+from smelt.graph.trace.trace import TraceTensor
+from smelt.shapes.size import Size, as_symbol
+from smelt.shapes.unbacked import is_unbacked
+
+COMPARE = {"==": torch.eq, "!=": torch.ne, "<": torch.lt, ">=": torch.ge}
+
+
+def question_of(vm: Any, value: Any) -> Question | None:
+    """What the truth of a symbolic number asks, if only values tell it and the graph may read them."""
+    if not vm.reads_values or vm.tensors is not vm.outermost:
+        return None
+    question = held(value) if type(value) is torch.SymBool else None
+    if type(value) is torch.SymInt:
+        question = compare("==", held(value), 0, True)
+    if not isinstance(question, Question) or question.fact is None or question.prove() is not None:
+        return None
+    return question if is_unbacked(*question.sizes()) else None
+
+
+def expect(vm: Any, question: Question, raises: bool) -> bool:
+    """Record that the answer is not `raises`; False: no check can stand here."""
+    if not vm.changes.asserts or vm.branching or vm.tensors.region is not None:
+        return False
+    wanted = opposite(question) if raises else question
+    if not isinstance(wanted, Question) or wanted.fact is None or not wanted.expect("", "RuntimeError"):
+        return False
+    vm.tensors.check(wanted.fact, f"{wanted.fact} does not hold", "RuntimeError")
+    vm.tensors.asserts = True
+    return True
+
+
+def as_condition(vm: Any, question: Question) -> TraceTensor:
+    """The answer as a tensor of the graph.
+
+    Raises:
+        Break: no tensor shows one of the numbers.
+    """
+    fact = question.fact
+    assert fact is not None
+    left, right = (_tensor(vm, side) if isinstance(side, Size) else side for side in (fact.left, fact.right))
+    if not isinstance(left, torch.Tensor):
+        left = vm.tensors.run(torch.full, ((), left), {"dtype": torch.int64})
+    answer: TraceTensor = vm.tensors.run(COMPARE[fact.sign], (left, right), {})
+    return answer
+
+
+def _tensor(vm: Any, size: Size) -> TraceTensor:
+    """A tensor that holds the number: the one that it was read from, if that still does."""
+    symbol = as_symbol(size)
+    read = None if symbol is None else vm.tensors.reads.found.get(symbol.name)
+    if read is not None and read.dim is None and vm.tensors.reads.shows(read):
+        source: TraceTensor = read.tensor
+        return vm.tensors.run(torch.Tensor.reshape, (source, ()), {}, "reshape") if source.dim() else source
+    made: TraceTensor = vm.tensors.run(torch.full, ((), to_torch(size)), {"dtype": torch.int64})
+    if type(made) is not TraceTensor:
+        raise Break("a branch on a number that values tell", "no tensor of the graph holds it")
+    return made

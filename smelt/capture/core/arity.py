@@ -1,0 +1,138 @@
+"""How many arguments functions take, and of what class the first one is: what a call gets wrong, they say themselves.
+
+A meaning of capture's own (`registry.special`) unpacks its arguments; where they do not fit, the program has to get the
+error of the function that it called.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import inspect
+import types
+from collections.abc import Callable, Collection
+from typing import Any
+
+from smelt.capture.core.breaks import Break, user
+from smelt.graph.trace.trace import TraceTensor
+
+How = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+_MANY = 1 << 30
+_UNSIGNED: dict[int, tuple[Collection[int], bool]] = {
+    id(type): ((1, 3), False),
+    id(bool): (range(2), False),
+    id(iter): (range(1, 3), False),
+    id(next): (range(1, 3), False),
+    id(super): (range(3), False),
+    id(vars): (range(2), False),
+    id(dict.__getitem__): (range(2, 3), False),
+    id(list.__getitem__): (range(2, 3), False),
+    **dict.fromkeys(map(id, (dict.update, vars(dict)["__init__"])), (range(1, 3), True)),
+    **dict.fromkeys(map(id, (vars(collections.OrderedDict)["__init__"],)), (range(1, 3), True)),
+    id(vars(collections.OrderedDict)["update"]): (range(1, 3), True),
+    id(collections.defaultdict.__missing__): (range(2, 3), False),
+    id(contextvars.ContextVar.get): (range(1, 3), False),
+    id(vars(str)["format"]): (range(1, _MANY), True),
+}
+"""How many arguments those take that do not tell it (`inspect.signature`), and whether they take keywords."""
+
+_OF_CLASSES = (types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+class Meaning:
+    """What capture does for a call of a function, for arguments that the function takes.
+
+    Args:
+        function: the program calls it.
+        how: (vm, args, kwargs) -> result
+    """
+
+    __slots__ = ("_counts", "_known", "_signature", "_words", "function", "how")
+
+    def __init__(self, function: Any, how: How) -> None:
+        self.function, self.how = function, how
+        self._known = False
+
+    def __call__(self, vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._known:
+            self._look()
+        if not self._fits(args, kwargs) or type(self.function) in _OF_CLASSES and self._of_another(vm, args):
+            self._refuse(vm, args, kwargs)
+        return self.how(vm, args, kwargs)
+
+    def _look(self) -> None:
+        """Find out what the function takes: when it is called first, most never are."""
+        self._counts, self._words = _UNSIGNED.get(id(self.function), (range(_MANY), True))
+        self._signature: inspect.Signature | None = None
+        if id(self.function) not in _UNSIGNED and _tells(self.function):
+            try:
+                self._signature = inspect.signature(self.function, follow_wrapped=False)
+            except (TypeError, ValueError):
+                pass
+            else:
+                self._counts, self._words = _positional(self._signature), False
+        self._known = True
+
+    def _fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if len(args) in self._counts and (self._words or not kwargs):
+            return True
+        if self._signature is None:
+            return False
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError:
+            return False
+        return True
+
+    def _of_another(self, vm: Any, args: tuple[Any, ...]) -> bool:
+        """A method gets no object, or one of a class that does not have it."""
+        owner = self.function.__objclass__
+        return not args or not isinstance(args[0], owner) and not issubclass(vm.type_of(args[0]), owner)
+
+    def _refuse(self, vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Have the function say what is wrong, which it does before it looks at an argument.
+
+        Raises:
+            UserError: what it says.
+            Break: nothing is wrong with as many arguments: Python makes the call.
+        """
+        given: list[Any] = [value if type(value) in _INERT else () for value in args]
+        if type(self.function) in _OF_CLASSES and args:
+            given[0] = _as_shown(vm, args[0])
+        user(self.function, *given, **dict.fromkeys(kwargs, ()))
+        name = getattr(self.function, "__qualname__", repr(self.function))
+        raise Break(f"{name} with {len(given)} arguments", "it is known to take others")
+
+
+def _as_shown(vm: Any, value: Any) -> Any:
+    """An object of the class that the program believes the value to have."""
+    if type(value) is TraceTensor:
+        return vm.tensors.stand_in(value)
+    return _EXAMPLES.get(vm.type_of(value), value) if vm.type_of(value) is not type(value) else value
+
+
+_INERT = (int, float, bool, str, type(None))
+_EXAMPLES: dict[type, Any] = {int: 0, float: 0.0, bool: True}
+
+
+def _tells(function: Any) -> bool:
+    """A function of C code, or one of Python's, whose parameters are those that its calls are checked for."""
+    if isinstance(function, types.FunctionType):
+        return True
+    kind, module = type(function), getattr(function, "__module__", None) or "builtins"
+    listed = (type, types.BuiltinFunctionType, *_OF_CLASSES)
+    return kind in listed and module.split(".")[0] not in ("torch", "smelt")
+
+
+def _positional(signature: inspect.Signature) -> range:
+    """How many arguments it takes without keywords."""
+    kinds = [(p.kind, p.default is p.empty) for p in signature.parameters.values()]
+    if (inspect.Parameter.KEYWORD_ONLY, True) in kinds:
+        return range(0)
+    plain = [needed for kind, needed in kinds if kind in _PLAIN]
+    many = any(kind is inspect.Parameter.VAR_POSITIONAL for kind, _ in kinds)
+    return range(sum(plain), _MANY if many else len(plain) + 1)
+
+
+_PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

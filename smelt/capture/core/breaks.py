@@ -1,0 +1,233 @@
+"""How capture stops: a graph break (the graph ends here) or an exception of the user's own code.
+
+Neither derives from Exception, so that interpreted `except Exception` clauses and C code never swallow them.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, TypeVar
+
+from smelt.base.errors import Unsupported
+from smelt.graph.ir.symint import has_symint, pinned
+
+E = TypeVar("E", bound=BaseException)
+
+
+class Break(BaseException):
+    """Capture met something that it cannot put in a graph.
+
+    Args:
+        title: what was met, in the user's terms.
+        why: why it ends the graph.
+        hint: what the user may write instead.
+        silent: the consequence of an earlier break (a loop that goes on), not one of its own.
+        in_frame: what was met looks at the frame that runs it (`eval`, tracebacks): the frame goes on as it is.
+
+    Attributes:
+        because: guards (source, kind, operand) that hold as long as its reason does.
+    """
+
+    def __init__(self, title: str, why: str = "", hint: str = "", silent: bool = False, in_frame: bool = False) -> None:
+        super().__init__(title)
+        self.title, self.why, self.hint, self.silent, self.in_frame = title, why, hint, silent, in_frame
+        self.at: At | None = None
+        self.because: list[tuple[Any, int, Any]] = []
+
+
+class Restart(BaseException):
+    """A break that came too late to stand there: capture begins again and stops before root instruction `step`.
+
+    Without a break it only begins again.
+    """
+
+    def __init__(self, step: int, stop: Break | None) -> None:
+        super().__init__(step)
+        self.step, self.stop = step, stop
+
+
+class UserError(BaseException):
+    """An exception that the user's program raised while it was interpreted."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(repr(error))
+        self.error = error
+
+
+class SymbolicNumber(Exception):
+    """Capture has to begin again with plain numbers."""
+
+
+class CannotRebuild(Exception):
+    """A value leaves the frame that residual code has no way to make again."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A place in the user's code; the line is looked up only when somebody reads it."""
+
+    code: CodeType
+    offset: int
+
+    @property
+    def line(self) -> int:
+        found = self.code.co_firstlineno
+        for start, end, line in self.code.co_lines():
+            if start <= self.offset < end and line is not None:
+                found = line
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.code.co_filename}:{self.line}"
+
+
+@dataclass(frozen=True)
+class BreakReason:
+    """One graph break as `explain` and `fullgraph` show it."""
+
+    title: str
+    at: str
+    why: str
+    hint: str
+
+    @classmethod
+    def of(cls, stop: Break) -> BreakReason:
+        return cls(stop.title, str(stop.at) if stop.at else "", stop.why, stop.hint)
+
+    def error(self) -> Unsupported:
+        """The same as the error that `fullgraph=True` raises."""
+        return Unsupported(self.title, at=self.at or None, why=self.why or None, hint=self.hint or None)
+
+    def __str__(self) -> str:
+        return str(self.error())
+
+
+def bare(error: E) -> E:
+    """One of capture's own exceptions, without the frames that it came through: they hold the program's objects."""
+    let_go(error)
+    error.__context__ = error.__cause__ = None
+    return error
+
+
+def let_go(error: BaseException) -> None:
+    """Empty the frames that an exception came through while capture ran, and forget them.
+
+    A variable of such a frame may hold the exception itself: nothing of what the frames hold would die with it.
+    """
+    entry, error.__traceback__ = error.__traceback__, None
+    while entry is not None:
+        try:
+            entry.tb_frame.clear()
+        except RuntimeError:  # it still runs
+            pass
+        entry = entry.tb_next
+
+
+def user(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run one operation of the user's program natively; what it raises is the user's exception."""
+    try:
+        return fn(*args, **kwargs)
+    except Unsupported as error:
+        raise Break(error.what, error.why or "", error.hint or "") from None
+    except RecursionError:
+        raise too_deep() from None
+    except SymbolicNumber:
+        raise
+    except Exception as error:
+        if symbolic(args, error):
+            return user(fn, *plain_numbers(args), **kwargs)
+        if wants_memory(error):
+            raise Break("the memory of a tensor is read", "its values are not known yet") from None
+        raise UserError(error) from None
+
+
+def wants_memory(error: Exception) -> bool:
+    """Whether C code asked for the memory of a stand-in: eager would find some, this is no error of the program."""
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY)
+
+
+_NO_MEMORY = (
+    "its data is not allocated yet",
+    "Cannot access data pointer of Tensor",
+    "Attempted to access the data pointer on an invalid python storage",
+)
+"""What torch's C code says of a tensor without memory."""
+
+
+def symbolic(args: tuple[Any, ...], error: Exception) -> bool:
+    """Whether a call may have failed only because symbolic numbers cannot do all that others can.
+
+    Raises:
+        SymbolicNumber: it did, and where the number is cannot be seen in the arguments: inside of a dict or set.
+    """
+    if has_symint(args):
+        return True
+    if isinstance(error, TypeError) and "SymInt" in str(error):
+        raise SymbolicNumber("a symbolic number met C code that cannot take it")
+    return False
+
+
+def plain_numbers(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments to try such a call with again.
+
+    Raises:
+        Unsettled: one of them only values tell.
+        SymbolicNumber: the call may have changed one of its arguments before it failed.
+    """
+    plain = pinned(args)
+    if any(isinstance(arg, _CHANGING) for arg in args):
+        raise SymbolicNumber("a symbolic number met C code that cannot take it")
+    return plain
+
+
+_CHANGING = (list, dict, set, collections.deque)
+
+
+def too_deep() -> Break:
+    """The stack ends: capture needs some ten frames for one of the program, so this says nothing about the program."""
+    return Break("recursion that is too deep to inline", "capture came near to Python's recursion limit")
+
+
+def is_deep() -> bool:
+    """Whether the program has used up much of the stack: what fails for lack of it here may work another time."""
+    frame: Any = sys._getframe(1)
+    depth = 0
+    while frame is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth > sys.getrecursionlimit() // 2
+
+
+def through_c(run: Callable[[], Any]) -> Any:
+    """Run interpreted code that C code called: what the program raises passes through C as it is.
+
+    It is raised outside of the `except` clause, so that it does not get an exception of capture's own as its context.
+    """
+    try:
+        return run()
+    except UserError as error:
+        raised = error.error
+    try:
+        raise raised
+    finally:
+        del raised, run  # the exception holds this frame
+
+
+def user_raise(error: BaseException) -> Any:
+    """Raise `error` as the interpreted program would."""
+    raise UserError(error)
+
+
+def with_causes(errors: Iterable[BaseException | None]) -> set[int]:
+    """The identities of exceptions and of all that led to them."""
+    found: set[int] = set()
+    left = list(errors)
+    while left:
+        error = left.pop()
+        if error is not None and id(error) not in found:
+            found.add(id(error))
+            left += [error.__context__, error.__cause__]
+    return found

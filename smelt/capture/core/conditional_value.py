@@ -1,0 +1,91 @@
+"""What a variable, an attribute or an item of a dictionary holds that differs after the two ways of a branch.
+
+`skip = True` in one way leaves such a thing behind, or a cache that only one way fills. The program may ask for its
+truth, which is another branch on the same condition, and let it leave the frame. For anything else that it does with
+it, the graph ends before the branch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smelt.capture._native import NULL
+from smelt.capture.core.breaks import Break, Restart
+from smelt.capture.core.values import LEAVES
+from smelt.graph.ir.symint import SYMBOLIC
+
+ASKING = frozenset(
+    {f"POP_JUMP_{way}IF_{truth}" for way in ("", "FORWARD_", "BACKWARD_") for truth in ("TRUE", "FALSE")} | {"TO_BOOL"}
+)
+"""Instructions that ask for nothing but the truth of what is on top of the stack."""
+
+HANDING_ON = frozenset({"STORE_FAST", "RETURN_VALUE", "POP_TOP", "UNARY_NOT"})
+"""Instructions that also take an answer (of `torch.equal`, say) as it is."""
+
+
+class Undecided:
+    """`true` where the condition holds, else `false`; NULL stands for nothing at all.
+
+    Attributes:
+        given: the output of the graph that is the tensor among the two; None in the graph's other way.
+        born: the captured frame's instruction that the branch belongs to.
+        asked: the function whose answer it is, True or False; None: it comes of a branch.
+    """
+
+    __slots__ = ("condition", "true", "false", "given", "born", "asked")
+
+    def __init__(self, condition: Any, true: Any, false: Any, given: Any, born: int, asked: str | None = None) -> None:
+        self.condition, self.true, self.false, self.given, self.born = condition, true, false, given, born
+        self.asked = asked
+
+    @property
+    def plain(self) -> bool:
+        """Both are plain data, which no branch can have changed."""
+        return is_plain(self.true) and is_plain(self.false)
+
+    @property
+    def optional(self) -> bool:
+        """After one of the ways there is nothing in its place."""
+        return self.true is NULL or self.false is NULL
+
+    def read(self, *args: Any, **kwargs: Any) -> Any:
+        """What it holds is needed: the capture begins again and ends its graph before the branch."""
+        if self.asked is not None:
+            raise Restart(self.born, unanswered(self.asked))
+        raise Restart(
+            self.born,
+            Break(
+                "a branch on a tensor's value",
+                "what its two ways leave behind differs, and is not a tensor",
+                "torch.where(condition, a, b), or move the decision out of the compiled function",
+            ),
+        )
+
+    __bool__ = __len__ = __iter__ = __call__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = read
+    __int__ = __float__ = __index__ = __str__ = __repr__ = __format__ = __getitem__ = __contains__ = read
+    __hash__ = None  # type: ignore[assignment]
+
+
+def unanswered(asked: str) -> Break:
+    """The end of a graph where the answer about tensors' values is used as a number, or as an object."""
+    return Break(
+        f"{asked} needs the values of tensors",
+        "only a branch, or who gets the result, can take an answer that the graph computes",
+        "use it as a condition (`if`), or (a == b).all(), which is a tensor",
+    )
+
+
+def is_plain(value: Any) -> bool:
+    """Data that cannot be changed."""
+    return type(value) in LEAVES and not isinstance(value, SYMBOLIC)
+
+
+def refuse_undecided(f: Any) -> None:
+    """An instruction has run: what is undecided may only be on top of the stack for a question about its truth.
+
+    Raises:
+        Restart: it is there for something else.
+    """
+    if f.stack and type(f.stack[-1]) is Undecided and f.decoded.names[f.pc] not in ASKING:
+        if f.stack[-1].asked is None or f.decoded.names[f.pc] not in HANDING_ON:
+            f.stack[-1].read()

@@ -1,0 +1,57 @@
+"""Which `except`, `finally` and `with` around an instruction act on an error, as exception table and handlers say."""
+
+from __future__ import annotations
+
+import builtins
+
+from smelt.capture.core.frames import Frame
+
+Errors = tuple[type[BaseException], ...]
+
+
+def acts_on(frame: Frame, index: int, errors: Errors, excepts: bool = False, but: Errors = ()) -> bool:
+    """Whether one of these errors at an instruction runs code of the program.
+
+    Args:
+        excepts: only clauses count that take the error, not `finally` and `with`, which pass it on.
+        but: classes that take one of these errors as well do not count.
+    """
+    decoded = frame.decoded
+    row = decoded.handler_at(index)
+    if row is None:
+        return False
+    names, at = decoded.names, row.target
+    if names[at] == "CLEANUP_THROW":  # of `yield from`: what it delegates to stands for itself
+        return acts_on(frame, at, errors, excepts, but)
+    if names[at] != "PUSH_EXC_INFO":  # leaves a clause, a comprehension, a generator's body
+        return acts_on(frame, names.index("RERAISE", at), errors, excepts, but)
+    at += 1
+    while True:
+        begin = at
+        while names[at] in _NAMING:
+            at += 1
+        if names[at] == "RERAISE":
+            return acts_on(frame, at, errors, excepts, but)
+        if names[at] != "CHECK_EXC_MATCH":
+            break
+        if any(_may_be(frame, each, errors, but) for each in range(begin, at)):
+            return True
+        at = decoded.targets[at + 1]
+    return acts_on(frame, begin, errors, excepts, but) if excepts and names[begin] != "POP_TOP" else not but
+
+
+_NAMING = frozenset({"LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF", "LOAD_ATTR", "BUILD_TUPLE"})
+
+
+def _may_be(frame: Frame, index: int, errors: Errors, but: Errors) -> bool:
+    """Whether an instruction loads what an `except` clause that takes one of the errors may name."""
+    decoded = frame.decoded
+    if decoded.names[index] == "BUILD_TUPLE":
+        return False
+    if decoded.names[index] != "LOAD_GLOBAL":
+        return not but
+    name = decoded.attributes[decoded.raw[index] >> 1]
+    found = frame.globals.get(name, getattr(builtins, name, None))
+    if not isinstance(found, type):
+        return not but
+    return any(issubclass(error, found) for error in errors) and not any(issubclass(error, found) for error in but)

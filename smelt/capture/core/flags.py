@@ -1,0 +1,67 @@
+"""Settings of torch that a program reads: constants of the graph, guarded by asking again.
+
+Those that nearly every program depends on are among the ambient modes (`calibrate`); these are read by few.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from smelt.base import torch_c
+from smelt.capture.core.registry import special
+from smelt.capture.core.values import LEAVES
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+_FIXED = frozenset({"is_available", "is_built", "version", "is_macos13_or_newer", "is_macos_or_newer", "get_arch_list"})
+"""Functions of torch.backends about the build and the machine."""
+
+
+def read_flag(vm: Any, fn: Callable[..., Any], args: Args) -> Any:
+    """`fn(*args)` now, guarded."""
+    value = fn(*args)
+    guard_flag(vm, fn, args, value)
+    return value
+
+
+def guard_flag(vm: Any, fn: Callable[..., Any], args: Args, value: Any) -> None:
+    """The program saw `value`, which depends on settings of torch."""
+    if type(value) in LEAVES and not vm.ambient.log:  # what the program itself switched is no state of outside
+        vm.guards.flag(fn, args, value)
+
+
+def is_setting(function: types.FunctionType) -> bool:
+    """A function written in Python that reads settings of torch."""
+    return function.__module__.startswith("torch.backends") and function.__name__ not in _FIXED
+
+
+def module_setting(module: types.ModuleType, name: str) -> bool:
+    """An attribute of a module that is computed: `torch.backends.cudnn.enabled`."""
+    kind = type(module)
+    if kind is types.ModuleType or not module.__name__.startswith("torch."):
+        return False
+    raw = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+    return isinstance(getattr(type(raw), "__get__", None), types.FunctionType) or isinstance(raw, property)
+
+
+def _register() -> None:
+    for fn in torch_c.SETTINGS:
+
+        def read(vm: Any, args: Args, kwargs: Kwargs, fn: Any = fn) -> Any:
+            return read_flag(vm, fn, args)
+
+        special(fn)(read)
+
+
+_register()
+
+
+@special(torch.is_inference_mode_enabled)
+def inference_mode(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """`torch.is_inference_mode_enabled()`: guarded with the ambient modes, switched off for the capture itself."""
+    return bool(vm.inference)

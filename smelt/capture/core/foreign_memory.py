@@ -1,0 +1,38 @@
+"""Objects of `ctypes`: windows on memory that anybody may write. What they show is read when the program runs."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import Any
+
+from smelt.capture.core.breaks import Break
+
+_Data: Any = ctypes.c_int.__mro__[-2]
+"""The class of all of them."""
+
+
+def refuse_windows(values: Iterable[Any]) -> None:
+    """End the graph where one of these is such an object.
+
+    Raises:
+        Break: one is.
+    """
+    for value in values:
+        if isinstance(value, _Data):
+            why = "what lies at an address is known when the program runs"
+            raise Break(f"memory is read through a {type(value).__name__} of ctypes", why)
+
+
+def refuse_fields(obj: Any, name: str) -> None:
+    """End the graph where an attribute is a field of a structure, which lies in such memory.
+
+    Raises:
+        Break: it is.
+    """
+    if isinstance(obj, (ctypes.Structure, ctypes.Union)) and any(name == field[0] for field in _fields(type(obj))):
+        refuse_windows((obj,))
+
+
+def _fields(kind: type) -> list[Any]:
+    return [field for base in kind.__mro__ for field in vars(base).get("_fields_", ())]

@@ -1,0 +1,183 @@
+"""A Python frame that is being interpreted, and the binding of arguments to its variables."""
+
+from __future__ import annotations
+
+import inspect
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from smelt.capture._native import NULL
+from smelt.capture.core.breaks import At, user_raise
+from smelt.capture.core.by_code import ByCode
+from smelt.capture.core.bytecode import Decoded
+from smelt.capture.core.sources import Source
+
+Callers = tuple[Any, At] | None
+RETURN = object()
+YIELD = object()
+"""What a handler gives when the frame stops."""
+
+
+OUTER = object()
+"""On the stack below an exception that is handled: what the frame's caller was handling, if anything."""
+
+
+class Unread:
+    """A variable of the captured frame that the program has not looked at yet: it has no guards."""
+
+    __slots__ = ("value", "source")
+
+    def __init__(self, value: Any, source: Source) -> None:
+        self.value, self.source = value, source
+
+
+class Frame:
+    """Variables and stack of one activation of a code object.
+
+    Attributes:
+        locals: CPython's localsplus: variables, cells, free variables; NULL where unset.
+        pc: index of the next instruction.
+        handled: the exceptions being handled, innermost last.
+        handled_at: for each of them, where on the stack that lies which was handled before.
+        kw_names: names for the next CALL (3.11, 3.12).
+        callers: where the frames above it stood when it was called, innermost first.
+        value: what the frame returned or yielded last.
+    """
+
+    __slots__ = (
+        "decoded", "code", "locals", "stack", "pc", "globals", "function", "handled", "handled_at",
+        "kw_names", "value", "generator", "callers",
+        "closure",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        code: CodeType,
+        decoded: Decoded,
+        locals: list[Any],
+        globals: dict[str, Any],
+        function: FunctionType | None,
+    ) -> None:
+        self.code, self.decoded = code, decoded
+        self.locals = locals
+        self.stack: list[Any] = []
+        self.pc = 0
+        self.globals = globals
+        self.function = function
+        self.closure: tuple[CellType, ...] = ()
+        self.handled: list[BaseException] = []
+        self.handled_at: list[int] = []
+        self.kw_names: tuple[str, ...] = ()
+        self.callers: Callers = None
+        self.value: Any = None
+        self.generator: Any = None
+
+    def release(self) -> None:
+        """Let go of the program's objects: the capture is over."""
+        self.locals, self.stack, self.closure, self.handled = [], [], (), []
+        self.function = self.value = self.generator = None
+
+    @property
+    def at(self) -> At:
+        """The place of the instruction that runs now."""
+        return At(self.code, self.decoded.offsets[max(self.pc - 1, 0)])
+
+
+def slot_names(code: CodeType) -> list[str]:
+    """The names of localsplus, in order."""
+    seen = set(code.co_varnames)
+    return [*code.co_varnames, *(name for name in code.co_cellvars if name not in seen), *code.co_freevars]
+
+
+_slots: ByCode[int] = ByCode()
+
+
+def slot_count(code: CodeType) -> int:
+    """The length of localsplus."""
+    known = _slots.get(code)
+    return _slots.put(code, len(slot_names(code))) if known is None else known
+
+
+def bind(
+    function: FunctionType, defaults: Any, kwdefaults: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Any]:
+    """The localsplus of a call, as CPython fills it.
+
+    Args:
+        defaults, kwdefaults: the function's, already read through their sources.
+
+    Raises:
+        UserError: TypeError, when the arguments do not fit.
+    """
+    code = function.__code__
+    count, flags = code.co_argcount, code.co_flags
+    slots: list[Any] = [NULL] * slot_count(code)
+    if len(args) == count and not kwargs and not code.co_kwonlyargcount and not flags & _STAR:
+        slots[:count] = args
+        return slots
+    if not all(isinstance(key, str) for key in kwargs):
+        user_raise(TypeError("keywords must be strings"))
+    total = count + code.co_kwonlyargcount
+    slots[: min(len(args), count)] = args[:count]
+    if len(args) > count and not flags & inspect.CO_VARARGS:
+        user_raise(TypeError(f"{function.__name__}() takes {count} positional arguments but {len(args)} were given"))
+    rest = _bind_keywords(function, slots, kwargs, total)
+    _bind_defaults(function, slots, defaults or (), kwdefaults or {})
+    if flags & inspect.CO_VARARGS:
+        slots[total] = tuple(args[count:])
+        total += 1
+    if flags & inspect.CO_VARKEYWORDS:
+        slots[total] = rest
+    elif rest:
+        user_raise(TypeError(f"{function.__name__}() got an unexpected keyword argument {next(iter(rest))!r}"))
+    return slots
+
+
+_STAR = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+
+
+def arguments_in(function: FunctionType, slots: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the call that filled these argument slots, without defaults: their sources are to be read."""
+    code = function.__code__
+    count, total = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    more = slots[total] if code.co_flags & inspect.CO_VARARGS else ()
+    named = dict(zip(code.co_varnames[count:total], slots[count:total], strict=True))
+    for name, default in (function.__kwdefaults__ or {}).items():
+        if named.get(name) is default:
+            del named[name]
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        named |= slots[-1]
+    first, defaults = count - len(function.__defaults__ or ()), function.__defaults__ or ()
+    while not more and count > first and slots[count - 1] is defaults[count - 1 - first]:
+        count -= 1
+    return (*slots[:count], *more), named
+
+
+def _bind_keywords(function: FunctionType, slots: list[Any], kwargs: dict[str, Any], total: int) -> dict[str, Any]:
+    code, rest = function.__code__, {}
+    names = code.co_varnames[code.co_posonlyargcount : total]
+    for name, value in kwargs.items():
+        if name not in names:
+            rest[name] = value
+            continue
+        index = code.co_posonlyargcount + names.index(name)
+        if slots[index] is not NULL:
+            user_raise(TypeError(f"{function.__name__}() got multiple values for argument {name!r}"))
+        slots[index] = value
+    return rest
+
+
+def _bind_defaults(function: FunctionType, slots: list[Any], defaults: Any, kwdefaults: Any) -> None:
+    code = function.__code__
+    count = code.co_argcount
+    first = count - len(defaults)
+    for index in range(count + code.co_kwonlyargcount):
+        if slots[index] is not NULL:
+            continue
+        name = code.co_varnames[index]
+        if first <= index < count:
+            slots[index] = defaults[index - first]
+        elif index >= count and name in kwdefaults:
+            slots[index] = kwdefaults[name]
+        else:
+            user_raise(TypeError(f"{function.__name__}() missing a required argument: {name!r}"))

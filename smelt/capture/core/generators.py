@@ -1,0 +1,100 @@
+"""Generators of the captured program: an iterator whose body is interpreted, so that C code can consume it too."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+from smelt.capture.core.breaks import UserError, through_c
+from smelt.capture.core.except_clauses import acts_on
+from smelt.capture.core.frames import YIELD
+
+
+class TracedGenerator:
+    """What a call of a generator function gives while capturing."""
+
+    def __init__(self, vm: Any, frame: Any) -> None:
+        self.vm, self.frame = vm, frame
+        self.started = self.done = False
+        self.born = vm.step
+        vm.generators.append(self)
+
+    def __iter__(self) -> TracedGenerator:
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
+    def send(self, value: Any) -> Any:
+        """Resume with a value; gives what is yielded next.
+
+        Raises:
+            StopIteration: the body returned.
+            TypeError: a value for a generator that has not begun.
+        """
+        if self.done:
+            raise StopIteration
+        if not self.started and value is not None:
+            raise TypeError("can't send non-None value to a just-started generator")
+        self.frame.stack.append(value)
+        return self._resume()
+
+    def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
+        """Resume by raising an exception at the yield."""
+        error = kind if isinstance(kind, BaseException) else kind() if value is None else value
+        before, self.done = self.done, True  # unless the body goes on
+        self.vm.work += 1
+        try:
+            if before or not self.started:
+                raise error
+            through_c(functools.partial(self.vm.unwind, self.frame, UserError(error)))
+        finally:
+            del error, kind, value  # the exception holds this frame
+        self.done = False
+        return self._resume()
+
+    def close(self) -> None:
+        """Run the body's `finally` clauses."""
+        if self.done or not self.started:
+            self.done = True
+            return
+        try:
+            self.throw(GeneratorExit())
+        except (GeneratorExit, StopIteration):
+            return
+        raise RuntimeError("generator ignored GeneratorExit")
+
+    @property
+    def must_close(self) -> bool:
+        """It stands where a `finally` or `with` would run when the generator is dropped."""
+        if self.done or not self.started:
+            return False
+        return acts_on(self.frame, self.frame.pc - 1, (GeneratorExit,))
+
+    def release(self) -> None:
+        """Let go of the program's objects."""
+        self.frame.release()
+
+    def _resume(self) -> Any:
+        self.vm.work += 1  # where the body breaks, the generator does not stand where it did before
+        self.started = True
+        self.done = True  # unless it yields
+        try:
+            result = self.vm.reenter(lambda: self.vm.run(self.frame))
+        except StopIteration as error:
+            raise RuntimeError("generator raised StopIteration") from error
+        if result is YIELD:
+            self.done = False
+            return self.frame.value
+        raise StopIteration(self.frame.value)
+
+
+GENERATOR_METHODS: dict[Any, Any] = {
+    TracedGenerator.send: types.GeneratorType.send,
+    TracedGenerator.throw: types.GeneratorType.throw,
+    TracedGenerator.close: types.GeneratorType.close,
+    TracedGenerator.__next__: types.GeneratorType.__next__,
+    TracedGenerator.__iter__: types.GeneratorType.__iter__,
+}
+"""Methods that the program took of a generator, as they are of a real one."""

@@ -1,0 +1,43 @@
+"""The captured graph as a module: a torch.fx.GraphModule whose Python code is written when somebody needs it.
+
+Autograd walks the nodes, so most captured graphs never become code; fx would write it at once (15 ms for BERT-base).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from smelt.base.locks import new_lock
+from smelt.graph.ir.python_code import write_code
+
+_WRITING = new_lock()
+
+
+class CapturedGraph(fx.GraphModule):
+    """A GraphModule that compiles `forward` at its first call, or when `code` is read."""
+
+    def recompile(self) -> Any:
+        """Remember that the graph changed."""
+        self._stale = True
+        return None
+
+    def _write(self) -> None:
+        if self._stale:
+            with _WRITING:  # several threads may call it first
+                if self._stale:
+                    write_code(self)  # replaces `forward` on this instance's own class
+                    self._stale = False
+
+    @property
+    def code(self) -> str:
+        """The Python code of `forward`."""
+        self._write()
+        return str(super().code)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Write the code, then run it."""
+        self._write()
+        written: Any = type(self).__dict__["forward"]
+        return written(self, *args, **kwargs)

@@ -1,0 +1,45 @@
+"""Iterators of C code that have no end, where one way of a branch on a tensor's value would use them up.
+
+Both ways are captured, also the one that the program never takes: there C code must not go on for ever.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import operator
+from typing import Any
+
+from smelt.capture.core.breaks import Break
+
+_EXHAUSTING = frozenset(
+    {list, tuple, set, frozenset, dict, collections.deque, sum, sorted, min, max}
+    | {list.extend, set.update, dict.update, dict.fromkeys, str.join, bytes.join, collections.deque.extend}
+)
+
+
+def refuse_endless(fn: Any, args: tuple[Any, ...]) -> None:
+    """In one way of a branch, C code is about to use up its arguments.
+
+    Raises:
+        Break: one of them has no end.
+    """
+    if any(map(_is_endless, args)) and _exhausts(fn):
+        raise Break(f"{fn.__name__}() of an iterator without end", "it stands in one way of a branch")
+
+
+def _exhausts(fn: Any) -> bool:
+    owner = getattr(fn, "__self__", None)
+    return fn in _EXHAUSTING or getattr(type(owner), fn.__name__, None) in _EXHAUSTING
+
+
+def _is_endless(value: Any) -> bool:
+    kind = type(value)
+    if kind in (itertools.count, itertools.cycle):
+        return True
+    if kind is itertools.repeat:
+        return operator.length_hint(value, -1) < 0
+    if kind in (map, zip):
+        given = value.__reduce__()[1][kind is map :]
+        return bool(given) and all(map(_is_endless, given))
+    return kind in (filter, enumerate) and _is_endless(value.__reduce__()[1][kind is filter])

@@ -1,0 +1,64 @@
+"""Which local variables a code object may still read from an instruction on: only these survive a graph break."""
+
+from __future__ import annotations
+
+from smelt.capture.core.bytecode import Decoded
+
+_READS = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE", "LOAD_FAST_AND_CLEAR", "DELETE_FAST", "MAKE_CELL"}
+_WRITES = {"STORE_FAST", "STORE_FAST_MAYBE_NULL"}
+_STOPS = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
+_ALWAYS = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
+
+
+def live_slots(decoded: Decoded, index: int) -> set[int]:
+    """Slots that some path from instruction `index` reads before it writes them."""
+    if decoded.live is None:
+        decoded.live = _iterate(decoded)
+    return decoded.live[index]
+
+
+def _iterate(decoded: Decoded) -> list[set[int]]:
+    count = len(decoded.names)
+    after = [successors(decoded, at) for at in range(count)]
+    live: list[set[int]] = [set() for _ in range(count)]
+    changed = True
+    while changed:
+        changed = False
+        for at in range(count - 1, -1, -1):
+            out = set().union(*(live[n] for n in after[at])) if after[at] else set()
+            reads, writes = _accesses(decoded, at)
+            row = decoded.handler_at(at)
+            new = out - writes | reads | (live[row.target] if row is not None else set())
+            if new != live[at]:
+                live[at] = new
+                changed = True
+    return live
+
+
+def _accesses(decoded: Decoded, at: int) -> tuple[set[int], set[int]]:
+    name, arg = decoded.names[at], decoded.raw[at]
+    if name == "CALL" and not arg and "__class__" in decoded.free:
+        return {0}, set()  # `super()` reads the frame's first variable
+    if name in _READS:
+        return {arg}, set()
+    if name in _WRITES:
+        return set(), {arg}
+    if name == "LOAD_FAST_LOAD_FAST":
+        return {arg >> 4, arg & 15}, set()
+    if name == "STORE_FAST_LOAD_FAST":
+        return ({arg & 15} - {arg >> 4}), {arg >> 4}
+    if name == "STORE_FAST_STORE_FAST":
+        return set(), {arg >> 4, arg & 15}
+    return set(), set()
+
+
+def successors(decoded: Decoded, at: int) -> list[int]:
+    """Where the frame may go on after an instruction that raises nothing."""
+    name = decoded.names[at]
+    if name in _STOPS:
+        return []
+    target = decoded.targets.get(at)
+    if name in _ALWAYS and target is not None:
+        return [target]
+    following = [at + 1] if at + 1 < len(decoded.names) else []
+    return following if target is None else [*following, target]

@@ -1,0 +1,243 @@
+"""What happens to a Python function that the program calls: inlined, left whole, run as it is, put off, refused.
+
+Decided by where the function was written, once per code object.
+"""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import os
+import sys
+import sysconfig
+import types
+import weakref
+from functools import cache
+
+import numpy
+import torch
+
+from smelt.capture.core.by_code import ByCode
+
+
+class Policy(enum.Enum):
+    """What to do with a call."""
+
+    INLINE = "interpret its bytecode"
+    LEAF = "one node of the graph"
+    NATIVE = "run it as it is: it depends on its arguments alone"
+    DEFER = "call it after the graph has run: nobody needs its result"
+    KERNEL = "launch a Triton kernel: one node of the graph"
+    BREAK = "end the graph"
+
+
+LEAF_MODULES = (
+    "torch.nn.functional",
+    "torch.functional",
+    "torch._tensor",
+    "torch._tensor_str",
+    "torch.nn.init",
+    "torch._ops",
+    "torch.special",
+    "torch.fft",
+    "torch.linalg",
+    "torch._lobpcg",
+    "torch._lowrank",
+    "torch.nested",
+    "torch.sparse",
+    "torch.masked",
+    "torch._VF",
+    "torch._jit_internal",
+)
+NATIVE_MODULES = (
+    "smelt.capture",
+    "inspect",
+    "re",
+    "sre_parse",
+    "typing",
+    "abc",
+    "_py_abc",
+    "enum",
+    "ast",
+    "importlib",
+    "textwrap",
+    "packaging",
+    "fractions",
+    "numbers",
+    "numpy",
+    "torch._ops",
+    "torch.version",
+    "torch.backends",
+    "torch.torch_version",
+    "torch.cuda",
+    "torch._utils_internal",
+    "torch._sources",
+)
+INLINE_MODULES = ("torch._functorch.functional_call",)
+"""Ordinary programs within modules that break."""
+INLINE_NAMES = {
+    ("torch.autograd.graph", "__init__"),
+    ("torch.autograd.graph", "disable_saved_tensors_hooks"),
+}
+DEFER_MODULES = ("logging", "warnings")
+BREAK_MODULES = (
+    "torch._functorch",
+    "torch._higher_order_ops",
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.export",
+    "torch.jit",
+    "torch.distributed",
+    "random",
+    "threading",
+    "multiprocessing",
+    "subprocess",
+    "asyncio",
+    "concurrent",
+    "socket",
+    "tempfile",
+    "shutil",
+    "pickle",
+    "pdb",
+    "traceback",
+    "time",
+    "torch.autograd.graph",
+    "torch.multiprocessing",
+    "torch.serialization",
+    "torch.profiler",
+    "torch.utils.data",
+    "numpy.random",
+)
+NATIVE_NAMES = {
+    ("torch.distributed", "is_available"),
+    ("torch.distributed.distributed_c10d", "is_initialized"),
+    ("torch.distributed.distributed_c10d", "get_rank"),
+    ("torch.distributed.distributed_c10d", "get_world_size"),
+    ("torch._functorch.utils", "unwrap_dead_wrappers"),
+    ("torch.onnx", "is_in_onnx_export"),
+    ("dataclasses", "fields"),
+    ("dataclasses", "is_dataclass"),
+    ("collections", "namedtuple"),
+    ("functools", "total_ordering"),
+    ("torch._utils", "_get_device_index"),
+    ("torch._C", "_get_privateuse1_backend_name"),
+}
+DEFER_NAMES = {
+    ("transformers.utils.logging", "warning_once"),
+    ("transformers.utils.logging", "warning_advice"),
+    ("transformers.utils.logging", "info_once"),
+}
+
+
+@cache
+def _inside(module: str, names: tuple[str, ...]) -> bool:
+    return any(module == name or module.startswith(name + ".") for name in names)
+
+
+_policies: ByCode[Policy] = ByCode()
+
+
+def policy_of(function: types.FunctionType) -> Policy:
+    """The policy for a Python function."""
+    code = function.__code__
+    return _policies.get(code) or _policies.put(code, _decide(function))
+
+
+def _decide(function: types.FunctionType) -> Policy:
+    module = function.__globals__.get("__name__") or function.__module__ or ""
+    name = (module, function.__name__)
+    if name in NATIVE_NAMES:
+        return Policy.NATIVE
+    if name in INLINE_NAMES:
+        return Policy.INLINE
+    if function.__name__ == "run" and _inside(module, ("triton.runtime",)):
+        return Policy.KERNEL
+    if name in DEFER_NAMES or _inside(module, DEFER_MODULES):
+        return Policy.DEFER if function.__name__ not in _LOGGING_STATE else Policy.INLINE
+    if _inside(module, LEAF_MODULES):
+        return Policy.LEAF
+    if _inside(module, ("numpy",)) and function.__name__ in _NUMPY_STATE:
+        return Policy.BREAK
+    if _inside(module, BREAK_MODULES) and not _inside(module, INLINE_MODULES):
+        return Policy.BREAK
+    if _inside(module, NATIVE_MODULES):
+        return Policy.NATIVE
+    return Policy.INLINE
+
+
+_LOGGING_STATE = frozenset(
+    "getLogger isEnabledFor getEffectiveLevel get_logger __init__ hasHandlers "
+    "format formatMessage formatTime formatException formatStack usesTime getMessage getLevelName".split()
+)
+"""Functions of logging whose result somebody wants."""
+_NUMPY_STATE = frozenset(
+    "seterr geterr seterrcall geterrcall setbufsize getbufsize set_printoptions get_printoptions".split()
+)
+"""Functions of numpy that ask for its settings, or change them."""
+_FROZEN = frozenset(sys.stdlib_module_names) | frozenset({"torch", "numpy", "typing_extensions"})
+
+
+@cache
+def is_frozen(module: str | None) -> bool:
+    """Functions and classes of this module do not change while a program runs, so they need no guard."""
+    return module is not None and module.split(".")[0] in _FROZEN and module != "__main__"
+
+
+_BUILTINS = vars(builtins)
+_OWN = tuple(
+    (name, value) for name, value in _BUILTINS.items() if callable(value) and name not in ("open", "print", "input")
+)
+
+
+def builtins_are_replaced() -> bool:
+    """Whether somebody has put other functions in the place of builtins: capture is written with those, too."""
+    for name, value in _OWN:
+        if _BUILTINS.get(name) is not value:
+            return True
+    return False
+
+
+def is_programs(function: types.FunctionType) -> bool:
+    """Whether C code that calls it calls the program: neither the compiler, nor torch, nor what runs as it is.
+
+    Finalizers run when Python lets go of an object, in whatever runs then.
+    """
+    module = function.__globals__.get("__name__") or function.__module__ or ""
+    if function.__name__ == "__del__" or _inside(module, ("torch", "smelt")) and not _inside(module, _USING_SMELT):
+        return False
+    return policy_of(function) is not Policy.NATIVE
+
+
+_USERS = ("bench", "cli", "demo", "integrations")
+"""The parts of smelt that only use the compiler: they hold functions to be compiled, as anybody's code does."""
+_USING_SMELT = tuple(f"smelt.{name}" for name in _USERS)
+
+
+@cache
+def skipped_prefixes() -> tuple[str, ...]:
+    """Files whose frames are never captured by themselves: the standard library, numpy, torch but its layers, the
+    compiler."""
+    here = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
+    paths = sysconfig.get_paths()
+    folder = os.path.dirname(torch.__file__)
+    layers = os.path.join(folder, "nn", "modules")
+    found = ["<frozen", "<smelt host", os.path.dirname(numpy.__file__) + os.sep, *_entries(here, _USERS)]
+    for standard in dict.fromkeys((paths["stdlib"], paths["platstdlib"])):
+        found += _entries(standard, ("site-packages", "dist-packages"))
+    found += _entries(folder, ("nn",)) + _entries(os.path.dirname(layers), ("modules",))
+    found += [os.path.join(layers, "module.py"), os.path.join(layers, "_functions.py")]
+    return tuple(found)
+
+
+def quiet_prefixes() -> tuple[str, ...]:
+    """Files of torch's compiler: neither it nor what it runs while it compiles is captured. Nor are finalizers."""
+    folder = os.path.dirname(torch.__file__)
+    files = ("_dynamo/convert_frame.py", "_functorch/aot_autograd.py", "_functorch/_aot_autograd/", "_inductor/")
+    return (weakref.__file__, *(os.path.join(folder, *name.split("/")) for name in files))
+
+
+def _entries(folder: str, but: tuple[str, ...]) -> list[str]:
+    """The files and folders (with a trailing separator) in a folder."""
+    if not os.path.isdir(folder):
+        return []
+    return [entry.path + os.sep * entry.is_dir() for entry in os.scandir(folder) if entry.name not in but]

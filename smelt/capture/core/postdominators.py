@@ -1,0 +1,72 @@
+"""Where the two ways of a branch meet again: the nearest instruction that every path to the end goes through.
+
+Paths that end in `raise` do not count. (The immediate postdominators of the instructions, found as in Cooper, Harvey,
+Kennedy: A Simple, Fast Dominance Algorithm, 2001.)
+"""
+
+from __future__ import annotations
+
+from smelt.capture.core.bytecode import Decoded
+from smelt.capture.core.liveness import successors
+
+RETURNS = -1
+"""They meet where the function returns."""
+
+_ENDS = ("RETURN_VALUE", "RETURN_CONST")
+
+
+def join_of(decoded: Decoded, branch: int) -> int | None:
+    """The instruction where the ways of the jump at `branch` meet, or RETURNS; None: no way returns."""
+    if decoded.joins is None:
+        decoded.joins = _postdominators(decoded)
+    return decoded.joins[branch]
+
+
+def _postdominators(decoded: Decoded) -> list[int | None]:
+    count = len(decoded.names)
+    after = [[count] if decoded.names[at] in _ENDS else successors(decoded, at) for at in range(count)]
+    order = _backwards(after, count)
+    rank = {node: place for place, node in enumerate(order)}
+    found: dict[int, int] = {count: count}
+
+    def meet(a: int, b: int) -> int:
+        while a != b:
+            while rank[a] > rank[b]:
+                a = found[a]
+            while rank[b] > rank[a]:
+                b = found[b]
+        return a
+
+    changed = True
+    while changed:
+        changed = False
+        for node in order[1:]:
+            ready = [n for n in after[node] if n in found]
+            new = ready[0]
+            for each in ready[1:]:
+                new = meet(new, each)
+            if found.get(node) != new:
+                found[node] = new
+                changed = True
+    return [None if at not in found else RETURNS if found[at] == count else found[at] for at in range(count)]
+
+
+def _backwards(after: list[list[int]], end: int) -> list[int]:
+    """The nodes from which the end can be reached, in reverse postorder from there."""
+    before: list[list[int]] = [[] for _ in range(end + 1)]
+    for node, following in enumerate(after):
+        for each in following:
+            before[each].append(node)
+    order: list[int] = []
+    seen = {end}
+    waiting = [(end, iter(before[end]))]
+    while waiting:
+        node, rest = waiting[-1]
+        nearest = next((n for n in rest if n not in seen), None)
+        if nearest is None:
+            order.append(node)
+            waiting.pop()
+        else:
+            seen.add(nearest)
+            waiting.append((nearest, iter(before[nearest])))
+    return order[::-1]

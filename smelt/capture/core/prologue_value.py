@@ -1,0 +1,157 @@
+"""A value that Python code without tensors makes anew at each call: a random number, a clock, an array of numpy.
+
+While capturing it has an example. What the program computes from it is computed again at each call, by the same Python
+(`prologue`); where the program has to know it, the example is taken for granted, or the graph ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+
+from smelt.capture.core.breaks import Break
+from smelt.graph.trace.trace import text
+
+
+def twin(array: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
+    """A copy in memory of its own that is laid out as the array is."""
+    out = array.copy("K")
+    if out.strides != array.strides and array.size:
+        ends = [(count - 1) * step for count, step in zip(array.shape, array.strides, strict=True)]
+        before = -sum(end for end in ends if end < 0)
+        length = before + sum(end for end in ends if end > 0) + array.itemsize
+        if length <= _SPARSEST * array.nbytes:
+            out = numpy.ndarray(array.shape, array.dtype, numpy.empty(length, numpy.uint8), before, array.strides)
+            out[...] = array
+    out.flags.writeable = array.flags.writeable
+    return out
+
+
+_SPARSEST = 64
+"""Memory of a copy, as a multiple of what its elements take."""
+
+
+class HostValue:
+    """What an operation of the host program gives.
+
+    Attributes:
+        hosts: the program that it belongs to.
+        index: its name there is `_h{index}`.
+        example: the value at this call.
+        constant: it is the same at every call.
+        certain: it always has the kind of the example, and making it raises no error.
+        source: of an array from outside, where it comes from.
+        repeats: a guard may compute it ahead of time, and it comes out the same: it is of no clock.
+        range: of a number, the least and the largest that it may be, where that is known.
+    """
+
+    __slots__ = ("hosts", "index", "example", "constant", "certain", "source", "range", "repeats", "__weakref__")
+
+    def __init__(self, hosts: Any, index: int, example: Any, constant: bool, certain: bool, source: Any = None) -> None:
+        self.hosts, self.index, self.example = hosts, index, example
+        self.constant, self.certain, self.source = constant, certain, source
+        self.range: tuple[Any, Any] | None = None
+        self.repeats = True
+
+    @property
+    def name(self) -> str:
+        """What it is called in residual code."""
+        return f"_h{self.index}"
+
+    @property
+    def changes(self) -> bool:
+        """It can be written to."""
+        return not isinstance(self.example, IMMUTABLE)
+
+    def read(self, *args: Any, **kwargs: Any) -> Any:
+        """C code needs more than capture can give."""
+        raise varies(f"a {type(self.example).__name__}")
+
+    def __bool__(self) -> bool:
+        return bool(self.hosts.known(self))
+
+    def __int__(self) -> int:
+        return int(self.hosts.known(self))
+
+    def __float__(self) -> float:
+        return float(self.hosts.known(self))
+
+    def __index__(self) -> int:
+        known: int = self.hosts.known(self).__index__()
+        return known
+
+    def __hash__(self) -> int:
+        return hash(self.hosts.known(self))
+
+    def __eq__(self, other: object) -> Any:
+        if self is other:
+            return True
+        return self.hosts.known(self) == (self.hosts.known(other) if isinstance(other, HostValue) else other)
+
+    def __ne__(self, other: object) -> Any:
+        return not self == other
+
+
+_REFUSED = (
+    "lt le gt ge len iter next contains getitem setitem delitem call str repr format copy deepcopy reduce_ex complex "
+    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul neg pos abs "
+    "invert and rand or ror xor rxor lshift rlshift rshift rrshift divmod rdivmod round trunc floor ceil array "
+    "array_ufunc array_function enter exit reversed bytes fspath"
+)
+for _name in _REFUSED.split():
+    if _name != "next":  # it would make it an iterator
+        setattr(HostValue, f"__{_name}__", HostValue.read)
+
+IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), numpy.generic, numpy.dtype)
+
+
+def varies(what: str) -> Break:
+    """The break where the program needs to know such a value."""
+    return Break(
+        f"the program asks for {what} that differs from call to call",
+        "it is drawn, read from a clock or computed from an array of numpy, and there is no graph for each value",
+        "decide outside of the compiled function, or compute with it instead",
+    )
+
+
+class HostMethod:
+    """A method of such a value."""
+
+    __slots__ = ("owner", "name")
+
+    def __init__(self, owner: HostValue, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is HostMethod and self.owner is other.owner and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash((id(self.owner), self.name))
+
+    def __repr__(self) -> str:
+        if text.refuse is not None:
+            text.refuse()
+        return f"HostMethod({self.name})"
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """So that it is callable; the interpreter calls it otherwise."""
+        raise Break("a method of a value that is computed at each call, called by C code")
+
+
+def values_in(value: Any) -> Iterator[HostValue]:
+    """The host values in nested containers."""
+    kind = type(value)
+    if kind is HostValue:
+        yield value
+    elif kind is HostMethod:
+        yield value.owner
+    elif kind in (tuple, list):
+        for item in value:
+            yield from values_in(item)
+    elif kind is dict:
+        for item in value.values():
+            yield from values_in(item)
+    elif kind is slice:
+        yield from values_in((value.start, value.stop, value.step))

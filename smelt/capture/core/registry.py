@@ -1,0 +1,127 @@
+"""Tables that say how values of a type are read, called, iterated ... Modules fill them; the interpreter looks up.
+
+So no module of this package needs to import its siblings to be complete ("register by type").
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from enum import Enum
+from types import CodeType
+from typing import Any, Protocol, TypeVar
+
+from smelt.capture.core.arity import Meaning
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class TypeTable:
+    """Functions by type; a subclass uses its nearest base's (the answer is remembered per class)."""
+
+    def __init__(self, default: Callable[..., Any] | None = None) -> None:
+        self.default = default
+        self._exact: dict[type, Callable[..., Any]] = {}
+        self._found: weakref.WeakKeyDictionary[type, Callable[..., Any]] = weakref.WeakKeyDictionary()
+        self._given: dict[type, Callable[..., Any]] = {}
+
+    def __call__(self, *types: type) -> Callable[[F], F]:
+        """Decorator: register for these types and their subclasses."""
+
+        def register(fn: F) -> F:
+            for kind in types:
+                self._given[kind] = self._exact[kind] = fn
+            return fn
+
+        return register
+
+    def find(self, kind: type) -> Any:
+        """The function for a type, or the default."""
+        found = self._exact.get(kind) or self._found.get(kind)
+        if found is None:
+            found = next((self._given[base] for base in kind.__mro__ if base in self._given), self.default)
+            if found is not None:
+                self._found[kind] = found
+        return found
+
+
+READ = TypeTable()
+"""(vm, value, source) -> handle: guards for reading an external value of this type."""
+
+CALL = TypeTable()
+"""(vm, callable, args, kwargs) -> result, by the callable's type."""
+
+ATTR = TypeTable()
+"""(vm, object, name) -> value, by the object's type."""
+
+REBUILD = TypeTable()
+"""(rebuild, value) -> expression in residual code, for objects made during the frame, by their type."""
+
+BY_POLICY: dict[Enum, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {}
+"""(vm, args, kwargs) -> result, by the policy of the function that is called."""
+
+
+class Rebuilder(Protocol):
+    """Writes the expression of a value; the functions of `REBUILD` are given it for what the value holds."""
+
+    vm: Any
+    lines: list[str]
+    acts: bool
+
+    def __call__(self, value: Any) -> str:
+        """The expression of another value."""
+
+    def constant(self, value: Any, hint: str) -> str:
+        """The name of an object that residual code is given."""
+
+    def assign(self, value: Any, expression: str) -> str:
+        """The name of a variable that holds the expression's value."""
+
+
+SPECIAL: dict[int, Meaning] = {}
+"""(vm, args, kwargs) -> result, by id of a function that capture gives its own meaning."""
+
+_kept: list[Any] = []
+
+
+def special(*functions: Any) -> Callable[[F], F]:
+    """Decorator: the meaning that capture gives to calls of these functions with arguments that they take."""
+
+    def register(fn: F) -> F:
+        for function in functions:
+            SPECIAL[id(function)] = Meaning(function, fn)
+            _kept.append(function)
+        return fn
+
+    return register
+
+
+TRANSFORMED: dict[int, Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]] = {}
+"""(vm, function, args, kwargs) -> result, by id of the code that all functions of one making share."""
+
+
+def made_by(code: CodeType | None) -> Callable[[F], F]:
+    """Decorator: the meaning that capture gives to functions with this code (None: this torch has no such)."""
+
+    def register(fn: F) -> F:
+        if code is not None:
+            TRANSFORMED[id(code)] = fn
+            _kept.append(code)
+        return fn
+
+    return register
+
+
+TENSOR_METHODS: dict[str, Callable[..., Any]] = {}
+"""name of a method -> (vm, tensor, ...) -> result, for methods of tensors that are no operators."""
+
+
+CONSTANTS: dict[int, Any] = {}
+"""id of a function -> what any call of it gives while capturing."""
+
+
+def constant(value: Any, *functions: Any) -> None:
+    """Calls of these functions give `value`."""
+    for function in functions:
+        CONSTANTS[id(function)] = value
+        _kept.append(function)

@@ -1,0 +1,77 @@
+"""Text that shows a tensor's values: unknown while capturing, harmless as long as nobody reads it.
+
+Programs write `check(ok, f"{count} images for {tokens.sum()} tokens")`: the text is made on every call and read only
+when the check fails. So formatting a tensor gives an UnknownText. Whoever reads it makes capture begin again and end
+its graph where the text was made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smelt.capture.core.breaks import Break, Restart
+from smelt.capture.core.conditional_value import Undecided
+
+
+class UnknownText(str):
+    """Stands for text that is not known yet; every use of it restarts the capture.
+
+    Args:
+        step: the instruction of the captured frame that made it.
+        stop: the break that takes its place.
+    """
+
+    step: int
+    stop: Break
+
+    @classmethod
+    def of(cls, vm: Any) -> UnknownText:
+        """The text that the present instruction makes."""
+        text = cls("<a tensor>")
+        text.step, text.stop = vm.step, text_break()
+        text.stop.at = vm.where()
+        return text
+
+    def read(self, *args: Any, **kwargs: Any) -> Any:
+        """Somebody needs the text.
+
+        Raises:
+            Restart: always.
+        """
+        raise Restart(self.step, self.stop)
+
+
+def text_break() -> Break:
+    """The break where a tensor is turned into text that somebody reads."""
+    return Break(
+        "a tensor is turned into text",
+        "the graph is captured before values are known",
+        "format it outside of the compiled function",
+    )
+
+
+_KEPT = frozenset(
+    {"__new__", "__init__", "__class__", "__getattribute__", "__setattr__", "__delattr__", "__init_subclass__"}
+    | {"__subclasshook__", "__dir__", "__doc__", "__getnewargs__", "__sizeof__", "__reduce__", "__reduce_ex__"}
+)
+for _name in dir(str):
+    if _name not in _KEPT and callable(getattr(str, _name)):
+        setattr(UnknownText, _name, UnknownText.read)
+for _name in ("__radd__", "__rmod__"):
+    setattr(UnknownText, _name, UnknownText.read)
+
+
+def refuse_unknown(values: Any) -> None:
+    """Somebody is about to read these values.
+
+    Raises:
+        Restart: one of them, or an item of a list or tuple among them, is text that is not known yet, or undecided.
+    """
+    for value in values:
+        kind = type(value)
+        if kind is UnknownText or kind is Undecided:
+            value.read()
+        elif kind is list or kind is tuple:
+            for item in value:
+                if type(item) is UnknownText or type(item) is Undecided:
+                    item.read()

@@ -1,0 +1,255 @@
+"""Kinds of values: plain immutable data, constants by identity, and how each kind is read from outside the frame."""
+
+from __future__ import annotations
+
+import enum
+import re
+import sys
+import types
+import typing
+from typing import Any
+
+import numpy
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+from smelt.capture import _native as native
+from smelt.capture.core import sources
+from smelt.capture.core.registry import READ
+from smelt.capture.core.sources import Source
+from smelt.graph.ir.symint import SYMBOLIC
+
+NoneType = type(None)
+
+SINGLETONS = (NoneType, bool, type(...), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)
+"""Types whose values are compared by identity."""
+
+PLAIN = (int, float, str, bytes, complex, range, torch.device, torch.Size, numpy.generic)
+"""Types whose values are compared by equality."""
+
+NUMPY_SCALARS = frozenset(kind for kind in numpy.sctypeDict.values() if kind not in (numpy.object_, numpy.void))
+"""Numbers and texts of numpy: immutable, unlike its arrays and records."""
+
+LEAVES: frozenset[type] = frozenset({*SINGLETONS, *PLAIN, *NUMPY_SCALARS, *SYMBOLIC})
+"""Exact types of immutable data without tensors."""
+
+_NOTHING: dict[Any, Any] = {}
+SIZED_ITERATORS: dict[type, Any] = {
+    **{type(iter(view(_NOTHING))): view for view in (dict.keys, dict.values, dict.items)},
+    type(iter(set[Any]())): None,
+}
+"""Types of the iterators that raise when the size of what they iterate changes: a view of a dict, which the function
+makes, or a set."""
+
+NUMPY_FUNCTIONS: tuple[type, ...] = (numpy.ufunc, type(numpy.prod))
+"""Types of numpy's functions: universal ones (`numpy.lcm`), and the wrapper of those that other arrays may override."""
+
+C_METHODS: frozenset[type] = frozenset({types.MethodDescriptorType, types.WrapperDescriptorType})
+"""Types of methods written in C, as their class holds them. `types.MethodType` binds them here: unlike C's own bound
+methods, it still knows their descriptor."""
+
+HEAP = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE: a class statement made the class."""
+
+
+_SHOWN = frozenset(
+    {("decimal", "Decimal"), ("fractions", "Fraction"), ("zoneinfo", "ZoneInfo")}
+    | {("datetime", name) for name in ("date", "time", "datetime", "timedelta", "timezone")}
+)
+"""Classes of immutable values that C code, or code which runs as it is, reads: their `repr` shows all of a value."""
+
+
+def alike(value: Any, constant: Any) -> bool:
+    """Whether nothing tells two values of one class apart that `==` would mix up, or fail to find equal."""
+    if type(constant) is range:
+        return (value.start, value.stop, value.step) == (constant.start, constant.stop, constant.step)
+    if isinstance(constant, numpy.generic):
+        same = value.dtype == constant.dtype and value.tobytes() == constant.tobytes()
+        return bool(same or value.dtype.char in "gG" and value == constant)  # long doubles have bytes of no meaning
+    return bool(value == constant)
+
+
+native.set_equality(alike)
+
+
+def _showing(kind: type) -> Any:
+    """What a guard compares of values of this class; None: it knows nothing that tells all of one."""
+    for base in kind.__mro__:
+        if base in PLAIN_SHOWN:
+            return PLAIN_SHOWN[base]
+        if (base.__module__, base.__name__) in _SHOWN or _is_number(base):
+            return base.__repr__
+    return None
+
+
+def _is_number(cls: type) -> bool:
+    """A class of immutable numbers written in C, such as those of gmpy2: its `repr` tells them apart."""
+    held = vars(cls)
+    if held.get("__hash__") is None or not all(type(held.get(n)) is types.WrapperDescriptorType for n in _OF_A_NUMBER):
+        return False
+    return any(name in held for name in ("__float__", "__int__", "__index__", "__complex__"))
+
+
+_OF_A_NUMBER = ("__repr__", "__eq__", "__hash__")
+
+
+PLAIN_SHOWN: dict[type, Any] = {
+    **{kind: vars(kind)[name] for kind, name in ((int, "__int__"), (float, "__float__"), (str, "__str__"))},
+    **{kind: vars(kind)[name] for kind, name in ((bytes, "__bytes__"), (complex, "__complex__"))},
+}
+"""How a value of a subclass is made one of the class itself."""
+
+
+def is_shown(value: Any) -> bool:
+    """Reading the value guarded all that C code sees of it."""
+    return type(value) is slice or isinstance(value, PLAIN) or _showing(type(value)) is not None
+
+
+def is_written(cls: type) -> bool:
+    """Class statements made the class and all its bases but `object`, and C code keeps nothing in its instances."""
+    return all(base is object or base.__flags__ & HEAP and not _hides(base) for base in cls.__mro__)
+
+
+def is_foreign(cls: type) -> bool:
+    """C code of another library keeps something in the instances."""
+    if is_written(cls):
+        return False
+    made = next(base for base in cls.__mro__ if not base.__flags__ & HEAP or _hides(base))
+    return made.__module__.split(".")[0] not in _KNOWN
+
+
+_KNOWN = sys.stdlib_module_names | {"torch", "numpy", "smelt"}
+
+
+def _hides(cls: type) -> bool:
+    """Instances are larger than the class's bases, slots and dictionary need."""
+    members = sum(type(each) is types.MemberDescriptorType for each in vars(cls).values())
+    members += ("__dict__" in vars(cls)) + ("__weakref__" in vars(cls))
+    return cls.__basicsize__ > max(base.__basicsize__ for base in cls.__bases__) + members * tuple.__itemsize__
+
+
+CONSTANT_TYPES: tuple[type, ...] = (
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.GenericAlias,
+    types.UnionType,
+    types.CodeType,
+    typing.TypeVar,
+    type(typing.Any),
+    type(typing.Union[int, str]),  # noqa: UP007
+    type(typing.List[int]),  # noqa: UP006
+    enum.Enum,
+    re.Pattern,
+    OpOverload,
+    OpOverloadPacket,
+    type(torch.ops),
+    type(torch.ops.aten),
+    *NUMPY_FUNCTIONS,
+)
+"""Types whose values are what they are: guarded by identity, used as they stand."""
+
+
+@READ(*SINGLETONS, *CONSTANT_TYPES)
+def read_constant(vm: Any, value: Any, source: Source) -> Any:
+    """Guard by identity."""
+    vm.guards.check(source, native.IS, value)
+    return value
+
+
+@READ(types.BuiltinFunctionType, types.MethodWrapperType)
+def read_c_function(vm: Any, value: Any, source: Source) -> Any:
+    """C functions by identity; one bound to an object (`random.random`) makes that object external."""
+    if not is_bound(value):
+        return read_constant(vm, value, source)
+    vm.guards.check(source, native.TYPE_IS, type(value))
+    vm.external(value.__self__, sources.attr(source, "__self__"))
+    return vm.register(value, source)
+
+
+def is_bound(value: Any) -> bool:
+    """A C function that belongs to an object other than a module or class."""
+    if not isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        return False
+    owner = value.__self__
+    plain = owner is None or isinstance(owner, (types.ModuleType, type))
+    return not plain and not type(owner).__name__.startswith("pybind11")  # how pybind11 binds plain functions
+
+
+@READ(*PLAIN)
+def read_plain(vm: Any, value: Any, source: Source) -> Any:
+    """Guard by type and equality; an integer that was another one before is a symbol."""
+    if vm.numbers_change and (type(value) is int or type(value) is float):
+        key = vm.guards.fetch(source), "number"  # where the same place is read again, it is the same input
+        if key in vm.reads:
+            return vm.reads[key]
+        size = vm.sizes.of_number(value, source)
+        if size is not None:
+            vm.reads[key] = vm.tensors.read_number(value, size, source)
+            return vm.reads[key]
+    if type(value) not in LEAVES and not isinstance(value, enum.Enum):
+        return read_object(vm, value, source)
+    vm.guards.check(source, native.EQ, value)
+    return value
+
+
+@READ(slice)
+def read_slice(vm: Any, value: slice, source: Source) -> slice:
+    """Its three parts; with a symbol among them it is another slice, which stands for it."""
+    key = id(value), "slice"
+    if key not in vm.reads:
+        vm.guards.check(source, native.TYPE_IS, slice)
+        names = ("start", "stop", "step")
+        parts = [vm.external(getattr(value, name), sources.slot(source, vars(slice)[name])) for name in names]
+        same = all(part is getattr(value, name) for part, name in zip(parts, names, strict=True))
+        vm.reads[key] = vm.register(value if same else slice(*parts), source)
+        vm.keep(value)
+    return vm.reads[key]
+
+
+@READ(types.FunctionType)
+def read_function(vm: Any, value: types.FunctionType, source: Source) -> Any:
+    """By identity; an argument by its code, since closures are often made anew for each call."""
+    if not source.local:
+        vm.guards.check(source, native.IS, value)
+        return value
+    vm.guards.check(source, native.TYPE_IS, types.FunctionType)
+    vm.guards.check(sources.part(source, "__code__"), native.IS, value.__code__)
+    return vm.register(value, source)
+
+
+@READ(tuple)
+def read_tuple(vm: Any, value: tuple[Any, ...], source: Source) -> Any:
+    """By its class; its items are read one by one, when they are asked for."""
+    if id(value) not in vm.constants:
+        return read_object(vm, value, source)
+    key = id(value), "tuple"  # what the program wrote down is not what was handed in, though it may be one object
+    if key not in vm.reads:
+        vm.keep(value)
+        vm.reads[key] = read_object(vm, (*list(value),), source)
+    return vm.reads[key]
+
+
+@READ(object)
+def read_object(vm: Any, value: Any, source: Source) -> Any:
+    """Anything else: its type now, what it holds when that is read."""
+    if isinstance(value, enum.Enum):
+        return read_constant(vm, value, source)
+    vm.guards.check(source, native.TYPE_IS, type(value))
+    show = _showing(type(value))
+    if show is not None:
+        vm.guards.check(sources.called(source, show, show.__qualname__), native.EQ, show(value))
+    return vm.register(value, source)
+
+
+def is_constant(value: Any) -> bool:
+    """Immutable data, or a value that is guarded by identity."""
+    if is_bound(value):
+        return False
+    return type(value) in LEAVES or isinstance(value, CONSTANT_TYPES) or isinstance(value, types.FunctionType)

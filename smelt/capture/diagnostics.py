@@ -1,0 +1,147 @@
+"""What a compiled callable tells of its captures: breaks, recompilations, frames that run in eager, exceptions."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from smelt.base.errors import CompileError, SmeltError, SmeltWarning, Unsupported
+from smelt.base.log import log
+from smelt.base.options import Options
+from smelt.base.stats import count, count_named
+from smelt.capture import _native as native
+from smelt.capture.cache import Place, Reader
+from smelt.capture.core.breaks import Break, BreakReason, UserError
+from smelt.capture.guards.guard_failures import Change
+
+
+class Told:
+    """The graph breaks and other reasons for eager of one compiled callable.
+
+    Attributes:
+        options: `fullgraph` makes each of them an error.
+        breaks: the distinct graph breaks so far, and what else made frames run in eager.
+        raised: by thread, exceptions of the present call that frames raised only while they were captured.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.breaks: list[BreakReason] = []
+        self.raised: dict[int, list[BreakReason]] = {}
+
+    def tell_recompile(self, place: Place, read: Reader) -> None:
+        """A version is about to be added: count and log which guards of the others fail."""
+        changes = read.changes(place.versions)
+        place.recompiles += changes[-1:]  # that of the newest version: what changed since the last time
+        count("recompiles")
+        count_named("recompile_reasons", {f"{place.name}: {change}": 1 for change in changes[-1:]})
+        log("recompiles", lambda: f"{place.name}: {'; '.join(map(str, changes))}")
+
+    def over_limit(self, place: Place, read: Reader) -> None:
+        """A version too many would be needed: eager from now on, with one warning.
+
+        Raises:
+            Unsupported: with `fullgraph`.
+        """
+        idle = all(version.residual.gm is None for version in place.versions)
+        place.given_up = idle or not self.options.fullgraph
+        if idle:
+            return  # no tensor work in it: nothing is lost
+        text = f"{place.name} was compiled {len(place.versions)} times: it runs in eager from now on"
+        why = _kept_failing([*place.recompiles, *read.changes(place.versions)[-1:]])
+        if self.options.fullgraph:
+            raise Unsupported(text, why=why, hint="raise options recompile_limit, or make the value stable")
+        self.add_break(BreakReason(text, "", why, "options={'recompile_limit': n}"))
+        warnings.warn(SmeltWarning(str(SmeltError(text, why=why, hint="options={'recompile_limit': n}"))), stacklevel=2)
+
+    def add_break(self, reason: BreakReason) -> None:
+        """Count and log a break that is not known yet."""
+        if reason not in self.breaks:
+            count("breaks")
+            count_named("break_reasons", {f"{reason.title} ({reason.at})" if reason.at else reason.title: 1})
+            log("breaks", lambda: str(reason))
+            self.breaks.append(reason)
+
+    def refuse(self, place: Place, refused: Break) -> None:
+        """The frame cannot be captured, not even in parts: eager, and a break for `explain`."""
+        self.tell(BreakReason.of(refused))
+        place.failed += 1
+        if place.failed >= self.options.recompile_limit:
+            place.given_up = True
+
+    def tell(self, reason: BreakReason) -> None:
+        """A frame runs in eager: that is one of the breaks.
+
+        Raises:
+            Unsupported: with `fullgraph`.
+        """
+        if self.options.fullgraph:
+            raise reason.error()
+        self.add_break(reason)
+
+    def leaves_body(self, kind: str, fn: Callable[..., Any]) -> None:
+        """The body of the compiled function runs as it is written.
+
+        Raises:
+            Unsupported: with `fullgraph`.
+        """
+        while isinstance(fn, functools.partial):
+            fn = fn.func
+        code: CodeType = fn.__code__
+        why = f"a {kind} is suspended between its steps; the functions that it calls are captured"
+        at = f"{code.co_filename}:{code.co_firstlineno}"
+        self.tell(BreakReason(f"the body of the {kind} {code.co_qualname}", at, why, "compile the functions it calls"))
+
+    def only_capture_raised(self, reason: BreakReason) -> None:
+        """A frame that raised while it was captured has returned."""
+        self.raised.setdefault(threading.get_ident(), []).append(reason)
+
+    def settle(self, returned: bool) -> None:
+        """A call has ended in which only capture raised somewhere. Unless it returned, another exception is on its way.
+
+        Raises:
+            Unsupported: with `fullgraph`, the call returned: only capture raised.
+        """
+        if native.owner() is self:
+            return  # the outermost call of this thread will tell
+        reasons = self.raised.pop(threading.get_ident(), [])
+        for reason in reasons if returned else ():
+            self.tell(reason)
+
+    def fall_back(self, place: Place, error: CompileError) -> None:
+        """A place runs in eager because the compiler failed."""
+        place.given_up = True
+        self.add_break(BreakReason(error.what, error.at or "", error.why or "", error.hint or ""))
+        self.warn(error)
+
+    def warn(self, error: SmeltError) -> None:
+        """A frame runs in eager because of an error that is no one of the program."""
+        count("fallbacks")
+        warnings.warn(SmeltWarning(f"{error}\n  the frame runs in eager"), stacklevel=3)
+
+
+def _kept_failing(changes: list[Change]) -> str:
+    """The guard that failed most often, with the values it met."""
+    if not changes:
+        return "which guard kept failing is not known"
+    subject, times = Counter(change.subject for change in changes).most_common(1)[0]
+    same = [change for change in changes if change.subject == subject]
+    values = dict.fromkeys([same[0].before, *(change.now for change in same)])
+    at = f"  # {same[-1].at}" if same[-1].at else ""
+    return f"the guard on {subject} failed {times} times, for {', '.join(values)}{at}"
+
+
+def only_captured(place: Place, raised: UserError) -> BreakReason:
+    """What to say of a frame that raises while it is captured, should it not raise in eager."""
+    error = raised.error
+    entry = error.__traceback__
+    while entry is not None and entry.tb_next is not None:
+        entry = entry.tb_next
+    at = f"{entry.tb_frame.f_code.co_filename}:{entry.tb_lineno}" if entry is not None else ""
+    why = f"it raised {type(error).__name__}: {error}; while a frame is captured, tensors have no values"
+    return BreakReason(f"{place.name} cannot be captured", at, why, "smelt.disable what raises")

@@ -1,0 +1,350 @@
+"""Which sizes and numbers of a frame's inputs become symbols, and what guards and residual code make of them.
+
+`dynamic=None` begins static. Where a later call of the same place shows another size (or another number), that size is
+a symbol in the next version, which then serves every size. `True` begins with symbols, `False` never has any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from smelt.base.errors import OptionError
+from smelt.capture import _native as native
+from smelt.capture.core import sources
+from smelt.capture.core.sources import Source
+from smelt.capture.guards.guards import GuardList
+from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride
+from smelt.shapes.assumptions import Assumptions
+from smelt.shapes.real import Real, leaves, real_text, sizes_in
+from smelt.shapes.size import LARGEST, IntLike, Size, Symbol, as_symbol, hint, substitute_names, symbols, text
+
+_SCHEDULED = frozenset({"lr"})
+"""Settings of an optimizer's groups that schedulers change from step to step."""
+
+LEAST = 2
+"""Sizes of 0 and 1 follow rules of their own (empty tensors, broadcasting): they stay static."""
+MOST = 1000
+"""So many symbols has a graph at most: numbers beyond (in lists of thousands that change) are guarded as they are."""
+
+
+@dataclass
+class Changes:
+    """What the versions of one place saw.
+
+    Attributes:
+        shapes: source -> shape of its tensor in the first version that read it.
+        numbers: source -> number.
+        changing: (source, dim), or (source, None) for a number, that was not always the same.
+        values: what a line asked of tensors -> the answer in the first version that took it for granted.
+        static: symbols did not work out here.
+        refused: (code, instruction) of branches on tensors' values that cannot be nodes.
+        unsteady: (code, instruction) of arrays whose size differs from call to call.
+        plain: (code, instruction) that needs to know a number of the host program.
+        asserts: a branch that only raises may become a check of the graph.
+        repeats: where a graph fails, its frame can run once more, in eager.
+    """
+
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    numbers: dict[str, int | float] = field(default_factory=dict)
+    changing: set[tuple[str, int | None]] = field(default_factory=set)
+    static: bool = False
+    refused: set[tuple[int, int]] = field(default_factory=set)
+    unsteady: set[tuple[int, int]] = field(default_factory=set)
+    plain: set[tuple[int, int]] = field(default_factory=set)
+    asserts: bool = True
+    repeats: bool = True
+    values: dict[Any, Any] = field(default_factory=dict)
+
+    def look(self, source: Source, shape: tuple[int, ...]) -> None:
+        """Compare a tensor's shape with what was seen before."""
+        before = self.shapes.setdefault(source.text, shape)
+        if len(before) == len(shape) and before != shape:
+            self.changing |= {(source.text, d) for d, (a, b) in enumerate(zip(before, shape, strict=True)) if a != b}
+
+    def look_at_number(self, source: Source, number: int | float) -> None:
+        """Compare a number with what was seen before."""
+        if type(self.numbers.setdefault(source.text, number)) is not type(number):
+            return
+        if self.numbers[source.text] != number:
+            self.changing.add((source.text, None))
+
+    def look_at_value(self, asked: Any, found: Any) -> bool:
+        """Whether a value of a tensor was always the same."""
+        return bool(self.values.setdefault(asked, found) == found)
+
+
+@dataclass(frozen=True)
+class Sized:
+    """The operand of a tensor guard for more than one size: an example, and the pattern that `TensorSpec` takes."""
+
+    tensor: torch.Tensor
+    shape: tuple[int | None, ...]
+    stride: tuple[int | None, ...] | str
+    meta: TensorMeta
+
+
+class Sizes:
+    """The symbols of one capture.
+
+    Args:
+        changes: of the place.
+        dynamic: the option.
+        where: the user's line that is being interpreted, as text.
+    """
+
+    def __init__(self, changes: Changes, dynamic: bool | None, where: Callable[[], str]) -> None:
+        self.changes, self.dynamic = changes, dynamic
+        self.owner = Assumptions(where)
+        self.occurrences: list[tuple[Source, Source, Size]] = []  # tensor (or number), its size, the symbol
+        self._origins: dict[Symbol, tuple[Source, Source]] = {}  # of those that were looked through
+        self._searched = 0
+        self._by_hint: dict[int, list[Size]] = {}
+        self.reals: dict[str, Source] = {}
+        self._ordered: list[tuple[Source, torch.Tensor]] = []
+
+    # -- reading inputs -------------------------------------------------------------------------------------------
+
+    def of_tensor(self, tensor: torch.Tensor, source: Source) -> Sized | None:
+        """The guard operand of a tensor with symbolic sizes; None when all of them are static."""
+        shape = tuple(tensor.shape)
+        marked: dict[int, tuple[int, int | None]] = getattr(tensor, _DYNAMIC, {})
+        if not self._may_change(tensor, source, bool(marked)):
+            return None
+        self.changes.look(source, shape)
+        fixed: set[int] = getattr(tensor, _STATIC, set())
+        sizes: list[IntLike] = list(shape)
+        taken: list[Size] = []
+        for dim, size in enumerate(shape):
+            if size < LEAST or dim in fixed:
+                continue
+            if dim in marked:
+                low, high = marked[dim]
+                sizes[dim] = self._symbol(size, taken, max(low, LEAST), high, True)
+            elif self.dynamic or (source.text, dim) in self.changes.changing:
+                sizes[dim] = self._symbol(size, taken)
+            if isinstance(sizes[dim], Size):
+                self.occurrences.append((source, sources.size(source, dim), sizes[dim]))  # type: ignore[arg-type]
+        if not any(isinstance(n, Size) for n in sizes):
+            return None
+        return self._sized(tensor, source, tuple(sizes))
+
+    def _may_change(self, tensor: torch.Tensor, source: Source, marked: bool) -> bool:
+        if self.changes.static or (self.dynamic is False and not marked):
+            return False
+        parameter = isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer))
+        return marked or (source.local and not parameter and source.kind != native.MODULE_MEMBER)
+
+    def _symbol(
+        self, value: int, taken: list[Size], low: int = LEAST, high: int | None = None, kept: bool = False
+    ) -> Size:
+        """The symbol of a value.
+
+        Equal sizes of different tensors share one, which a guard checks: ids and masks have one batch and one length.
+        Within a tensor (`taken`: its symbols so far) they are equal by chance, as height and width, unless the program
+        needs it; then the comparison says so.
+        """
+        alike = self._by_hint.setdefault(value, [])
+        known = next((s for s in alike if not any(s is t for t in taken)), None)
+        if known is None:
+            known = self.owner.symbol(value, low, high, kept)
+            alike.append(known)
+        taken.append(known)
+        symbol = as_symbol(known)
+        assert symbol is not None
+        symbol.low = max(symbol.low, low)
+        if high is not None:
+            symbol.high = high if symbol.high is None else min(symbol.high, high)
+        if kept:
+            self.owner.kept.add(symbol)
+        return known
+
+    def _sized(self, tensor: torch.Tensor, source: Source, shape: tuple[Any, ...]) -> Sized:
+        stride: Any = tuple(tensor.stride())
+        pattern = tuple(None if isinstance(n, Size) else n for n in shape)
+        if tensor.is_contiguous():
+            made, wanted = contiguous_stride(shape), "contiguous"
+        else:
+            last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+            made = channels_last_stride(shape) if last else _stride_in_order(tensor, shape)
+            wanted = tuple(None if isinstance(s, Size) else s for s in made)  # type: ignore[assignment]
+            self._ordered.append((source, tensor))
+        assert tuple(map(hint, made)) == stride or wanted == "contiguous"
+        meta = TensorMeta(shape, tensor.dtype, made, tensor.device, bool(tensor.requires_grad))
+        return Sized(tensor, pattern, wanted, meta)
+
+    def of_number(self, value: int | float, source: Source) -> Size | Real | None:
+        """The symbol of a number that was another one before; None when it is static."""
+        if self.changes.static or self.dynamic is False:
+            return None
+        scheduled = type(value) is float and _is_scheduled(source)
+        if not source.local and not scheduled and not (type(value) is float and _is_setting(source)):
+            return None
+        if value != value:  # nan keeps to no rule of numbers
+            return None
+        self.changes.look_at_number(source, value)
+        if not scheduled and (source.text, None) not in self.changes.changing:
+            return None
+        if isinstance(value, float):
+            real = self.owner.real(value)
+            self.reals[real.name] = source
+            return real
+        if value < LEAST or value > LARGEST or len(self.occurrences) >= MOST:
+            return None
+        size = self.owner.symbol(
+            value, LEAST, LARGEST, wide=True
+        )  # a number and a size that are equal now have little in common
+        self.occurrences.append((source, source, size))
+        return size
+
+    # -- what comes of it -----------------------------------------------------------------------------------------
+
+    def guard(self, guards: GuardList) -> None:
+        """Add the checks that the symbols need."""
+        for source, tensor in self._ordered:
+            guards.python(_InOrder(tensor), [source])
+        if not self.occurrences and not self.reals:
+            return
+        first: dict[Symbol, Source] = {}
+        equal: list[tuple[Source, Source]] = []
+        for _, source, size in self.occurrences:
+            symbol = as_symbol(size)
+            assert symbol is not None
+            if symbol in first:
+                equal.append((source, first[symbol]))
+            else:
+                first[symbol] = source
+        conditions = [_range(symbol) for symbol in first]
+        conditions += [str(fact) for fact in self.owner.assumed]
+        names = {symbol.name: source for symbol, source in first.items()} | self.reals
+        guards.sizes(names, equal, conditions or ["True"])
+
+    def origin(self, symbol: Symbol) -> tuple[Source, Source]:
+        """The input that shows a symbol, and the source of the number itself."""
+        for whole, source, size in self.occurrences[self._searched :]:
+            found = as_symbol(size)
+            if found is not None:
+                self._origins.setdefault(found, (whole, source))
+        self._searched = len(self.occurrences)
+        return self._origins[symbol]
+
+    def expression(self, size: IntLike, fetched: Callable[[Source], str], read: Callable[[Any], str]) -> str:
+        """Python source of a size in residual code.
+
+        Args:
+            fetched: gives the expression of an input.
+            read: gives that of a number that the graph's tensors tell.
+        """
+        names = {s.name: self._read(s, fetched, read) for s in symbols(size)}
+        return substitute_names(text(size), names)
+
+    def real_expression(self, real: Real, fetched: Callable[[Source], str], read: Callable[[Any], str]) -> str:
+        """Python source of a floating-point number in residual code."""
+        names = {s.name: self._read(s, fetched, read) for s in sizes_in(real)}
+        for leaf in leaves(real):
+            names[leaf.name] = fetched(self.reals[leaf.name]) if leaf.origin is None else read(leaf)
+        return substitute_names(real_text(real), names)
+
+    def _read(self, symbol: Symbol, fetched: Callable[[Source], str], read: Callable[[Any], str]) -> str:
+        if symbol.origin is not None:
+            return read(symbol)
+        whole, source = self.origin(symbol)
+        return fetched(whole) if whole is source else f"{fetched(whole)}.shape[{source.key}]"
+
+
+def _is_scheduled(source: Source) -> bool:
+    """An item of a dictionary (not an attribute) that goes by such a name."""
+    return _is_entry(source) and source.key in _SCHEDULED
+
+
+def _is_setting(source: Source | None) -> bool:
+    """An item of a dictionary, or of a tuple in one: an optimizer's momentum and betas change, too."""
+    if source is None:
+        return False
+    return _is_entry(source) or (source.kind == native.TUPLE_ITEM and _is_setting(source.base))
+
+
+def _is_entry(source: Source) -> bool:
+    plain = source.base is not None and source.base.kind != native.INSTANCE_DICT
+    return plain and source.kind == native.DICT_ITEM
+
+
+def _range(symbol: Symbol) -> str:
+    upper = "" if symbol.high is None else f" <= {symbol.high}"
+    return f"{symbol.low} <= {symbol.name}{upper}"
+
+
+def _order(tensor: torch.Tensor) -> list[int]:
+    """Dimensions from the outermost in memory to the innermost."""
+    return sorted(range(tensor.ndim), key=lambda d: (-tensor.stride()[d], d))
+
+
+def _stride_in_order(tensor: torch.Tensor, shape: Sequence[Any]) -> Any:
+    """Symbolic strides of a tensor without gaps in some order of dimensions; its own numbers where it has gaps."""
+    order = _order(tensor)
+    inner = contiguous_stride([shape[d] for d in order])
+    made = [inner[order.index(d)] for d in range(tensor.ndim)]
+    return tuple(made) if tuple(map(hint, made)) == tuple(tensor.stride()) else tuple(tensor.stride())
+
+
+class _InOrder:
+    """Checks that a tensor lies in memory as the example did: dense in the same order of dimensions."""
+
+    def __init__(self, example: torch.Tensor) -> None:
+        self.order = _order(example)
+        self.dense = self._dense(example)
+        self.__name__ = f"dimensions lie in the order {self.order}"
+
+    def _dense(self, tensor: torch.Tensor) -> bool:
+        step = 1
+        for dim in reversed(self.order):
+            if tensor.shape[dim] != 1 and tensor.stride(dim) != step:
+                return False
+            step *= tensor.shape[dim]
+        return True
+
+    def __call__(self, tensor: torch.Tensor) -> bool:
+        return not self.dense or self._dense(tensor)
+
+
+# -- marks ---------------------------------------------------------------------------------------------------------
+
+_DYNAMIC, _STATIC = "_smelt_dynamic_sizes", "_smelt_static_sizes"
+
+
+def mark_dynamic(tensor: torch.Tensor, dim: int, *, min: int | None = None, max: int | None = None) -> None:
+    """Compile for every size of this dimension from the first call on.
+
+    Args:
+        tensor: an argument of a compiled function.
+        dim: which dimension.
+        min, max: the sizes that will come. Sizes of 0 and 1 always get versions of their own.
+
+    Raises:
+        OptionError: no such dimension, or a range that the tensor itself is not in.
+        SpecializationError: later, at the call, when the program works for one size only; it names the line.
+    """
+    dim = _checked(tensor, dim)
+    size, low = tensor.shape[dim], LEAST if min is None else min
+    if size < low or (max is not None and size > max):
+        raise OptionError(f"mark_dynamic: dimension {dim} has {size} elements, outside of {low} to {max}")
+    vars(tensor).setdefault(_DYNAMIC, {})[dim] = (low, max)
+    vars(tensor).get(_STATIC, set()).discard(dim)
+
+
+def mark_static(tensor: torch.Tensor, dim: int | None = None) -> None:
+    """Compile for this very size of a dimension (of every dimension without `dim`), also under `dynamic=True`."""
+    for each in range(tensor.ndim) if dim is None else [_checked(tensor, dim)]:
+        vars(tensor).setdefault(_STATIC, set()).add(each)
+        vars(tensor).get(_DYNAMIC, {}).pop(each, None)
+
+
+def _checked(tensor: torch.Tensor, dim: int) -> int:
+    if not isinstance(tensor, torch.Tensor):
+        raise OptionError(f"sizes of tensors are marked, not of a {type(tensor).__name__}")
+    if not -tensor.ndim <= dim < tensor.ndim:
+        raise OptionError(f"dimension {dim} of a tensor with {tensor.ndim}")
+    return dim % tensor.ndim

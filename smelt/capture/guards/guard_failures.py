@@ -1,0 +1,181 @@
+"""What changed since a version was compiled: the guard that fails now, with the value it was made for and the present.
+
+The log of recompiles, `stats()["recompile_reasons"]`, stances and the warning of the recompile limit speak from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture.core.sources import Source
+from smelt.capture.guards.guard_text import value_text
+from smelt.capture.guards.guards import Flag, GuardList
+
+
+@dataclass(frozen=True)
+class Change:
+    """One guard that fails.
+
+    Attributes:
+        subject: what it is about, as Python (`x.shape[0]`, `self.training`).
+        before, now: the value it was made for and the present one, as text.
+        at: the user's line that needed it, "" where none did.
+        source: where the value comes from; None for modes and settings.
+        dim: of a tensor, the dimension whose size changed; None for anything else.
+    """
+
+    subject: str
+    before: str
+    now: str
+    at: str
+    source: Source | None = None
+    dim: int | None = None
+
+    def __str__(self) -> str:
+        place = f"  # {self.at}" if self.at else ""
+        return f"{self.subject} was {self.before}, is {self.now}{place}"
+
+
+def what_changed(guards: GuardList, evaluated: native.Guards, slots: Any, globals: Any, function: Any) -> Change | None:
+    """The first guard that fails for a frame that is about to start; None when all of them hold.
+
+    Args:
+        guards: as they were collected.
+        evaluated: the same, as they are checked.
+        slots, globals, function: of the frame.
+    """
+    failure = evaluated.failure(slots, globals, function)
+    if failure is None:
+        return None
+    what, index, found = failure
+    if what == "fetch":
+        source = guards.sources[index]
+        places = [p for (i, _, _), p in zip(guards.checks, guards.places, strict=True) if i == index]
+        return Change(source.text, "there", "missing", str(places[0] or "") if places else "", source)
+    fetch, kind, operand = evaluated.checks[index]
+    subject = guards.sources[fetch] if fetch >= 0 else None
+    at = str(guards.places[index] or "")
+    name, before, now, *dim = _DESCRIBED.get(kind, _plain)(subject, operand, found, guards)
+    return Change(name, before, now, at, subject, *dim)
+
+
+def _plain(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+    missing = found is native.NULL
+    return source.text, value_text(operand), "missing" if missing else value_text(found)
+
+
+def _missing(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+    return source.text, "missing", value_text(found)
+
+
+def _type(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+    return f"type({source.text})", value_text(operand), value_text(type(found))
+
+
+def _length(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+    return (
+        f"len({source.text})",
+        str(operand),
+        str(len(found)) if hasattr(type(found), "__len__") else value_text(found),
+    )
+
+
+def _keys(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+    return f"tuple({source.text})", value_text(operand), value_text(tuple(found) if isinstance(found, dict) else found)
+
+
+def _has(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+    return f"{value_text(operand)} in {source.text}", "True", "False"
+
+
+def _has_not(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+    return f"{value_text(operand)} in {source.text}", "False", "True"
+
+
+def _tensor(source: Any, spec: native.TensorSpec, found: Any, guards: GuardList) -> tuple[Any, ...]:
+    if not isinstance(found, torch.Tensor):
+        return source.text, "a tensor", value_text(found)
+    said = spec.mismatch(found) or "metadata"
+    what, _, rest = said.partition(": expected ")
+    before, _, now = rest.partition(", got ")
+    dim = int(what[6:-1]) if what.startswith("shape[") else None
+    if what == "requires_grad":
+        now = str(found.requires_grad)
+    return f"{source.text}.{_ATTRIBUTES.get(what, what)}", before, now, dim
+
+
+_ATTRIBUTES = {"dimensions": "ndim", "class": "__class__", "dispatch keys": "dispatch_keys"}
+
+
+def _alias(source: Any, other: int, found: Any, guards: GuardList) -> tuple[Any, ...]:
+    return f"{source.text} is {guards.sources[other].text}", "True", "False"
+
+
+def _no_alias(source: Any, other: int, found: Any, guards: GuardList) -> tuple[Any, ...]:
+    return f"{source.text} is {guards.sources[other].text}", "False", "True"
+
+
+def _none_alias(source: Any, others: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+    names = ", ".join(guards.sources[i].text for i in others)
+    return names, "all different objects", "partly the same"
+
+
+def _state(source: Any, before: Any, now: Any, guards: GuardList) -> tuple[Any, ...]:
+    differing = [
+        (name, a, b) for name, a, b in zip(native.state_names(), before, now, strict=False) if a != b
+    ]  # the dispatch keys come last and differ along with most of the others
+    name, old, new = differing[0] if differing else ("modes", before, now)
+    return name, value_text(old), value_text(new)
+
+
+def _module(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+    training, names = operand
+    held = getattr(found, "__dict__", {})
+    if training is not None and held.get("training") is not training:
+        return f"{source.text}.training", str(training), str(held.get("training"))
+    hooked = next((name for name in names if held.get(name)), names[0] if names else "hooks")
+    return f"{source.text}.{hooked}", "empty", value_text(held.get(hooked))
+
+
+def _finalizer(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+    return f"what happens when {source.text} dies", "nothing", "code of the program runs"
+
+
+def _function(source: Any, parts: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+    for name, before in zip(("__code__", "__defaults__", "__kwdefaults__"), parts, strict=True):
+        now = getattr(found, name, None)
+        if now is not before:
+            return f"{source.text}.{name}", value_text(before), value_text(now)
+    return source.text, "a function", value_text(found)
+
+
+def _python(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+    if isinstance(operand, Flag):
+        return operand.subject, value_text(operand.value), value_text(operand.now())
+    fn, indices = operand[:2] if isinstance(operand, tuple) else (operand, ())
+    names = ", ".join(guards.sources[i].text for i in indices)
+    return f"{getattr(fn, '__name__', value_text(fn))} ({names or source.text})", "True", "False"
+
+
+_DESCRIBED: dict[int, Any] = {
+    native.MISSING: _missing,
+    native.TYPE_IS: _type,
+    native.LEN: _length,
+    native.DICT_KEYS: _keys,
+    native.HAS_KEY: _has,
+    native.NOT_KEY: _has_not,
+    native.TENSOR: _tensor,
+    native.ALIASED: _alias,
+    native.NOT_ALIASED: _no_alias,
+    native.NONE_ALIASED: _none_alias,
+    native.STATE: _state,
+    native.MODULE: _module,
+    native.FUNCTION: _function,
+    native.NO_FINALIZER: _finalizer,
+    native.PYTHON: _python,
+}
+"""By kind of check: (subject, before, now) and, for a tensor's size, its dimension."""

@@ -1,0 +1,215 @@
+"""Guards under construction: which reads of Python state a captured graph depends on.
+
+Collected while the frame is interpreted, handed to the C evaluator (`_native.Guards`) at the end, printed as Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture.core.breaks import At
+from smelt.capture.core.sources import Source
+from smelt.capture.guards.guard_text import TensorText, guard_text
+from smelt.capture.guards.size_programs import size_program
+from smelt.graph.ir.meta import meta_of
+from smelt.shapes.size import substitute_names
+
+Check = tuple[Source, int, Any]
+"""A source, the kind of the check, its operand."""
+
+
+class GuardList:
+    """Fetches and checks of one capture; each is kept once.
+
+    Attributes:
+        sources: the source of each fetch.
+        checks: (fetch index, kind, operand); a tensor guard's operand is the example tensor until `finish`.
+        places: the place in the user's code that each check is blamed on; `where()` gives the present one.
+        noted: where checks on values are written down as well, also such as are there already.
+    """
+
+    def __init__(self, where: Callable[[], At | None] | None = None) -> None:
+        self.sources: list[Source] = []
+        self.checks: list[tuple[int, int, Any]] = []
+        self.places: list[At | None] = []
+        self.noted: list[Check] | None = None
+        self._where: Callable[[], At | None] = where or _nowhere
+        self._fetches: list[tuple[int, int, Any]] = []
+        self._by_source: dict[Source, int] = {}
+        self._by_step: dict[tuple[Any, ...], int] = {}
+        self._known: set[tuple[Any, ...]] = set()
+        self._flags: set[tuple[Any, ...]] = set()
+        self._together: dict[Callable[..., bool], list[Source]] = {}
+
+    def fetch(self, source: Source) -> int:
+        """The index of a source among the fetches; equal paths share one."""
+        found = self._by_source.get(source)
+        if found is not None:
+            return found
+        parent = -1 if source.base is None else self.fetch(source.base)
+        key = source.key
+        step = (parent, source.kind, type(key), key if type(key) in (str, int) else _key(key))
+        index = self._by_step.get(step)
+        if index is None:
+            index = self._by_step[step] = len(self._fetches)
+            self._fetches.append((parent, source.kind, key))
+            self.sources.append(source)
+        self._by_source[source] = index
+        return index
+
+    def has(self, source: Source) -> bool:
+        """The source is fetched: what the capture read of it is checked."""
+        return source in self._by_source
+
+    def check(self, source: Source, kind: int, operand: Any) -> None:
+        """Add a check on the value of a source, unless it is there already."""
+        if self.noted is not None:
+            self.noted.append((source, kind, operand))
+        self._add(self.fetch(source), kind, operand)
+
+    def _add(self, index: int, kind: int, operand: Any) -> None:
+        by_value = kind == native.PYTHON or type(operand) in (int, str, bool)
+        key = (index, kind, type(operand), operand if by_value else id(operand))
+        if key not in self._known:
+            self._known.add(key)
+            self.checks.append((index, kind, operand))
+            self.places.append(self._where())
+
+    def same(self, a: Source, b: Source) -> None:
+        """Both sources give one object."""
+        first, second = sorted((self.fetch(a), self.fetch(b)))
+        if first != second:
+            self._add(second, native.ALIASED, first)
+
+    def different(self, a: Source, b: Source) -> None:
+        """The sources give two objects."""
+        first, second = sorted((self.fetch(a), self.fetch(b)))
+        self._add(second, native.NOT_ALIASED, first)
+
+    def all_different(self, sources: Iterable[Source]) -> None:
+        """No two of the sources give the same object."""
+        indices = tuple(sorted({self.fetch(source) for source in sources}))
+        if len(indices) > 1:
+            self._add(indices[-1], native.NONE_ALIASED, indices)
+
+    def python(self, fn: Callable[..., bool], sources: Iterable[Source], shortcut: int | None = None) -> None:
+        """`fn` of the values of these sources is true (evaluated by Python: for rare cases).
+
+        `shortcut`: which native answer is taken where it is yes (`native.SHORT_...`).
+        """
+        indices = tuple(sorted({self.fetch(source) for source in sources}))
+        self._add(indices[-1], native.PYTHON, (fn, indices) if shortcut is None else (fn, indices, shortcut))
+
+    def together(self, fn: Callable[..., bool], source: Source) -> None:
+        """`fn` of the values of all the sources that were given for it is true; one call of it for all of them."""
+        self._together.setdefault(fn, []).append(source)
+
+    def sizes(self, names: dict[str, Source], equal: list[tuple[Source, Source]], conditions: list[str]) -> None:
+        """Conditions over sizes: `names` says where each symbol is read; `equal` lists sizes that are the same."""
+        indices = tuple(sorted({self.fetch(s) for s in [*names.values(), *(s for pair in equal for s in pair)]}))
+        variable = {index: f"v{index}" for index in indices} | {self.fetch(s): name for name, s in names.items()}
+        place = {variable[index]: i for i, index in enumerate(indices)}
+        asked = [(f"{variable[self.fetch(a)]} == {variable[self.fetch(b)]}", f"{a.text} == {b.text}") for a, b in equal]
+        asked += [(c, substitute_names(c, _texts(names))) for c in conditions]
+        programs = [(size_program(text, place), text, shown) for text, shown in asked]
+        for native_too in (True, False):
+            chosen = [each for each in programs if (each[0] is not None) == native_too]
+            if not chosen:
+                continue
+            scope: dict[str, Any] = {}
+            text = " and ".join(f"({text})" for _, text, _ in chosen)
+            exec(f"def sizes({', '.join(place)}):\n    return {text}\n", scope)
+            scope["sizes"].__name__ = " and ".join(shown for _, _, shown in chosen)
+            program = tuple(number for steps, _, _ in chosen for number in steps or ())
+            operand = (scope["sizes"], indices, program) if native_too else (scope["sizes"], indices)
+            self._add(indices[-1], native.PYTHON, operand)
+
+    def state(self, state: tuple[Any, ...]) -> None:
+        """The ambient modes (gradients, autocast ...) are what `native.state()` gave."""
+        self._add(-1, native.STATE, state)
+
+    def flag(self, fn: Callable[..., Any], args: tuple[Any, ...], value: Any) -> None:
+        """A setting of the process or the thread is as now: `fn(*args)` is asked each time."""
+        asked = (fn, *args)
+        if asked not in self._flags:
+            self._flags.add(asked)
+            self._add(-1, native.PYTHON, Flag(fn, args, value))
+
+    def finish(self, outputs: Iterable[int]) -> native.Guards:
+        """The guards in evaluable form; `outputs` are the fetches that residual code needs."""
+        for fn, given in self._together.items():
+            self.python(fn, given, getattr(fn, "shortcut", None))
+        specs: dict[Any, native.TensorSpec] = {}
+        checks = [
+            (index, kind, _shared(specs, _tensor_spec(operand)) if kind == native.TENSOR else operand)
+            for index, kind, operand in self.checks
+        ]
+        guards = native.Guards(self._fetches, checks, list(outputs))
+        # what stays behind for printing must not keep the capture or its tensors alive
+        self._where = _nowhere
+        self.checks = [(i, k, TensorText(_described(o)) if k == native.TENSOR else o) for i, k, o in self.checks]
+        return guards
+
+    def lines(self) -> list[str]:
+        """Each check as a line of Python with the user's line that asked for it."""
+        return [self.line(i) for i in range(len(self.checks))]
+
+    def line(self, number: int) -> str:
+        """One check as Python."""
+        index, kind, operand = self.checks[number]
+        if kind == native.TENSOR and not isinstance(operand, str):
+            operand = TensorText(_described(operand))
+        text = guard_text(kind, self.sources[index] if index >= 0 else None, operand, self.sources)
+        place = self.places[number]
+        return f"{text}  # {place}" if place is not None else text
+
+
+class Flag:
+    """A check without a value: a function still gives what it gave."""
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], value: Any) -> None:
+        self.fn, self.args, self.value = fn, args, value
+        given = ", ".join(a.__name__ if isinstance(a, ModuleType) else repr(a) for a in args)
+        self.subject = f"{fn.__qualname__}({given})"
+        self.__name__ = f"{self.subject} == {value!r}"
+
+    def now(self) -> Any:
+        """What the function gives at present."""
+        return self.fn(*self.args)
+
+    def __call__(self) -> bool:
+        now = self.now()
+        return type(now) is type(self.value) and bool(now == self.value)
+
+
+def _tensor_spec(operand: Any) -> native.TensorSpec:
+    if isinstance(operand, torch.Tensor):
+        return native.TensorSpec(operand)
+    return native.TensorSpec(operand.tensor, shape=operand.shape, stride=operand.stride)
+
+
+def _shared(specs: dict[Any, native.TensorSpec], spec: native.TensorSpec) -> native.TensorSpec:
+    """The one of equal specs: those of a model's hundreds of tensors are few, and stay in the processor's caches."""
+    return specs.setdefault((repr(spec), spec.keys, spec.raw), spec)
+
+
+def _described(operand: Any) -> str:
+    return str(meta_of(operand) if isinstance(operand, torch.Tensor) else operand.meta)
+
+
+def _texts(names: dict[str, Source]) -> dict[str, str]:
+    return {name: source.text for name, source in names.items()}
+
+
+def _nowhere() -> None:
+    return None
+
+
+def _key(key: Any) -> Any:
+    plain = type(key) is tuple and all(type(part) is str for part in key)
+    return key if plain else id(key)

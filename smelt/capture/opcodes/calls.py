@@ -1,0 +1,125 @@
+"""Opcodes of calls, functions, generators and imports."""
+
+from __future__ import annotations
+
+import importlib
+import types
+from typing import Any
+
+from smelt.capture._native import NULL
+from smelt.capture.core.breaks import UserError
+from smelt.capture.core.frames import RETURN, YIELD, Frame
+from smelt.capture.core.generators import TracedGenerator
+from smelt.capture.python import containers
+from smelt.capture.python.stack_opcodes import const, name, opcode, own_constant
+
+# -- calls ----------------------------------------------------------------
+
+
+@opcode("KW_NAMES", decode=const)
+def kw_names(vm: Any, f: Frame, arg: tuple[str, ...]) -> None:
+    f.kw_names = arg
+
+
+def make_call(vm: Any, f: Frame, fn: Any, first: Any, items: list[Any], names: tuple[str, ...]) -> None:
+    """Call with `first` (unless NULL) before `items`, the last of which are named."""
+    if names:
+        split = len(items) - len(names)
+        kwargs = dict(zip(names, items[split:], strict=True))
+        items = items[:split]
+    else:
+        kwargs = {}
+    args = tuple(items) if first is NULL else (first, *items)
+    f.stack.append(vm.call(fn, args, kwargs))
+
+
+@opcode("RETURN_VALUE")
+def return_value(vm: Any, f: Frame, arg: Any) -> Any:
+    f.value = f.stack.pop()
+    return RETURN
+
+
+@opcode("RETURN_CONST", decode=const)
+def return_const(vm: Any, f: Frame, arg: Any) -> Any:
+    f.value = own_constant(vm, arg) if type(arg) is tuple else arg
+    return RETURN
+
+
+@opcode("RETURN_GENERATOR")
+def return_generator(vm: Any, f: Frame, arg: Any) -> Any:
+    return RETURN
+
+
+@opcode("YIELD_VALUE")
+def yield_value(vm: Any, f: Frame, arg: Any) -> Any:
+    f.value = f.stack.pop()
+    return YIELD
+
+
+@opcode("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(vm: Any, f: Frame, arg: Any) -> None:
+    if type(f.stack[-1]) is not TracedGenerator:
+        f.stack[-1] = containers.iterate(vm, f.stack[-1])
+
+
+def send_value(vm: Any, f: Frame) -> tuple[bool, Any]:
+    """One step of `yield from`: (True, yielded) or (False, returned). Pops the sent value."""
+    value, receiver = f.stack.pop(), f.stack[-1]
+    try:
+        if value is None:
+            out = containers.advance(vm, receiver) if type(receiver) is not TracedGenerator else receiver.send(None)
+            return (False, None) if out is containers.END else (True, out)
+        return True, vm.call(vm.load_attr(receiver, "send"), (value,), {})
+    except StopIteration as stop:
+        return False, stop.value
+    except UserError as error:
+        if isinstance(error.error, StopIteration):
+            return False, error.error.value
+        raise
+    except Exception as error:
+        raise UserError(error) from None
+
+
+def set_function(fn: types.FunctionType, flag: int, value: Any) -> None:
+    """MAKE_FUNCTION's and SET_FUNCTION_ATTRIBUTE's parts of a function, except the closure."""
+    if flag == 1:
+        fn.__defaults__ = value
+    elif flag == 2:
+        fn.__kwdefaults__ = value
+    elif flag == 4:
+        pairs = value if isinstance(value, dict) else dict(zip(value[::2], value[1::2], strict=True))
+        fn.__annotations__ = pairs
+
+
+def new_function(vm: Any, f: Frame, code: types.CodeType, closure: tuple[Any, ...]) -> types.FunctionType:
+    """A function made by the program."""
+    blank = closure or tuple(types.CellType() for _ in code.co_freevars)
+    fn = types.FunctionType(code, f.globals, code.co_name, None, blank)
+    fn.__qualname__ = code.co_qualname
+    if f.globals.get("__name__") is not None:
+        fn.__module__ = f.globals["__name__"]
+    vm.globals_source(f.globals)
+    vm.created.add(id(fn))
+    vm.keep(fn)
+    return fn
+
+
+# -- imports ----------------------------------------------------------------
+
+
+@opcode("IMPORT_NAME", decode=name)
+def import_name(vm: Any, f: Frame, arg: str) -> None:
+    names, level = f.stack.pop(), f.stack.pop()
+    f.stack.append(vm.native(__import__, arg, f.globals, None, names, level))
+
+
+@opcode("IMPORT_FROM", decode=name)
+def import_from(vm: Any, f: Frame, arg: str) -> None:
+    try:
+        f.stack.append(vm.load_attr(f.stack[-1], arg))
+    except UserError:
+        f.stack.append(vm.native(_import_from, f.stack[-1], arg))
+
+
+def _import_from(module: types.ModuleType, attribute: str) -> Any:
+    return importlib.import_module(f"{module.__name__}.{attribute}")

@@ -1,0 +1,289 @@
+"""Opcodes of operators, items, attributes, and of building and taking apart containers and strings."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from smelt.capture.calls.texts import joined
+from smelt.capture.core.breaks import user, user_raise
+from smelt.capture.core.conditional_value import Undecided
+from smelt.capture.core.frames import Frame
+from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.unbacked_text import UnknownText
+from smelt.capture.core.values import LEAVES
+from smelt.capture.python import containers
+from smelt.capture.python.attribute_reads import python_method
+from smelt.capture.python.attribute_writes import delete_attr, store_attr
+from smelt.capture.python.operators import binary, compare
+from smelt.capture.python.operators import unary as apply_unary
+from smelt.capture.python.stack_opcodes import count_turn, name, opcode, take
+from smelt.graph.meta_rules.constant_values import known_value
+from smelt.graph.trace.trace import TraceTensor
+
+# -- operators ----------------------------------------------------------------
+
+OPERATORS = (
+    (operator.add, "+"), (operator.and_, "&"), (operator.floordiv, "//"), (operator.lshift, "<<"),
+    (operator.matmul, "@"), (operator.mul, "*"), (operator.mod, "%"), (operator.or_, "|"), (operator.pow, "**"),
+    (operator.rshift, ">>"), (operator.sub, "-"), (operator.truediv, "/"), (operator.xor, "^"),
+    (operator.iadd, "+="), (operator.iand, "&="), (operator.ifloordiv, "//="), (operator.ilshift, "<<="),
+    (operator.imatmul, "@="), (operator.imul, "*="), (operator.imod, "%="), (operator.ior, "|="),
+    (operator.ipow, "**="), (operator.irshift, ">>="), (operator.isub, "-="), (operator.itruediv, "/="),
+    (operator.ixor, "^="),
+)  # fmt: skip
+"""By the argument of BINARY_OP."""
+
+
+@opcode("BINARY_OP", decode=lambda site: OPERATORS[site.arg][0])
+def binary_op(vm: Any, f: Frame, arg: Any) -> None:
+    right = f.stack.pop()
+    f.stack[-1] = binary(vm, arg, f.stack[-1], right)
+
+
+@opcode("UNARY_NOT")
+def unary_not(vm: Any, f: Frame, arg: Any) -> None:
+    value = f.stack[-1]
+    if type(value) is Undecided and value.asked is not None:
+        f.stack[-1] = Undecided(value.condition, value.false, value.true, None, value.born, value.asked)
+        return
+    f.stack[-1] = (
+        vm.hosts.run(operator.not_, (value,), {}) if type(value) is HostValue else not containers.truth(vm, value)
+    )
+
+
+@opcode("UNARY_NEGATIVE", decode=lambda site: operator.neg)
+@opcode("UNARY_POSITIVE", decode=lambda site: operator.pos)
+@opcode("UNARY_INVERT", decode=lambda site: operator.invert)
+def unary(vm: Any, f: Frame, arg: Any) -> None:
+    f.stack[-1] = apply_unary(vm, arg, f.stack[-1])
+
+
+COMPARISONS = (operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge)
+
+
+def compare_op(vm: Any, f: Frame, arg: Any) -> None:
+    right = f.stack.pop()
+    f.stack[-1] = compare(vm, arg, f.stack[-1], right)
+
+
+@opcode("IS_OP")
+def is_op(vm: Any, f: Frame, arg: int) -> None:
+    right = vm.effects.copies.own(f.stack.pop())
+    left = vm.effects.copies.own(f.stack[-1])
+    same = left is right
+    if not same:
+        a, b = vm.sources.get(id(left)), vm.sources.get(id(right))
+        if a is not None and b is not None:
+            vm.guards.different(a, b)
+    f.stack[-1] = same != bool(arg)
+
+
+@opcode("CONTAINS_OP")
+def contains_op(vm: Any, f: Frame, arg: int) -> None:
+    container = f.stack.pop()
+    f.stack[-1] = bool(containers.contains(vm, container, f.stack[-1])) != bool(arg)
+
+
+@opcode("BINARY_SUBSCR")
+def binary_subscr(vm: Any, f: Frame, arg: Any) -> None:
+    key = f.stack.pop()
+    f.stack[-1] = containers.subscript(vm, f.stack[-1], key)
+
+
+@opcode("STORE_SUBSCR")
+def store_subscr(vm: Any, f: Frame, arg: Any) -> None:
+    key, obj, value = f.stack.pop(), f.stack.pop(), f.stack.pop()
+    containers.store_item(vm, obj, key, value)
+
+
+@opcode("DELETE_SUBSCR")
+def delete_subscr(vm: Any, f: Frame, arg: Any) -> None:
+    key, obj = f.stack.pop(), f.stack.pop()
+    containers.delete_item(vm, obj, key)
+
+
+@opcode("BINARY_SLICE")
+def binary_slice(vm: Any, f: Frame, arg: Any) -> None:
+    stop, start = f.stack.pop(), f.stack.pop()
+    f.stack[-1] = containers.subscript(vm, f.stack[-1], slice(start, stop))
+
+
+@opcode("STORE_SLICE")
+def store_slice(vm: Any, f: Frame, arg: Any) -> None:
+    stop, start, obj, value = f.stack.pop(), f.stack.pop(), f.stack.pop(), f.stack.pop()
+    containers.store_item(vm, obj, slice(start, stop), value)
+
+
+# -- attributes ---------------------------------------------
+
+
+@opcode("STORE_ATTR", decode=name)
+def store_attribute(vm: Any, f: Frame, arg: str) -> None:
+    obj, value = f.stack.pop(), f.stack.pop()
+    store_attr(vm, obj, arg, value)
+
+
+@opcode("DELETE_ATTR", decode=name)
+def delete_attribute(vm: Any, f: Frame, arg: str) -> None:
+    delete_attr(vm, f.stack.pop(), arg)
+
+
+# -- building ----------------------------------------------------------------
+
+
+@opcode("BUILD_TUPLE")
+def build_tuple(vm: Any, f: Frame, arg: int) -> None:
+    f.stack.append(tuple(take(f, arg)))
+
+
+@opcode("BUILD_LIST")
+def build_list(vm: Any, f: Frame, arg: int) -> None:
+    f.stack.append(take(f, arg))
+
+
+@opcode("BUILD_SET")
+def build_set(vm: Any, f: Frame, arg: int) -> None:
+    items = tuple(take(f, arg))
+    f.stack.append(_hashing(vm, items)(set, items))
+
+
+def _hashing(vm: Any, keys: Sequence[Any]) -> Callable[..., Any]:
+    """What runs C code that hashes and compares these keys: some may have methods of their own for it."""
+    return user if all(type(key) in LEAVES for key in keys) else vm.native
+
+
+@opcode("BUILD_MAP")
+def build_map(vm: Any, f: Frame, arg: int) -> None:
+    items = take(f, 2 * arg)
+    f.stack.append(_hashing(vm, items[::2])(dict, zip(items[::2], items[1::2], strict=True)))
+
+
+@opcode("BUILD_CONST_KEY_MAP")
+def build_const_key_map(vm: Any, f: Frame, arg: int) -> None:
+    keys = f.stack.pop()
+    f.stack.append(dict(zip(keys, take(f, arg), strict=True)))
+
+
+@opcode("BUILD_SLICE")
+def build_slice(vm: Any, f: Frame, arg: int) -> None:
+    f.stack.append(slice(*take(f, arg)))
+
+
+@opcode("BUILD_STRING")
+def build_string(vm: Any, f: Frame, arg: int) -> None:
+    f.stack.append(joined(vm, take(f, arg)))
+
+
+@opcode("LIST_TO_TUPLE")
+def list_to_tuple(vm: Any, f: Frame, arg: Any) -> None:
+    """The list may have come with a frame that resumes, and have been appended to since."""
+    f.stack[-1] = tuple(drain(vm, f.stack[-1]))
+
+
+@opcode("LIST_APPEND")
+def list_append(vm: Any, f: Frame, arg: int) -> None:
+    value = f.stack.pop()
+    vm.effects.append(f.stack[-arg], value)
+
+
+@opcode("SET_ADD")
+def set_add(vm: Any, f: Frame, arg: int) -> None:
+    value = f.stack.pop()
+    vm.work += 1
+    _hashing(vm, (value,))(containers.writable(vm, f.stack[-arg]).add, value)
+
+
+@opcode("MAP_ADD")
+def map_add(vm: Any, f: Frame, arg: int) -> None:
+    value, key = f.stack.pop(), f.stack.pop()
+    vm.work += 1
+    _hashing(vm, (key,))(containers.writable(vm, f.stack[-arg]).__setitem__, key, value)
+
+
+@opcode("LIST_EXTEND")
+def list_extend(vm: Any, f: Frame, arg: int) -> None:
+    more = f.stack.pop()
+    containers.writable(vm, f.stack[-arg]).extend(drain(vm, more))
+
+
+@opcode("SET_UPDATE")
+def set_update(vm: Any, f: Frame, arg: int) -> None:
+    more = f.stack.pop()
+    items = drain(vm, more)
+    _hashing(vm, items)(containers.writable(vm, f.stack[-arg]).update, items)
+
+
+def drain(vm: Any, value: Any) -> list[Any]:
+    """All items of an iterable."""
+    if type(value) in (list, tuple) and id(value) not in vm.sources:
+        return list(value)
+    vm.work += 1
+    iterator, items = containers.iterate(vm, value), []
+    while (item := containers.advance(vm, iterator)) is not containers.END:
+        count_turn(vm)
+        items.append(item)
+    return items
+
+
+@opcode("DICT_UPDATE", "DICT_MERGE")
+def dict_update(vm: Any, f: Frame, arg: int) -> None:
+    more = f.stack.pop()
+    vm.work += 1
+    items = mapping(vm, more)
+    _hashing(vm, list(items))(containers.writable(vm, f.stack[-arg]).update, items)
+
+
+def mapping(vm: Any, value: Any) -> dict[Any, Any]:
+    """A mapping as a plain dict."""
+    if type(value) is dict and id(value) not in vm.sources:
+        return value
+    if isinstance(value, dict) and python_method(vm, value, "keys") is None:
+        return dict(vm.effects.mirror(value))
+    keys = drain(vm, vm.call(vm.load_attr(value, "keys"), (), {}))
+    return {key: containers.subscript(vm, value, key) for key in keys}
+
+
+@opcode("UNPACK_SEQUENCE")
+def unpack_sequence(vm: Any, f: Frame, arg: int) -> None:
+    items = drain(vm, f.stack[-1])
+    if len(items) != arg:
+        few = len(items) < arg
+        tail = f"not enough values to unpack (expected {arg}, got {len(items)})" if few else "too many values to unpack"
+        user_raise(ValueError(tail))
+    f.stack.pop()
+    f.stack.extend(reversed(items))
+
+
+@opcode("UNPACK_EX")
+def unpack_ex(vm: Any, f: Frame, arg: int) -> None:
+    before, after = arg & 0xFF, arg >> 8
+    items = drain(vm, f.stack.pop())
+    if len(items) < before + after:
+        user_raise(ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(items)})"))
+    end = len(items) - after
+    f.stack.extend(reversed([*items[:before], items[before:end], *items[end:]]))
+
+
+def _text(known: Any, convert: int, spec: str) -> str:
+    """A tensor's text, when its values are known."""
+    return format((str, str, repr, ascii)[convert](known) if convert else known, spec)
+
+
+def format_with(vm: Any, f: Frame, convert: int, spec: str) -> None:
+    """Replace the top by its text; `convert`: 0 none, 1 str, 2 repr, 3 ascii."""
+    value = f.stack[-1]
+    if type(value) is TraceTensor or type(value) is UnknownText:
+        known = known_value(value) if isinstance(value, TraceTensor) else None
+        f.stack[-1] = UnknownText.of(vm) if known is None else _text(known, convert, spec)
+        return
+    if convert:
+        value = vm.call((str, repr, ascii)[convert - 1], (value,), {})
+    f.stack[-1] = value if type(value) is str and not spec else vm.call(format, (value, spec), {})
+
+
+@opcode("FORMAT_VALUE")
+def format_value(vm: Any, f: Frame, arg: int) -> None:
+    spec = f.stack.pop() if arg & 4 else ""
+    format_with(vm, f, arg & 3, spec)

@@ -1,0 +1,159 @@
+"""Opcodes of exceptions, `with` and `match`, shared by all versions."""
+
+from __future__ import annotations
+
+import collections.abc
+import dis
+import inspect
+import types
+from typing import Any
+
+from smelt.capture.core.breaks import Break, UserError, user_raise
+from smelt.capture.core.frames import OUTER, Frame
+from smelt.capture.core.policy import is_frozen
+from smelt.capture.python import containers
+from smelt.capture.python.attribute_reads import find_in_class
+from smelt.capture.python.stack_opcodes import opcode, take
+
+
+@opcode("PUSH_EXC_INFO")
+def push_exc_info(vm: Any, f: Frame, arg: Any) -> None:
+    error = f.stack.pop()
+    f.stack.append(f.handled[-1] if f.handled else OUTER)
+    f.stack.append(error)
+    f.handled.append(error)
+    f.handled_at.append(len(f.stack) - 2)
+
+
+@opcode("POP_EXCEPT")
+def pop_except(vm: Any, f: Frame, arg: Any) -> None:
+    f.stack.pop()
+    if f.handled:
+        f.handled.pop()
+        f.handled_at.pop()
+
+
+@opcode("CHECK_EXC_MATCH")
+def check_exc_match(vm: Any, f: Frame, arg: Any) -> None:
+    kinds = vm.effects.plain(f.stack.pop())
+    f.stack.append(isinstance(f.stack[-1], kinds))
+
+
+@opcode("CHECK_EG_MATCH")
+def check_eg_match(vm: Any, f: Frame, arg: Any) -> None:
+    raise Break("except*", "exception groups are not captured")
+
+
+@opcode("RERAISE")
+def reraise(vm: Any, f: Frame, arg: int) -> None:
+    error = f.stack.pop()  # the position below it serves tracebacks only
+    raise UserError(error)
+
+
+@opcode("RAISE_VARARGS")
+def raise_varargs(vm: Any, f: Frame, arg: int) -> None:
+    items = take(f, arg)
+    if not items:
+        error = vm.handled() or vm.outer_exception()
+        raise UserError(error if error is not None else RuntimeError("No active exception to reraise"))
+    error = vm.call(items[0], (), {}) if isinstance(items[0], type) else items[0]
+    if not isinstance(error, BaseException):
+        user_raise(TypeError("exceptions must derive from BaseException"))
+    if id(error) in vm.sources and (arg == 2 or (handled := vm.handled()) is not None and handled is not error):
+        raise Break("an exception from outside is raised", "it gets another cause or context")
+    if arg == 2:
+        cause = vm.call(items[1], (), {}) if isinstance(items[1], type) else items[1]
+        error.__cause__ = cause
+    raise UserError(error)
+
+
+@opcode("BEFORE_WITH")
+def before_with(vm: Any, f: Frame, arg: Any) -> None:
+    manager = f.stack[-1]
+    if isinstance(find_in_class(vm, type(manager), "__enter__"), object) and not hasattr(type(manager), "__enter__"):
+        user_raise(TypeError(f"{type(manager).__name__!r} object does not support the context manager protocol"))
+    leave = vm.load_attr(manager, "__exit__")
+    entered = vm.call(vm.load_attr(manager, "__enter__"), (), {})
+    f.stack[-1] = leave
+    f.stack.append(entered)
+
+
+@opcode("WITH_EXCEPT_START")
+def with_except_start(vm: Any, f: Frame, arg: Any) -> None:
+    error, leave = f.stack[-1], f.stack[-4]
+    trace = None
+    if _wants_traceback(leave):  # where capture raised the error, it begins again and has Python raise it
+        trace = vm.load_attr(error, "__traceback__")
+    f.stack.append(vm.call(leave, (type(error), error, trace), {}))
+
+
+def _wants_traceback(leave: Any) -> bool:
+    """Whether a method of the program looks at the traceback that it is given."""
+    function = leave.__func__ if isinstance(leave, types.MethodType) else leave
+    if not isinstance(function, types.FunctionType) or is_frozen(function.__module__):
+        return False
+    code = function.__code__
+    if code.co_flags & inspect.CO_VARARGS or code.co_argcount < 4:
+        return True
+    name = code.co_varnames[3]
+    return any("LOAD" in each.opname and _names(name, each.argval) for each in dis.get_instructions(code))
+
+
+def _names(name: str, argval: Any) -> bool:
+    """Whether an instruction is about a variable; from 3.13 on, one instruction may load two, or store and load."""
+    return name == argval or isinstance(argval, tuple) and name in argval
+
+
+@opcode("GET_LEN")
+def get_len(vm: Any, f: Frame, arg: Any) -> None:
+    f.stack.append(containers.length(vm, f.stack[-1]))
+
+
+@opcode("MATCH_MAPPING")
+def match_mapping(vm: Any, f: Frame, arg: Any) -> None:
+    f.stack.append(isinstance(f.stack[-1], collections.abc.Mapping))
+
+
+@opcode("MATCH_SEQUENCE")
+def match_sequence(vm: Any, f: Frame, arg: Any) -> None:
+    value = f.stack[-1]
+    f.stack.append(isinstance(value, collections.abc.Sequence) and not isinstance(value, (str, bytes, bytearray)))
+
+
+@opcode("MATCH_KEYS")
+def match_keys(vm: Any, f: Frame, arg: Any) -> None:
+    keys, subject = f.stack[-1], f.stack[-2]
+    found = all(containers.contains(vm, subject, key) for key in keys)
+    f.stack.append(tuple(containers.subscript(vm, subject, key) for key in keys) if found else None)
+
+
+@opcode("MATCH_CLASS")
+def match_class(vm: Any, f: Frame, arg: int) -> None:
+    names, cls, subject = f.stack.pop(), f.stack.pop(), f.stack.pop()
+    f.stack.append(_matched(vm, subject, cls, arg, names))
+
+
+_SELF = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
+
+
+def _matched(vm: Any, subject: Any, cls: type, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:
+    if not vm.call(isinstance, (subject, cls), {}):
+        return None
+    values: list[Any] = []
+    if count and issubclass(cls, _SELF) and not hasattr(cls, "__match_args__"):
+        values.append(subject)
+    elif count:
+        names = (*cls.__match_args__[:count], *names)  # type: ignore[attr-defined]
+    for name in names:
+        try:
+            values.append(vm.load_attr(subject, name))
+        except UserError as error:
+            if isinstance(error.error, AttributeError):
+                return None
+            raise
+    return tuple(values)
+
+
+@opcode("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR", "ASYNC_GEN_WRAP")
+def asynchronous(vm: Any, f: Frame, arg: Any) -> None:
+    raise Break("async code", "coroutines are not captured")

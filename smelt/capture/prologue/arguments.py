@@ -1,0 +1,122 @@
+"""Arguments and results of the operations of a host program: as they are now, as examples, and which ones it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import torch
+
+from smelt.capture.core.breaks import Break
+from smelt.capture.core.prologue_value import IMMUTABLE, HostMethod, HostValue
+from smelt.capture.core.unbacked_text import refuse_unknown
+from smelt.capture.prologue.source import GENERATORS, OtherKindError
+from smelt.graph.ir.meta import extent
+from smelt.graph.ir.symint import SYMBOLIC, pinned
+from smelt.graph.trace.trace import TraceTensor
+
+LONGEST = 1024
+"""Items of the longest list that an operation gives."""
+
+
+class Method:
+    """A call of a method by its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = self.__name__ = name
+
+    def __call__(self, owner: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(owner, self.name)(*args, **kwargs)
+
+
+class Whole:
+    """A call of a function of the program, whose arguments it must leave as they are."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+        self.__name__ = fn.__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        before = [repr(a) for a in (*args, *kwargs.values()) if type(a) in (list, dict)]
+        out = self.fn(*args, **kwargs)
+        if [repr(a) for a in (*args, *kwargs.values()) if type(a) in (list, dict)] != before:
+            raise OtherKindError(f"{self.__name__} changes its arguments")
+        return out
+
+
+def may_share(a: Any, b: Any) -> bool:
+    arrays = isinstance(a, numpy.ndarray) and isinstance(b, numpy.ndarray)
+    return numpy.may_share_memory(a, b) if arrays else a is b and not isinstance(a, IMMUTABLE)
+
+
+def fits(value: Any) -> bool:
+    """A host program knows such values."""
+    if type(value) in (tuple, list):
+        return len(value) <= LONGEST and all(map(fits, value))
+    if type(value) is dict:
+        return all(map(fits, value.values()))
+    return isinstance(value, (*IMMUTABLE, type, numpy.ndarray, torch.Tensor, *GENERATORS))
+
+
+def is_plain_result(value: Any) -> bool:
+    if type(value) in (tuple, list):
+        return all(map(is_plain_result, value))
+    return isinstance(value, (*IMMUTABLE, type))
+
+
+def examples(value: Any) -> Any:
+    kind = type(value)
+    if kind is HostValue:
+        return value.example
+    if kind in (tuple, list):
+        return kind([examples(item) for item in value])
+    if kind is dict:
+        return {key: examples(item) for key, item in value.items()}
+    if kind is slice:
+        return slice(*examples((value.start, value.stop, value.step)))
+    return value
+
+
+def as_now(value: Any) -> Any:
+    """Arguments as they are now: containers copied, since the program may change them, and sizes as plain numbers."""
+    kind = type(value)
+    if kind is TraceTensor:
+        raise Break("numpy or random with a tensor", "it needs the tensor's values")
+    if kind is HostMethod:
+        raise Break("a method of a value that is computed at each call, handed to numpy, random or C code")
+    if hasattr(kind, "__next__"):
+        raise Break("an iterator that is handed to numpy or random", "it is used up once, when the program runs")
+    refuse_unknown((value,))
+    if kind in SYMBOLIC:
+        return pinned((value,))[0]
+    if kind in (tuple, list):
+        return kind([as_now(item) for item in value])
+    if isinstance(value, numpy.ndarray):
+        raise Break("an array of numpy that capture did not see being made")
+    if kind is torch.Size:
+        return tuple(map(as_now, value))
+    if kind is dict:
+        return {key: as_now(item) for key, item in value.items()}
+    if kind is slice:
+        return slice(*map(as_now, (value.start, value.stop, value.step)))
+    return value
+
+
+def apart(*values: Any) -> bool:
+    """No array among the values shares memory with a tensor among them."""
+    arrays = [value for value in values if isinstance(value, numpy.ndarray)]
+    spans = [(start, start + size) for start, size in map(_memory, values) if size]
+    return not any(
+        low < numpy.lib.array_utils.byte_bounds(array)[1] and numpy.lib.array_utils.byte_bounds(array)[0] < high
+        for array in arrays
+        for low, high in spans
+    )
+
+
+def _memory(value: Any) -> tuple[int, int]:
+    """Where a tensor of the CPU lies, and how many bytes it spans."""
+    if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
+        return 0, 0
+    size = extent(tuple(value.shape), value.stride()) * value.element_size() if value.numel() else 0
+    return value.data_ptr(), size

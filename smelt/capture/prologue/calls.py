@@ -1,0 +1,136 @@
+"""What is known of functions that host programs call: which draw, which write, which always give one kind of value."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+import random
+import time
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+import torch
+
+from smelt.capture.core.prologue_value import HostValue
+
+CLOCKS = frozenset(
+    getattr(time, name)
+    for name in ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
+)
+
+SOURCES = CLOCKS | {numpy.random.seed}
+"""Functions, besides methods of generators, that give another value at each call, or decide what is drawn next."""
+
+MAKERS = frozenset({random.Random, numpy.random.RandomState, numpy.random.default_rng})
+"""What makes random generators."""
+
+SEEDED = {numpy.random.seed: numpy.random.mtrand._rand}
+"""The generators whose state functions set."""
+
+EXACT = frozenset(
+    "random uniform rand randn randint random_sample normal standard_normal permutation gauss normalvariate "
+    "getrandbits randrange exponential seed triangular expovariate betavariate beta gamma integers".split()
+) | {clock.__name__ for clock in CLOCKS}
+"""Methods of generators that, for given arguments, always give one type, dtype and shape."""
+
+_NUMBERS = "add sub mul neg pos lt le gt ge eq ne not_ truth abs and_ or_ xor iadd isub imul".split()
+CERTAIN = frozenset(
+    [getattr(operator, name) for name in _NUMBERS]
+    + [bool, float, str, abs, math.floor, math.ceil, math.trunc, torch.tensor, torch.from_numpy]
+    + [numpy.stack, numpy.concatenate, numpy.abs, numpy.add, numpy.multiply, numpy.subtract, numpy.sqrt, numpy.exp]
+)
+"""Functions that raise no error and give one kind of value for values of one kind."""
+
+MUTATING = frozenset(
+    [numpy.put, numpy.place, numpy.copyto, numpy.putmask, numpy.fill_diagonal, numpy.put_along_axis]
+    + [numpy.random.shuffle]
+)
+"""Functions of numpy that write to their arguments."""
+
+PLAIN_METHODS = frozenset(
+    "astype sum mean std var min max argmin argmax prod any all copy item tolist transpose flatten ravel cumsum "
+    "cumprod clip round swapaxes squeeze argsort conj dot trace diagonal view".split()
+)
+"""Methods of arrays and numbers whose result has one kind, for other arguments that are known."""
+
+PURE_METHODS = PLAIN_METHODS | frozenset(
+    "reshape repeat take nonzero choose compress searchsorted tobytes is_integer hex bit_length conjugate "
+    "random uniform rand randn randint random_sample normal standard_normal permutation permuted choice integers "
+    "gauss normalvariate sample randrange getrandbits choices upper lower strip format split join".split()
+)
+"""Methods that leave what they belong to, and their arguments, as they are."""
+
+_PLAIN_FUNCTIONS = frozenset(
+    {builtins.int, float, bool, str, complex, repr, format, abs, round, divmod, pow, min, max, sum, sorted, "".join}
+    | {value for value in vars(operator).values() if isinstance(value, types.BuiltinFunctionType)}
+    | {value for value in vars(math).values() if isinstance(value, types.BuiltinFunctionType)}
+)
+
+
+def range_of(generator: Any, name: str, args: Sequence[Any], named: bool) -> tuple[Any, Any] | None:
+    """The least and the largest number that a method of a generator may give.
+
+    Args:
+        named: there are arguments that have names.
+    """
+    if named or any(type(a) not in (int, float) for a in args):
+        return None
+    if name in ("random", "rand", "random_sample", "uniform") and not args:
+        return 0.0, 1.0
+    if name == "uniform" and len(args) == 2 and 0 in args:  # else rounding may lead over the edge
+        return min(args), max(args)
+    if name == "randint" and len(args) == 2:
+        return args[0], args[1] - (not isinstance(generator, random.Random))
+    if name in ("randrange", "integers", "randint") and len(args) in (1, 2):
+        return (0, args[0] - 1) if len(args) == 1 else (args[0], args[1] - 1)
+    return None
+
+
+_SETTLED: dict[Any, Any] = {
+    operator.lt: lambda low, high, n: True if high < n else False if low >= n else None,
+    operator.le: lambda low, high, n: True if high <= n else False if low > n else None,
+    operator.gt: lambda low, high, n: True if low > n else False if high <= n else None,
+    operator.ge: lambda low, high, n: True if low >= n else False if high < n else None,
+}
+_TURNED = {operator.lt: operator.gt, operator.le: operator.ge, operator.gt: operator.lt, operator.ge: operator.le}
+
+
+def settled(fn: Any, left: Any, right: Any) -> bool | None:
+    """Whether a comparison of a number within a range with a plain one always has the same answer; None: it has not."""
+    if fn not in _SETTLED:
+        return None
+    if not isinstance(left, HostValue):
+        left, right, fn = right, left, _TURNED[fn]
+    if not isinstance(left, HostValue) or left.range is None or type(right) not in (int, float):
+        return None
+    answer: bool | None = _SETTLED[fn](*left.range, right)
+    return answer
+
+
+def is_numpy(fn: Any) -> bool:
+    """A function or class of numpy, other than what draws random numbers or acts on files."""
+    module = getattr(fn, "__module__", None)
+    if isinstance(fn, numpy.ufunc):
+        return True
+    if not isinstance(module, str) or module.split(".")[0] != "numpy" or module.startswith("numpy.random"):
+        return False
+    return getattr(fn, "__name__", "") not in ACTING
+
+
+ACTING = frozenset(
+    "save savez savez_compressed savetxt load loadtxt genfromtxt fromfile memmap open_memmap DataSource seterr "
+    "seterrcall errstate setbufsize set_printoptions printoptions vectorize frompyfunc apply_along_axis "
+    "apply_over_axes piecewise fromfunction nditer".split()
+)
+"""Functions of numpy that act outside of the program, or call functions that they are given."""
+
+
+def is_plain(fn: Any) -> bool:
+    """A function that does nothing but compute, from values of any kind."""
+    try:
+        return fn in _PLAIN_FUNCTIONS or is_numpy(fn)
+    except TypeError:  # it has no hash
+        return False

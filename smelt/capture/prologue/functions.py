@@ -1,0 +1,242 @@
+"""Functions of the program, without tensors, that draw random numbers: they run whole, in Python, at each call.
+
+What a function draws steers it (`if len(chosen) == 0`), so there is no graph in it. Its code, and that of all functions
+that it calls, is read first: it may draw, and change what it made itself, but touch nothing else.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import itertools
+import math
+import operator
+import random
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture.core import sources
+from smelt.capture.core.by_code import ByCode
+from smelt.capture.core.policy import Policy, is_frozen, policy_of
+from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.values import LEAVES
+from smelt.capture.prologue.calls import ACTING
+from smelt.capture.python.attribute_reads import own_dict
+from smelt.capture.python.effects import CONTAINERS
+from smelt.graph.ir.symint import SYMBOLIC
+
+_DRAWING = frozenset(
+    "random rand randn randint uniform choice choices sample shuffle permutation permuted normal standard_normal "
+    "random_sample randrange gauss normalvariate integers beta gamma binomial poisson multinomial exponential".split()
+)
+"""Names of methods that draw."""
+
+_MODULES = (random, numpy, numpy.random, numpy.linalg, math, operator, itertools)
+_UNSAFE = frozenset(
+    "open exec eval compile input print globals locals vars setattr delattr __import__ breakpoint id help memoryview "
+    "exit quit super".split()
+)
+"""Builtins that act outside of a function, or show where it runs."""
+
+_BAD_OPS = frozenset(
+    "STORE_GLOBAL DELETE_GLOBAL STORE_ATTR DELETE_ATTR STORE_NAME DELETE_NAME LOAD_BUILD_CLASS IMPORT_NAME IMPORT_STAR "
+    "SEND GET_AWAITABLE BEFORE_ASYNC_WITH BEFORE_WITH".split()
+)
+_BAD_NAMES = ACTING | frozenset("tofile dump dumps setflags getstate setstate get_state set_state __dict__".split())
+_EMPTY = types.CellType()
+_DEEPEST = 8
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+class _NotWhole(Exception):
+    """The function may do more than draw and compute."""
+
+
+def call_whole(vm: Any, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The call as one operation of the host program; NotImplemented when the function is to be interpreted."""
+    if not _mentions_drawing(fn) or policy_of(fn) is not Policy.INLINE or vm.tensors is not vm.outermost:
+        return NotImplemented
+    try:
+        given = [*args, *kwargs.values()]
+        scan = _Scan(vm, [value for value in given if not _is_data(vm, value)])
+        scan.function(fn, 0)
+        if not scan.draws:
+            return NotImplemented
+        scan.refuse_pending()
+        plain_args, plain_kwargs = _data(vm, args), _data(vm, kwargs)
+    except _NotWhole:
+        return NotImplemented
+    try:
+        out = vm.hosts.whole(fn, plain_args, plain_kwargs)
+    except Exception:  # the program may catch it, and then what it drew before counts: it is interpreted
+        return NotImplemented
+    scan.guard()
+    return out
+
+
+def _mentions_drawing(fn: types.FunctionType, depth: int = 0) -> bool:
+    """Whether the function, or one that it names, draws; remembered for each code."""
+    code = fn.__code__
+    known = _mentions.get(code)
+    if known is not None:
+        return known
+    _mentions.put(code, False)  # recursion ends here
+    names = {name for each in _codes(code) for name in each.co_names}
+    found = not _DRAWING.isdisjoint(names)
+    if not found and depth < _DEEPEST:
+        for name in names:
+            other = fn.__globals__.get(name)
+            if isinstance(other, types.FunctionType) and not is_frozen(other.__module__):
+                found = found or _mentions_drawing(other, depth + 1)
+            cls = _owner(fn)
+            other = getattr(cls, name, None) if cls is not None else None
+            if isinstance(other, types.FunctionType) and not is_frozen(other.__module__):
+                found = found or _mentions_drawing(other, depth + 1)
+    return _mentions.put(code, found)
+
+
+_mentions: ByCode[bool] = ByCode()
+
+
+def _owner(fn: types.FunctionType) -> Any:
+    """The class that a method is written in, by its qualified name."""
+    parts = fn.__qualname__.split(".")
+    if len(parts) != 2:
+        return None
+    cls = fn.__globals__.get(parts[0])
+    return cls if isinstance(cls, type) else None
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _codes(const)
+
+
+class _Scan:
+    """Reads the code of a function and of those that it calls.
+
+    Args:
+        objects: arguments that are objects from outside.
+
+    Raises:
+        _NotWhole: they may do more than draw and compute.
+    """
+
+    def __init__(self, vm: Any, objects: list[Any]) -> None:
+        self.vm, self.objects = vm, objects
+        self.draws = False
+        self.names: set[str] = set()
+        self.functions: dict[int, types.FunctionType] = {}
+        for value in objects:
+            if vm.source_of(value) is None or isinstance(value, (*CONTAINERS, torch.Tensor)):
+                raise _NotWhole
+            if callable(value) and not isinstance(value, torch.nn.Module):
+                raise _NotWhole
+
+    def function(self, fn: Any, depth: int) -> None:
+        """One function."""
+        if isinstance(fn, (staticmethod, classmethod)):
+            fn = fn.__func__
+        if not isinstance(fn, types.FunctionType) or depth > _DEEPEST or fn.__code__.co_flags & _SUSPENDED:
+            raise _NotWhole
+        if id(fn) in self.functions:
+            return
+        self.functions[id(fn)] = fn
+        if fn.__dict__ and "__wrapped__" in fn.__dict__:
+            raise _NotWhole
+        for cell in fn.__closure__ or ():
+            if id(cell) in self.vm.created or cell == _EMPTY or type(cell.cell_contents) not in LEAVES:
+                raise _NotWhole
+        for code in _codes(fn.__code__):
+            self._code(fn, code, depth)
+
+    def _code(self, fn: types.FunctionType, code: types.CodeType, depth: int) -> None:
+        decoded = self.vm.decode(code)
+        if not _BAD_OPS.isdisjoint(decoded.names) or not _BAD_NAMES.isdisjoint(code.co_names):
+            raise _NotWhole
+        if code is fn.__code__ and "STORE_DEREF" in decoded.names and code.co_freevars:
+            raise _NotWhole
+        self.names.update(code.co_names)
+        self.draws = self.draws or not _DRAWING.isdisjoint(code.co_names)
+        for name in code.co_names:
+            if name in fn.__globals__:
+                self._global(fn.__globals__[name], depth)
+            elif hasattr(builtins, name) and name in _UNSAFE:
+                raise _NotWhole
+            for value in self.objects:
+                self._attribute(value, name, depth)
+
+    def _global(self, value: Any, depth: int) -> None:
+        if isinstance(value, types.ModuleType):
+            if value not in _MODULES:
+                raise _NotWhole
+        elif isinstance(value, types.FunctionType) and policy_of(value) is Policy.INLINE:
+            self.function(value, depth + 1)
+        elif type(value) not in LEAVES and not isinstance(value, (types.BuiltinFunctionType, numpy.ufunc)):
+            bound = isinstance(value, types.MethodType) and isinstance(value.__self__, random.Random)
+            if not bound and not (isinstance(value, type) and value.__module__ in ("builtins", "numpy")):
+                raise _NotWhole
+
+    def _attribute(self, value: Any, name: str, depth: int) -> None:
+        """What an object from outside has by a name that occurs."""
+        held = own_dict(value)
+        if isinstance(value, torch.nn.Module) and any(
+            name in (value.__dict__.get(table) or ()) for table in ("_parameters", "_buffers", "_modules")
+        ):
+            raise _NotWhole
+        if held is not None and name in held:
+            if not _is_plain_data(held[name]):
+                raise _NotWhole
+            return
+        raw = next((vars(base)[name] for base in type(value).__mro__ if name in vars(base)), None)
+        if raw is None or type(raw) in LEAVES:
+            return
+        self.function(raw.fget if isinstance(raw, property) else raw, depth + 1)
+
+    def refuse_pending(self) -> None:
+        """What the program has written so far is put off: the function would not see it."""
+        effects = self.vm.effects
+        if any(store.name in self.names or store.kind == "cell" for store in effects.stores.values()):
+            raise _NotWhole
+        if self.objects and effects.containers_changed():
+            raise _NotWhole
+
+    def guard(self) -> None:
+        """The functions that were read are the ones that will run."""
+        vm = self.vm
+        for fn in list(self.functions.values()):
+            for name in fn.__code__.co_names:
+                value = fn.__globals__.get(name)
+                if isinstance(value, types.FunctionType) and not is_frozen(fn.__globals__.get("__name__")):
+                    vm.guards.check(sources.global_item(vm.globals_source(fn.__globals__), name), native.IS, value)
+        for value in self.objects:
+            vm.guards.check(vm.source_of(value), native.TYPE_IS, type(value))
+
+
+def _is_plain_data(value: Any) -> bool:
+    if type(value) in (list, tuple):
+        return all(map(_is_plain_data, value))
+    return type(value) in LEAVES or type(value) is numpy.ndarray
+
+
+def _is_data(vm: Any, value: Any) -> bool:
+    kind = type(value)
+    if kind is HostValue:
+        return not value.changes
+    if kind in (list, tuple, torch.Size) and vm.source_of(value) is None:
+        return all(_is_data(vm, item) for item in value)
+    if kind in (list, tuple):
+        return all(type(item) in LEAVES for item in value)
+    return kind in LEAVES or kind in SYMBOLIC
+
+
+def _data(vm: Any, value: Any) -> Any:
+    """Arguments as they are now."""
+    return vm.hosts.arguments(value)

@@ -1,0 +1,132 @@
+"""What values of the host program become in the graph: inputs, which are tensors or symbolic numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy
+import torch
+
+from smelt.capture.core.breaks import Break
+from smelt.capture.core.prologue_value import HostValue, values_in
+from smelt.capture.core.sources import HOST, Source
+from smelt.graph.ir.symint import to_torch
+from smelt.graph.trace.trace import TraceTensor, trace_like
+from smelt.shapes.real import Real
+from smelt.shapes.unbacked import LOWEST, Origin
+
+
+class HostInputs:
+    """The inputs of one graph that its host program makes.
+
+    Attributes:
+        numbers: by the names of the graph's symbols, the values that they are; `places` are where they were needed.
+    """
+
+    def __init__(self, vm: Any, hosts: Any) -> None:
+        self.vm, self.hosts = vm, hosts
+        self.numbers: dict[str, HostValue] = {}
+        self.places: dict[str, tuple[int, int]] = {}
+        self._lifted: dict[tuple[int, str], Any] = {}
+        self._origins: list[Origin] = []
+        self._made: dict[int, HostValue] = {}
+
+    def lift(self, args: Any, key: bool = False) -> Any:
+        """Arguments of a tensor operation with numbers and tensors in place of values.
+
+        Args:
+            key: they are what a tensor is indexed with.
+        """
+        kind = type(args)
+        if kind is HostValue:
+            return self.number(args) if not isinstance(args.example, numpy.ndarray) else self._as_index(args, key)
+        if kind is tuple or kind is list:
+            if not any(True for _ in values_in(args)):
+                return args
+            return kind([self.lift(a, key) for a in args])
+        if kind is slice:
+            return slice(*(self.lift(part) for part in (args.start, args.stop, args.step)))
+        if kind is dict:
+            return {name: self.lift(a) for name, a in args.items()}
+        return args
+
+    def _as_index(self, value: HostValue, key: bool) -> Any:
+        if not key:
+            raise Break("an array of numpy as argument of a tensor operation", "", "torch.from_numpy(array)")
+        return self.tensor(self.hosts.run(torch.tensor, (value,), {}))
+
+    def number(self, value: HostValue) -> Any:
+        """A number as an argument of a tensor operation: an input of the graph."""
+        if value.constant or value.index in self.hosts.pinned:
+            return value.example
+        example = value.example
+        if isinstance(example, numpy.generic) and not isinstance(example, numpy.bool_):
+            value = self.hosts.run(None, (value,), {}, method="item")
+            example = value.example
+        if type(example) not in (int, float) or self._place() in self.vm.plain:
+            return self.hosts.known(value)
+        found = self._lifted.get((value.index, "number"))
+        if found is None:
+            found = self._lifted[value.index, "number"] = self._number(value, type(example))
+        return found
+
+    def _number(self, value: HostValue, kind: type) -> Any:
+        self.hosts.shape(value)
+        vm, owner = self.vm, self.vm.sizes.owner
+        origin = Origin(vm.step, str(vm.where() or "an unknown line"))
+        low, high = value.range or (LOWEST, None)
+        size = owner.unbacked_real(origin) if kind is float else owner.unbacked(origin, low, high)
+        symbol = size if isinstance(size, Real) else owner.symbols[-1]
+        self._origins.append(origin)
+        self.numbers[symbol.name], self.places[symbol.name] = value, self._place()
+        node = vm.tensors.host_input(value.example, self._source(value), size)
+        vm.tensors.number_node.given(size, node)
+        return to_torch(size)
+
+    def _place(self) -> tuple[int, int]:
+        frame = self.vm.frames[-1]
+        return id(frame.code), frame.pc
+
+    def needs(self, names: Iterable[str]) -> bool:
+        """The program, or a stage, needs to know these numbers: whether a new capture can take them for granted."""
+        places = {self.places[name] for name in names if name in self.places} - self.vm.plain
+        self.vm.plain.update(places)
+        return bool(places)
+
+    def origins(self) -> list[Origin]:
+        """Where numbers became inputs of the graph."""
+        return self._origins
+
+    def named(self, number: Any) -> HostValue | None:
+        """The value that a number of the graph's inputs is."""
+        return self.numbers.get(number.name if hasattr(number, "name") else str(number))
+
+    def tensor(self, value: Any) -> Any:
+        """A tensor that the host program makes, as an input of the graph."""
+        assert isinstance(value, HostValue) and isinstance(value.example, torch.Tensor)
+        found = self._lifted.get((value.index, "tensor"))
+        if found is None:
+            self.hosts.shape(value)
+            found = trace_like(value.example)
+            node = self.vm.tensors.host_input(value.example, self._source(value), None)
+            self.vm.tensors.own(found, node)
+            self._lifted[value.index, "tensor"] = found
+            self._made[id(found)] = value
+        return found
+
+    def made(self, tensor: TraceTensor) -> HostValue | None:
+        """The value that a tensor is, if the host program makes it."""
+        return self._made.get(id(tensor))
+
+    def condition(self, value: HostValue) -> TraceTensor:
+        """The truth of a value as a tensor, for a branch."""
+        found = self._lifted.get((value.index, "condition"))
+        if found is None:
+            truth = value if type(value.example) is bool else self.hosts.run(bool, (value,), {})
+            found = self.tensor(self.hosts.run(torch.tensor, (truth,), {}))
+            self._lifted[value.index, "condition"] = found
+        return found
+
+    def _source(self, value: HostValue) -> Source:
+        return Source(None, HOST, value, value.name)

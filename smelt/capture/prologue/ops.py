@@ -1,0 +1,185 @@
+"""What the operators, functions and attributes of Python mean for values of the prologue (`prologue.prologue`)."""
+
+from __future__ import annotations
+
+import random
+import types
+from collections.abc import MutableSequence
+from typing import Any
+
+import numpy
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture.core import sources
+from smelt.capture.core.breaks import Break
+from smelt.capture.core.prologue_value import HostMethod, HostValue, values_in
+from smelt.capture.core.registry import ATTR, CALL, READ, special
+from smelt.capture.core.sources import Source
+from smelt.capture.core.values import read_object
+from smelt.capture.prologue.calls import CLOCKS, MAKERS, SOURCES, is_numpy, is_plain
+from smelt.capture.prologue.functions import call_whole
+from smelt.capture.prologue.source import GENERATORS
+from smelt.capture.tensors.torch_calls import call_torch
+from smelt.graph.trace.trace import TraceTensor
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+_MAKING = (type(numpy.random.default_rng), type)
+
+_KIND = frozenset({"shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides"})
+"""Attributes that the kind of an array says."""
+
+
+def call(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A call that may belong into the host program; NotImplemented when it does not."""
+    kind = type(fn)
+    if kind is types.MethodType:
+        if type(fn.__self__) in GENERATORS:
+            source = vm.source_of(fn)
+            if source is not None:
+                vm.guards.check(source, native.IS, fn)
+            return draw(vm, fn.__self__, fn.__name__, args, kwargs)
+        return NotImplemented
+    if kind is types.BuiltinFunctionType and type(fn.__self__) in GENERATORS:
+        return draw(vm, fn.__self__, fn.__name__, args, kwargs)
+    if kind is types.FunctionType:
+        return call_whole(vm, fn, args, kwargs)
+    if kind in _MAKING and (fn in SOURCES or fn in MAKERS):
+        source = vm.source_of(fn)
+        if source is not None:
+            vm.guards.check(source, native.IS, fn)
+        return vm.hosts.run(fn, args, kwargs)
+    if not vm.hosts.ops and not vm.hosts.arrays:  # no values yet
+        return NotImplemented
+    if any(True for _ in values_in((args, kwargs))) and is_plain(fn):
+        return vm.hosts.run(fn, args, kwargs)
+    return NotImplemented
+
+
+def draw(vm: Any, generator: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
+    """A method of a random generator from outside."""
+    if name in _STATES:
+        raise Break(f"a call of {type(generator).__name__}.{name}", "it hands out the state of a generator")
+    return _drawn(vm, generator, generator, name, args, kwargs)
+
+
+def _drawn(vm: Any, generator: Any, example: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
+    if name == "shuffle" and any(isinstance(arg, MutableSequence) for arg in (*args, *kwargs.values())):
+        raise Break("a list is shuffled", "the order differs from call to call", "torch.randperm")
+    if name in ("choice", "sample", "choices") and isinstance(example, random.Random):
+        args = (_as_places(vm, args[0]), *args[1:]) if args else args
+    return vm.hosts.run(None, (generator, *args), kwargs, method=name)
+
+
+_STATES = frozenset({"getstate", "setstate", "get_state", "set_state", "__setstate__", "__getstate__", "__reduce__"})
+
+
+def _as_places(vm: Any, value: Any) -> Any:
+    items = vm.effects.plain(value)
+    if any(type(item) is TraceTensor for item in items if isinstance(items, (list, tuple))):
+        raise Break("a random choice of tensors", "which one it is differs from call to call")
+    return items
+
+
+@READ(numpy.ndarray)
+def read_array(vm: Any, value: Any, source: Source) -> Any:
+    """An array from outside: its dtype, shape and strides are guarded, what it holds is read at each call."""
+    if type(value) is not numpy.ndarray or value.dtype.hasobject or value.dtype.names is not None:
+        return read_object(vm, value, source)
+    vm.guards.check(source, native.TYPE_IS, numpy.ndarray)
+    vm.guards.check(sources.called(source, layout, "layout"), native.EQ, layout(value))
+    vm.register(value, source)
+    return vm.hosts.external(value, source)
+
+
+def layout(array: Any) -> tuple[Any, ...]:
+    """What is guarded of an array."""
+    return array.dtype.str, array.shape, array.strides, array.flags.writeable
+
+
+@ATTR(HostValue)
+def load_attr(vm: Any, value: HostValue, name: str) -> Any:
+    """An attribute or a method."""
+    example = value.example
+    if name == "__class__":
+        return type(example)
+    if name in _KIND and isinstance(example, (numpy.ndarray, numpy.generic)):
+        vm.hosts.shape(value)
+        return getattr(example, name)
+    raw = getattr(type(example), name, None)
+    if callable(raw):
+        return HostMethod(value, name)
+    return vm.hosts.run(getattr, (value, name), {})
+
+
+@CALL(HostMethod)
+def call_method(vm: Any, method: HostMethod, args: Args, kwargs: Kwargs) -> Any:
+    """A method of a value."""
+    if isinstance(method.owner.example, GENERATORS):
+        return _drawn(vm, method.owner, method.owner.example, method.name, args, kwargs)
+    return vm.hosts.run(None, (method.owner, *args), kwargs, method=method.name)
+
+
+def numpy_call(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A function of numpy on plain data; NotImplemented for anything else."""
+    if not is_numpy(fn):
+        return NotImplemented
+    return vm.hosts.run(fn, args, kwargs)
+
+
+def _register() -> None:
+    for fn in CLOCKS:
+
+        def read(vm: Any, args: Args, kwargs: Kwargs, fn: Any = fn) -> Any:
+            return vm.hosts.run(fn, args, kwargs)
+
+        special(fn)(read)
+
+
+_register()
+
+# -- tensors of arrays ------------------------------------------------------------------------------------------------
+
+
+@special(torch.from_numpy)
+def from_numpy(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`torch.from_numpy(array)`"""
+    (value,) = args
+    vm.hosts.shares(value)
+    return _shared_tensor(vm, value)
+
+
+def _shared_tensor(vm: Any, value: HostValue) -> TraceTensor:
+    out = vm.hosts.inputs.tensor(vm.hosts.run(torch.from_numpy, (value,), {}))
+    vm.tensors.forbid_writes(out)
+    return out
+
+
+@special(torch.as_tensor)
+def as_tensor(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`torch.as_tensor(data)`, which may share the memory of an array."""
+    value = args[0] if args else kwargs.get("data")
+    if not any(True for _ in values_in((args, kwargs))):
+        return call_torch(vm, torch.as_tensor, args, kwargs)
+    if type(value) is HostValue and isinstance(value.example, numpy.ndarray):
+        vm.hosts.shares(value)
+    out = tensor_of(vm, torch.as_tensor, args, kwargs)
+    vm.tensors.forbid_writes(out)
+    return out
+
+
+def tensor_of(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A new tensor of numbers and arrays: made on the CPU by the host program."""
+    named = dict(kwargs)
+    device, dtype, grad = named.pop("device", None), named.pop("dtype", None), named.pop("requires_grad", False)
+    if named.pop("pin_memory", False):
+        raise Break("torch.tensor(pin_memory=True)")
+    data = args[0] if args else named.pop("data")
+    named["dtype"], named["device"] = dtype, torch.device("cpu")
+    out = vm.hosts.inputs.tensor(vm.hosts.run(fn, (data,), named))
+    device = torch.get_default_device() if device is None else torch.device(device)
+    if device.type != "cpu":
+        out = vm.tensors.run(torch.Tensor.to, (out, device), {}, method="to")
+    return vm.tensors.ask_gradient(out) if grad else out

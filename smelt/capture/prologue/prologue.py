@@ -1,0 +1,383 @@
+"""The host program of a capture: what Python computes without tensors before the graph runs, at each call, in order.
+
+Random numbers, clocks and arrays of numpy come from here. Every operation runs once while capturing, on examples,
+and is written down; the states of random generators are put back at the end. Residual code runs the same first.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import numpy
+
+from smelt.base.process_state import keep
+from smelt.capture import _native as native
+from smelt.capture.core.breaks import Break, UserError, user
+from smelt.capture.core.foreign_memory import refuse_windows
+from smelt.capture.core.prologue_value import IMMUTABLE, HostValue, twin, values_in, varies
+from smelt.capture.core.sources import Source
+from smelt.capture.prologue.arguments import Method, Whole, apart, as_now, examples, fits, is_plain_result, may_share
+from smelt.capture.prologue.calls import (
+    CERTAIN,
+    CLOCKS,
+    EXACT,
+    MAKERS,
+    MUTATING,
+    PLAIN_METHODS,
+    PURE_METHODS,
+    SEEDED,
+    SOURCES,
+    range_of,
+    settled,
+)
+from smelt.capture.prologue.inputs import HostInputs
+from smelt.capture.prologue.source import GENERATORS, GLOBAL_GENERATORS, Op, Peek, State, expect, kind_of
+
+PINS = 3
+"""Values of one capture that may be taken for granted: each may double the number of versions."""
+
+
+class Hosts:
+    """The host program of one capture.
+
+    Attributes:
+        ops: in order.
+        pins: values that are taken for granted.
+        used: the values that residual code mentions.
+        acts: operations that matter although nobody uses their values.
+        inputs: what becomes of them in the graph.
+    """
+
+    def __init__(self, vm: Any) -> None:
+        self.vm = vm
+        self.ops: list[Op] = []
+        self.pins: list[HostValue] = []
+        self.used: dict[int, HostValue] = {}
+        self.arrays: dict[int, HostValue] = {}
+        self.acts = 0
+        self.allowed = True
+        self._count = 0
+        self._state = State()
+        self.inputs = HostInputs(vm, self)
+        self._read: dict[int, tuple[Any, HostValue]] = {}
+        self._repeats = True
+        self._shared: list[HostValue] = []
+        self.pinned: dict[int, Any] = {}
+        self._checked: set[int] = set()
+
+    # -- values -----------------------------------------------------------------------------------------------------
+
+    def external(self, array: numpy.ndarray[Any, Any], source: Source) -> HostValue:
+        """An array from outside: read at each call, its shape and dtype are guarded."""
+        found = self.arrays.get(id(array))
+        if found is None:
+            self._count += 1
+            found = HostValue(self, self._count - 1, twin(array), False, True, source)
+            self.arrays[id(array)] = found
+            self._read[id(array)] = array, found
+            self.vm.keep(array)
+        return found
+
+    def handle(self, value: Any) -> Any:
+        """The value of an array from outside; anything else unchanged."""
+        return self.arrays.get(id(value), value)
+
+    def known(self, value: HostValue) -> Any:
+        """The plain value, taken for granted from now on.
+
+        Raises:
+            Break: it may be another one at the next call.
+        """
+        if value.constant or value.index in self.pinned:
+            return value.example
+        if not isinstance(value.example, IMMUTABLE):
+            raise varies(f"a {type(value.example).__name__}")
+        if (
+            not value.repeats
+            or not self._repeats
+            or not self.vm.speculates
+            or len(self.pins) >= PINS
+            or self.vm.outermost is not self.vm.tensors
+        ):
+            raise varies(f"a {type(value.example).__name__}")
+        self.vm.work += 1
+        self.pins.append(value)
+        self.pinned[value.index] = value.example
+        return value.example
+
+    def shape(self, value: HostValue) -> None:
+        """The kind of the value is taken for granted: residual code checks it."""
+        if not value.certain and not value.constant and value.index not in self._checked:
+            self._checked.add(value.index)
+            place = next(op.place for op in self.ops if op.value is value)
+            self._add(expect, (value, kind_of(value.example), place), {}, None, pure=False, certain=False)
+
+    def length(self, value: HostValue) -> Any:
+        """`len(value)`; that of a text is a value of its own."""
+        if isinstance(value.example, (str, bytes)):
+            return self.run(len, (value,), {})
+        self.shape(value)
+        return user(len, value.example)
+
+    def items(self, value: HostValue) -> list[Any]:
+        """`list(value)`"""
+        count = self.length(value)
+        count = self.known(count) if type(count) is HostValue else count
+        return [self.run(operator.getitem, (value, index), {}) for index in range(count)]
+
+    def shares(self, array: HostValue) -> None:
+        """A tensor shares memory with the array from now on: neither may be written."""
+        self._shared.append(array)
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    def run(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], method: str | None = None) -> Any:
+        """Run an operation on the examples and write it down; gives its result.
+
+        Args:
+            fn: a function; ignored for a method.
+            method: the name of a method of the first argument.
+
+        Raises:
+            Break: it does not belong into a host program.
+            UserError: what it raises.
+        """
+        refuse_windows(args)
+        vm = self.vm
+        args, kwargs = self.arguments(args), self.arguments(kwargs)
+        self._refuse_opaque((*args, *kwargs.values()))
+        values = list(values_in((args, kwargs)))
+        if len(args) == 2 and values and not kwargs:
+            answer = settled(fn, *args)
+            if answer is not None:
+                return answer
+        name: Any = method or getattr(fn, "__name__", "")
+        owner = args[0] if method is not None else getattr(fn, "__self__", None)
+        made = method is not None and isinstance(owner, HostValue) and isinstance(owner.example, GENERATORS)
+        draws = isinstance(owner, GENERATORS) or fn in SOURCES
+        unseeded = (name == "seed" or fn in MAKERS) and not any(a is not None for a in (*args[bool(method) :], *kwargs))
+        if draws:
+            self._draw(SEEDED.get(fn, owner) if method is None else owner)
+        self._repeats = self._repeats and not unseeded
+        constant = not draws and not unseeded and all(v.constant for v in values)
+        writes = self._writes(fn, args, kwargs, method, values)
+        certain = all(v.certain for v in values) and self._is_certain(fn, name, args, kwargs, draws or made)
+        given, named = examples(args), examples(kwargs)
+        call = getattr(given[0], method) if method is not None else fn
+        vm.work += 1  # ahead of it: a break inside leaves behind what was done until then
+        try:
+            out = native.quiet_call(call, *(given[1:] if method is not None else given), **named)
+        except Exception as error:
+            if draws or made:
+                raise Break(f"{name}() of a random generator raises", "what it drew before counts") from None
+            raise UserError(error) from None
+        if not constant and (writes or made):
+            self._spoil(values)
+        if method is not None:
+            fn = Method(method)
+        pure = not draws and not writes and not made
+        out = self._result(fn, args, kwargs, out, constant, certain, pure=pure, values=values)
+        if type(out) is HostValue and fn in CLOCKS:
+            out.repeats = False
+        if draws and type(out) is HostValue:
+            out.range = range_of(owner, name, args[1:], bool(kwargs))
+        return out
+
+    def whole(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function of the program that draws random numbers, see `functions`."""
+        for generator in GLOBAL_GENERATORS:
+            self._draw(generator)
+        given, named = examples(args), examples(kwargs)
+        before, fn = State.of(GLOBAL_GENERATORS), Whole(fn)
+        self.vm.work += 1
+        try:
+            out = native.quiet_call(fn, *given, **named)
+        except Exception:
+            before.restore()
+            raise
+        values = list(values_in((args, kwargs)))
+        return self._result(fn, args, kwargs, copy.deepcopy(out), False, False, pure=False, values=values)
+
+    def arguments(self, value: Any) -> Any:
+        """Arguments as they are now: containers copied, since the program may change them, and sizes as numbers."""
+        return as_now(self.vm.effects.plain(value))
+
+    def _refuse_opaque(self, value: Any) -> None:
+        """numpy asks objects (`__index__`, `__array__`) what nobody guards."""
+        if type(value) in (tuple, list, slice):
+            for item in value if type(value) is not slice else (value.start, value.stop, value.step):
+                self._refuse_opaque(item)
+        elif not isinstance(value, (HostValue, *GENERATORS)):
+            self.vm.effects.refuse_opaque(numpy.array, (value,))
+
+    def _result(
+        self, fn: Any, args: Any, kwargs: Any, out: Any, constant: bool, certain: bool, pure: bool, values: Any
+    ) -> Any:
+        if not fits(out):
+            raise Break(f"numpy or random gives a {type(out).__name__}")
+        known = next((v for v in values if v.example is out and v.changes), None)
+        if known is not None:  # an operator in place
+            self._add(fn, args, kwargs, None, pure=False, certain=certain)
+            return known
+        if constant and pure and is_plain_result(out):
+            return out
+        if out is None and (certain or constant):
+            self._add(fn, args, kwargs, None, pure=pure, certain=certain)
+            return None
+        value = self._add(fn, args, kwargs, out, pure=pure, certain=certain or constant)
+        value.constant = constant
+        return self.unpacked(value)
+
+    def unpacked(self, value: HostValue) -> Any:
+        """A list or tuple of values as one that holds them."""
+        out = value.example
+        if out is None:
+            self.shape(value)
+            return None
+        if type(out) not in (list, tuple, dict):
+            return value
+        if value.constant and is_plain_result(out):
+            return out.copy() if type(out) is not tuple else out
+        self.shape(value)
+        keys = list(out) if type(out) is dict else range(len(out))
+        items = []
+        for key in keys:
+            item = self._add(operator.getitem, (value, key), {}, out[key], pure=True, certain=True)  # it is long enough
+            item.constant, item.certain = value.constant, value.certain
+            items.append(self.unpacked(item))
+        return dict(zip(keys, items, strict=True)) if type(out) is dict else type(out)(items)
+
+    def _add(
+        self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, *, pure: bool, certain: bool
+    ) -> HostValue:
+        self._check_place()
+        value = HostValue(self, self._count, out, False, certain)
+        value.repeats = all(v.repeats for v in values_in((args, kwargs)))
+        self._count += 1
+        frame = self.vm.frames[-1] if self.vm.frames else None
+        place = (id(frame.code), frame.pc) if frame is not None else (0, 0)
+        if place in self.vm.unsteady:
+            raise varies("the size of an array")
+        self.ops.append(Op(fn, args, kwargs, value, pure, certain, place))
+        if not pure or not certain:
+            self.acts += 1
+        return value
+
+    def _check_place(self) -> None:
+        vm = self.vm
+        if not self.allowed or vm.tensors is not vm.outermost:
+            raise Break("random numbers or arrays of numpy in a function that a transform runs")
+        if vm.tensors.region is not None:
+            raise Break("random numbers or arrays of numpy under checkpoint", "the recomputation draws other ones")
+
+    def _draw(self, owner: Any) -> None:
+        """What follows changes the state of a generator, which the end of the capture puts back."""
+        self._check_place()
+        if isinstance(owner, GENERATORS):
+            self._state.keep(owner)
+            keep(self._state.restore)
+
+    def restore(self) -> None:
+        """The capture ends: nobody has drawn anything."""
+        self._state.restore()
+
+    def _writes(self, fn: Any, args: Any, kwargs: Any, method: str | None, values: list[HostValue]) -> bool:
+        """Whether a value is written to.
+
+        Raises:
+            Break: one from outside, or one that shares memory with a tensor.
+        """
+        if not any(v.changes for v in values):
+            return False
+        if method is not None:
+            writes = method not in PURE_METHODS
+        else:
+            writes = fn in MUTATING or "out" in kwargs or isinstance(fn, numpy.ufunc) and len(args) > fn.nin
+            writes = writes or getattr(fn, "__name__", "") in _IN_PLACE and isinstance(fn, type(operator.iadd))
+        if not writes:
+            return False
+        for value in values:
+            for other in [*self.arrays.values(), *self._shared]:
+                if may_share(value.example, other.example):
+                    raise Break("an array of numpy is written that the outside, or a tensor, sees")
+        return True
+
+    def _spoil(self, values: list[HostValue]) -> None:
+        """What shares memory with one of the values is no constant any more."""
+        for op in self.ops:
+            if op.value.constant and any(may_share(op.value.example, v.example) for v in values):
+                op.value.constant = False
+        for value in values:
+            value.constant = value.constant and not value.changes
+
+    @staticmethod
+    def _is_certain(fn: Any, name: str, args: Any, kwargs: Any, draws: bool) -> bool:
+        """Whether it raises no error and gives one kind of value, when its arguments do."""
+        depends = any(True for _ in values_in((args, kwargs)))
+        beside = any(True for _ in values_in((args[1:], kwargs)))
+        if draws:
+            return not beside and name in EXACT
+        if fn is None:
+            return name in PLAIN_METHODS and not beside
+        if fn is operator.getitem:
+            return isinstance(args[0], HostValue) and isinstance(args[0].example, numpy.ndarray) and not beside
+        return fn in CERTAIN or not depends
+
+    def check_apart(self) -> None:
+        """Arrays from outside are read before the graph runs: it must not write to them.
+
+        Raises:
+            Break: it does.
+        """
+        tensors = self.vm.tensors
+        written = [i for i in tensors.inputs if tensors.is_written(i)] if self.arrays else []
+        if not written:
+            return
+        arrays = [(array, value.source) for array, value in self._read.values()]
+        if not apart(*(array for array, _ in arrays), *(i.tensor for i in written)):
+            raise Break("an array of numpy shows what the graph writes", "it is read before the graph runs")
+        self.vm.guards.python(apart, [*(source for _, source in arrays), *(i.source for i in written)])
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def use(self, value: HostValue) -> str:
+        """Residual code mentions the value."""
+        if value.source is None:
+            self.used[value.index] = value
+        return value.name
+
+    def program(self) -> list[Op]:
+        """The operations that have to run, for what is used so far."""
+        return needed(self.ops, self.used)
+
+    def guard(self) -> None:
+        """Add the guard on the values that were taken for granted: they are computed, and drawn, ahead of time."""
+        pins = [value for value in self.pins if not value.constant]
+        if not pins:
+            return
+        last = max(value.index for value in pins)
+        ops = [op for op in needed(self.ops, {v.index: v for v in pins}) if op.value.index <= last]
+        peek = Peek(ops, pins, self.vm)
+        if peek.sources:
+            self.vm.guards.python(peek, peek.sources)
+        else:
+            self.vm.guards.flag(peek.pins, (), peek.found)
+
+
+def needed(ops: list[Op], used: Iterable[int]) -> list[Op]:
+    """The operations for some values: those that act, and those that others need."""
+    wanted, out = set(used), []
+    for op in reversed(ops):
+        if not op.pure or not op.certain or op.value.index in wanted:
+            out.append(op)
+            wanted |= {v.index for v in values_in((op.args, op.kwargs))}
+    return out[::-1]
+
+
+_IN_PLACE = frozenset("iadd iand ifloordiv ilshift imatmul imul imod ior ipow irshift isub itruediv ixor".split()) | {
+    "setitem",
+    "delitem",
+}

@@ -1,0 +1,316 @@
+"""Host programs as Python source: for residual code, and for guards that look ahead at what it would draw."""
+
+from __future__ import annotations
+
+import functools
+import random
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import torch
+
+from smelt.base.python_text import LITERALS, arguments, new_name
+from smelt.capture import _native as native
+from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.sources import Source
+
+
+@dataclass
+class Op:
+    """One operation.
+
+    Attributes:
+        value: what it gives.
+        pure: it does nothing but compute.
+        certain: it raises no error, and always gives a value of one kind.
+        place: (code, instruction) in the program.
+    """
+
+    fn: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    value: HostValue
+    pure: bool
+    certain: bool
+    place: tuple[int, int]
+
+
+# -- kinds ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What capture takes for granted about a value: `value` holds its type, dtype and shape, length or keys."""
+
+    value: Any
+
+
+class OtherKindError(Exception):
+    """A value has another type or shape than while it was captured; `place` is where the program makes it."""
+
+    place: tuple[int, int] | None = None
+
+
+def kind_of(value: Any) -> Kind:
+    """The kind of a value."""
+    return Kind(_kind(value))
+
+
+def _kind(value: Any) -> Any:
+    kind = type(value)
+    if kind in (list, tuple):
+        return kind, len(value)
+    if kind is dict:
+        return kind, tuple(value)
+    if isinstance(value, numpy.ndarray):
+        return kind, value.dtype.str, value.shape, value.strides
+    if isinstance(value, torch.Tensor):
+        return kind, value.dtype, tuple(value.shape), value.stride()
+    return kind
+
+
+def expect(value: Any, kind: Kind, place: tuple[int, int] | None = None) -> None:
+    """The value is of this kind.
+
+    Raises:
+        OtherKindError: it is not.
+    """
+    found = _kind(value)
+    if found != kind.value:
+        error = OtherKindError(f"{found} instead of {kind.value}")
+        error.place = place
+        raise error
+
+
+class Steady:
+    """Tells whether the values of a program had the kinds so far that were taken for granted."""
+
+    def __init__(self, unsteady: set[tuple[int, int]]) -> None:
+        self._unsteady, self._holds = unsteady, True
+
+    def holds(self) -> bool:
+        """They had."""
+        return self._holds
+
+    def fail(self, error: Exception) -> None:
+        """The program failed; the frame runs in eager, which draws the same numbers again."""
+        if isinstance(error, OtherKindError):
+            self._holds = False
+            if error.place is not None:
+                self._unsteady.add(error.place)
+
+
+@dataclass
+class HostPart:
+    """The host program as residual code calls it.
+
+    Attributes:
+        run: the function `host`; `source` is its text.
+        arguments: expressions for what it reads from outside; generators: those for random generators among them.
+        results: the names of what it gives.
+        certain: it raises no error.
+    """
+
+    run: Any
+    source: str
+    arguments: list[str]
+    generators: list[Any]
+    results: list[str]
+    certain: bool
+
+
+GENERATORS = (random.Random, numpy.random.RandomState, numpy.random.Generator)
+"""Objects whose methods draw random numbers."""
+
+GLOBAL_GENERATORS = (random._inst, numpy.random.mtrand._rand)
+"""Those behind the functions of the modules."""
+
+# -- states of random generators ------------------------------------------------------------
+
+
+class State:
+    """The states of some random generators, to be put back."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[Any, Any]] = {}
+
+    @classmethod
+    def of(cls, generators: Iterable[Any]) -> State:
+        """The states now."""
+        out = cls()
+        for generator in generators:
+            out.keep(generator)
+        return out
+
+    def keep(self, generator: Any) -> None:
+        """Remember the state that the generator has now, unless an earlier one is known."""
+        if id(generator) not in self._kept:
+            self._kept[id(generator)] = generator, _state(generator)
+
+    def restore(self) -> None:
+        """Put the states back."""
+        for generator, state in self._kept.values():
+            _setter(generator)(state)
+        self._kept.clear()
+
+
+def _setter(generator: Any) -> Callable[[Any], Any]:
+    """What puts a state of the generator back."""
+    if isinstance(generator, random.Random):
+        return generator.setstate
+    if isinstance(generator, numpy.random.RandomState):
+        return generator.set_state
+    return functools.partial(setattr, generator.bit_generator, "state")
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, numpy.random.RandomState):
+        return generator.get_state()
+    return generator.bit_generator.state
+
+
+def generators_of(ops: Iterable[Op], vm: Any) -> list[Any]:
+    """The generators that a program may draw from, but those that it makes or is given."""
+    drawn = [op.args[0] for op in ops if op.args and isinstance(op.args[0], GENERATORS)]
+    found = {id(g): g for g in drawn if vm.source_of(g) is None} | {id(g): g for g in GLOBAL_GENERATORS}
+    return list(found.values())
+
+
+def host_part(ops: Sequence[Op], used: dict[int, HostValue], vm: Any, fetched: Callable[[Source], str]) -> HostPart:
+    """The function of some operations.
+
+    Args:
+        used: what it has to give.
+        fetched: the expression of something from outside in residual code.
+    """
+    read: dict[str, str] = {}
+
+    def name(source: Source) -> str:
+        return read.setdefault(fetched(source), f"a{len(read)}")
+
+    text = Text(name, vm.source_of)
+    text.lines(ops)  # tells what is read
+    results = [op.value.name for op in ops if op.value.index in used]
+    run, source = compiled(text, ops, results, list(read.values()), "host")
+    generators = generators_of(ops, vm)
+    return HostPart(run, source, list(read), generators, results, all(op.certain for op in ops))
+
+
+def states_of(generators: Sequence[Any], given: Sequence[Any]) -> list[tuple[Callable[[Any], Any], Any]]:
+    """For some generators, and those among the arguments of a program, what puts its state back, and the state.
+
+    No function of smelt: while a program runs there is nobody who could do it again where that one failed.
+    """
+    every = {id(g): g for g in (*generators, *(each for each in given if isinstance(each, GENERATORS)))}
+    return [(_setter(generator), _state(generator)) for generator in every.values()]
+
+
+# -- source ------------------------------------------------------------
+
+
+class Text:
+    """Writes operations as Python.
+
+    Args:
+        fetched: the expression of something from outside.
+        source_of: tells where an object comes from.
+    """
+
+    def __init__(self, fetched: Callable[[Source], str], source_of: Callable[[Any], Source | None]) -> None:
+        self.fetched, self.source_of = fetched, source_of
+        self.constants: dict[str, Any] = {}
+        self._names: dict[int, str] = {}
+
+    def lines(self, ops: Sequence[Op]) -> list[str]:
+        """One statement an operation."""
+        return [f"{op.value.name} = {self._call(op)}" for op in ops]
+
+    def __call__(self, value: Any) -> str:
+        """The expression of an argument."""
+        kind = type(value)
+        if kind is HostValue:
+            return value.name if value.source is None else self.fetched(value.source)
+        if kind in LITERALS:
+            return LITERALS[kind](value)
+        if kind is tuple:
+            return f"({', '.join(map(self, value))}{',' if len(value) == 1 else ''})"
+        if kind is list:
+            return f"[{', '.join(map(self, value))}]"
+        if kind is dict:
+            return f"{{{', '.join(f'{self(k)}: {self(v)}' for k, v in value.items())}}}"
+        if kind is slice:
+            return f"slice({self(value.start)}, {self(value.stop)}, {self(value.step)})"
+        source = self.source_of(value)
+        return self.fetched(source) if source is not None else self._constant(value, kind.__name__)
+
+    def _call(self, op: Op) -> str:
+        given = arguments(map(self, op.args), [(name, self(value)) for name, value in op.kwargs.items()])
+        return f"{self._constant(op.fn, getattr(op.fn, '__name__', 'call'))}({given})"
+
+    def _constant(self, value: Any, hint: str) -> str:
+        known = self._names.get(id(value))
+        if known is None:
+            name = new_name(hint, self.constants)
+            self.constants[name] = value
+            known = self._names[id(value)] = f"_c.{name}"
+        return known
+
+
+def compiled(text: Text, ops: Sequence[Op], results: Sequence[str], arguments: Sequence[str], name: str) -> Any:
+    """(function that runs operations and gives some values, its source); the hook leaves its frames alone."""
+    body = [*text.lines(ops), f"return {', '.join(results)}{',' if len(results) == 1 else ''}" if results else "return"]
+    source = f"def {name}({', '.join(['_c', *arguments])}):\n" + textwrap.indent("\n".join(body), "    ") + "\n"
+    scope: dict[str, Any] = {}
+    exec(compile(source, f"<smelt {name}>", "exec"), scope)
+    run, constants = scope[name], SimpleNamespace(**text.constants)
+
+    def call(*given: Any) -> Any:
+        return run(constants, *given)
+
+    return native.Quiet(call), source
+
+
+class Peek:
+    """A guard: the values that were taken for granted will come out again. Draws them and puts the generators back.
+
+    Attributes:
+        sources: what the program reads from outside, in the order in which the guard is given it.
+        found: the values that were taken for granted.
+    """
+
+    def __init__(self, ops: Sequence[Op], pins: Sequence[HostValue], vm: Any) -> None:
+        read: dict[int, Source] = {}
+
+        def fetched(source: Source) -> str:
+            index = vm.guards.fetch(source)
+            read[index] = source
+            return f"f{index}"
+
+        text = Text(fetched, vm.source_of)
+        text.lines(ops)  # tells what is read
+        self._generators = generators_of(ops, vm)
+        arguments = [f"f{index}" for index in sorted(read)]
+        self.sources = [read[index] for index in sorted(read)]
+        self._run, self.source = compiled(text, ops, [value.name for value in pins], arguments, "peek")
+        self.found = tuple((type(v.example), v.example) for v in pins)
+        self.__name__ = self.__qualname__ = f"drawn values are {[v.example for v in pins]}"
+
+    def pins(self, *given: Any) -> Any:
+        """The values as they will be."""
+        states = states_of(self._generators, given)
+        try:
+            return tuple((type(v), v) for v in self._run(*given))
+        except Exception:
+            return None
+        finally:
+            for put_back, state in states:
+                put_back(state)
+
+    def __call__(self, *given: Any) -> bool:
+        return bool(self.pins(*given) == self.found)

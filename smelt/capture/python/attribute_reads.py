@@ -1,0 +1,490 @@
+"""Attribute reads, as `object.__getattribute__` and friends do them, with guards."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import types
+import weakref
+from typing import Any
+
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture.core import flags, policy, sources
+from smelt.capture.core.breaks import Break, UserError, user
+from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.registry import ATTR
+from smelt.capture.core.sources import Source
+from smelt.capture.core.values import C_METHODS, HEAP, LEAVES, is_constant
+from smelt.capture.python.class_dict import class_dict
+from smelt.capture.python.effects import DELETED
+from smelt.graph.ir.symint import pinned
+from smelt.graph.trace.trace import TraceTensor
+
+_GET = vars(torch.nn.Module)["__getattr__"]  # somebody may replace it for a time
+MISS = object()
+"""No such attribute."""
+
+_GENERIC = (object.__getattribute__, BaseException.__getattribute__, dict.__getattribute__, tuple.__getattribute__)
+SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_FIELD: type = type(vars(collections.namedtuple("_Point", "x"))["x"])
+"""The descriptor of a named tuple's field."""
+FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+_PLAIN = (*FUNCTIONS, *SLOTS, type, property, staticmethod, classmethod)
+
+
+def find_in_class(vm: Any, cls: type, name: str) -> Any:
+    """The raw attribute that the method resolution order gives, guarded once per (class, name)."""
+    if name in vm.effects.class_writes:
+        pending = written_class_attr(vm, cls, name)
+        if pending is not None:
+            return MISS if pending[0] is DELETED else pending[0]
+    return _outside_in_class(vm, cls, name)
+
+
+def _outside_in_class(vm: Any, cls: type, name: str) -> Any:
+    """The same, whatever the program has written."""
+    key = (cls, name)
+    found = vm.lookups.get(key, MISS)
+    if found is MISS:
+        found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), MISS)
+        if cls.__flags__ & HEAP and id(cls) not in vm.created:  # others cannot be written to
+            kind, operand = (native.MISSING, None) if found is MISS else (native.IS, found)
+            vm.guards.check(sources.class_attr(cls, name), kind, operand)
+        vm.lookups[key] = found
+    return found
+
+
+def written_class_attr(vm: Any, cls: type, name: str) -> tuple[Any] | None:
+    """What the program wrote to the class, or to the base that the name comes from; None when it wrote to neither."""
+    if name not in vm.effects.class_writes:
+        return None
+    deleted = False
+    for base in cls.__mro__:
+        store = vm.effects.stores.get(("attr", id(base), name))
+        if store is not None and store.value is not DELETED:
+            if base is not cls and id(cls) not in vm.created:
+                vm.guards.flag(_gets_from, (cls, name, base), True)  # at the next call a class before the base may
+            return (store.value,)
+        deleted = deleted or store is not None
+        if store is None and name in vars(base):
+            return (vars(base)[name],) if deleted else None
+    return (DELETED,) if deleted else None
+
+
+def _gets_from(cls: type, name: str, base: type) -> bool:
+    """`base` has the name if no class before it has: what it holds may be the same as theirs."""
+    return not any(name in vars(before) for before in cls.__mro__[: cls.__mro__.index(base)])
+
+
+_BUILT_IN = frozenset({list, tuple, dict, set, frozenset, slice, type, types.FunctionType, TraceTensor, HostValue})
+
+
+def python_method(vm: Any, obj: Any, name: str) -> Any:
+    """A dunder method of the object's class when it is written in Python; None otherwise."""
+    cls = type(obj)
+    if cls in LEAVES or cls in _BUILT_IN:
+        return None
+    raw = find_in_class(vm, cls, name)
+    return raw if isinstance(raw, types.FunctionType) else None
+
+
+@ATTR(object)
+def load_object_attr(vm: Any, obj: Any, name: str) -> Any:
+    """An attribute of an ordinary instance."""
+    cls = type(obj)
+    source = vm.sources.get(id(obj))
+    if source is not None:
+        value = vm.reads.get((id(obj), name), MISS)
+        if value is DELETED:
+            return _missing(vm, obj, name)
+        if value is not MISS:
+            return value
+    elif cls in LEAVES:
+        return _leaf_attr(vm, obj, name)
+    elif isinstance(obj, enum.Enum) and not policy.is_frozen(cls.__module__):
+        source = sources.const(obj, str(obj))  # known by identity; what it holds may be assigned to
+    custom = find_in_class(vm, cls, "__getattribute__")
+    if isinstance(custom, types.FunctionType):
+        return vm.call(custom, (obj, name), {})
+    return load_generic(vm, obj, cls, name, source)
+
+
+def _leaf_attr(vm: Any, obj: Any, name: str) -> Any:
+    """An attribute of a plain value: of a symbolic number, as a number has it."""
+    if name == "__class__":
+        return vm.type_of(obj)
+    return user(getattr, pinned(obj) if name == "__hash__" else obj, name)
+
+
+def load_generic(vm: Any, obj: Any, cls: type, name: str, source: Source | None) -> Any:
+    raw = find_in_class(vm, cls, name)
+    if raw is not MISS and _is_data(raw):
+        return _bind(vm, raw, obj, cls, name, source)
+    held = instance_dict(vm, obj)
+    if held is not None and name in held:
+        if source is None or held is not own_dict(obj):
+            return held[name]
+        value = vm.external(held[name], sources.instance_item(source, name))
+        vm.reads[id(obj), name] = value
+        return value
+    if raw is not MISS:
+        if source is not None and held is not None:
+            vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
+        return _bind(vm, raw, obj, cls, name, source)
+    return _missing(vm, obj, name)
+
+
+def own_dict(obj: Any) -> dict[str, Any] | None:
+    try:
+        held = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+    return held if isinstance(held, dict) else None
+
+
+def instance_dict(vm: Any, obj: Any) -> dict[str, Any] | None:
+    """The instance's dictionary, or its mirror when the program took hold of it."""
+    held = own_dict(obj)
+    if held is None:
+        return None
+    mirror = vm.effects.mirrors.get(id(held))
+    return held if mirror is None else mirror.copy
+
+
+def _is_data(raw: Any) -> bool:
+    """A data descriptor: it wins over the instance's dictionary."""
+    if isinstance(raw, types.FunctionType):
+        return False
+    kind = type(raw)
+    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+
+
+def _bind(vm: Any, raw: Any, obj: Any, cls: type, name: str, source: Source | None) -> Any:
+    """What a class attribute gives on an instance."""
+    kind = type(raw)
+    if kind is types.FunctionType:
+        return types.MethodType(raw, obj)
+    if kind is property:
+        if raw.fget is None:
+            raise UserError(AttributeError(f"property {name!r} of {cls.__name__!r} object has no getter"))
+        return _with_fallback(vm, raw.fget, obj, name)
+    if kind is staticmethod:
+        return raw.__func__
+    if kind is classmethod:
+        return types.MethodType(raw.__func__, cls)
+    if kind is _FIELD and source is not None:
+        return vm.external(user(raw.__get__, obj, cls), sources.sequence_item(source, raw.__reduce__()[1][0], cls))
+    if kind in SLOTS:
+        return _slot(vm, raw, obj, name, source)
+    if kind is types.BuiltinFunctionType:
+        return raw
+    if kind in C_METHODS:
+        return types.MethodType(raw, obj)
+    if isinstance(raw, functools._lru_cache_wrapper):
+        return types.MethodType(raw, obj)
+    if kind is enum.property and name in ("name", "value") and isinstance(obj, enum.Enum):
+        return load_object_attr(vm, obj, f"_{name}_")
+    getter = find_in_class(vm, kind, "__get__")
+    if isinstance(getter, types.FunctionType):
+        own = raw if policy.is_frozen(kind.__module__) else class_value(vm, raw, cls, name)
+        return vm.call(getter, (own, obj, cls), {})
+    if getter is not MISS:
+        bound = user(raw.__get__, obj, cls)
+        if type(bound) is types.MethodType and bound.__func__ is raw:
+            class_value(vm, raw, cls, name)  # a function of a kind of its own, as Cython's are
+        return bound
+    return class_value(vm, raw, cls, name)
+
+
+def class_value(vm: Any, raw: Any, cls: type, name: str) -> Any:
+    """A plain value that a class holds."""
+    if id(cls) in vm.created or is_constant(raw) or written_class_attr(vm, cls, name) is not None:
+        return raw
+    return vm.external(raw, sources.class_attr(cls, name))
+
+
+def _slot(vm: Any, raw: Any, obj: Any, name: str, source: Source | None) -> Any:
+    """`__slots__` members and attributes that C code computes."""
+    if source is None:
+        return user(raw.__get__, obj, type(obj))
+    if raw is vars(object)["__class__"]:
+        return type(obj)  # reading the object guarded it
+    if native.is_slot(raw):
+        base = sources.instance_dict(source) if name == "__dict__" else sources.slot(source, raw)
+        try:
+            value = raw.__get__(obj, type(obj))
+        except AttributeError as error:
+            vm.external(native.NULL, base)
+            raise UserError(error) from None
+    else:
+        value = user(raw.__get__, obj, type(obj))
+        base = sources.instance_dict(source) if name == "__dict__" else sources.attr(source, name)
+    value = vm.external(value, base)
+    vm.reads[id(obj), name] = value
+    return value
+
+
+def _with_fallback(vm: Any, fget: Any, obj: Any, name: str) -> Any:
+    """A property; when it raises AttributeError, `__getattr__` is asked, as Python does."""
+    try:
+        return vm.call(fget, (obj,), {})
+    except UserError as error:
+        if not isinstance(error.error, AttributeError) or not hasattr(type(obj), "__getattr__"):
+            raise
+        return _missing(vm, obj, name)
+
+
+def _missing(vm: Any, obj: Any, name: str) -> Any:
+    cls = type(obj)
+    fallback = find_in_class(vm, cls, "__getattr__")
+    if isinstance(obj, torch.nn.Module) and fallback is _GET:
+        return load_member(vm, obj, name)
+    if isinstance(fallback, types.FunctionType):
+        return vm.call(fallback, (obj, name), {})
+    raise no_attribute(vm, obj, name)
+
+
+def no_attribute(vm: Any, obj: Any, name: str) -> UserError:
+    """The error for a missing attribute; that it is missing is guarded."""
+    guard_absence(vm, obj, name)
+    return UserError(AttributeError(f"{_class_name(obj)!r} object has no attribute {name!r}", name=name, obj=obj))
+
+
+def _class_name(obj: Any) -> str:
+    """The name of an object's class in Python's errors; C modules are named with it (`types.SimpleNamespace`)."""
+    try:
+        object.__getattribute__(obj, _NOBODYS)
+    except AttributeError as error:
+        return str(error).split("'")[1]
+    return type(obj).__name__
+
+
+_NOBODYS = "an attribute that no object has"
+
+
+def guard_absence(vm: Any, obj: Any, name: str) -> None:
+    """The instance's own dictionary has no such name."""
+    source = vm.sources.get(id(obj))
+    if source is not None and own_dict(obj) is not None:
+        vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
+
+
+MEMBERS = ("_parameters", "_buffers", "_modules")
+_EMPTY = {table: (None, (table,)) for table in MEMBERS}
+
+
+def load_member(vm: Any, module: torch.nn.Module, name: str) -> Any:
+    """A parameter, buffer or submodule, as `nn.Module.__getattr__` finds it."""
+    held = module.__dict__
+    source = vm.sources.get(id(module))
+    for table in MEMBERS:
+        members = held.get(table)
+        if members is None:
+            continue
+        mirror = vm.effects.mirrors.get(id(members))
+        if mirror is not None:
+            if name in mirror.copy:
+                return mirror.copy[name]
+        elif name in members:
+            if source is None:
+                return members[name]
+            guard_absence(vm, module, name)
+            value = vm.external(members[name], sources.member(source, table, name))
+            vm.reads[id(module), name] = value
+            return value
+        elif source is not None:
+            guard_no_member(vm, source, table, members, name)
+    raise no_attribute(vm, module, name)
+
+
+def guard_no_member(vm: Any, source: Source, table: str, members: dict[str, Any], name: str) -> None:
+    """A module's table has no such name."""
+    if members:
+        vm.guards.check(sources.instance_item(source, table), native.NOT_KEY, name)
+    else:
+        vm.guards.check(source, native.MODULE, _EMPTY[table])  # one look at its length, whatever names are asked for
+
+
+# -- kinds of objects with look-up rules of their own ---------------------------------------------
+
+
+@ATTR(types.ModuleType)
+def load_module_attr(vm: Any, module: types.ModuleType, name: str) -> Any:
+    """A global of a Python module."""
+    key = (id(module), name)
+    value = vm.reads.get(key, MISS)
+    if value is not MISS:
+        return value
+    raw = user(getattr, module, name)
+    if flags.module_setting(module, name):
+        flags.guard_flag(vm, getattr, (module, name), raw)
+        return raw
+    value = vm.external(raw, _module_item(vm, module, name, raw))
+    vm.reads[key] = value
+    vm.keep(module)
+    return value
+
+
+def _module_item(vm: Any, module: types.ModuleType, name: str, raw: Any) -> Source:
+    """Where a module holds an attribute; what is computed when it is asked for is asked for again."""
+    if vars(module).get(name, MISS) is raw:
+        return sources.global_item(vm.globals_source(vars(module)), name)
+    return sources.attr(sources.const(module, module.__name__), name)
+
+
+@ATTR(type)
+def load_class_attr(vm: Any, cls: type, name: str) -> Any:
+    """An attribute of a class."""
+    pending = written_class_attr(vm, cls, name)
+    if pending is not None:
+        return _written(cls, name, pending[0])
+    if name == "__dict__" and not _is_fixed(vm, cls):
+        return class_dict(vm, cls, functools.partial(_held, vm, cls))
+    key = (id(cls), name)
+    value = vm.reads.get(key, MISS)
+    if value is not MISS:
+        return value
+    raw = find_in_class(vm, cls, name)
+    metaclass: Any = type(cls)
+    meta = find_in_class(vm, metaclass, name)
+    if type(meta) is property:
+        return vm.call(meta.fget, (cls,), {})
+    if raw is MISS and meta is MISS:
+        fallback = find_in_class(vm, metaclass, "__getattr__")
+        if isinstance(fallback, types.FunctionType):
+            return vm.call(fallback, (cls, name), {})
+    if raw is not MISS and not _is_data(meta):
+        getter = find_in_class(vm, type(raw), "__get__")
+        if isinstance(getter, types.FunctionType):
+            own = raw if policy.is_frozen(type(raw).__module__) else class_value(vm, raw, cls, name)
+            return vm.call(getter, (own, None, cls), {})
+    value = user(getattr, cls, name)
+    if type(meta) in SLOTS and name not in vars(cls):
+        guard_slot(vm, cls, name, value)
+    elif raw is value:
+        value = class_value(vm, raw, cls, name)
+    elif raw is MISS and meta is value:
+        value = class_value(vm, meta, metaclass, name)
+    elif raw is not MISS and not isinstance(value, (*FUNCTIONS, types.MethodType)) and not is_constant(value):
+        if name not in ("__dict__", "__doc__", "__annotations__", *_ORDER):
+            raise Break(f"attribute {cls.__name__}.{name}", "a descriptor computes it")
+    vm.keep(cls)
+    return value
+
+
+def _held(vm: Any, cls: type, name: str, raw: Any) -> Any:
+    return raw if isinstance(raw, _PLAIN) else class_value(vm, raw, cls, name)
+
+
+_ORDER = ("__mro__", "__bases__")
+
+
+def _is_fixed(vm: Any, cls: type) -> bool:
+    """Nobody else writes to the class: it is the program's own, or a library's."""
+    return id(cls) in vm.created or policy.is_frozen(cls.__module__)
+
+
+def guard_slot(vm: Any, cls: type, name: str, value: Any) -> None:
+    """What `type` itself keeps of a class (`__name__`, `__bases__`): the program may assign to it."""
+    if name in _ORDER:
+        guard_order(vm, cls)
+    elif is_constant(value) and not _is_fixed(vm, cls):
+        vm.external(value, sources.attr(sources.const(cls, cls.__name__), name))
+
+
+def guard_order(vm: Any, cls: type) -> None:
+    """The class's method resolution order is the same tuple: assigning to `__bases__` makes another."""
+    if not _is_fixed(vm, cls):
+        vm.guards.check(sources.attr(sources.const(cls, cls.__name__), "__mro__"), native.IS, cls.__mro__)
+
+
+def _written(cls: type, name: str, value: Any) -> Any:
+    """A class attribute that the program wrote, read on the class."""
+    if value is DELETED:
+        raise UserError(AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}", name=name, obj=cls))
+    if hasattr(type(value), "__get__") and not isinstance(value, types.FunctionType):
+        raise Break(f"attribute {cls.__name__}.{name}", "the function has just put a descriptor there")
+    return value
+
+
+@ATTR(super)
+def load_super_attr(vm: Any, proxy: Any, name: str) -> Any:
+    """`super().name`"""
+    parts = super_parts(vm, proxy)
+    obj, cls, start = parts["__self__"], parts["__self_class__"], parts["__thisclass__"]
+    if cls is not None and name != "__class__":
+        mro = cls.__mro__
+        guard_order(vm, cls)
+        for base in mro[mro.index(start) + 1 :]:
+            if name in vars(base):
+                raw = vars(base)[name]
+                if base.__flags__ & HEAP and id(base) not in vm.created:
+                    vm.guards.check(sources.class_attr(base, name), native.IS, raw)
+                if isinstance(obj, type) and obj is cls and type(raw) is types.FunctionType:
+                    return raw
+                return _bind(vm, raw, obj, cls, name, vm.sources.get(id(obj)))
+    return parts[name] if name in parts else user(getattr, proxy, name)
+
+
+def super_parts(vm: Any, proxy: Any) -> dict[str, Any]:
+    """What a `super` object holds: it may come from outside, where any program could have made it."""
+    source = vm.source_of(proxy)
+    if source is None:
+        return {name: getattr(proxy, name) for name in ("__self__", "__self_class__", "__thisclass__")}
+    obj = vm.external(proxy.__self__, sources.attr(source, "__self__"))
+    for name in ("__self_class__", "__thisclass__"):
+        vm.guards.check(sources.attr(source, name), native.IS, getattr(proxy, name))
+    return {"__self__": obj, "__self_class__": proxy.__self_class__, "__thisclass__": proxy.__thisclass__}
+
+
+@ATTR(weakref.ProxyType, weakref.CallableProxyType)
+def load_proxy_attr(vm: Any, obj: Any, name: str) -> Any:
+    """Only C code knows which object a weak proxy stands for."""
+    raise Break(f"an attribute of a {type(obj).__name__}", "which object it stands for is not guarded")
+
+
+@ATTR(types.MethodType)
+def load_method_attr(vm: Any, method: types.MethodType, name: str) -> Any:
+    """An attribute of a bound method: its own parts, else its function's."""
+    if name in ("__func__", "__self__"):
+        return load_object_attr(vm, method, name) if vm.source_of(method) else getattr(method, name)
+    return load_object_attr(vm, method.__func__, name) if name != "__class__" else types.MethodType
+
+
+@ATTR(types.FunctionType)
+def load_function_attr(vm: Any, function: types.FunctionType, name: str) -> Any:
+    """An attribute of a function: functions are known by identity, what they hold may change."""
+    key = (id(function), name)
+    written = vm.reads.get(key, MISS)
+    if written is DELETED:
+        raise UserError(AttributeError(f"'function' object has no attribute {name!r}", name=name, obj=function))
+    if written is not MISS:
+        return written
+    if id(function) in vm.created or vm.sources.get(id(function)) is None and policy.is_frozen(function.__module__):
+        return user(getattr, function, name)
+    source = function_source(vm, function)
+    held = function.__dict__
+    if name not in held:
+        vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
+    value = user(getattr, function, name)
+    if type(value) is types.CellType or value is function.__closure__:
+        vm.adopt_cells(function, source)
+    if name in held:
+        base = sources.instance_item(source, name)
+    else:
+        base = sources.part(source, name) if name in sources.PARTS else sources.attr(source, name)
+    if isinstance(value, types.MethodWrapperType) or name in ("__globals__", "__builtins__", "__get__"):
+        return value
+    value = vm.external(value, base)
+    vm.reads[key] = value
+    vm.keep(function)
+    return value
+
+
+def function_source(vm: Any, fn: types.FunctionType) -> Source:
+    """Where an external function came from, or the function itself."""
+    found: Source | None = vm.sources.get(id(fn))
+    return found if found is not None else sources.const(fn, fn.__qualname__)

@@ -1,0 +1,301 @@
+"""Attribute writes and deletions, as `object.__setattr__` and friends do them; what exists outside is written later."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture.core import sources
+from smelt.capture.core.breaks import Break, UserError, user, user_raise
+from smelt.capture.python.attribute_reads import (
+    MISS,
+    find_in_class,
+    guard_no_member,
+    instance_dict,
+    no_attribute,
+    own_dict,
+)
+from smelt.capture.python.backward import store_grad
+from smelt.capture.python.effects import DELETED
+from smelt.graph.trace.trace import TraceTensor
+
+_SET = vars(torch.nn.Module)["__setattr__"]  # somebody may replace it for a time
+_DELETE = vars(torch.nn.Module)["__delattr__"]
+
+
+def store_attr(vm: Any, obj: Any, name: str, value: Any) -> None:
+    """`obj.name = value`"""
+    cls = type(obj)
+    if isinstance(obj, torch.Tensor):
+        store_tensor_attr(vm, obj, name, value)
+        return
+    setter = find_in_class(vm, cls, "__setattr__")
+    if isinstance(obj, torch.nn.Module) and setter is _SET:
+        store_module_attr(vm, obj, name, value)
+    elif isinstance(setter, types.FunctionType):
+        vm.call(setter, (obj, name, value), {})
+    else:
+        store_generic(vm, obj, name, value)
+
+
+def store_generic(vm: Any, obj: Any, name: str, value: Any) -> None:
+    """`object.__setattr__(obj, name, value)`"""
+    raw = _of_class(vm, obj, name)
+    if type(raw) is property:
+        if raw.fset is None:
+            user(property.__set__, raw, obj, value)  # raises
+        vm.call(raw.fset, (obj, value), {})
+        return
+    setter = getattr(type(raw), "__set__", None) if raw is not MISS else None
+    if isinstance(setter, types.FunctionType):
+        vm.call(setter, (raw, obj, value), {})
+        return
+    if is_external(vm, obj):
+        held = instance_dict(vm, obj)
+        if held is not None and held is not own_dict(obj):
+            held[name] = value
+            return
+        _expect_room(obj, name, value, raw, held is not None)
+        vm.effects.store("attr", obj, name, value)
+        return
+    vm.work += 1
+    if type(obj) is types.FunctionType or not hasattr(type(obj), "__setattr__"):
+        user(setattr, obj, name, value)
+    else:
+        user(object.__setattr__ if not isinstance(obj, type) else type.__setattr__, obj, name, value)
+
+
+def _of_class(vm: Any, obj: Any, name: str) -> Any:
+    """What the class of an object has under a name, where that decides what a write or deletion does."""
+    return MISS if isinstance(obj, (type, types.ModuleType)) else find_in_class(vm, type(obj), name)
+
+
+def _expect_room(obj: Any, name: str, value: Any, raw: Any, has_dict: bool) -> None:
+    """A write that is put off must not fail then: what the program does meanwhile would be done too early.
+
+    Raises:
+        UserError: the object takes no such attribute.
+        Break: its class says in C whether it does.
+    """
+    if isinstance(obj, type):
+        if obj.__flags__ & _IMMUTABLE:
+            user(setattr, obj, name, value)
+    elif raw is not MISS and hasattr(type(raw), "__set__"):
+        if not native.takes_all(raw):
+            raise Break(f"attribute {name!r} of a {type(obj).__name__} is written", "C code looks at the value")
+    elif not has_dict and not isinstance(obj, types.ModuleType):
+        user(object.__setattr__, obj, name, value)
+
+
+_IMMUTABLE = 1 << 8
+
+
+def is_external(vm: Any, obj: Any) -> bool:
+    """True when writing to `obj` would be seen outside before the residual runs."""
+    if id(obj) in vm.sources:
+        return True
+    return isinstance(obj, (type, types.ModuleType, types.FunctionType)) and id(obj) not in vm.created
+
+
+def store_module_attr(vm: Any, module: torch.nn.Module, name: str, value: Any) -> None:
+    """`nn.Module.__setattr__` for what a forward may do: plain values, and buffers that exist.
+
+    A module whose constructor is captured by itself has no tables yet.
+    """
+    held = module.__dict__
+    kind = vm.type_of(value)
+    if vm.source_of(module) is None:
+        vm.work += 1
+        _store_own_member(module, name, value, kind)
+        return
+    parameters, modules, buffers = (
+        _guarded_members(vm, module, name, table) for table in ("_parameters", "_modules", "_buffers")
+    )
+    if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)) or name in parameters:
+        raise Break("a parameter or submodule is replaced", hint="assign parameters outside of the compiled function")
+    if name in modules:
+        raise Break("a submodule is replaced", hint="assign submodules outside of the compiled function")
+    if name in buffers:
+        if not name or "." in name:
+            raise Break("a buffer whose name holds a point is assigned", "eager raises an error")
+        if value is not None and not issubclass(kind, torch.Tensor):
+            raise Break(f"a buffer is assigned a {kind.__name__}", "eager raises an error")
+        if buffers is held["_buffers"]:
+            vm.effects.store("attr", module, name, value)
+            vm.effects.tables.add(id(buffers))
+        else:
+            vm.work += 1
+            buffers[name] = value
+        return
+    store_generic(vm, module, name, value)
+
+
+def _guarded_members(vm: Any, module: torch.nn.Module, name: str, table: str) -> dict[str, Any]:
+    """The same, when only this name matters."""
+    members, held = _members(vm, module.__dict__, table), module.__dict__.get(table)
+    if members is held and name in members:
+        vm.guards.check(sources.instance_item(vm.sources[id(module)], table), native.HAS_KEY, name)
+    elif members is held:
+        guard_no_member(vm, vm.sources[id(module)], table, members, name)
+    return members
+
+
+def _members(vm: Any, held: dict[str, Any], table: str) -> dict[str, Any]:
+    """A module's parameters, submodules or buffers, as the program sees them."""
+    members: dict[str, Any] = held.get(table, {})
+    mirror = vm.effects.mirrors.get(id(members))
+    return members if mirror is None else mirror.copy
+
+
+def _store_own_member(module: torch.nn.Module, name: str, value: Any, kind: type) -> None:
+    """The same for a module that the frame made: written at once."""
+    held = module.__dict__
+    table = "_parameters" if issubclass(kind, torch.nn.Parameter) else "_modules"
+    if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)):
+        held[table][name] = value
+    elif name in held.get("_buffers", ()):
+        held["_buffers"][name] = value
+    else:
+        object.__setattr__(module, name, value)
+
+
+def store_tensor_attr(vm: Any, tensor: Any, name: str, value: Any) -> None:
+    """`tensor.name = value`"""
+    if name == "data":
+        store_data(vm, tensor, value)
+        return
+    if name == "requires_grad":
+        vm.call(vm.load_attr(tensor, "requires_grad_"), (value,), {})
+        return
+    if name == "grad":
+        _store_grad(vm, tensor, value)
+        return
+    if name in ("grad_fn", "names"):
+        raise Break(f"tensor.{name} is assigned", "a graph has no such operation", "do it outside of the function")
+    if vm.source_of(tensor) is not None:
+        vm.effects.store("attr", tensor, name, value)
+    else:
+        raise Break(f"tensor.{name} is assigned", "the tensor object does not exist yet", "assign it outside")
+
+
+def _store_grad(vm: Any, tensor: Any, value: Any) -> None:
+    """`tensor.grad = value`, which must be None or look like the tensor, as the setter has it."""
+    if value is not None:
+        if type(value) is not TraceTensor:
+            user_raise(TypeError(f"assigned grad expected to be a Tensor or None but got grad of type {type(value)}"))
+        if value is tensor:
+            user_raise(RuntimeError("can't assign Variable as its own grad"))
+        if value.shape != tensor.shape or value.dtype != tensor.dtype or value.device != tensor.device:
+            raise Break("tensor.grad is assigned a tensor of another shape, dtype or device")
+    store_grad(vm, tensor, value)
+
+
+def store_data(vm: Any, tensor: Any, value: Any) -> None:
+    """`tensor.data = value`: the object gets other memory, and everybody else keeps the old one.
+
+    The trace tensor moves to the place of the new values, and residual code makes the assignment.
+    """
+    if vm.source_of(tensor) is None:
+        raise Break("tensor.data is assigned", "the tensor object does not exist yet", "write x = value.detach()")
+    if tensor.requires_grad:
+        raise Break(
+            "data of a tensor with gradients is assigned", "its history would be lost", "use copy_() in no_grad()"
+        )
+    if type(value) is not TraceTensor or _kind(value) != _kind(tensor):
+        raise Break("tensor.data is assigned a value of another kind", "a graph's inputs keep shape, dtype and device")
+    fresh = vm.tensors.run(torch.Tensor.detach, (value,), {}, method="detach")
+    tensor.data = fresh
+    vm.tensors.nodes[id(tensor)] = vm.tensors.nodes[id(fresh)]
+    before = vm.effects.stores.get(("attr", id(tensor), "data"))
+    vm.effects.store("attr", tensor, "data", fresh)
+    now = vm.effects.stores["attr", id(tensor), "data"]
+    now.version = tensor._version if before is None else before.version
+
+
+def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
+def delete_attr(vm: Any, obj: Any, name: str) -> None:
+    """`del obj.name`"""
+    deleter = find_in_class(vm, type(obj), "__delattr__")
+    if isinstance(deleter, types.FunctionType) and not (isinstance(obj, torch.nn.Module) and deleter is _DELETE):
+        vm.call(deleter, (obj, name), {})
+    elif not _deleted_from_tables(vm, obj, name):
+        delete_generic(vm, obj, name)
+
+
+def _deleted_from_tables(vm: Any, obj: Any, name: str) -> bool:
+    """Whether the program took hold of a module's parameters, buffers or submodules, and the name was among them."""
+    if not isinstance(obj, torch.nn.Module) or not is_external(vm, obj):
+        return False
+    for table in sources.MEMBERS:
+        members = _members(vm, obj.__dict__, table)
+        if members is not obj.__dict__.get(table) and name in members:
+            vm.work += 1
+            del members[name]
+            return True
+    return False
+
+
+def delete_generic(vm: Any, obj: Any, name: str) -> None:
+    """`object.__delattr__(obj, name)`"""
+    raw = _of_class(vm, obj, name)
+    deleter = getattr(type(raw), "__delete__", None) if raw is not MISS else None
+    if type(raw) is property:
+        if raw.fdel is None:
+            user(property.__delete__, raw, obj)  # raises
+        vm.call(raw.fdel, (obj,), {})
+    elif isinstance(deleter, types.FunctionType):
+        vm.call(deleter, (raw, obj), {})
+    elif is_external(vm, obj):
+        _expect_attr(vm, obj, name)
+        held = instance_dict(vm, obj)
+        if held is not None and held is not own_dict(obj) and name in held:
+            del held[name]  # the program took hold of `__dict__`
+            return
+        vm.effects.delete("attr", obj, name)
+    else:
+        vm.work += 1
+        user(delattr, obj, name)
+
+
+_GENERIC_DELETERS = (object.__delattr__, types.MethodType.__delattr__)
+_OTHERWISE = (type, types.ModuleType, types.FunctionType, torch.nn.Module, torch.Tensor)
+
+
+def _expect_attr(vm: Any, obj: Any, name: str) -> None:
+    """`del obj.name` asks the object itself, not its `__getattr__`.
+
+    Raises:
+        UserError: AttributeError, when there is nothing to delete.
+    """
+    own = not isinstance(obj, _OTHERWISE)
+    held = instance_dict(vm, obj) if own else None
+    if hasattr(getattr(type(obj), name, None), "__delete__"):
+        held = None  # a slot or a descriptor
+    elif held is None and own and type(obj).__delattr__ in _GENERIC_DELETERS:
+        user(delattr, obj, name)  # raises: there is nowhere to delete it from
+    store = vm.effects.stores.get(("attr", id(obj), name))
+    if held is None or store is not None and store.value is not DELETED:
+        _expect_value(vm, obj, name)
+    elif store is not None or name not in held:
+        raise no_attribute(vm, obj, name)
+    else:
+        vm.guards.check(sources.instance_dict(vm.sources[id(obj)]), native.HAS_KEY, name)
+
+
+def _expect_value(vm: Any, obj: Any, name: str) -> None:
+    """Raises `UserError` with Python's AttributeError where what is no item of a dictionary is not there."""
+    if type(find_in_class(vm, type(obj), name)) is not types.MemberDescriptorType:
+        vm.load_attr(obj, name)
+        return
+    try:
+        vm.load_attr(obj, name)
+    except UserError as error:  # an empty slot
+        if not isinstance(error.error, AttributeError):
+            raise
+        user_raise(AttributeError(name))

@@ -1,0 +1,239 @@
+"""`loss.backward()` inside the captured function: gradients are nodes of the graph, `.grad` is written after it.
+
+The trace tensors of a capture have the program's real autograd history, so the engine itself says which leaves a loss
+reaches and what their gradients look like. The graph computes them with `torch.autograd.grad`; adding them to `.grad`
+is a write like any other, so that an optimizer in the same function reads what was just computed, and a gradient that
+only feeds the update is never kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture.core.breaks import Break, user_raise
+from smelt.capture.core.registry import special
+from smelt.capture.python.effects import has_written
+from smelt.capture.python.gradient_hooks import call_hooks, call_late_hooks, has_hooks, in_order, registered
+from smelt.graph.nodes.cut_points import cuts, why_cut
+from smelt.graph.nodes.gradients import gradients
+from smelt.graph.nodes.invalid_history import spoilt
+from smelt.graph.trace.trace import TraceTensor
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+@special(torch.Tensor.backward)
+def tensor_backward(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """`tensor.backward(gradient, retain_graph, create_graph, inputs)`"""
+    _of_tensor(vm, *args, **kwargs)
+
+
+@special(torch.autograd.backward)
+def autograd_backward(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """`torch.autograd.backward(tensors, grad_tensors, retain_graph, create_graph, ..., inputs)`"""
+    _of_tensors(vm, *args, **kwargs)
+
+
+def _of_tensor(
+    vm: Any,
+    tensor: Any,
+    gradient: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    _of_tensors(vm, tensor, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+def _of_tensors(
+    vm: Any,
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
+    refuse_pieces(vm, "backward()")
+    if create_graph or grad_variables is not None:
+        raise Break("backward(create_graph=True)", "gradients that have a history of their own stay outside a graph")
+    roots = _sequence(vm.effects.plain(tensors))
+    given = _sequence(vm.effects.plain(grad_tensors)) if grad_tensors is not None else [None] * len(roots)
+    if not all(type(root) is TraceTensor for root in roots):
+        raise Break("backward() of what is no tensor")
+    reached = list(leaves_below(roots))
+    if inputs is not None:
+        wanted = _sequence(vm.effects.plain(inputs))
+        if not wanted:
+            user_raise(RuntimeError("`inputs` argument to `backward()` cannot be empty."))
+        if any(type(each) is not TraceTensor or each.grad_fn is not None for each in wanted):
+            raise Break("backward(inputs=...) of tensors that are computed", "their .grad would be kept")
+        reached = [leaf for leaf in reached if any(leaf is each for each in wanted)]
+    for leaf in reached:
+        begins_here(vm, leaf, hooks=True)
+    hooked = any(_hooked(vm, leaf) for leaf in reached)
+    if hooked:
+        reached = in_order(roots, reached)
+    spent = [] if retain_graph else list(nodes_below(roots))
+    if reached:
+        call = {"retain_graph": True, "allow_unused": True} if retain_graph else {"allow_unused": True}
+        if hooked:
+            found = vm.tensors.run(gradients, (roots, reached, given), {"retain_graph": bool(retain_graph)})
+        else:
+            found = vm.tensors.run(torch.autograd.grad, (roots, reached, given), call)
+        vm.tensors.spend(spent)
+        _accumulate(vm, reached, found)
+    else:  # nothing to compute: what is wrong with the call, the engine says
+        vm.tensors.run(torch.autograd.backward, (roots, given), {})
+
+
+def refuse_pieces(vm: Any, call: str) -> None:
+    """No derivative is a node of a graph that is cut, or of one that changes what the derivative reads.
+
+    Raises:
+        Break: a branch on a tensor's value is in the graph, or a hook; a backward would read what was written.
+    """
+    for node in cuts(vm.tensors.graph):
+        raise Break(f"{call} after {why_cut(node)}", "the graph is differentiated in pieces")
+    if has_written(vm, vm.read_later):
+        raise Break(call, "the backward of a torch.autograd.Function reads what the compiled function has written")
+
+
+def _sequence(value: Any) -> list[Any]:
+    return [value] if isinstance(value, torch.Tensor) else [*value]
+
+
+# -- what a backward reaches ---------------------------------------------------------------------------------------
+
+
+def nodes_below(roots: Sequence[torch.Tensor]) -> Iterator[Any]:
+    """Every node of the autograd graph below the roots, once."""
+    waiting = [root.grad_fn for root in roots if root.grad_fn is not None]
+    seen: dict[Any, None] = dict.fromkeys(waiting)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for below, _ in node.next_functions:
+            if below is not None and below not in seen:
+                seen[below] = None
+                waiting.append(below)
+
+
+def leaves_below(roots: Sequence[torch.Tensor]) -> Iterator[TraceTensor]:
+    """The tensors whose `.grad` a backward from the roots adds to."""
+    yield from (root for root in roots if type(root) is TraceTensor and root.requires_grad and root.grad_fn is None)
+    for node in nodes_below(roots):
+        leaf = getattr(node, "variable", None)
+        if type(leaf) is TraceTensor:
+            yield leaf
+
+
+def begins_here(vm: Any, leaf: TraceTensor, hooks: bool = False) -> None:
+    """See to it that a leaf of the trace is one for the program too; one that the function makes is.
+
+    Args:
+        hooks: those of the leaf will be called.
+
+    Raises:
+        Break: a gradient would have to flow on to what was computed before the function, or through a hook.
+    """
+    if id(leaf) in vm.tensors.computed:
+        raise Break(
+            "backward() reaches what was computed before the function",
+            "its gradients flow on, outside of the graph",
+            "compile the function that computes it too, or call backward() outside",
+        )
+    source, real = vm.sources.get(id(leaf)), vm.tensors.real.get(id(leaf))
+    if real is None or source is None:
+        return
+    if not isinstance(real, torch.nn.Parameter):  # a parameter cannot be anything else
+        vm.guards.python(_is_leaf, [source])
+    if not has_hooks(real):
+        vm.guards.together(no_hooks, source)
+    if not hooks and _hooked(vm, leaf):
+        raise Break("torch.autograd.grad with a hook on a tensor", "the hook is called with the gradient")
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    return tensor.is_leaf
+
+
+def _hooked(vm: Any, leaf: TraceTensor) -> bool:
+    real = vm.tensors.real.get(id(leaf))
+    return real is not None and has_hooks(real) or bool(registered(vm, leaf))
+
+
+def no_hooks(*tensors: torch.Tensor) -> bool:
+    """No hook is called when these tensors get a gradient."""
+    return not any(map(has_hooks, tensors))
+
+
+no_hooks.shortcut = native.SHORT_NO_HOOKS  # type: ignore[attr-defined]
+
+
+# -- what becomes of the gradients ---------------------------------------------------------------------------------
+
+
+def _accumulate(vm: Any, leaves: Iterable[TraceTensor], gradients: Iterable[Any]) -> None:
+    """Add to `.grad` as autograd does: in place where there is one, else the gradient itself becomes it."""
+    taken: set[int] = set()
+    for leaf, gradient in zip(leaves, gradients, strict=True):
+        if gradient is None:
+            continue
+        if _hooked(vm, leaf):
+            gradient = call_hooks(vm, leaf, gradient)
+        _add(vm, leaf, gradient, taken)
+        if _hooked(vm, leaf):
+            call_late_hooks(vm, leaf)
+
+
+def _add(vm: Any, leaf: TraceTensor, gradient: TraceTensor, taken: set[int]) -> None:
+    """`taken`: memory that is the `.grad` of another tensor already."""
+    before = vm.load_attr(leaf, "grad")
+    if before is not None:
+        with vm.ambient.unrecorded(vm.tensors.graph):
+            vm.tensors.run(torch.Tensor.add_, (before, gradient), {}, method="add_")
+        return
+    if id(gradient.place.storage) in taken or not _fits(gradient, leaf):
+        kept = vm.tensors.run(torch.empty_like, (leaf,), {"requires_grad": False})
+        gradient = vm.tensors.run(torch.Tensor.copy_, (kept, gradient), {}, method="copy_")
+    taken.add(id(gradient.place.storage))
+    store_grad(vm, leaf, gradient)
+
+
+def _fits(gradient: TraceTensor, leaf: TraceTensor) -> bool:
+    """The gradient lies in memory as autograd keeps it: as the tensor does."""
+    return gradient.stride() == leaf.stride() and gradient.storage_offset() == 0
+
+
+def store_grad(vm: Any, tensor: TraceTensor, value: Any) -> None:
+    """`tensor.grad = value`, seen at once by the program and by others after the graph."""
+    if vm.source_of(tensor) is None:
+        vm.reads[id(tensor), "grad"] = value
+    else:
+        if value is None and (id(tensor), "grad") not in vm.reads:
+            vm.effects.cleared.append(tensor)
+        vm.effects.store("attr", tensor, "grad", value)
+
+
+def is_spent(vm: Any, tensor: TraceTensor) -> bool:
+    """A backward has used up (part of) the history of the tensor."""
+    return bool(vm.tensors.spent) and any(id(node) in vm.tensors.spent for node in nodes_below([tensor]))
+
+
+def spent(tensor: torch.Tensor, *origins: torch.Tensor) -> torch.Tensor:
+    """A result of the graph as eager returns it after its backward: it requires gradients, and has none left."""
+    return spoilt(tensor, RuntimeError(_SPENT), origins)
+
+
+_SPENT = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already "
+    "been freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). "
+    "Specify retain_graph=True if you need to backward through the graph a second time or if you need to access saved "
+    "tensors after calling backward."
+)

@@ -1,0 +1,39 @@
+"""`cls.__dict__` of the program's classes: a view of what the class holds, and of what the program writes to it."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+from smelt.capture.python.effects import ClassDict
+
+
+class _Contents:
+    """What a class held when its `__dict__` was read."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls, self.items = cls, [*vars(cls).items()]
+
+    def unchanged(self) -> bool:
+        """The class holds the same objects under the same names, in the same order."""
+        now = vars(self.cls)
+        return len(now) == len(self.items) and all(
+            name == before and value is held
+            for (name, value), (before, held) in zip(now.items(), self.items, strict=True)
+        )
+
+
+def class_dict(vm: Any, cls: type, read: Callable[[str, Any], Any]) -> types.MappingProxyType[str, Any]:
+    """A view of what the class holds. `read(name, raw)` is the handle of one value."""
+    known = vm.effects.class_dicts.get(cls)
+    if known is not None:
+        return known.view()
+    contents = _Contents(cls)
+    vm.guards.flag(contents.unchanged, (), True)
+    known = ClassDict({name: read(name, raw) for name, raw in contents.items})
+    for store in vm.effects.stores.values():
+        if store.kind == "attr" and store.target is cls:
+            known.write(store.name, store.value, store.anew)
+    vm.effects.class_dicts[cls] = known
+    return known.view()

@@ -1,0 +1,137 @@
+"""What C code hashes and compares: keys of dictionaries, items of sets and lists, operands of `==`.
+
+Reading a container guards its class, an object its class: what is in a container, and which object it is, is guarded
+when somebody asks. C code that looks a key up asks all of it.
+"""
+
+from __future__ import annotations
+
+import collections
+import operator
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from smelt.capture import _native as native
+from smelt.capture.core.sources import Source
+from smelt.capture.core.values import C_METHODS, LEAVES
+from smelt.capture.python.effects import CONTAINERS
+from smelt.graph.ir.symint import SYMBOLIC, pinned
+from smelt.graph.trace.trace import TraceTensor
+
+_HOST = -2
+"""The kind of source that an input from the host program has: no guard fetches it."""
+
+_HASHED = (dict, set, frozenset)
+_SEARCHED = (list, tuple, collections.deque)
+_LOOKING = frozenset(map("__{}__".format, "eq ne lt le gt ge contains".split()))
+_SEARCHING = _LOOKING | {"index", "count", "remove", "sort"}
+_BY_KEY = frozenset("get pop setdefault __getitem__ __setitem__ __delitem__ move_to_end".split())
+_MAKING: tuple[Any, ...] = (set, frozenset, dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
+_OPERATORS = frozenset(
+    {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.contains, operator.indexOf}
+    | {operator.countOf, operator.and_, operator.or_, operator.xor, operator.sub, operator.iand, operator.ior}
+    | {operator.ixor, operator.isub, sorted, min, max, hash}
+)
+_ITEMS = (operator.getitem, operator.setitem, operator.delitem)
+
+
+class Compared:
+    """The objects from outside that C code tells apart in one capture."""
+
+    def __init__(self, vm: Any) -> None:
+        self.vm = vm
+        self._objects: dict[int, tuple[Any, Source]] = {}
+        self._by_address = False
+
+    def release(self) -> None:
+        """Let go of the program's objects."""
+        self._objects.clear()
+
+    def look(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """C code is about to run: what it compares is guarded."""
+        hashed, values = _compared(fn, args)
+        for value in values:
+            self.note(value, hashed)
+        if fn is hash and args and self._objects:
+            self._by_address = True  # the hash of an object is its address
+
+    def made(self, fn: Callable[..., Any], out: Any) -> None:
+        """C code made a set or dictionary, maybe of what it iterated."""
+        if _makes(fn):
+            for key in out if isinstance(out, CONTAINERS) else ():
+                self.note(key)
+
+    def foreign(self, keys: Iterable[Any]) -> None:
+        """A dictionary from outside is copied: which objects its keys are is known, but not where else they stand."""
+        if not self._by_address:
+            self._by_address = any(map(_tells_objects, keys))
+
+    def note(self, value: Any, hashed: bool = True) -> None:
+        """All that tells the value from another is guarded.
+
+        Args:
+            hashed: a number that changes from call to call has to be this one.
+        """
+        if type(value) not in LEAVES:
+            self._note(value, hashed, set())
+
+    def _note(self, value: Any, hashed: bool, seen: set[int]) -> None:
+        if hashed and type(value) in SYMBOLIC:
+            pinned((value,))
+        if type(value) in LEAVES or id(value) in seen:
+            return
+        seen.add(id(value))
+        if isinstance(value, CONTAINERS):
+            value = self.vm.effects.plain(value)
+            for item in (*value.keys(), *value.values()) if isinstance(value, dict) else tuple(value):
+                self._note(item, hashed, seen)
+            return
+        self.vm.effects.refuse_unguarded(value)
+        if type(value) is types.MethodType:
+            self._note(self.vm.load_attr(value, "__self__"), hashed, seen)
+        source = self.vm.sources.get(id(value))
+        if source is not None and source.kind != _HOST and (type(value) is TraceTensor or _is_by_identity(value)):
+            self._objects[id(value)] = value, source
+
+    def guard(self) -> None:
+        """Add the guards: the objects are not the same one, or each is the one that it was."""
+        if self._by_address:
+            for value, source in self._objects.values():
+                real = self.vm.tensors.real.get(id(value)) if type(value) is TraceTensor else value
+                if real is not None:
+                    self.vm.guards.check(source, native.IS, real)
+        else:
+            self.vm.guards.all_different(source for _, source in self._objects.values())
+
+
+def _compared(fn: Any, args: tuple[Any, ...]) -> tuple[bool, tuple[Any, ...]]:
+    """(whether it hashes them, those of the arguments that the C code hashes or compares)."""
+    owner, name = getattr(fn, "__self__", None), getattr(fn, "__name__", None)
+    if type(fn) in C_METHODS:
+        kind = fn.__objclass__
+    elif isinstance(fn, types.BuiltinFunctionType | types.MethodWrapperType) and isinstance(owner, CONTAINERS):
+        kind, args = type(owner), (owner, *args)
+    elif any(fn is each for each in _ITEMS):
+        return True, args[1:2] if args and isinstance(args[0], dict) else ()
+    elif _makes(fn) or name in ("fromkeys", "_count_elements"):
+        return True, tuple(a for a in args if isinstance(a, CONTAINERS))
+    else:
+        return fn is hash, args if isinstance(fn, types.BuiltinFunctionType) and fn in _OPERATORS else ()
+    if issubclass(kind, _HASHED):
+        return name not in _LOOKING, args[1:2] if name in _BY_KEY else args if name in _LOOKING else args[1:]
+    return name in ("remove", "sort"), args if issubclass(kind, _SEARCHED) and name in _SEARCHING else ()
+
+
+def _makes(fn: Any) -> bool:
+    return any(fn is each for each in _MAKING)
+
+
+def _is_by_identity(value: Any) -> bool:
+    return type(value).__eq__ is object.__eq__ and not isinstance(value, type)
+
+
+def _tells_objects(key: Any) -> bool:
+    if type(key) in LEAVES:
+        return False
+    return any(map(_tells_objects, key)) if isinstance(key, tuple | frozenset) else _is_by_identity(key)

@@ -1,0 +1,374 @@
+"""Items, length, membership, iteration and truth of values, as the operators of Python ask for them."""
+
+from __future__ import annotations
+
+import collections.abc
+import operator
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture.core.breaks import Break, UserError, user, user_raise
+from smelt.capture.core.foreign_memory import refuse_windows
+from smelt.capture.core.generators import TracedGenerator
+from smelt.capture.core.prologue_value import HostValue, values_in
+from smelt.capture.core.sources import sequence_item
+from smelt.capture.core.values import LEAVES
+from smelt.capture.python.attribute_reads import MISS, find_in_class, python_method
+from smelt.capture.python.effects import CONTAINERS, hashes
+from smelt.capture.python.operators import compare
+from smelt.capture.python.unbacked_slices import known_slices, set_unknown_item, unknown_item
+from smelt.graph.ir.symint import has_symint
+from smelt.graph.trace.trace import TraceTensor
+
+_ITERATORS = collections.abc.Iterator
+
+
+def truth(vm: Any, value: Any) -> bool:
+    """`bool(value)`"""
+    kind = type(value)
+    if kind in LEAVES:
+        return bool(value)
+    if kind is TraceTensor:
+        known = vm.tensors.speculation.value(value)
+        if known is None:
+            raise tensor_value("a branch on a tensor's value")
+        return user(bool, known)
+    if kind is HostValue:
+        return bool(vm.hosts.known(vm.hosts.run(bool, (value,), {})))
+    if isinstance(value, CONTAINERS) and python_method(vm, value, "__bool__") is None:
+        return length(vm, value) != 0
+    method = python_method(vm, value, "__bool__")
+    if method is not None:
+        answer = vm.call(method, (value,), {})
+        if vm.type_of(answer) is not bool:
+            user_raise(TypeError(f"__bool__ should return bool, returned {vm.type_of(answer).__name__}"))
+        return truth(vm, answer) if type(answer) is HostValue else answer
+    method = python_method(vm, value, "__len__")
+    if method is not None:
+        return _counted(vm, method, value) != 0
+    if hasattr(kind, "__bool__") or hasattr(kind, "__len__"):
+        vm.effects.refuse_foreign(value)
+        return vm.native(bool, vm.effects.plain(value))
+    return True
+
+
+def tensor_value(title: str) -> Break:
+    """The break for Python that needs a tensor's value."""
+    return Break(
+        title,
+        "the graph is captured before values are known",
+        "torch.where(condition, a, b), or move the decision out of the compiled function",
+    )
+
+
+def length(vm: Any, value: Any) -> int:
+    """`len(value)`"""
+    if type(value) is TraceTensor:
+        return value.shape[0] if value.dim() else user(len, value)  # `len` itself would pin the size
+    if type(value) is HostValue:
+        return vm.hosts.length(value)
+    value = vm.effects.copies.own(value)
+    method = python_method(vm, value, "__len__")
+    if method is not None:
+        return _counted(vm, method, value)
+    source = vm.sources.get(id(value))
+    if source is not None and isinstance(value, (list, tuple, dict)) and vm.effects.untouched(value):
+        count = dict.__len__(value) if isinstance(value, dict) else len(value)
+        vm.guards.check(source, native.LEN, count)
+        return count
+    vm.effects.refuse_unguarded(value)
+    vm.effects.refuse_foreign(value)
+    return user(len, vm.effects.mirror(value))
+
+
+def _counted(vm: Any, method: Any, value: Any) -> int:
+    """What a `__len__` that is written in Python gives, as `len` takes it."""
+    count = vm.call(method, (value,), {})
+    if vm.type_of(count) is bool or type(count) in LEAVES and type(count) is not int:
+        count = int(user(operator.index, count))
+    elif vm.type_of(count) is not int:
+        raise Break(f"__len__ returns a {vm.type_of(count).__name__}", "its __index__ says how much that is")
+    if count < 0:
+        user_raise(ValueError("__len__() should return >= 0"))
+    return user(len, range(count)) if type(count) is int else count  # C counts no further than sys.maxsize
+
+
+def tensor_key(vm: Any, tensor: Any, key: Any) -> Any:
+    """What a tensor is indexed with; sequences of numbers that are tensors become one tensor, as in torch."""
+    key = vm.effects.plain(key)
+    if type(tensor) is TraceTensor:
+        key = known_slices(vm, tensor, key)
+    if type(key) is not tuple:
+        return key
+    return tuple(vm.tensors.run(torch.stack, (list(part),), {}) if _are_numbers(part) else part for part in key)
+
+
+def _are_numbers(part: Any) -> bool:
+    if type(part) not in (list, tuple) or not part:
+        return False
+    return all(type(each) is TraceTensor and not each.dim() and each.dtype == torch.int64 for each in part)
+
+
+def subscript(vm: Any, obj: Any, key: Any) -> Any:
+    """`obj[key]`"""
+    obj = vm.effects.copies.own(obj)
+    kind = type(obj)
+    if kind is TraceTensor or type(key) is TraceTensor and not issubclass(kind, dict):
+        item = unknown_item(vm, obj, key) if kind is TraceTensor and has_symint(key) else NotImplemented
+        if item is not NotImplemented:
+            return item
+        return vm.tensors.run(operator.getitem, (obj, tensor_key(vm, obj, key)), {})
+    if kind is HostValue:
+        return vm.hosts.run(operator.getitem, (obj, key), {})
+    source = vm.sources.get(id(obj))
+    if type(key) not in LEAVES and isinstance(obj, _INDEXED):
+        key = index(vm, key)
+    if source is None and kind in _DIRECT and (type(key) in LEAVES or kind is not dict):
+        return user(operator.getitem, obj, key)
+    if isinstance(obj, type):
+        return _class_item(vm, obj, key)
+    method = python_method(vm, obj, "__getitem__")
+    if method is not None:
+        return vm.call(method, (obj, key), {})
+    if isinstance(obj, dict):
+        return dict_item(vm, obj, key)
+    if source is None:
+        return vm.native(operator.getitem, obj, vm.effects.plain(key))
+    return external_item(vm, obj, source, key)
+
+
+_INDEXED = (list, tuple, str, bytes, range, collections.deque)
+
+
+def index(vm: Any, key: Any) -> Any:
+    """What a sequence is indexed with: numbers in place of objects whose `__index__` is written in Python."""
+    if type(key) is slice:
+        parts = [index(vm, part) for part in (key.start, key.stop, key.step)]
+        same = all(a is b for a, b in zip(parts, (key.start, key.stop, key.step), strict=True))
+        return key if same else slice(*parts)
+    method = python_method(vm, key, "__index__") if type(key) not in LEAVES and type(key) is not TraceTensor else None
+    return key if method is None else vm.call(method, (key,), {})
+
+
+_DIRECT = frozenset({list, tuple, dict, str, bytes, range})
+
+
+def external_item(vm: Any, obj: Any, source: Any, key: Any) -> Any:
+    """An item of a builtin sequence (or a subclass of one) from outside."""
+    if not vm.effects.untouched(obj):
+        return vm.native(operator.getitem, vm.effects.mirror(obj), key)
+    if isinstance(obj, (list, tuple)) and type(key) is int:
+        base: Any = list if isinstance(obj, list) else tuple
+        if not -base.__len__(obj) <= key < base.__len__(obj):
+            vm.guards.check(source, native.LEN, base.__len__(obj))
+        value = user(base.__getitem__, obj, key)
+        return vm.external(value, sequence_item(source, key, type(obj)))
+    if isinstance(obj, CONTAINERS):
+        return vm.effects.original(vm.native(operator.getitem, vm.effects.mirror(obj), vm.effects.plain(key)))
+    raise Break(f"an item of a {type(obj).__name__}", "the object came from outside, and C code reads it")
+
+
+def dict_item(vm: Any, held: dict[Any, Any], key: Any) -> Any:
+    """`held[key]` of a dictionary, as C code has it: when the key is missing, its class may know better."""
+    source = vm.sources.get(id(held))
+    if source is not None and vm.effects.untouched(held) and not hashes(key):
+        if vm.effects.has_key(held, source, key):
+            return vm.effects.read_key(held, source, key)
+    else:
+        item = vm.native(dict.get, vm.effects.mirror(held), vm.effects.plain(key), END)
+        if item is not END:
+            return item
+    missing = find_in_class(vm, type(held), "__missing__")
+    if missing is MISS:
+        user_raise(KeyError(key))
+    if missing is MAKING:
+        return make_item(vm, held, key)
+    if not isinstance(missing, types.FunctionType):
+        raise Break(f"an item that a {type(held).__name__} has not", "its __missing__ is not a function")
+    return vm.call(missing, (held, key), {})
+
+
+MAKING = vars(collections.defaultdict)["__missing__"]
+
+
+def make_item(vm: Any, held: Any, key: Any) -> Any:
+    """The item that a `defaultdict` makes where there is none."""
+    held = vm.effects.original(held)
+    factory = vm.load_attr(held, "default_factory")
+    if factory is None:
+        user_raise(KeyError(key))
+    item = vm.call(factory, (), {})
+    store_item(vm, held, key, item)
+    return item
+
+
+def _class_item(vm: Any, cls: type, key: Any) -> Any:
+    meta = find_in_class(vm, type(cls), "__getitem__")
+    if isinstance(meta, types.FunctionType):
+        module = meta.__module__
+        return vm.native(operator.getitem, cls, key) if module == "enum" else vm.call(meta, (cls, key), {})
+    return vm.native(operator.getitem, cls, key)
+
+
+def store_item(vm: Any, obj: Any, key: Any, value: Any) -> None:
+    """`obj[key] = value`"""
+    vm.work += 1
+    if type(obj) is TraceTensor:
+        if not has_symint(key) or not set_unknown_item(vm, obj, key, value):
+            vm.tensors.run(operator.setitem, (obj, tensor_key(vm, obj, key), value), {})
+        return
+    if type(obj) is HostValue:
+        vm.hosts.run(operator.setitem, (obj, key, value), {})
+        return
+    method = python_method(vm, obj, "__setitem__")
+    if method is not None:
+        vm.call(method, (obj, key, value), {})
+        return
+    target = writable(vm, obj)
+    if isinstance(obj, _INDEXED):
+        key = index(vm, key)
+    if type(key) is slice:
+        value = vm.effects.mirror(value) if isinstance(value, CONTAINERS) else iterate(vm, value)
+        vm.effects.refuse_iterators((value,))
+    if isinstance(target, dict) and type(key) in LEAVES and target is not obj and _is_globals(obj):
+        raise Break("a global variable is written through globals()")
+    vm.native(operator.setitem, target, vm.effects.plain(key), value)
+
+
+def _is_globals(obj: Any) -> bool:
+    return "__builtins__" in obj and "__name__" in obj
+
+
+def delete_item(vm: Any, obj: Any, key: Any) -> None:
+    """`del obj[key]`"""
+    method = python_method(vm, obj, "__delitem__")
+    if method is not None:
+        vm.call(method, (obj, key), {})
+        return
+    key = index(vm, key) if isinstance(obj, _INDEXED) else vm.effects.plain(key)
+    vm.native(operator.delitem, writable(vm, obj), key)
+
+
+def writable(vm: Any, obj: Any) -> Any:
+    """What a write to `obj` goes to: itself, or the mirror of an external container."""
+    obj = vm.effects.copies.own(obj)
+    if vm.sources.get(id(obj)) is None:
+        return obj
+    if not isinstance(obj, CONTAINERS):
+        raise Break(f"an item of a {type(obj).__name__} is written", "the object came from outside")
+    return vm.effects.mirror(obj)
+
+
+def contains(vm: Any, container: Any, item: Any) -> bool:
+    """`item in container`"""
+    method = python_method(vm, container, "__contains__")
+    if method is not None:
+        return truth(vm, vm.call(method, (container, item), {}))
+    source = vm.sources.get(id(container))
+    if source is not None and isinstance(container, dict) and vm.effects.untouched(container) and not hashes(item):
+        return vm.effects.has_key(container, source, item)
+    if source is not None and not isinstance(container, CONTAINERS) and type(container) is not TraceTensor:
+        return any(compare(vm, operator.eq, item, other) is True for other in each(vm, container))
+    if type(container) is TraceTensor:
+        return vm.tensors.run(operator.contains, (container, item), {})
+    if HostValue in (type(container), type(item)) and any(True for _ in values_in((container, item))):
+        return vm.hosts.known(vm.hosts.run(operator.contains, (container, item), {}))
+    held = isinstance(container, CONTAINERS)  # C code looks in, whatever a subclass iterates
+    if not held and python_method(vm, container, "__iter__") is not None:
+        return any(truth(vm, compare(vm, operator.eq, item, other)) for other in each(vm, container))
+    return vm.native(operator.contains, *vm.effects.plain_all((container, item)))
+
+
+def iterate(vm: Any, value: Any) -> Any:
+    """`iter(value)`"""
+    if type(value) is TraceTensor:
+        return iter(vm.tensors.run(torch.unbind, (value,), {}))
+    if type(value) is HostValue:
+        return iter(vm.hosts.items(value))
+    if type(value) is TracedGenerator:
+        return value
+    refuse_windows((value,))
+    value = vm.effects.copies.own(value)
+    method = python_method(vm, value, "__iter__")
+    if method is not None:
+        iterator = vm.call(method, (value,), {})
+        if not hasattr(type(iterator), "__next__"):
+            user_raise(TypeError(f"iter() returned non-iterator of type {vm.type_of(iterator).__name__!r}"))
+        return iterator
+    source = vm.sources.get(id(value))
+    if source is not None and isinstance(value, CONTAINERS):
+        return iter(vm.effects.mirror(value))
+    if source is not None and isinstance(value, _ITERATORS):
+        return value
+    if python_method(vm, value, "__getitem__") is not None:
+        return SequenceIterator(vm, value)
+    if source is not None:
+        raise Break(f"a {type(value).__name__} is iterated", "it came from outside, and C code iterates it")
+    return user(iter, value)
+
+
+def each(vm: Any, value: Any) -> Iterator[Any]:
+    """The items of a value, as the program's `for` would get them."""
+    iterator = iterate(vm, value)
+    while (item := advance(vm, iterator)) is not END:
+        yield item
+
+
+class SequenceIterator:
+    """`iter` of an object that only has `__getitem__`."""
+
+    def __init__(self, vm: Any, value: Any) -> None:
+        self.vm, self.value, self.index = vm, value, 0
+
+    def __iter__(self) -> SequenceIterator:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            item = self.vm.reenter(lambda: subscript(self.vm, self.value, self.index))
+        except IndexError:
+            raise StopIteration from None
+        self.index += 1
+        return item
+
+
+END = object()
+
+
+def advance(vm: Any, iterator: Any) -> Any:
+    """`next(iterator)`; END when it is exhausted."""
+    try:
+        return advance_or_raise(vm, iterator, END)
+    except UserError as error:
+        if isinstance(error.error, StopIteration):
+            return END
+        raise
+
+
+def advance_or_raise(vm: Any, iterator: Any, *default: Any) -> Any:
+    """`next(iterator)`, with the StopIteration that a generator puts its result in, unless there is a default.
+
+    A method written in Python raises in any case.
+    """
+    kind = type(iterator)
+    method = None if kind is TracedGenerator else python_method(vm, iterator, "__next__")
+    if method is None or kind is SequenceIterator:
+        if id(iterator) in vm.sources:
+            vm.effects.refuse_iterators((iterator,))
+        if kind is not _LIST_ITERATOR and kind is not _TUPLE_ITERATOR and kind is not _RANGE_ITERATOR:
+            vm.work += 1
+            try:
+                return vm.tensors.watch.run(next, (iterator, *default), {})
+            except Exception as error:
+                raise UserError(error) from None
+        return user(next, iterator, *default)
+    return vm.call(method, (iterator,), {})
+
+
+_LIST_ITERATOR: type = type(iter([]))
+_TUPLE_ITERATOR: type = type(iter(()))
+_RANGE_ITERATOR: type = type(iter(range(0)))

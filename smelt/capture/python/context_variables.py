@@ -1,0 +1,89 @@
+"""Context variables: a program reads them, and sets them for the time of a region."""
+
+from __future__ import annotations
+
+import contextvars
+from typing import Any
+
+from smelt.capture.core import sources
+from smelt.capture.core.breaks import Break, Restart, user
+from smelt.capture.core.registry import special
+from smelt.capture.python import containers
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+_UNREAD = object()
+_VALUE = "get()"
+"""Among what was read of a variable; `get` is the method."""
+
+
+class Setting:
+    """Stands for the Token of a variable that is set only in the interpreter, until it is reset.
+
+    Attributes:
+        before: what the program knew of it: a value, or nothing.
+        step: where the captured frame stood.
+        at: the user's place.
+    """
+
+    def __init__(self, variable: contextvars.ContextVar[Any], before: Any, step: int, at: Any) -> None:
+        self.variable, self.before, self.step, self.at = variable, before, step, at
+
+
+@special(contextvars.ContextVar.get)
+def context_get(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """ContextVar.get([default])"""
+    variable, *default = args
+    key = (id(variable), _VALUE)
+    if key in vm.reads:
+        return vm.reads[key]
+    source = vm.sources.get(id(variable)) or sources.const(variable, variable.name)
+    held, asked = _held(variable), sources.called(source, _held, "held")
+    if held is containers.END:
+        vm.guards.check(asked, sources.native.IS, held)
+        return default[0] if default else user(variable.get)
+    value = vm.reads[key] = vm.external(held, asked)
+    return value
+
+
+def _held(variable: contextvars.ContextVar[Any]) -> Any:
+    """What it was set to, END if it was not; its default never changes."""
+    return variable.get(containers.END)
+
+
+@special(contextvars.ContextVar.set)
+def context_set(vm: Any, args: Args, kwargs: Kwargs) -> Setting:
+    """ContextVar.set(value)"""
+    variable, value = args
+    key = (id(variable), _VALUE)
+    setting = Setting(variable, vm.reads.get(key, _UNREAD), vm.step, vm.frames[-1].at)
+    vm.reads[key] = value
+    vm.settings.append(setting)
+    return setting
+
+
+@special(contextvars.ContextVar.reset)
+def context_reset(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """ContextVar.reset(token)"""
+    variable, setting = args
+    if not vm.settings or vm.settings[-1] is not setting or setting.variable is not variable:
+        raise Break("a call of ContextVar.reset", "the variable was not set last, or not in what is captured")
+    vm.settings.pop()
+    if setting.before is _UNREAD:
+        del vm.reads[id(variable), _VALUE]
+    else:
+        vm.reads[id(variable), _VALUE] = setting.before
+
+
+def refuse_settings(vm: Any) -> None:
+    """The graph ends: variables that are still set have to be set in earnest.
+
+    Raises:
+        Restart: there are some; capture stops before.
+    """
+    if vm.settings:
+        first = vm.settings[0]
+        stop = Break("a call of ContextVar.set", f"{first.variable.name} is still set where the graph ends")
+        stop.at = first.at
+        raise Restart(first.step, stop)

@@ -1,0 +1,605 @@
+"""Writes to what existed before the frame: put off during the capture, seen by later reads, done by residual code.
+
+Attributes and globals are single locations. A builtin container that is written, or that C code wants to see, gets a
+mirror: a copy with guarded items that takes its place for the rest of the capture; what changed in it is written back.
+"""
+
+from __future__ import annotations
+
+import _warnings
+import array
+import collections
+import operator
+import types
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture.core import policy, sources
+from smelt.capture.core.breaks import Break, user
+from smelt.capture.core.container_copies import Copies
+from smelt.capture.core.sources import Source
+from smelt.capture.core.unbacked_text import refuse_unknown
+from smelt.capture.core.values import LEAVES, is_foreign, is_shown
+from smelt.graph.trace.trace import TraceTensor
+
+_maxlen = collections.deque.maxlen.__get__
+
+CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+UNGUARDED: tuple[type, ...] = (
+    *(bytearray, memoryview, array.array, types.SimpleNamespace, types.MappingProxyType),
+    *(type(view(kind())) for kind in (dict, collections.OrderedDict) for view in (kind.keys, kind.values, kind.items)),
+)
+"""What C code may read and change, and has no mirror."""
+DELETED = native.NULL
+_SEEN = LEAVES | {TraceTensor}
+_HELD = (types.FunctionType, types.MethodType, type, types.CellType, types.BuiltinFunctionType)
+
+
+@dataclass(slots=True)
+class Store:
+    """`target.name = value`, `del target.name`, `target[name] = value` or `target.cell_contents = value`.
+
+    Attributes:
+        maybe: what is deleted need not exist.
+        anew: it was deleted before it was set.
+        born: step of the capture.
+        version: (of `.data`) what the tensor's counter said when it was first assigned.
+        behind: how many calls had been deferred when the place was first written: what it held before dies then.
+    """
+
+    kind: str
+    target: Any
+    name: str
+    value: Any
+    maybe: bool = False
+    anew: bool = False
+    born: int = 0
+    version: int = 0
+    behind: int = 0
+
+
+@dataclass(slots=True)
+class Deferred:
+    """A call without a result that matters, to be made after the graph (logging, warnings, print).
+
+    Attributes:
+        handled: the exception that the program is handling there: it becomes the context of what the call raises.
+    """
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    handled: Any = None
+
+
+@dataclass(slots=True)
+class Made:
+    """An object that residual code has to make even if nobody holds it, for what making it does."""
+
+    value: Any
+
+
+@dataclass(slots=True)
+class Mirror:
+    """The stand-in of an external container; `before` is what it held when it was made."""
+
+    original: Any
+    copy: Any
+    before: Any
+
+    @property
+    def changed(self) -> bool:
+        """True when the program wrote to it."""
+        if isinstance(self.copy, (list, collections.deque)):
+            return len(self.copy) != len(self.before) or any(
+                a is not b for a, b in zip(self.copy, self.before, strict=True)
+            )
+        if isinstance(self.copy, dict):
+            return list(self.copy) != list(self.before) or any(
+                dict.__getitem__(self.copy, k) is not v for k, v in self.before.items()
+            )
+        return isinstance(self.copy, set) and self.copy != self.before
+
+
+_OBSERVED = (print, _warnings.warn)
+
+
+class ClassDict:
+    """What a class holds by now; each of `views` is what its `__dict__` gave once."""
+
+    def __init__(self, items: dict[str, Any]) -> None:
+        self.items = items
+        self.views: list[types.MappingProxyType[str, Any]] = []
+
+    def view(self) -> types.MappingProxyType[str, Any]:
+        """One more."""
+        self.views.append(types.MappingProxyType(self.items))
+        return self.views[-1]
+
+    def write(self, name: str, value: Any, anew: bool) -> None:
+        """The program gave the class an attribute, or removed it; `anew`: it was removed before it was given."""
+        if value is DELETED or anew:
+            self.items.pop(name, None)
+        if value is not DELETED:
+            self.items[name] = value
+
+
+_VIEWS: dict[type, Callable[[Any], Any]] = {type({}.values()): dict.values, type({}.items()): dict.items}
+_LOOKED_INTO = (*CONTAINERS, *_VIEWS)
+_ANEW: dict[type, Callable[[Any, Any], Any]] = {
+    list: lambda _, items: items,
+    dict: lambda _, pairs: pairs,
+    collections.deque: lambda old, items: collections.deque(items, old.maxlen),
+    collections.OrderedDict: lambda _, pairs: collections.OrderedDict(pairs),
+    collections.defaultdict: lambda old, pairs: collections.defaultdict(old.default_factory, pairs),
+}
+"""A container like the first, with other items."""
+_OPEN = object()
+
+
+def holds_itself() -> Break:
+    """What follows the items of containers meets one again inside of it."""
+    return Break("a container that holds itself", "its items would be followed for ever")
+
+
+class Opened:
+    """Entered with a container, left when its items are done.
+
+    Raises:
+        Break: it is entered already: the container holds itself.
+    """
+
+    __slots__ = ("containers", "key")
+
+    def __init__(self, containers: set[int], key: int) -> None:
+        self.containers, self.key = containers, key
+
+    def __enter__(self) -> None:
+        if self.key in self.containers:
+            raise holds_itself()
+        self.containers.add(self.key)
+
+    def __exit__(self, *_: object) -> None:
+        self.containers.remove(self.key)
+
+
+class Effects:
+    """What the frame did to the outside so far."""
+
+    def __init__(self, vm: Any) -> None:
+        self.vm = vm
+        self.stores: dict[tuple[str, int, str], Store] = {}
+        self.deferred: list[Deferred | Made] = []
+        self.mirrors: dict[int, Mirror] = {}
+        self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
+        self.cleared: list[TraceTensor] = []
+        self.class_writes: set[str] = set()  # names that were written on any class
+        self.class_dicts: dict[type, ClassDict] = {}  # those that the program has looked at
+        self.tables: set[int] = set()  # dictionaries of buffers, some of which were assigned as attributes
+        self._keys: dict[tuple[int, Any], Any] = {}
+        self.copies = Copies()
+        self._open: set[int] = set()
+
+    def release(self) -> None:
+        """Let go of the program's objects."""
+        for held in (self.stores, self.deferred, self.mirrors, self.appended, self.cleared, self._keys):
+            held.clear()
+        self.class_dicts.clear()
+        self.copies.clear()
+
+    # -- single locations -------------------------------------------------------------------------------------------
+
+    def store(self, kind: str, target: Any, name: str, value: Any) -> None:
+        """Remember a write to an external object (DELETED: it is removed)."""
+        self.vm.work += 1
+        place = (kind, id(target), name)
+        before = self.stores.get(place)
+        if before is None:
+            self.vm.finalizers.refuse_loss(_held(kind, target, name))
+        anew = before is not None and (before.value is DELETED or before.anew)
+        if anew and before is not None and before.value is DELETED:
+            del self.stores[place]  # a dictionary puts what was deleted and set again at its end
+        behind = len(self.deferred) if place not in self.stores else self.stores[place].behind
+        self.stores[place] = Store(kind, target, name, value, anew=anew, born=self.vm.step, behind=behind)
+        if isinstance(target, type):
+            self.class_writes.add(name)
+            if target in self.class_dicts:
+                self.class_dicts[target].write(name, value, anew)
+        key = "cell_contents" if kind == "cell" else name
+        self.vm.reads[id(target), key] = value
+        mirror = self.mirrors.get(id(target))
+        if mirror is not None:  # C code looks at it
+            object.__setattr__(mirror.copy, name, None if value is DELETED else value)
+
+    def delete(self, kind: str, target: Any, name: str) -> None:
+        """Remember that something is removed. What the program put there itself may not exist outside."""
+        before = self.stores.get((kind, id(target), name))
+        self.store(kind, target, name, DELETED)
+        self.stores[kind, id(target), name].maybe = before is not None and (before.maybe or before.value is not DELETED)
+
+    def defer(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Make a call after the graph has run."""
+        refuse_unknown((*args, *kwargs.values()))
+        self.vm.work += 1
+        if not isinstance(fn, types.BuiltinFunctionType) or fn in _OBSERVED:
+            self.vm.observed.add(self.vm, fn, args, kwargs)
+        self.deferred.append(Deferred(fn, args, kwargs, self.vm.context()))
+
+    def make(self, handle: Any) -> None:
+        """Have residual code make an object, unless it was removed by then."""
+        self.deferred.append(Made(handle))
+
+    # -- containers ---------------------------------------------------------------------------------------------------
+
+    def mirror(self, value: Any) -> Any:
+        """The stand-in of an external container, with all its items read; anything else unchanged."""
+        value = self.copies.own(value)
+        known = self.mirrors.get(id(value))
+        if known is not None:
+            return known.copy
+        source = self.vm.source_of(value)
+        if source is None or not isinstance(value, CONTAINERS):
+            return value
+        copy = self._copy(value, source)
+        before = tuple(copy) if isinstance(copy, (tuple, frozenset)) else _shallow(copy)
+        if source.kind == native.INSTANCE_DICT and isinstance(value, dict):
+            self._take_over_attributes(value, copy)
+        elif isinstance(value, dict) and isinstance(source.key, str) and source.key in sources.MEMBERS:
+            self._take_over_members(value, copy)
+        mirror = Mirror(value, copy, before)
+        if id(value) in self.appended:
+            copy.extend(self.appended.pop(id(value))[1])
+        self.mirrors[id(value)] = self.mirrors[id(copy)] = mirror
+        if not source.local:
+            self.vm.finalizers.add(value)
+        self.vm.register(copy, source)
+        return copy
+
+    def _take_over_attributes(self, held: dict[str, Any], copy: dict[str, Any]) -> None:
+        """What was written to an object's attributes before the program took hold of its `__dict__`."""
+        for place, store in list(self.stores.items()):
+            target = store.target
+            if store.kind == "attr" and not isinstance(target, type) and getattr(target, "__dict__", None) is held:
+                if hasattr(getattr(type(target), store.name, None), "__set__"):
+                    continue  # a slot or a descriptor
+                if isinstance(target, torch.nn.Module) and _is_member(held, store.name):
+                    continue
+                del self.stores[place]
+                if store.value is DELETED or store.anew:
+                    copy.pop(store.name, None)
+                if store.value is not DELETED:
+                    copy[store.name] = store.value
+        owners = {id(value) for value in self.vm.externals() if getattr(value, "__dict__", None) is held}
+        for key in [key for key in self.vm.reads if key[0] in owners]:
+            del self.vm.reads[key]
+
+    def _take_over_members(self, held: dict[str, Any], copy: dict[str, Any]) -> None:
+        """The same for a module's table of buffers: from now on the mirror says what they are."""
+        for place, store in list(self.stores.items()):
+            target = store.target
+            if store.kind == "attr" and isinstance(target, torch.nn.Module) and _has_table(target, held):
+                if store.name in held and store.value is DELETED:
+                    copy.pop(store.name, None)
+                elif store.name in held:
+                    copy[store.name] = store.value
+                else:
+                    continue
+                del self.stores[place]
+        owners = {id(v) for v in self.vm.externals() if isinstance(v, torch.nn.Module) and _has_table(v, held)}
+        for key in [key for key in self.vm.reads if key[0] in owners and key[1] in held]:
+            del self.vm.reads[key]
+
+    def append(self, held: list[Any], value: Any) -> None:
+        """`held.append(value)`; a list from outside that is only appended to is not looked at."""
+        self.vm.work += 1
+        if id(held) in self.mirrors or id(held) not in self.vm.sources:
+            self.mirror(held).append(value)
+        else:
+            self.appended.setdefault(id(held), (held, []))[1].append(value)
+
+    def untouched(self, held: Any) -> bool:
+        """Nothing was written to this external container, nor was it taken whole: single items can be read."""
+        if id(held) in self.mirrors or id(held) in self.appended or id(held) in self.tables:
+            return False
+        source = self.vm.sources.get(id(held))
+        return source is None or source.kind != native.INSTANCE_DICT or not self._assigned(held)
+
+    def _assigned(self, held: dict[str, Any]) -> bool:
+        """The `__dict__` of an object whose attributes were written; those of modules may lie in their tables."""
+        targets = [store.target for store in self.stores.values() if store.kind == "attr"]
+        plain = [target for target in targets if not isinstance(target, (type, torch.nn.Module))]
+        return any(getattr(target, "__dict__", None) is held for target in plain)
+
+    def pending(self) -> bool:
+        """Something outside is not yet as the program left it."""
+        return bool(self.stores) or self.containers_changed()
+
+    def containers_changed(self) -> bool:
+        """The program wrote to a container from outside."""
+        return bool(self.appended) or any(mirror.changed for mirror in self.mirrors.values())
+
+    def original(self, value: Any) -> Any:
+        """The container that a mirror or a copy stands for; anything else unchanged."""
+        value = self.copies.own(value)
+        known = self.mirrors.get(id(value))
+        return value if known is None else known.original
+
+    def _copy(self, value: Any, source: Source) -> Any:
+        kind = type(value)
+        if isinstance(value, dict):
+            factory = (
+                self.vm.load_attr(value, "default_factory") if isinstance(value, collections.defaultdict) else None
+            )
+            return _fill_dict(value, self.read_dict(value, source), factory)
+        if isinstance(value, (list, tuple)):
+            items = self.read_items(value, source)
+            return kind(items) if kind in (list, tuple) else _fill_sequence(value, items)
+        if isinstance(value, collections.deque):
+            inner = sources.called(source, list, "list")
+            self.vm.guards.check(inner, native.LEN, len(value))
+            self.vm.guards.check(sources.called(source, _maxlen, "deque.maxlen"), native.EQ, value.maxlen)
+            return collections.deque(
+                (self.vm.external(v, sources.sequence_item(inner, i, list)) for i, v in enumerate(value)), value.maxlen
+            )
+        held = set_items(value)
+        if any(type(item) not in LEAVES and not isinstance(item, type) for item in held):
+            raise Break(f"a {kind.__name__} of objects that came from outside", "its items have no place to guard")
+        self.vm.guards.check(sources.called(source, set_items, "tuple"), native.EQ, held)
+        return kind(held) if kind in (set, frozenset) else _fill_set(value, held)
+
+    def read_items(self, value: Any, source: Source) -> list[Any]:
+        """All items of an external list or tuple."""
+        kind = type(value)
+        base = list if isinstance(value, list) else tuple
+        self.vm.guards.check(source, native.LEN, base.__len__(value))
+        read = self.vm.external
+        return [read(v, sources.sequence_item(source, i, kind)) for i, v in enumerate(base.__iter__(value))]
+
+    def read_dict(self, value: dict[Any, Any], source: Source) -> dict[Any, Any]:
+        """All items of an external dict."""
+        if any(kind == "global" and target == id(value) for kind, target, _ in self.stores):
+            raise Break("globals() as a whole, after a global variable was written")
+        self.vm.guards.check(source, native.DICT_KEYS, tuple(dict.__iter__(value)))
+        self.vm.compared.foreign(dict.__iter__(value))
+        return {self._key(k): self.read_key(value, source, self._key(k)) for k in dict.__iter__(value)}
+
+    def _key(self, key: Any) -> Any:
+        """A key of an external dict as the program holds it: tensors are keys by identity."""
+        if not isinstance(key, torch.Tensor):
+            return key
+        return self.vm.external(key, sources.const(key, "a tensor that is a key"))
+
+    def outside(self, key: Any) -> Any:
+        """A key of the program as an external dict holds it."""
+        return self.vm.tensors.real.get(id(key), key) if type(key) is TraceTensor else key
+
+    def read_key(self, value: dict[Any, Any], source: Source, key: Any) -> Any:
+        """One item of an external dict that has the key."""
+        shown = self.vm.sources[id(key)].text if type(key) is TraceTensor else None
+        key = self.outside(key)
+        written = self._written_global(value, key)
+        if written is not None:
+            return written.value
+        if (id(value), key) not in self._keys:
+            item = self.vm.external(dict.__getitem__(value, key), sources.dict_item(source, key, shown))
+            self._keys[id(value), key] = item
+        return self._keys[id(value), key]
+
+    def _written_global(self, value: dict[Any, Any], key: Any) -> Store | None:
+        """What the program did to a variable, when `value` is a dictionary of globals."""
+        return self.stores.get(("global", id(value), key)) if type(key) is str else None
+
+    def has_key(self, value: dict[Any, Any], source: Source, key: Any) -> bool:
+        """Whether an external dict has the key, with the guard."""
+        if type(key) not in _SEEN:
+            user(hash, key)
+        written = self._written_global(value, key)
+        if written is not None:
+            return written.value is not DELETED
+        known = self.vm.sources.get(id(key))
+        key = self.outside(key)
+        present = dict.__contains__(value, key)
+        if known is not None:
+            self.vm.guards.check(known, native.IS, key)
+        self.vm.guards.check(source, native.HAS_KEY if present else native.NOT_KEY, key)
+        return present
+
+    def refuse_opaque(self, fn: Any, values: Iterable[Any]) -> None:
+        """C code must not look into objects from outside that have no guards for what is inside.
+
+        Raises:
+            Break: one of the values is such an object.
+        """
+        refuse_unknown(values)
+        for value in values:
+            if id(value) in self.vm.sources and type(value) not in _SEEN:
+                if not isinstance(value, (*CONTAINERS, *_HELD)) and not is_shown(value):
+                    name = getattr(fn, "__name__", repr(fn))
+                    raise Break(f"{name}() of a {type(value).__name__}", "C code looks into an object from outside")
+
+    def refuse_unguarded(self, value: Any) -> None:
+        """C code is about to read an object that may be one of those that hold values which no guard can read.
+
+        Raises:
+            Break: it is, and came from outside.
+        """
+        if isinstance(value, UNGUARDED) and id(value) in self.vm.sources:
+            raise Break(
+                f"C code reads a {type(value).__name__}", "it came from outside, and what it holds has no guards"
+            )
+
+    def refuse_foreign(self, *values: Any) -> None:
+        """An operator of C code outside of Python, PyTorch and NumPy is about to read these.
+
+        Raises:
+            Break: one of them came from outside, and the state that this code keeps has no guards.
+        """
+        for value in values:
+            if id(value) in self.vm.sources and is_foreign(type(value)) and not is_shown(value):
+                raise Break(
+                    f"C code reads a {type(value).__name__}", "it came from outside, and its state has no guards"
+                )
+
+    def refuse_iterators(self, values: Iterable[Any]) -> None:
+        """An iterator from outside is used up by whoever iterates it: that is done once, when the program runs.
+
+        Raises:
+            Break: one of the values is such an iterator.
+        """
+        for value in values:
+            if id(value) in self.vm.sources and hasattr(type(value), "__next__"):
+                raise Break("an iterator from outside", "its position cannot be guarded", silent=True)
+
+    def plain(self, value: Any) -> Any:
+        """The same value with mirrors in place of external containers, at any depth of builtin containers.
+
+        What stands for an external container whose items had to be replaced is known as that container's stand-in, and
+        what stands for a container of the program as its copy: C code may hand it on.
+
+        Raises:
+            Break: a container holds itself.
+        """
+        return self._plain(value, {})
+
+    def plain_all(self, values: Iterable[Any]) -> tuple[Any, ...]:
+        """Each value as `plain` gives it; what is the same object in two of them still is."""
+        done: dict[int, Any] = {}
+        return tuple([self._plain(value, done) for value in values])
+
+    def _plain(self, value: Any, done: dict[int, Any]) -> Any:
+        if type(value) in _SEEN:
+            return value
+        value = self.copies.own(value)
+        if not isinstance(value, _LOOKED_INTO):
+            if done and isinstance(value, UNGUARDED):
+                self.refuse_unguarded(value)
+            return value
+        if id(value) in self.vm.sources:
+            value = self.mirror(value)
+        known = done.get(id(value), DELETED)
+        if known is _OPEN:
+            raise holds_itself()
+        if known is DELETED:
+            done[id(value)] = _OPEN
+            known = done[id(value)] = self._plain_items(value, done)
+        return known
+
+    def _plain_items(self, value: Any, done: dict[int, Any]) -> Any:
+        kind = type(value)
+        if kind in _VIEWS:
+            held = dict(value.mapping)
+            deeper = self._plain_items(held, done)
+            return value if deeper is held else _VIEWS[kind](deeper)
+        if issubclass(kind, tuple):
+            items = [self._plain(item, done) for item in tuple.__iter__(value)]
+            same = all(map(operator.is_, items, tuple.__iter__(value)))
+            return value if same else self._also(value, tuple.__new__(kind, items))
+        make = _ANEW.get(kind)
+        if make is None:
+            return value
+        if issubclass(kind, dict):
+            pairs = {k: self._plain(v, done) for k, v in value.items()}
+            return value if all(pairs[k] is value[k] for k in pairs) else self._also(value, make(value, pairs))
+        items = [self._plain(item, done) for item in value]
+        same = all(map(operator.is_, items, value))
+        return value if same else self._also(value, make(value, items))
+
+    def opened(self, container: Any) -> Opened:
+        """While the items of a container are looked at, one after the other: nothing may look at them meanwhile."""
+        return Opened(self._open, id(container))
+
+    def _also(self, copy: Any, deeper: Any) -> Any:
+        """`deeper`, which stands for the same container as `copy` does."""
+        mirror = self.mirrors.get(id(copy))
+        if mirror is None:
+            self.copies.note(deeper, copy)
+        else:
+            self.mirrors[id(deeper)] = mirror
+            self.vm.register(deeper, self.vm.sources[id(copy)])
+        return deeper
+
+
+def hashes(key: Any) -> bool:
+    """The program's own code hashes this key."""
+    found = type(key).__hash__ if type(key) not in _SEEN else None
+    return isinstance(found, types.FunctionType) and not policy.is_frozen(found.__module__)
+
+
+def _held(kind: str, target: Any, name: str) -> Any:
+    """What a place holds that is about to be written; None where only code of the program can tell."""
+    if kind == "cell":
+        try:
+            return target.cell_contents
+        except ValueError:
+            return None
+    return (target if kind == "global" else getattr(target, "__dict__", {})).get(name)
+
+
+def _is_member(held: dict[str, Any], name: str) -> bool:
+    """Whether a name is that of a module's parameter, buffer or submodule, whose attributes are `held`."""
+    return name not in held and any(name in (held.get(table) or ()) for table in sources.MEMBERS)
+
+
+def _has_table(module: torch.nn.Module, held: dict[str, Any]) -> bool:
+    return any(vars(module).get(table) is held for table in sources.MEMBERS)
+
+
+def items_of(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """The items in their order, past overrides of a subclass (an OrderedDict keeps an order of its own)."""
+    base: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
+    return list(base.items(value))
+
+
+def set_items(value: Any) -> tuple[Any, ...]:
+    """What a set, or a subclass of one, has of its own."""
+    return tuple(set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value))
+
+
+def _fill_set(value: Any, items: tuple[Any, ...]) -> Any:
+    kind: Any = type(value)
+    if isinstance(value, frozenset):
+        return frozenset.__new__(kind, items)
+    out = set.__new__(kind)
+    set.update(out, items)
+    return out
+
+
+def has_written(vm: Any, places: Collection[tuple[int, str]]) -> bool:
+    """The captured function has written to one of these places so far: to a name, or to anything in a container."""
+    changed = {id(mirror.original) for mirror in vm.effects.mirrors.values() if mirror.changed}
+    written = {(id(store.target), store.name) for store in vm.effects.stores.values()}
+    return any(place in written or place[0] in changed for place in places)
+
+
+def _shallow(copy: Any) -> Any:
+    return dict(items_of(copy)) if isinstance(copy, dict) else copy.copy() if isinstance(copy, set) else list(copy)
+
+
+def _fill_dict(value: dict[Any, Any], items: dict[Any, Any], factory: Any) -> Any:
+    kind = type(value)
+    if kind is dict:
+        return items
+    out: Any = kind.__new__(kind)
+    if isinstance(out, collections.defaultdict):
+        collections.defaultdict.__init__(out, factory)
+    if hasattr(value, "__dict__"):
+        out.__dict__.update(value.__dict__)
+    base = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
+    for key, item in items.items():
+        base.__setitem__(out, key, item)
+    return out
+
+
+def _fill_sequence(value: Any, items: list[Any]) -> Any:
+    kind: Any = type(value)
+    if hasattr(kind, "n_sequence_fields"):  # struct sequences: torch.return_types, and sys.version_info has no other
+        return value if all(a is b for a, b in zip(value, items, strict=True)) else kind(items)
+    if isinstance(value, tuple):
+        return tuple.__new__(kind, items)
+    out = kind.__new__(kind)
+    list.extend(out, items)
+    return out

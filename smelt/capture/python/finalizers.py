@@ -1,0 +1,170 @@
+"""Objects of the program that do something when they die: generators that stand in a `try`, what has a `__del__`.
+
+Python runs that code at the moment when the last reference goes, which is part of what the program does. Capture lets
+it happen by itself: an instruction of the captured frame after which nothing holds such an object any more is done in
+plain Python, between two graphs. Objects that the capture would make and drop are made in earnest first
+(`Interpreter.close_generators`, `objects.construct`), so that all that is looked at here came with the frame.
+"""
+
+from __future__ import annotations
+
+import gc
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture.core.breaks import Break
+from smelt.capture.core.frames import Frame, Unread
+from smelt.capture.core.generators import TracedGenerator
+from smelt.capture.core.values import LEAVES
+from smelt.graph.trace.trace import TraceTensor
+
+_OPAQUE = (type, types.ModuleType, types.CodeType, TraceTensor)
+_QUIET = LEAVES | {TraceTensor}
+
+
+class Finalizers:
+    """The objects with finalizers that a capture was given, and who holds them.
+
+    Args:
+        vm: the capture.
+
+    Attributes:
+        held: each such object, and the variable's or stack element's value that led to it.
+        allowed: an instruction may be done in plain Python.
+    """
+
+    def __init__(self, vm: Any) -> None:
+        self.vm = vm
+        self.held: list[tuple[Any, Any]] = []
+        self.allowed = True
+        self._given: list[Unread] = []
+        self._through: dict[int, Any] = {}
+
+    def release(self) -> None:
+        """Let go of the program's objects."""
+        self.held.clear()
+        self._given.clear()
+        self._through.clear()
+
+    def begin(self, given: Iterable[Any]) -> None:
+        """A frame is about to start with these variables and stack elements, and what it handles."""
+        for each in given:
+            if type(each) is Unread:
+                self._given.append(each)
+                each = each.value
+            self.add(each)
+
+    def add(self, value: Any) -> None:
+        """An object from outside that the frame holds, or may change."""
+        if self.allowed and type(value) not in _QUIET:
+            self.held += [(found, value) for found in native.finalizers(value)]
+
+    def exceptions(self) -> list[int]:
+        """The slots and stack elements that were exceptions when the frame started."""
+        given = (each for each in self._given if isinstance(each.value, BaseException))
+        return [each.source.key for each in given if each.source.kind == native.LOCAL]
+
+    def check(self) -> None:
+        """An instruction was done.
+
+        Raises:
+            Break: it let go of an object with a finalizer.
+        """
+        for value, by in self.held:
+            whole = value is by or not self.vm.effects.stores
+            if whole and self._is_direct(by) or self._is_held(value):
+                continue
+            self.vm.work += 1
+            raise Break(f"a {type(value).__name__} is dropped", "it does something then", silent=True)
+
+    def refuse_loss(self, value: Any) -> None:
+        """What the frame is about to take from a place outside.
+
+        Raises:
+            Break: it, or what it holds, has a finalizer.
+        """
+        if self.allowed and type(value) not in _QUIET and native.finalizers(value):
+            raise Break(f"a {type(value).__name__} is replaced", "it does something when it is dropped", silent=True)
+
+    def guard(self, frame: Frame) -> None:
+        """What the frame dropped has no finalizer in later calls either."""
+        kept = {id(each) for each in (*frame.locals, *frame.stack, *frame.handled)}
+        for given in self._given:
+            if id(given) not in kept and self._may_have(given, kept):
+                self.vm.guards.check(given.source, native.NO_FINALIZER, None)
+
+    def _may_have(self, given: Unread, kept: set[int]) -> bool:
+        """Whether a later call may find an object with a finalizer where this one has none."""
+        value = given.value
+        if value is native.NULL or type(value) in LEAVES or isinstance(value, torch.Tensor):
+            return not self.vm.guards.has(given.source)  # what is read is guarded
+        return id(value) not in kept and not native.finalizers(value)
+
+    def leads_to_one(self, value: Any) -> bool:
+        """Whether a value of the capture is or holds an object with a finalizer, or a generator, which may get one."""
+        doomed = set(map(id, self.doomed()))
+        if not doomed or type(value) in _QUIET:
+            return False
+        return any(id(each) in doomed for each in self._reach([value]))
+
+    def doomed(self) -> list[Any]:
+        """The objects with finalizers around the frame, and the generators that it made and did not exhaust."""
+        return [held for held, _ in self.held] + [each for each in self.vm.generators if not each.done]
+
+    def _is_direct(self, value: Any) -> bool:
+        """A variable or stack element still has the value, and nobody could write to it."""
+        if id(value) in self.vm.effects.mirrors:
+            return False
+        for frame in self.vm.frames:
+            for each in (*frame.locals, *frame.stack, *frame.handled):
+                if each is value or type(each) is Unread and each.value is value:
+                    return True
+        return False
+
+    def _is_held(self, value: Any) -> bool:
+        """A root leads to the value: most likely the one that did before, so what large lists hold is not walked."""
+        roots, before = self._roots(), self._through.get(id(value))
+        likely = [root for root in roots if root is before]
+        for root in (*likely[:1], *roots):
+            if any(value is each for each in self._reach([root])):
+                self._through[id(value)] = root
+                return True
+        return False
+
+    def _roots(self) -> list[Any]:
+        effects = self.vm.effects
+        out = [store.value for store in effects.stores.values()]
+        out += [m.copy for m in effects.mirrors.values() if not self.vm.sources[id(m.original)].local]
+        out += [item for _, items in effects.appended.values() for item in items]
+        for frame in self.vm.frames:
+            out += [*frame.locals, *frame.stack, *frame.handled]
+        return out
+
+    def _reach(self, roots: list[Any]) -> Iterator[Any]:
+        """All objects that the roots hold, with what the capture changed."""
+        seen: set[int] = set()
+        waiting = list(roots)
+        while waiting:
+            value = waiting.pop()
+            if type(value) is Unread:
+                value = value.value
+            if id(value) in seen or type(value) in LEAVES or isinstance(value, _OPAQUE) or value is self.vm:
+                continue
+            seen.add(id(value))
+            yield value
+            mirror = self.vm.effects.mirrors.get(id(value))
+            if isinstance(value, types.FunctionType):
+                waiting += [*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__, value.__dict__]
+            elif isinstance(value, TracedGenerator):
+                waiting += [*value.frame.locals, *value.frame.stack]
+            elif mirror is not None and value is not mirror.copy:
+                waiting.append(mirror.copy)
+            elif len(seen) < _MOST:
+                waiting.extend(gc.get_referents(value))
+
+
+_MOST = 5000

@@ -1,0 +1,99 @@
+"""Hooks on leaves whose gradients are computed inside the captured function: called like any function of the program.
+
+The table of hooks is read as the program would read it, so that guards hold it. Hooks run with gradients off, on the
+whole gradient, in the order in which the autograd engine reaches the leaves.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from smelt.capture.core.breaks import Break, user_raise
+from smelt.graph.trace.trace import TraceTensor
+
+_FIRST = -(1 << 62)
+"""Where the engine adds to `.grad` it does so before anything else that is ready."""
+
+
+def has_hooks(tensor: torch.Tensor) -> bool:
+    """A hook is called when the tensor gets a gradient."""
+    return bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
+
+
+def call_hooks(vm: Any, leaf: TraceTensor, gradient: TraceTensor) -> TraceTensor:
+    """`register_hook`: the gradient, or what the hooks make of it."""
+    for hook in _hooks(vm, leaf, "_backward_hooks"):
+        with vm.ambient.gradients(False):
+            changed = vm.call(hook, (gradient,), {})
+        if changed is None:
+            continue
+        if type(changed) is not TraceTensor or changed.shape != gradient.shape or changed.dtype != gradient.dtype:
+            raise Break("a hook that returns no gradient of the same shape and type", "the engine says what is wrong")
+        gradient = changed
+    return gradient
+
+
+def call_late_hooks(vm: Any, leaf: TraceTensor) -> None:
+    """`register_post_accumulate_grad_hook`: `.grad` is there."""
+    for hook in _hooks(vm, leaf, "_post_accumulate_grad_hooks"):
+        with vm.ambient.gradients(False):
+            result = vm.call(hook, (leaf,), {})
+        if result is not None:
+            user_raise(RuntimeError("Tensor post accumulate grad hooks should return None."))
+
+
+def _hooks(vm: Any, leaf: TraceTensor, table: str) -> list[Any]:
+    held = vm.load_attr(leaf, table)
+    found = [] if held is None else list(vm.effects.mirror(held).values())
+    return found + [each.hook for each in registered(vm, leaf) if each.name == _REGISTERING[table]]
+
+
+_REGISTERING = {
+    "_backward_hooks": "register_hook",
+    "_post_accumulate_grad_hooks": "register_post_accumulate_grad_hook",
+}
+
+
+def registered(vm: Any, tensor: TraceTensor) -> list[Any]:
+    """The hooks that the program itself has registered on a tensor."""
+    return [each for each in vm.hooks.get(id(tensor), ()) if not each.removed]
+
+
+def in_order(roots: Sequence[torch.Tensor], leaves: Sequence[TraceTensor]) -> list[TraceTensor]:
+    """The leaves in the order in which the engine reaches them: later operations first, leaves as soon as possible."""
+    waiting: dict[Any, int] = {}
+    found: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
+    seen = set(found)
+    while found:
+        for below, _ in found.pop().next_functions:
+            if below is not None:
+                waiting[below] = waiting.get(below, 0) + 1
+                if below not in seen:
+                    seen.add(below)
+                    found.append(below)
+    count = itertools.count()
+    ready: list[tuple[int, int, Any]] = []
+
+    def push(node: Any) -> None:
+        order = _FIRST if hasattr(node, "variable") else -node._sequence_nr()
+        heapq.heappush(ready, (order, next(count), node))
+
+    for root in dict.fromkeys(root.grad_fn for root in roots):
+        if root is not None and not waiting.get(root):
+            push(root)
+    place: dict[int, int] = {}
+    while ready:
+        node = heapq.heappop(ready)[2]
+        if hasattr(node, "variable"):
+            place.setdefault(id(node.variable), len(place))
+        for below, _ in node.next_functions:
+            if below is not None:
+                waiting[below] -= 1
+                if not waiting[below]:
+                    push(below)
+    return sorted(leaves, key=lambda leaf: place.get(id(leaf), -1))

@@ -1,0 +1,186 @@
+"""Unary, binary and comparison operators: numbers at once, tensors as graph nodes, objects by their dunder methods."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from smelt.capture.core.breaks import user
+from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.values import LEAVES
+from smelt.capture.python.attribute_reads import python_method
+from smelt.graph.ir.symint import floor_divided
+from smelt.graph.trace.trace import TraceTensor
+
+_COMPARE = {
+    operator.lt: ("__lt__", "__gt__"),
+    operator.le: ("__le__", "__ge__"),
+    operator.eq: ("__eq__", "__eq__"),
+    operator.ne: ("__ne__", "__ne__"),
+    operator.gt: ("__gt__", "__lt__"),
+    operator.ge: ("__ge__", "__le__"),
+}
+
+
+def _dunders(fn: Callable[..., Any]) -> tuple[str, ...]:
+    """The dunder methods that an operator function asks the left operand for, most special first."""
+    base = fn.__name__.strip("_")
+    if base.startswith("i") and hasattr(operator, base[1:].replace("and", "and_").replace("or", "or_")):
+        if base not in ("invert", "index"):
+            return (f"__{base}__", f"__{base[1:]}__")
+    return (f"__{base}__",)
+
+
+_BINARY: dict[Any, tuple[tuple[str, ...], str]] = {}
+
+
+def _names(fn: Callable[..., Any]) -> tuple[tuple[str, ...], str]:
+    known = _BINARY.get(fn)
+    if known is None:
+        forward = _dunders(fn)
+        known = _BINARY[fn] = (forward, "__r" + forward[-1][2:])
+    return known
+
+
+_OUT_OF_PLACE = {
+    operator.iadd: operator.add,
+    operator.iand: operator.and_,
+    operator.ifloordiv: operator.floordiv,
+    operator.ilshift: operator.lshift,
+    operator.imatmul: operator.matmul,
+    operator.imul: operator.mul,
+    operator.imod: operator.mod,
+    operator.ior: operator.or_,
+    operator.ipow: operator.pow,
+    operator.irshift: operator.rshift,
+    operator.isub: operator.sub,
+    operator.itruediv: operator.truediv,
+    operator.ixor: operator.xor,
+}
+"""`n += tensor` with a number `n` makes a new tensor."""
+
+_JOINING = frozenset({operator.add, operator.iadd, operator.mul, operator.imul, operator.or_, operator.ior})
+"""What they do to containers hands the items on, the same objects, without a look at them."""
+
+_TEXTS = (str, bytes)
+_FORMATTING = (operator.mod, operator.imod)
+"""What they do to texts shows the other operand."""
+
+_FLOORING = (operator.floordiv, operator.ifloordiv)
+_NUMBERS = {int, float, bool, torch.SymInt, torch.SymFloat}
+
+BINARY: tuple[Callable[..., Any], ...] = (*_OUT_OF_PLACE, *_OUT_OF_PLACE.values())
+COMPARISONS: tuple[Callable[..., Any], ...] = tuple(_COMPARE)
+UNARY: tuple[Callable[..., Any], ...] = (operator.neg, operator.pos, operator.invert)
+
+
+def _floors_floats(kinds: set[type]) -> bool:
+    """Whether `//` on numbers of these types is one of floats, of which some are symbolic."""
+    return kinds <= _NUMBERS and (torch.SymFloat in kinds or kinds == {float, torch.SymInt})
+
+
+def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
+    """`left <op> right`"""
+    first, second = type(left), type(right)
+    if first in LEAVES and second in LEAVES:
+        return user(floor_divided if fn in _FLOORING and _floors_floats({first, second}) else fn, left, right)
+    forward, reflected = _names(fn)
+    own = _methods(vm, left, right, forward, reflected)
+    formats = first in _TEXTS and fn in _FORMATTING
+    if not own and not formats and (first is TraceTensor or second is TraceTensor):
+        fn = fn if first is TraceTensor else _OUT_OF_PLACE.get(fn, fn)
+        return vm.tensors.run(fn, (vm.effects.plain(left), vm.effects.plain(right)), {})
+    if not own and (first is HostValue or second is HostValue):
+        return vm.hosts.run(fn, (left, right), {})
+    for method, obj, other in own:
+        out = vm.call(method, (obj, other), {})
+        if out is not NotImplemented:
+            return out
+    vm.effects.refuse_foreign(left, right)
+    vm.effects.refuse_iterators((left, right))  # `items += iterator`
+    left, right = _without_methods(left, right, own)
+    both = map(vm.effects.mirror, (left, right)) if fn in _JOINING else vm.effects.plain_all((left, right))
+    return vm.effects.original(vm.native(fn, *both))
+
+
+def _methods(vm: Any, left: Any, right: Any, forward: tuple[str, ...], reflected: str) -> list[tuple[Any, Any, Any]]:
+    """(method, operand, the other operand) for methods that are written in Python, in the order of Python's questions.
+
+    A tensor's operator does what it can before the other operand is asked.
+    """
+    if type(left) is TraceTensor and _torchs(right):
+        return []
+    own = [(python_method(vm, left, name), left, right) for name in forward]
+    if type(right) is not type(left):
+        back = python_method(vm, right, reflected)
+        ahead = issubclass(type(right), type(left)) and back is not python_method(vm, left, reflected)
+        own.insert(len(own) - ahead, (back, right, left))
+    return [each for each in own if each[0] is not None]
+
+
+def _torchs(operand: Any) -> bool:
+    """Torch takes it beside a tensor."""
+    return isinstance(operand, (int, float, complex)) or hasattr(type(operand), "__torch_function__")
+
+
+def _without_methods(left: Any, right: Any, asked: list[tuple[Any, Any, Any]]) -> tuple[Any, Any]:
+    """The operands for what Python does when their own methods have no answer: those are not asked again."""
+    mute = {type(obj): type(type(obj).__name__, (), {}) for _, obj, _ in asked}
+    first = mute[type(left)]() if type(left) in mute else left
+    if left is right:
+        return first, first
+    return first, mute[type(right)]() if type(right) in mute else right
+
+
+def unary(vm: Any, fn: Callable[..., Any], value: Any) -> Any:
+    """`<op> value`"""
+    if type(value) is TraceTensor:
+        return vm.tensors.run(fn, (value,), {})
+    if type(value) is HostValue:
+        return vm.hosts.run(fn, (value,), {})
+    if fn is operator.invert and type(value) is bool:
+        vm.effects.defer(fn, (value,), {})  # Python 3.12 warns of it, when the program runs
+        return user(fn, int(value))
+    method = python_method(vm, value, f"__{fn.__name__.strip('_')}__")
+    return vm.call(method, (value,), {}) if method is not None else user(fn, value)
+
+
+def compare(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
+    """`left <comparison> right`"""
+    first, second = type(left), type(right)
+    if first in LEAVES and second in LEAVES:
+        return user(fn, left, right)
+    own = _comparing(vm, fn, left, right)
+    if not own and (first is TraceTensor or second is TraceTensor):
+        if left is None or right is None:
+            return fn is operator.ne
+        return vm.tensors.run(fn, (vm.effects.plain(left), vm.effects.plain(right)), {})
+    if not own and (first is HostValue or second is HostValue):
+        return vm.hosts.run(fn, (left, right), {})
+    for method, obj, other in own:
+        out = vm.call(method, (obj, other), {})
+        if out is not NotImplemented:
+            if fn is operator.ne and method.__name__ == "__eq__":
+                return out is False if isinstance(out, bool) else vm.native(operator.not_, out)
+            return out
+    vm.effects.refuse_foreign(left, right)
+    left, right = _without_methods(left, right, own)
+    return vm.native(fn, *vm.effects.plain_all((left, right)))
+
+
+def _comparing(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> list[tuple[Any, Any, Any]]:
+    """The same for comparisons; `!=` turns the answer of `__eq__` round where there is no `__ne__`."""
+    if type(left) is TraceTensor and _torchs(right):
+        return []
+    own = []
+    for obj, other, name in ((left, right, _COMPARE[fn][0]), (right, left, _COMPARE[fn][1])):
+        method = python_method(vm, obj, name)
+        if method is None and fn is operator.ne:
+            method = python_method(vm, obj, "__eq__")
+        if method is not None:
+            own.append((method, obj, other))
+    ahead = type(right) is not type(left) and issubclass(type(right), type(left))
+    return own[::-1] if ahead else own

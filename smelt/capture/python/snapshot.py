@@ -1,0 +1,165 @@
+"""What the capture can reach, as it was before a branch: to see what one way changed, and to undo it for the other."""
+
+from __future__ import annotations
+
+import collections
+import types
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from smelt.capture._native import iterator_place
+from smelt.capture.core.frames import Unread
+from smelt.capture.core.generators import TracedGenerator
+from smelt.capture.core.values import LEAVES, SIZED_ITERATORS
+from smelt.capture.python.effects import items_of
+from smelt.graph.trace.trace import TraceTensor
+
+_OPAQUE = (type, types.ModuleType, types.FunctionType, types.CodeType, TraceTensor, Unread)
+
+Parts = dict[Any, Any]
+"""What an object holds: items of a dictionary or list by `("item", key)`, attributes by `("", name)`."""
+
+
+class CannotUndo(Exception):
+    """Something was changed that has to be done at its time, or cannot be put back."""
+
+
+class Before:
+    """A look at all objects that the interpreted frames made and can reach, and at what was put off so far.
+
+    Args:
+        vm: the capture.
+        roots: variables and stacks of its frames.
+    """
+
+    def __init__(self, vm: Any, roots: Iterable[Any]) -> None:
+        self.vm = vm
+        self.effects, self.reads = self._effects(), dict(vm.reads)
+        self.held: dict[int, tuple[Any, Parts]] = {}
+        waiting = [*roots, *(m.copy for m in vm.effects.mirrors.values())]
+        while waiting:
+            value = waiting.pop()
+            if type(value) in LEAVES or isinstance(value, _OPAQUE) or id(value) in self.held or value is vm:
+                continue  # generators of the capture lead to the capture itself
+            if id(value) in vm.sources and id(value) not in vm.effects.mirrors:
+                continue  # its changes are put off
+            parts = _parts(value)
+            self.held[id(value)] = value, parts
+            waiting.extend(parts.values())
+
+    def existed(self, value: Any) -> bool:
+        """The object is among those that were looked at."""
+        return id(value) in self.held
+
+    def parts(self, value: Any) -> Parts:
+        """What an object held."""
+        return self.held[id(value)][1]
+
+    def take_changes(self) -> dict[int, Parts]:
+        """What the objects hold that were changed since, by identity; they hold again what they held before.
+
+        Raises:
+            CannotUndo: more was changed than that.
+        """
+        if self._effects() != self.effects or any(self.vm.reads.get(k) is not v for k, v in self.reads.items()):
+            raise CannotUndo("it changes something outside of the function")
+        changes = {}
+        for value, before in self.held.values():
+            now = _parts(value)
+            if not _same(now, before):
+                changes[id(value)] = now
+                put(value, before)
+        return changes
+
+    def _effects(self) -> Any:
+        effects = self.vm.effects
+        stores = {place: id(store.value) for place, store in effects.stores.items()}
+        appended = {held: len(items) for held, (_, items) in effects.appended.items()}
+        changed = {key for key, mirror in effects.mirrors.items() if mirror.changed}
+        return stores, len(effects.deferred), appended, changed
+
+
+def put(value: Any, parts: Parts) -> None:
+    """Let an object hold these parts.
+
+    Raises:
+        CannotUndo: nobody but itself can change what it holds.
+    """
+    attributes = {key[1]: part for key, part in parts.items() if type(key) is tuple and key[:1] == ("",)}
+    items = [(key[1], part) for key, part in parts.items() if type(key) is tuple and key[:1] == ("item",)]
+    if isinstance(value, dict):
+        base: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
+        base.clear(value)
+        for key, part in items:
+            base.__setitem__(value, key, part)
+    elif isinstance(value, list):
+        value[:] = [part for _, part in items]
+    elif isinstance(value, types.CellType):
+        if items:
+            value.cell_contents = items[0][1]
+        else:
+            del value.cell_contents
+    elif items or not hasattr(value, "__dict__"):
+        raise CannotUndo(f"it changes a {type(value).__name__}")
+    if hasattr(value, "__dict__"):
+        held = value.__dict__
+        held.clear()
+        held.update(attributes)
+
+
+def _same(a: Parts, b: Parts) -> bool:
+    made = (int, range)  # anew for each question where an iterator stands
+    return list(a) == list(b) and all(a[k] is part or type(part) in made and a[k] == part for k, part in b.items())
+
+
+def _parts(value: Any) -> Parts:
+    items: Iterable[tuple[Any, Any]]
+    if isinstance(value, dict):
+        items = items_of(value)
+    elif isinstance(value, types.CellType):
+        items = _cell(value)
+    elif isinstance(value, types.MethodType):
+        items = enumerate((value.__self__, value.__func__))
+    elif isinstance(value, TracedGenerator):
+        state = (value.frame.pc, value.started, value.done, *value.frame.locals, *value.frame.stack)
+        items = enumerate(state)
+    elif hasattr(type(value), "__next__"):
+        items = enumerate(_progress(value))
+    elif isinstance(value, (list, tuple, set, frozenset)) or hasattr(type(value), "appendleft"):
+        items = enumerate(value)
+    else:
+        items = ()
+    held = getattr(value, "__dict__", None)
+    parts: Parts = {("item", key): part for key, part in items}
+    if isinstance(held, dict):
+        parts.update((("", name), part) for name, part in held.items())
+    return parts
+
+
+def _cell(cell: types.CellType) -> list[tuple[int, Any]]:
+    try:
+        return [(0, cell.cell_contents)]
+    except ValueError:
+        return []
+
+
+def _progress(iterator: Any) -> list[Any]:
+    """Builtin iterators say where they stand when they are asked how to make them again."""
+    if type(iterator) in SIZED_ITERATORS:  # it would raise when the size of what it iterates has changed
+        return [*(iterator_place(iterator) or ())]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            parts = iterator.__reduce__()
+        except TypeError:
+            return []
+    if not isinstance(parts, tuple):
+        return []
+    out: list[Any] = []
+    for part in (*parts[1], *parts[2:]):
+        if isinstance(part, (list, tuple)):  # maybe made for the answer
+            out += [len(part), *part]
+        else:
+            out.append(part)
+    return out

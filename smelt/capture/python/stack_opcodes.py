@@ -1,0 +1,364 @@
+"""The meaning of opcodes: stack, variables and jumps. What every supported CPython version shares.
+
+A handler gets (vm, frame, decoded argument); it returns None, or RETURN or YIELD when the frame stops. A version's
+table (`opcodes.py311` ...) says which names it has; `opcodes.data`, `opcodes.calls` and `.exceptions` hold the rest.
+"""
+
+from __future__ import annotations
+
+import builtins
+import types
+from collections.abc import Callable
+from typing import Any
+
+from smelt.capture import _native as native
+from smelt.capture._native import NULL
+from smelt.capture.core.breaks import Break, user_raise
+from smelt.capture.core.bytecode import Jump, Op, Site
+from smelt.capture.core.conditional_value import Undecided
+from smelt.capture.core.frames import Frame, Unread, slot_names
+from smelt.capture.core.sources import sequence_item
+from smelt.capture.python import containers
+from smelt.capture.python.effects import DELETED
+
+COMMON: dict[str, Op] = {}
+
+
+def raw(site: Site) -> int:
+    """The argument as it is."""
+    return site.arg
+
+
+def name(site: Site) -> str:
+    """A name of co_names."""
+    return site.code.co_names[site.arg]
+
+
+def const(site: Site) -> Any:
+    """A constant of co_consts."""
+    return site.code.co_consts[site.arg]
+
+
+def forward(site: Site) -> Jump:
+    """A jump target after this instruction."""
+    return Jump(site.next + 2 * site.arg)
+
+
+def backward(site: Site) -> Jump:
+    """A jump target before this instruction."""
+    return Jump(site.next - 2 * site.arg)
+
+
+def opcode(*names: str, decode: Callable[[Site], Any] = raw) -> Callable[[Any], Any]:
+    """Decorator: the handler of these opcodes in every version."""
+
+    def register(fn: Any) -> Any:
+        for each in names:
+            COMMON[each] = Op(fn, decode)
+        return fn
+
+    return register
+
+
+LONGEST_WAY = 10_000
+"""Turns of the loops in one way of a branch on a tensor's value."""
+
+
+def count_turn(vm: Any) -> None:
+    """A loop begins once more: both ways of a branch are captured, and the one that is not taken may have no end.
+
+    Raises:
+        Break: it was too often for one way.
+    """
+    if vm.branching:
+        vm.turns += 1
+        if vm.turns > LONGEST_WAY:
+            raise Break("a long loop in one way of a branch", f"it has more than {LONGEST_WAY} turns, or no end")
+
+
+def turning(handler: Any) -> Any:
+    """Decorator: the same for an instruction that jumps backward."""
+
+    def turn(vm: Any, f: Frame, arg: Any) -> Any:
+        count_turn(vm)
+        return handler(vm, f, arg)
+
+    return turn
+
+
+def take(f: Frame, count: int) -> list[Any]:
+    """Pop the topmost `count` elements, in their order."""
+    if not count:
+        return []
+    items = f.stack[-count:]
+    del f.stack[-count:]
+    return items
+
+
+@opcode("unknown")
+def unknown(vm: Any, f: Frame, arg: Any) -> None:
+    raise Break(f"the bytecode instruction {arg}", "capture does not interpret it")
+
+
+# -- stack ----------------------------------------------------------------
+
+
+@opcode("NOP", "RESUME", "PRECALL", "CACHE", "SETUP_ANNOTATIONS")
+def nop(vm: Any, f: Frame, arg: Any) -> None:
+    pass
+
+
+@opcode("POP_TOP", "END_FOR")
+def pop_top(vm: Any, f: Frame, arg: Any) -> None:
+    f.stack.pop()
+
+
+@opcode("PUSH_NULL")
+def push_null(vm: Any, f: Frame, arg: Any) -> None:
+    f.stack.append(NULL)
+
+
+@opcode("COPY")
+def copy(vm: Any, f: Frame, arg: int) -> None:
+    f.stack.append(f.stack[-arg])
+
+
+@opcode("SWAP")
+def swap(vm: Any, f: Frame, arg: int) -> None:
+    s = f.stack
+    s[-1], s[-arg] = s[-arg], s[-1]
+
+
+@opcode("LOAD_CONST", decode=const)
+def load_const(vm: Any, f: Frame, arg: Any) -> None:
+    f.stack.append(own_constant(vm, arg) if type(arg) is tuple else arg)
+
+
+def own_constant(vm: Any, value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A constant of the code. Python merges equal ones of a file: what was handed in may be the very object."""
+    vm.constants.add(id(value))
+    items = [own_constant(vm, item) if type(item) is tuple else item for item in value]
+    known = id(value) in vm.sources or any(a is not b for a, b in zip(items, value, strict=True))
+    return tuple(items) if known else value
+
+
+# -- variables ----------------------------------------------------------------
+
+
+@opcode("LOAD_FAST", "LOAD_FAST_CHECK")
+def load_fast(vm: Any, f: Frame, arg: int) -> None:
+    value = f.locals[arg]
+    if type(value) is Unread:
+        value = read_variable(vm, f, arg)
+    if value is NULL:
+        user_raise(unbound_slot(f.code, arg))
+    f.stack.append(value)
+
+
+def unbound_slot(code: types.CodeType, slot: int) -> NameError:
+    """The error for a variable without a value."""
+    name = slot_names(code)[slot]
+    if slot < code.co_nlocals or name in code.co_cellvars:
+        return UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value")
+    where = "where it is not associated with a value in enclosing scope"
+    return NameError(f"cannot access free variable {name!r} {where}")
+
+
+def read_variable(vm: Any, f: Frame, slot: int) -> Any:
+    """The value of a variable, with its guards from now on."""
+    held = f.locals[slot]
+    if type(held) is Unread:
+        held = f.locals[slot] = vm.external(held.value, held.source)
+    if type(held) is Undecided:
+        held.read()
+    return held
+
+
+_STORES = ("STORE_FAST", "STORE_FAST_STORE_FAST", "STORE_FAST_LOAD_FAST")
+
+
+def store_unread(vm: Any, f: Frame) -> None:
+    """Do the stores that a frame continues with, without a look at what is stored; then read the rest of its stack.
+
+    The item of a `for` arrives on the stack and goes into variables. Read there, every item would be guarded by its
+    value, and every round of a loop with a break in it would be a version of its own.
+    """
+    names, raw = f.decoded.names, f.decoded.raw
+    while f.stack and type(f.stack[-1]) is Unread:
+        item, wanted = f.stack[-1], names[f.pc]
+        if wanted == "UNPACK_SEQUENCE" and type(item.value) is tuple and len(item.value) == raw[f.pc]:
+            vm.guards.check(item.source, native.TYPE_IS, tuple)
+            vm.guards.check(item.source, native.LEN, len(item.value))
+            parts = [Unread(v, sequence_item(item.source, i, tuple)) for i, v in enumerate(item.value)]
+            f.stack[-1:] = reversed(parts)
+        elif wanted in _STORES and not any(map(vm.finalizers.leads_to_one, _overwritten(f))):
+            handler, arg = f.decoded.instructions[f.pc]
+            handler(vm, f, arg)
+        else:
+            break
+        f.pc += 1
+    f.stack[:] = [vm.external(held.value, held.source) if type(held) is Unread else held for held in f.stack]
+
+
+def _overwritten(f: Frame) -> list[Any]:
+    """What the variables hold that the next instruction stores to."""
+    name, arg = f.decoded.names[f.pc], f.decoded.raw[f.pc]
+    slots = {"STORE_FAST": [arg], "STORE_FAST_LOAD_FAST": [arg >> 4]}.get(name, [arg >> 4, arg & 15])
+    return [f.locals[slot] for slot in slots]
+
+
+@opcode("LOAD_CLOSURE")
+def load_closure(vm: Any, f: Frame, arg: int) -> None:
+    f.stack.append(f.locals[arg])
+
+
+@opcode("LOAD_FAST_AND_CLEAR")
+def load_fast_and_clear(vm: Any, f: Frame, arg: int) -> None:
+    f.stack.append(read_variable(vm, f, arg))
+    f.locals[arg] = NULL
+
+
+@opcode("STORE_FAST", "STORE_FAST_MAYBE_NULL")
+def store_fast(vm: Any, f: Frame, arg: int) -> None:
+    f.locals[arg] = f.stack.pop()
+
+
+@opcode("DELETE_FAST")
+def delete_fast(vm: Any, f: Frame, arg: int) -> None:
+    held = f.locals[arg]
+    if type(held) is Unread and held.value is not NULL:  # whatever it holds
+        vm.guards.check(held.source, native.IS_NOT, NULL)
+    elif read_variable(vm, f, arg) is NULL:
+        user_raise(unbound_slot(f.code, arg))
+    f.locals[arg] = NULL
+
+
+@opcode("MAKE_CELL")
+def make_cell(vm: Any, f: Frame, arg: int) -> None:
+    held = read_variable(vm, f, arg)
+    cell = types.CellType() if held is NULL else types.CellType(held)
+    vm.created.add(id(cell))
+    vm.keep(cell)
+    f.locals[arg] = cell
+
+
+@opcode("COPY_FREE_VARS")
+def copy_free_vars(vm: Any, f: Frame, arg: int) -> None:
+    f.locals[len(f.locals) - arg :] = f.closure
+
+
+@opcode("LOAD_DEREF")
+def load_deref(vm: Any, f: Frame, arg: int) -> None:
+    f.stack.append(_bound(vm, f, arg))
+
+
+def _bound(vm: Any, f: Frame, slot: int) -> Any:
+    """What the cell in a slot holds."""
+    key = slot_names(f.code)[slot]
+    value = vm.cell(f.locals[slot], key)
+    if value is NULL:
+        user_raise(unbound_slot(f.code, slot))
+    return value
+
+
+@opcode("STORE_DEREF")
+def store_deref(vm: Any, f: Frame, arg: int) -> None:
+    write_cell(vm, f.locals[arg], f.stack.pop())
+
+
+@opcode("DELETE_DEREF")
+def delete_deref(vm: Any, f: Frame, arg: int) -> None:
+    _bound(vm, f, arg)
+    write_cell(vm, f.locals[arg], DELETED)
+
+
+def write_cell(vm: Any, cell: types.CellType, value: Any) -> None:
+    """Set (or empty) a cell; one from outside is written by residual code."""
+    if id(cell) in vm.sources:
+        vm.effects.store("cell", cell, "cell_contents", value)
+    elif value is DELETED:
+        vm.work += 1
+        del cell.cell_contents
+    else:
+        vm.work += 1
+        cell.cell_contents = value
+
+
+@opcode("STORE_GLOBAL", decode=name)
+def store_global(vm: Any, f: Frame, arg: str) -> None:
+    vm.globals_source(f.globals)
+    vm.effects.store("global", f.globals, arg, f.stack.pop())
+
+
+@opcode("DELETE_GLOBAL", decode=name)
+def delete_global(vm: Any, f: Frame, arg: str) -> None:
+    vm.load_global(f, arg)
+    if arg not in f.globals and vm.effects.stores.get(("global", id(f.globals), arg)) is None:
+        user_raise(NameError(f"name {arg!r} is not defined"))  # there is a builtin of that name
+    vm.effects.delete("global", f.globals, arg)
+
+
+@opcode("LOAD_ASSERTION_ERROR")
+def load_assertion_error(vm: Any, f: Frame, arg: Any) -> None:
+    f.stack.append(AssertionError)
+
+
+@opcode("LOAD_BUILD_CLASS")
+def load_build_class(vm: Any, f: Frame, arg: Any) -> None:
+    f.stack.append(builtins.__build_class__)
+
+
+# -- jumps ----------------------------------------------------------------
+
+
+@opcode("JUMP_FORWARD", decode=forward)
+def jump(vm: Any, f: Frame, arg: int) -> None:
+    f.pc = arg
+
+
+@opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", decode=forward)
+def pop_jump_if_none(vm: Any, f: Frame, arg: int) -> None:
+    if f.stack.pop() is None:
+        f.pc = arg
+
+
+@opcode("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", decode=forward)
+def pop_jump_if_not_none(vm: Any, f: Frame, arg: int) -> None:
+    if f.stack.pop() is not None:
+        f.pc = arg
+
+
+opcode("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", decode=backward)(turning(jump))
+opcode("POP_JUMP_BACKWARD_IF_NONE", decode=backward)(turning(pop_jump_if_none))
+opcode("POP_JUMP_BACKWARD_IF_NOT_NONE", decode=backward)(turning(pop_jump_if_not_none))
+
+
+@opcode("JUMP_IF_FALSE_OR_POP", decode=forward)
+def jump_if_false_or_pop(vm: Any, f: Frame, arg: int) -> None:
+    if containers.truth(vm, f.stack[-1]):
+        f.stack.pop()
+    else:
+        f.pc = arg
+
+
+@opcode("JUMP_IF_TRUE_OR_POP", decode=forward)
+def jump_if_true_or_pop(vm: Any, f: Frame, arg: int) -> None:
+    if containers.truth(vm, f.stack[-1]):
+        f.pc = arg
+    else:
+        f.stack.pop()
+
+
+@opcode("GET_ITER")
+def get_iter(vm: Any, f: Frame, arg: Any) -> None:
+    f.stack[-1] = containers.iterate(vm, f.stack[-1])
+
+
+def for_iter(vm: Any, f: Frame, arg: int) -> None:
+    """The version's table says where an exhausted loop goes on."""
+    value = containers.advance(vm, f.stack[-1])
+    if value is containers.END:
+        f.stack.pop()
+        f.pc = arg
+    else:
+        f.stack.append(value)

@@ -1,0 +1,220 @@
+"""Errors of compiled code, told as eager would tell them: the same error, with the user's lines in its traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FunctionType, TracebackType
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from smelt.abi.device_checks import context_is_lost, nobody_was_told
+from smelt.capture import _native as native
+from smelt.capture.core.breaks import At
+from smelt.graph.ir.meta import extent
+from smelt.graph.nodes.cut_points import Seam
+from smelt.graph.nodes.modes import regions_left
+
+Position = tuple[int | None, int | None, int | None, int | None]
+
+
+def with_place(code: CodeType, at: At) -> CodeType:
+    """Replacement code that tracebacks, debuggers and coverage take for the user's line.
+
+    The table says one place for all instructions (format: CPython Objects/locations.md, the long form).
+    """
+    owner = at.code
+    first, last, column, end = position(owner, at.offset)
+    line = first or owner.co_firstlineno
+    places = (column or 0) + 1 if column is not None else 0, (end or 0) + 1 if end is not None else 0
+    table, units = bytearray(), len(code.co_code) // 2
+    delta = line - owner.co_firstlineno
+    while units > 0:
+        length = min(units, 8)
+        table.append(0x80 | 14 << 3 | length - 1)
+        table += _varint(delta << 1 if delta >= 0 else -delta << 1 | 1)
+        table += _varint(max((last or line) - line, 0)) + _varint(places[0]) + _varint(places[1])
+        units, delta = units - length, 0
+    return code.replace(
+        co_filename=owner.co_filename,
+        co_firstlineno=owner.co_firstlineno,
+        co_name=owner.co_name,
+        co_qualname=owner.co_qualname,
+        co_linetable=bytes(table),
+    )
+
+
+def position(code: CodeType, offset: int) -> Position:
+    """(line, last line, column, last column) of an instruction."""
+    for index, found in enumerate(code.co_positions()):
+        if index == offset // 2:
+            return found
+    return (None, None, None, None)
+
+
+def _varint(value: int) -> bytes:
+    """Six bits a byte, low ones first; all but the last byte have bit 6 set."""
+    out = bytearray()
+    while value > 63:
+        out.append(value & 63 | 64)
+        value >>= 6
+    out.append(value)
+    return bytes(out)
+
+
+# -- errors inside a graph ------------------------------------------------------------------------------------------
+
+
+def _is_expected(error: Exception) -> bool:
+    return isinstance(error, (IndexError, RuntimeError)) and not isinstance(error, torch.OutOfMemoryError)
+
+
+def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -> NoReturn:
+    """Raise what eager raises for these inputs, at the line of the operation that fails.
+
+    A compiled graph only knows that something went wrong (an index that is out of range). So its operations run once
+    more, one by one, in eager and on copies of what they may write to. Where that is not possible, or none fails, the
+    error stays as it is.
+    """
+    lost = context_is_lost(error)
+    if lost or not _is_expected(error) or not repeatable(gm) or _some_freed(inputs):  # others: of hooks, of memory
+        raise error
+    found = native.quiet_call(_first_failing, gm, inputs)
+    if found is None:
+        raise error
+    node, same = found
+    chain = list(_places(node))
+    if not chain:
+        raise error
+    trace = native.quiet_call(_traceback, same, chain)  # its frames look like the user's: they are not to be captured
+    raise same.with_traceback(trace)
+
+
+def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -> None:
+    """Eager fails on these inputs as well, so the captured frame may run in eager from its start.
+
+    Only there do the frame's own `except` clauses and what it did before the failing operation come out right.
+
+    Raises:
+        Exception: the error itself, when it is the compiled graph's own.
+    """
+    if context_is_lost(error):  # all that the frame asks of the GPU fails in eager, too: its `except` clauses see that
+        nobody_was_told()
+        return
+    if not _is_expected(error) or _some_freed(inputs):
+        raise error
+    if native.quiet_call(_first_failing, gm, inputs) is None:
+        raise error
+
+
+def expect_lost(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -> None:
+    """Nothing runs on the GPU any more, so the captured frame may run in eager though the graph writes to its inputs.
+
+    Raises:
+        Exception: another error, told as eager would tell it.
+    """
+    if not context_is_lost(error):
+        explain_error(gm, error, inputs)
+    nobody_was_told()
+
+
+def repeatable(gm: fx.GraphModule) -> bool:
+    """Only operations of PyTorch itself: others might do more than compute."""
+    for node in gm.graph.nodes:
+        target: Any = node.target
+        if isinstance(target, Seam):
+            return False
+        if isinstance(target, OpOverload) and target.namespace not in ("aten", "prims"):
+            return False
+        module = getattr(target, "__module__", None) or "torch"
+        if node.op == "call_function" and module.split(".")[0] not in ("torch", "_operator", "builtins", "smelt"):
+            return False
+    return True
+
+
+def _some_freed(inputs: Sequence[Any]) -> bool:
+    """Whether the memory of a tensor was freed, or made smaller than it is: eager would read what is not there."""
+    for tensor in inputs:
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or not tensor.numel():
+            continue
+        elements = int(tensor.storage_offset()) + extent(tensor.shape, tensor.stride())
+        if tensor.device.type != "meta" and elements * tensor.itemsize > tensor.untyped_storage().nbytes():
+            return True
+    return False
+
+
+def _first_failing(gm: fx.GraphModule, inputs: Sequence[Any]) -> tuple[fx.Node, Exception] | None:
+    run = _Watched(gm)
+    copies = [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+    try:
+        with torch.random.fork_rng(devices=()), torch.no_grad(), regions_left():
+            run.run(*copies)
+    except Exception as error:
+        if run.node is not None:
+            return run.node, error.with_traceback(None)
+    return None
+
+
+class _Watched(fx.Interpreter):
+    """Remembers which node runs, and adds nothing to errors."""
+
+    node: fx.Node | None = None
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        super().__init__(gm)
+        self.extra_traceback = False
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.node = n
+        return super().run_node(n)
+
+
+def _places(node: fx.Node) -> Iterator[At]:
+    """The user's lines from the captured frame down to the operation."""
+    callers, above = node.meta.get("callers"), []
+    while callers is not None:
+        callers, at = callers
+        above.append(at)
+    yield from reversed(above)
+    if node.meta.get("at") is not None:
+        yield node.meta["at"]
+
+
+def _traceback(error: Exception, chain: Sequence[At]) -> TracebackType | None:
+    """The entries that a chain of calls at these places leaves behind."""
+    run: Callable[[], Any] = _raiser(error)
+    for at in reversed(chain):
+        run = _call_at(at, run)
+    try:
+        run()
+    except Exception as raised:
+        trace = raised.__traceback__
+        assert trace is not None and trace.tb_next is not None
+        entries = [entry for entry in _entries(trace.tb_next) if entry.tb_frame.f_code.co_filename != __file__]
+        rebuilt: TracebackType | None = None
+        for entry in reversed(entries):
+            rebuilt = TracebackType(rebuilt, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+        return rebuilt
+    return None
+
+
+def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _raiser(error: Exception) -> Callable[[], Any]:
+    def run() -> NoReturn:
+        raise error
+
+    return run
+
+
+_CALL = next(c for c in compile("def call(): _next()", "<call>", "exec").co_consts if isinstance(c, CodeType))
+
+
+def _call_at(at: At, callee: Callable[[], Any]) -> Callable[[], Any]:
+    return FunctionType(with_place(_CALL, at), {"_next": callee})

@@ -1,0 +1,636 @@
+"""Expressions that make a captured value again in residual code: constants, inputs, graph outputs, new objects."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import re
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from smelt.base.python_text import LITERALS, arguments, is_plain_name, new_name, quoted
+from smelt.capture._native import NULL, generator_at, iterator_place, put_iterator
+from smelt.capture.calls.calls import Trampoline
+from smelt.capture.core.breaks import Break, CannotRebuild, Restart, is_deep
+from smelt.capture.core.conditional_value import Undecided, is_plain
+from smelt.capture.core.frames import OUTER, Unread
+from smelt.capture.core.generators import GENERATOR_METHODS, TracedGenerator
+from smelt.capture.core.prologue_value import HostMethod, HostValue
+from smelt.capture.core.registry import REBUILD
+from smelt.capture.core.unbacked_text import UnknownText
+from smelt.capture.core.values import C_METHODS, CONSTANT_TYPES, LEAVES, PLAIN_SHOWN, SIZED_ITERATORS, is_written
+from smelt.capture.python.attribute_reads import own_dict
+from smelt.capture.python.backward import is_spent, leaves_below, spent
+from smelt.capture.python.effects import hashes, items_of, set_items
+from smelt.capture.tensors.reads import ended
+from smelt.capture.torch.modules import ModuleSlice
+from smelt.graph.ir.sym_bool import Question
+from smelt.graph.ir.symint import SYMBOLIC, as_real, from_torch, has_symint, held
+from smelt.graph.trace.trace import TraceTensor
+from smelt.shapes.unbacked import Unsettled
+
+BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
+"""C callables that may be bound to an object of the frame."""
+
+OWN = frozenset({"graph", "profiler", "shown", "Error", "explain_error", "expect_failure", "expect_lost"})
+"""What `Residual.namespace` adds to the constants, under these names."""
+
+
+class Rebuild:
+    """Collects the lines that make values; every object is made once, so shared references stay shared.
+
+    Args:
+        vm: the finished capture.
+        lines: where to put statements.
+        constants: the names and values of `_c`.
+        fetched: asks for a guard fetch; gives its expression.
+
+    Attributes:
+        late: statements for after the side effects: an iterator has no place behind the end of its list.
+        numbers: the variables of numbers that results of the graph tell, by expression: they are read beside the graph,
+            where errors of its kernels come out, before anything else happens.
+        helped: functions of smelt, written in Python, make some of the values.
+        acts: making the values does something outside.
+    """
+
+    helped = acts = False
+
+    def __init__(self, vm: Any, lines: list[str], constants: dict[str, Any], fetched: Callable[[Any], str]) -> None:
+        self.vm, self.lines, self.constants, self.fetched = vm, lines, constants, fetched
+        self.outputs: list[TraceTensor] = []
+        self.late: list[str] = []
+        self.numbers: dict[str, str] = {}
+        self._made: dict[int, str] = {}
+        self._running: set[int] = set()
+        self._alive: list[Any] = []
+        self._names: dict[int, str] = {}
+        self._count = 0
+
+    def release(self) -> None:
+        """Let go of the program's objects: everything is written."""
+        self._alive.clear()
+        self.outputs.clear()
+
+    def constant(self, value: Any, hint: str = "") -> str:
+        """`_c.name` for a value that is kept with the residual."""
+        known = self._names.get(id(value)) or self._made.get(id(value))
+        if known is not None:
+            return known
+        if id(value) in self.vm.remade:
+            fn, args, kwargs = self.vm.remade[id(value)]
+            return self.assign(value, f"{self.constant(fn, fn.__name__)}({self.arguments(args, kwargs)})")
+        module = value.__module__ if isinstance(value, types.FunctionType) else None  # None: made by `exec`
+        self.helped = self.helped or module is not None and module.startswith("smelt.")
+        name = new_name(hint, self.constants, OWN)
+        self.constants[name] = value
+        self._names[id(value)] = f"_c.{name}"
+        return self._names[id(value)]
+
+    def attribute(self, owner: str, name: str) -> str:
+        """The expression that reads an attribute."""
+        if is_plain_name(name):
+            return f"{owner}.{name}"
+        return f"{self.constant(getattr, 'getattr')}({owner}, {quoted(name)})"
+
+    def arguments(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
+        """What stands between the parentheses of a call."""
+        return arguments(map(self, args), [(name, self(value)) for name, value in kwargs.items()])
+
+    def assign(self, value: Any, expression: str) -> str:
+        """Put an expression in a variable that stands for `value` from now on."""
+        name = self._made[id(value)] = f"_t{self._count}"
+        self._alive.append(value)  # identities are keys
+        self._count += 1
+        self.lines.append(f"{name} = {expression}")
+        return name
+
+    def variables(self) -> list[str]:
+        """All variables of the residual that stand for values."""
+        return [f"_t{number}" for number in range(self._count)]
+
+    def makes(self, value: Any) -> bool:
+        """Whether residual code makes this object."""
+        return id(value) in self._made
+
+    def __call__(self, value: Any) -> str:
+        """The expression for a value.
+
+        Raises:
+            CannotRebuild: no way to make it is known.
+        """
+        kind = type(value)
+        if kind in LITERALS:
+            return LITERALS[kind](value)
+        value = self.vm.effects.copies.own(value)
+        made = self._made.get(id(value))
+        if made is not None:
+            return made
+        if value is NULL:
+            return self.constant(NULL, "NULL")
+        if value is OUTER:
+            return f"{self.constant(sys.exception, 'exception')}()"
+        if kind is TraceTensor:
+            return self._tensor(value)
+        if kind is Unread:
+            return self.fetched(value.source)
+        if kind is HostValue:
+            return self.fetched(value.source) if value.source is not None else self.vm.hosts.use(value)
+        source = self.vm.sources.get(id(value))
+        if source is not None:
+            return self.fetched(source)
+        if kind in SYMBOLIC:  # read now: what the residual does next may reshape the tensor that tells it
+            return self.assign(value, self._symbolic(value, kind))
+        if kind is torch.Size and has_symint(tuple(value)):
+            return self.assign(value, f"{self.constant(torch.Size, 'Size')}([{', '.join(map(self, value))}])")
+        if kind in LEAVES:
+            return self.constant(value, kind.__name__)
+        return self._object(value, kind)
+
+    def _symbolic(self, value: Any, kind: type) -> str:
+        if kind is torch.SymInt:
+            return self.vm.sizes.expression(from_torch(value), self.fetched, self._number)
+        if kind is torch.SymFloat:
+            return self.vm.sizes.real_expression(as_real(from_torch(value)), self.fetched, self._number)
+        return self._answer(held(value))
+
+    def _tensor(self, tensor: TraceTensor) -> str:
+        source = self.vm.sources.get(id(tensor))
+        if source is not None:
+            return self.fetched(source)
+        if id(tensor) not in self.vm.tensors.nodes:
+            self.vm.tensors.refuse_inner(tensor)
+            raise CannotRebuild("a tensor of unknown origin")
+        made = self._made.get(id(tensor))
+        if made is not None:
+            return made
+        host = self.vm.hosts.inputs.made(tensor)
+        if host is not None and not tensor.requires_grad:
+            return self.vm.hosts.use(host)
+        if is_spent(self.vm, tensor):
+            self.outputs.append(self.vm.tensors.run(torch.Tensor.detach, (tensor,), {}, method="detach"))
+            given = [f"_out[{len(self.outputs) - 1}]"]
+            given += [self(leaf) for leaf in leaves_below([tensor]) if id(leaf) in self.vm.sources]
+            return self.assign(tensor, f"{self.constant(spent, 'spent')}({', '.join(given)})")
+        self.outputs.append(tensor)
+        name = self._made[id(tensor)] = f"_out[{len(self.outputs) - 1}]"
+        return name
+
+    def _answer(self, asked: Any) -> str:
+        """What a comparison of numbers gives, one of which a tensor of the graph tells."""
+        if not isinstance(asked, Question):
+            return repr(asked)
+        if asked.fact is None:  # a combination
+            try:
+                return repr(asked.ask())
+            except Unsettled as error:
+                raise Restart(error.step, ended(error)) from None
+        left, right = (self.vm.sizes.expression(side, self.fetched, self._number) for side in asked.fact[1:3])
+        return f"({left} {asked.fact.sign} {right})"
+
+    def _number(self, number: Any) -> str:
+        """A number that a tensor of the graph tells."""
+        host = self.vm.hosts.inputs.named(number)
+        if host is not None:
+            return self(host)
+        tensor, dim = self.vm.tensors.reads.exposed(number)
+        shown = self._tensor(tensor)
+        if dim is not None:
+            return f"{shown}.shape[{dim}]"
+        known = shown.startswith("_out[")
+        return self.numbers.setdefault(f"{shown}.item()", f"_n{len(self.numbers)}") if known else f"{shown}.item()"
+
+    def _object(self, value: Any, kind: type) -> str:
+        if isinstance(value, types.FunctionType) and value in GENERATOR_METHODS:
+            return self.constant(GENERATOR_METHODS[value], value.__name__)
+        if id(value) not in self.vm.created:
+            if isinstance(value, (*CONSTANT_TYPES, types.FunctionType)) and not isinstance(value, BOUND):
+                return self.constant(value, getattr(value, "__name__", kind.__name__))
+        if id(value) in self._running:
+            raise CannotRebuild(f"a {kind.__name__} that contains itself")
+        outermost = not self._running
+        self._running.add(id(value))
+        try:
+            how = REBUILD.find(kind)
+            if how is None:
+                raise CannotRebuild(f"a {kind.__module__}.{kind.__qualname__}")
+            expression = how(self, value)
+            return self._made.get(id(value)) or self.assign(value, expression)
+        except RecursionError:
+            if not outermost or is_deep():  # a full stack of the program's is another thing
+                raise
+            raise CannotRebuild(
+                f"a {kind.__name__} of objects within objects, more than the stack has room for,"
+            ) from None
+        finally:
+            self._running.discard(id(value))
+
+
+@REBUILD(types.MappingProxyType)
+def rebuild_class_dict(r: Rebuild, view: types.MappingProxyType[str, Any]) -> str:
+    """The class's own."""
+    for cls, known in r.vm.effects.class_dicts.items():
+        if any(each is view for each in known.views):
+            return f"{r.constant(cls, cls.__name__)}.__dict__"
+    raise CannotRebuild("a read-only view of a dictionary")
+
+
+@REBUILD(UnknownText)
+def rebuild_unknown_text(r: Rebuild, value: UnknownText) -> str:
+    """Text that is not known yet cannot leave the frame: capture begins again."""
+    value.read()
+    raise AssertionError
+
+
+@REBUILD(Undecided)
+def rebuild_undecided(r: Rebuild, value: Undecided) -> str:
+    """One of two things; the graph has the condition, and the tensor among them."""
+    true, false = ((value.given if type(part) is TraceTensor else part) for part in (value.true, value.false))
+    if not all(map(_can_be_one_of_two, (true, false))):
+        value.read()
+    if true is NULL or false is NULL:  # whoever holds it leaves it out then
+        return r(true if false is NULL else false)
+    return f"({r(true)} if {r(value.condition)} else {r(false)})"
+
+
+def _can_be_one_of_two(part: Any) -> bool:
+    return part is NULL or is_plain(part) or type(part) is TraceTensor or type(part) is Undecided and not part.optional
+
+
+def _leave_out(r: Rebuild, holder: str, key: str, value: Any) -> None:
+    """An item that is there after one way of a branch only."""
+    if type(value) is Undecided and value.optional:
+        test = f"not {r(value.condition)}" if value.false is NULL else r(value.condition)
+        r.lines += [f"if {test}:", f"    del {holder}[{key}]"]
+
+
+@REBUILD(tuple)
+def rebuild_tuple(r: Rebuild, value: Any) -> str:
+    """Tuples, named tuples and torch's structured results."""
+    items = ", ".join(map(r, tuple.__iter__(value))) + ("," if tuple.__len__(value) == 1 else "")
+    kind = type(value)
+    if kind is tuple:
+        return f"({items})"
+    cls = r.constant(kind, kind.__name__)
+    if _structseq(kind):
+        return f"{cls}(({items}))"
+    return _with_attributes(r, value, f"{r.constant(tuple.__new__, 'tuple_new')}({cls}, ({items}))")
+
+
+def _structseq(kind: type) -> bool:
+    return hasattr(kind, "n_sequence_fields")
+
+
+@REBUILD(list)
+def rebuild_list(r: Rebuild, value: Any) -> str:
+    """Lists; subclasses with their attributes."""
+    items = f"[{', '.join(map(r, list.__iter__(value)))}]"
+    kind = type(value)
+    if kind is list or kind is ModuleSlice:
+        return items
+    return _subclass(r, value, kind, list.__new__, list.extend, items)
+
+
+@REBUILD(set, frozenset)
+def rebuild_set(r: Rebuild, value: Any) -> str:
+    """Sets."""
+    kind, held = type(value), set_items(value)
+    _refuse_hashed(r, held)
+    items = f"[{', '.join(map(r, held))}]"
+    cls = r.constant(kind, kind.__name__)
+    if kind in (set, frozenset):
+        return f"{cls}({items})"
+    if issubclass(kind, frozenset):
+        return _with_attributes(r, value, f"{r.constant(frozenset.__new__, 'frozenset_new')}({cls}, {items})")
+    return _subclass(r, value, kind, set.__new__, set.update, items)
+
+
+@REBUILD(collections.deque)
+def rebuild_deque(r: Rebuild, value: Any) -> str:
+    """collections.deque"""
+    kind, base = type(value), collections.deque
+    items = f"[{', '.join(map(r, base.__iter__(value)))}], {base.maxlen.__get__(value)!r}"
+    if kind is base:
+        return f"{r.constant(kind, 'deque')}({items})"
+    return _subclass(r, value, kind, base.__new__, base.__init__, items)
+
+
+@REBUILD(int, float, complex, str, bytes)
+def rebuild_plain(r: Rebuild, value: Any) -> str:
+    """Objects of subclasses of numbers and texts."""
+    kind = type(value)
+    base = next(each for each in kind.__mro__ if each in PLAIN_SHOWN)
+    new, plain = r.constant(base.__new__, f"{base.__name__}_new"), r(PLAIN_SHOWN[base](value))
+    return _with_attributes(r, value, f"{new}({r.constant(kind, kind.__name__)}, {plain})")
+
+
+@REBUILD(dict)
+def rebuild_dict(r: Rebuild, value: Any) -> str:
+    """Dicts, OrderedDict, defaultdict, and subclasses such as the outputs of transformers."""
+    kind = type(value)
+    _refuse_hashed(r, dict.keys(value))
+    pairs = "{" + ", ".join(f"{r(k)}: {r(v)}" for k, v in items_of(value)) + "}"
+    if any(type(item) is Undecided and item.optional for item in dict.values(value)):
+        raise CannotRebuild("a dictionary with an item that is there after one way of a branch only")
+    if kind is dict:
+        return pairs
+    if kind is collections.OrderedDict:
+        return f"{r.constant(kind, 'OrderedDict')}({pairs})"
+    if kind is collections.defaultdict:
+        return f"{r.constant(kind, 'defaultdict')}({r(value.default_factory)}, {pairs})"
+    base: Any = collections.OrderedDict if issubclass(kind, collections.OrderedDict) else dict
+    if base is dict:
+        if not issubclass(kind, collections.defaultdict):
+            return _subclass(r, value, kind, dict.__new__, dict.update, pairs)
+        made = collections.defaultdict
+        return _subclass(r, value, kind, made.__new__, made.__init__, f"{r(value.default_factory)}, {pairs}")
+    return _subclass(r, value, kind, base.__new__, _ordered_fill, pairs)
+
+
+def _refuse_hashed(r: Rebuild, keys: Iterable[Any]) -> None:
+    """Values are made before the writes are done: code of the program would hash keys as they were."""
+    if any(map(hashes, keys)) and r.vm.effects.pending():
+        raise CannotRebuild("a container of objects that the program hashes, beside writes,")
+
+
+def _ordered_fill(target: Any, pairs: dict[Any, Any]) -> None:
+    store = collections.OrderedDict.__setitem__
+    for key, value in pairs.items():
+        store(target, key, value)
+
+
+def _subclass(r: Rebuild, value: Any, kind: type, new: Any, fill: Any, items: str) -> str:
+    cls = r.constant(kind, kind.__name__)
+    name = r.assign(value, f"{r.constant(new, new.__qualname__)}({cls})")
+    r.lines.append(f"{r.constant(fill, fill.__qualname__)}({name}, {items})")
+    _attributes(r, value, name)
+    return name
+
+
+def _with_attributes(r: Rebuild, value: Any, made: str) -> str:
+    """An object that is made at once, and then gets its attributes."""
+    name = r.assign(value, made)
+    _attributes(r, value, name)
+    return name
+
+
+def _attributes(r: Rebuild, value: Any, name: str) -> None:
+    """Set what the instance's dictionary and slots hold."""
+    held = own_dict(value)
+    if held:
+        pairs = ", ".join(f"{r(key)}: {r(item)}" for key, item in held.items())
+        r.lines.append(f"{name}.__dict__.update({{{pairs}}})")
+        for key, item in held.items():
+            _leave_out(r, f"{name}.__dict__", r(key), item)
+    for base in type(value).__mro__:
+        for slot, member in vars(base).items():
+            if isinstance(member, types.MemberDescriptorType) and base.__module__ != "builtins":
+                try:
+                    item = member.__get__(value)
+                except AttributeError:
+                    continue
+                r.lines.append(f"{r.constant(object.__setattr__, 'set')}({name}, {quoted(slot)}, {r(item)})")
+
+
+@REBUILD(slice)
+def rebuild_slice(r: Rebuild, value: slice) -> str:
+    """slice objects"""
+    return f"{r.constant(slice, 'slice')}({r(value.start)}, {r(value.stop)}, {r(value.step)})"
+
+
+@REBUILD(types.MethodType)
+def rebuild_method(r: Rebuild, value: types.MethodType) -> str:
+    """Bound methods, also those that stand for a bound method written in C, which no longer knows its descriptor."""
+    if type(value.__func__) in C_METHODS:
+        return f"{r(value.__func__)}.__get__({r(value.__self__)})"
+    return f"{r.constant(types.MethodType, 'MethodType')}({r(value.__func__)}, {r(value.__self__)})"
+
+
+@REBUILD(HostMethod)
+def rebuild_host_method(r: Rebuild, value: HostMethod) -> str:
+    """Bound methods of what the program computes outside of the graph, such as arrays."""
+    return r.attribute(r(value.owner), value.name)
+
+
+@REBUILD(*BOUND)
+def rebuild_builtin(r: Rebuild, value: Any) -> str:
+    """Bound methods written in C."""
+    owner = value.__self__
+    if owner is None or isinstance(owner, (types.ModuleType, type)):
+        return r.constant(value, value.__name__)
+    text = r(owner)
+    return r.attribute(text if text.startswith("_") else f"({text})", value.__name__)
+
+
+@REBUILD(types.CellType)
+def rebuild_cell(r: Rebuild, value: types.CellType) -> str:
+    """Closure cells made in the frame; made before what they hold, which may refer back to them."""
+    name = r.assign(value, f"{r.constant(types.CellType, 'Cell')}()")
+    try:
+        held = value.cell_contents
+    except ValueError:
+        return name
+    r.lines.append(f"{name}.cell_contents = {r(held)}")
+    return name
+
+
+@REBUILD(types.FunctionType)
+def rebuild_function(r: Rebuild, value: types.FunctionType) -> str:
+    """Functions defined in the frame."""
+    closure = "None"
+    if value.__closure__:
+        closure = "(" + ", ".join(map(r, value.__closure__)) + ",)"
+        if id(value) in r._made:
+            return r._made[id(value)]
+    source = r.vm.globals_source(value.__globals__)
+    name = r.assign(
+        value,
+        f"{r.constant(types.FunctionType, 'Function')}({r.constant(value.__code__, value.__name__ + '_code')}, "
+        f"{r.fetched(source)}, {quoted(value.__name__)}, {r(value.__defaults__)}, {closure})",
+    )
+    for key in ("__kwdefaults__", "__qualname__", "__module__", "__doc__"):
+        r.lines.append(f"{name}.{key} = {r(getattr(value, key))}")
+    if value.__annotations__:
+        r.lines.append(f"{name}.__annotations__ = {r(value.__annotations__)}")
+    if value.__dict__:
+        r.lines.append(f"{name}.__dict__.update({r(value.__dict__)})")
+    return name
+
+
+@REBUILD(property, staticmethod, classmethod)
+def rebuild_wrapper(r: Rebuild, value: Any) -> str:
+    """Descriptors are kept as they are."""
+    return r.constant(value, type(value).__name__)
+
+
+@REBUILD(TracedGenerator)
+def rebuild_generator(r: Rebuild, value: TracedGenerator) -> str:
+    """A generator that stands in the middle of its body, or has not started."""
+    frame = value.frame
+    if value.done:
+        return f"{r.constant(exhausted, 'exhausted')}()"
+    if frame.handled:
+        raise Restart(value.born, Break("a generator that handles an exception is left unfinished"))
+    decoded = frame.decoded
+    slots, stack = (f"[{', '.join(map(r, items))}]" for items in (frame.locals, frame.stack if value.started else []))
+    offset = decoded.offsets[frame.pc] if value.started else -1
+    delegating = value.started and frame.pc > 1 and decoded.names[frame.pc - 2] == "SEND"
+    scope = r.fetched(r.vm.globals_source(frame.globals))
+    code = r.constant(frame.code, frame.code.co_name)
+    return f"{r.constant(generator_at, 'generator_at')}({code}, {scope}, {slots}, {stack}, {offset}, {delegating})"
+
+
+@REBUILD(Trampoline)
+def rebuild_trampoline(r: Rebuild, value: Trampoline) -> str:
+    """The function of a `map` or `filter` that is not used up."""
+    return r(value.fn)
+
+
+def exhausted() -> Iterator[Any]:
+    """A generator that has nothing left."""
+    nothing: tuple[Any, ...] = ()
+    out = (item for item in nothing)
+    next(out, None)
+    return out
+
+
+def _reducible(*types_: type) -> None:
+    for kind in types_:
+        REBUILD(kind)(rebuild_reduced)
+
+
+def rebuild_reduced(r: Rebuild, value: Any) -> str:
+    """Iterators and other C objects that say themselves how they are made (`__reduce__`)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # itertools will not do this from Python 3.14 on
+        parts = value.__reduce__()
+    if isinstance(parts, str):
+        return r.constant(value, parts)
+    made = f"{r(parts[0])}({', '.join(map(r, parts[1]))})"
+    name = r.assign(value, made)
+    if len(parts) > 2 and parts[2] is not None:
+        if hasattr(value, "__setstate__"):
+            if isinstance(value, _ON_LISTS):  # done when there is no way back: by C code alone
+                r.late.append(f"{name}.__setstate__({r(parts[2])})")
+            else:
+                r.lines.append(f"{r.constant(_set_state, 'set_state')}({name}, {r(parts[2])})")
+        else:
+            r.lines.append(f"{name}.__dict__.update({r(parts[2])})")
+    return name
+
+
+_LIST: list[int] = []
+_ON_LISTS = (type(iter(_LIST)), type(reversed(_LIST)))
+
+
+def _set_state(value: Any, state: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        value.__setstate__(state)
+
+
+_reducible(
+    type(iter([])), type(iter(())), type(iter(range(1))), type(iter("")),
+    enumerate, zip, map, filter, reversed, type(reversed([])), type(reversed({})), type(iter(b"")),
+)  # fmt: skip
+
+
+@REBUILD(*SIZED_ITERATORS)
+def rebuild_sized_iterator(r: Rebuild, value: Any) -> str:
+    """Iterators over a dict or set, which raise when its size changes: over that, put in place once it is filled."""
+    view, place = SIZED_ITERATORS[type(value)], iterator_place(value)
+    if place is None:
+        return f"{r.constant(used_up, 'used_up')}({r.constant(view, 'view')})"
+    iterated = r(place[0]) if view is None else f"{r.constant(view, 'view')}({r(place[0])})"
+    name = r.assign(value, f"{r.constant(iter, 'iter')}({iterated})")
+    r.late.append(f"{r.constant(put_iterator, 'put_iterator')}({name}, {place[1]}, {place[2]}, {place[3]})")
+    return name
+
+
+def used_up(view: Callable[[dict[Any, Any]], Any] | None) -> Iterator[Any]:
+    """An iterator over this view of some dict, or over a set, that has nothing left."""
+    out = iter(set() if view is None else view({}))
+    next(out, None)
+    return out
+
+
+_AN_ORDERED_DICT: dict[Any, Any] = collections.OrderedDict()
+
+
+@REBUILD(*(type(view) for held in ({}, _AN_ORDERED_DICT) for view in (held.keys(), held.values(), held.items())))
+def rebuild_view(r: Rebuild, value: Any) -> str:
+    """Views of a dict, of which they show what becomes of it later, too."""
+    name = type(value).__name__.rpartition("_")[2]  # dict_keys, odict_values, ...
+    return f"{r(gc.get_referents(value)[0])}.{name}()"  # its `mapping` is a proxy
+
+
+@REBUILD(BaseException)
+def rebuild_exception(r: Rebuild, value: BaseException) -> str:
+    """Exceptions: class, arguments, attributes. One that was raised has a traceback, so that is done in earnest."""
+    raised = r.vm.errors.get(id(value))
+    if raised is not None and r.vm.finalizers.allowed:
+        raise Restart(raised[1], Break("an exception that was raised leaves the frame", "it has a traceback"))
+    kind = type(value)
+    cls = r.constant(kind, kind.__name__)
+    name = r.assign(value, f"{cls}.__new__({cls}, {', '.join(map(r, value.args))})")
+    for base in kind.__mro__:
+        if base is BaseExceptionGroup:  # which keeps its arguments only
+            continue
+        for key, member in vars(base).items():  # what C code keeps: `value` of StopIteration, `errno` of OSError
+            if isinstance(member, types.MemberDescriptorType) and base.__module__ == "builtins":
+                held = getattr(value, key, None)
+                if held is not None and key != "__suppress_context__":
+                    r.lines.append(f"{r.constant(setattr, 'setattr')}({name}, {quoted(key)}, {r(held)})")
+    if value.__cause__ is not None:
+        r.lines.append(f"{name}.__cause__ = {r(value.__cause__)}")
+    r.lines.append(f"{name}.__suppress_context__ = {value.__suppress_context__}")
+    _attributes(r, value, name)
+    return name
+
+
+@REBUILD(re.Match)
+def rebuild_match(r: Rebuild, value: re.Match[Any]) -> str:
+    """What a pattern found: it is looked for once more."""
+    if remake_match(value.re, value.string, value.pos, value.endpos, value.regs) is None:
+        raise CannotRebuild("a match of a regular expression")
+    given = ", ".join(map(r, (value.re, value.string, value.pos, value.endpos, value.regs)))
+    return f"{r.constant(remake_match, 'remake_match')}({given})"
+
+
+def remake_match(pattern: re.Pattern[Any], string: Any, start: int, end: int, spans: Any) -> re.Match[Any] | None:
+    """The match of all groups at these places."""
+    for way in (pattern.match, pattern.fullmatch):
+        found = way(string, start, end)
+        if found is not None and found.regs == spans:
+            return found
+    return next((found for found in pattern.finditer(string, start, end) if found.regs == spans), None)
+
+
+@REBUILD(object)
+def rebuild_object(r: Rebuild, value: Any) -> str:
+    """Instances of Python classes: made without `__init__`, then filled."""
+    kind = type(value)
+    if not is_written(kind) or kind.__new__ is not object.__new__ and not _plain_new(kind):
+        if isinstance(value, torch.Generator) or not _copyable(value):
+            raise CannotRebuild(f"a {kind.__module__}.{kind.__qualname__}")
+        return rebuild_reduced(r, value)
+    cls = r.constant(kind, kind.__name__)
+    name = r.assign(value, f"{r.constant(object.__new__, 'new')}({cls})")
+    _attributes(r, value, name)
+    return name
+
+
+def _plain_new(kind: type) -> bool:
+    """The class writes `__new__` in Python over object's."""
+    return isinstance(kind.__new__, types.FunctionType) and is_written(kind)
+
+
+_COPYABLE = {"datetime", "decimal", "fractions", "functools", "itertools", "operator", "collections", "types"}
+
+
+def _copyable(value: Any) -> bool:
+    return type(value).__module__.split(".")[0] in _COPYABLE

@@ -1,0 +1,657 @@
+"""Residual code: the Python source that takes the frame's place. Runs the graph, repeats effects, returns or resumes.
+
+    def residual(x, _c, _f):
+        _f0 = _f[3]
+        try:
+            _out = (_c.shown if _c.profiler._is_profiler_enabled else _c.graph)(*_f[:3])
+        except _c.Error as _e:
+            _c.explain_error(_e, _f[:3])
+        _f0.calls = 4
+        return {'logits': _out[0]}
+
+`_c` holds constants, `_f` what the guards fetched. The source is compiled with `compile`; `explain` prints it.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.autograd.graph import increment_version
+from torch.library import CustomOpDef
+
+from smelt.base.python_text import arguments, is_plain_name, new_name, quoted
+from smelt.capture import _native as native
+from smelt.capture.core.breaks import At, Break, Restart
+from smelt.capture.core.conditional_value import ASKING, Undecided
+from smelt.capture.core.frames import Frame, Unread
+from smelt.capture.core.liveness import live_slots
+from smelt.capture.core.sources import Source, frame_function
+from smelt.capture.prologue.inputs import HOST
+from smelt.capture.prologue.source import Steady, host_part, states_of
+from smelt.capture.python.context_variables import refuse_settings
+from smelt.capture.python.effects import DELETED, Deferred, Made, Mirror, Store, items_of
+from smelt.capture.residual.error_locations import expect_failure, expect_lost, explain_error, repeatable, with_place
+from smelt.capture.residual.reconstruct import OWN, Rebuild
+from smelt.capture.residual.resumption import RESUMPTIONS, Resumption
+from smelt.capture.tensors.cut_points import refuse_torn
+from smelt.capture.tensors.fallible_ops import on_gpu
+from smelt.capture.tensors.finish_graph import close
+from smelt.capture.tensors.rng_state import drawn_from, states_of_devices
+from smelt.capture.tensors.tensors import Input
+from smelt.capture.tensors.thread_modes import refuse_open
+from smelt.graph.trace.trace import TraceTensor
+
+
+@dataclass
+class Residual:
+    """What stands for the frame: everything but the compiled graph, which `finish` adds as `_c.graph`.
+
+    Attributes:
+        source: the code as text.
+        gm: the graph, None when nothing is computed.
+        inputs: in the order in which the graph takes them.
+        outputs: fetch indices that become `_f`.
+        at: the user's place that it is taken for.
+    """
+
+    source: str
+    gm: fx.GraphModule | None
+    inputs: list[Input]
+    outputs: list[int]
+    constants: dict[str, Any]
+    ops: int = 0
+    at: At | None = None
+    points: list[native.ResumePoint] = field(default_factory=list)
+
+    def code(self) -> CodeType:
+        """The compiled source of the function."""
+        module = compile(self.source, "<smelt residual>", "exec")
+        code = next(c for c in module.co_consts if isinstance(c, CodeType))  # the host program comes behind it
+        return code if self.at is None else with_place(code, self.at)
+
+    def _shown(self, graph: Callable[..., Any]) -> Callable[..., Any]:
+        """The graph as a region of PyTorch's profiler."""
+        name = f"smelt: {self.at.code.co_qualname if self.at is not None else 'graph'}"
+
+        def run(*inputs: Any) -> Any:
+            with torch.autograd.profiler.record_function(name):
+                return graph(*inputs)
+
+        return run
+
+    def namespace(self, graph: Callable[..., Any] | None) -> SimpleNamespace:
+        """`_c`"""
+        if graph is None or self.gm is None:
+            return SimpleNamespace(**self.constants)
+        own = dict(
+            graph=native.Quiet(graph),
+            profiler=torch.autograd.profiler,
+            shown=native.Quiet(self._shown(graph)),
+            Error=Exception,
+            explain_error=functools.partial(explain_error, self.gm),
+            expect_failure=functools.partial(expect_failure, self.gm),
+            expect_lost=functools.partial(expect_lost, self.gm),
+        )
+        assert own.keys() == OWN
+        return SimpleNamespace(**self.constants, **own)
+
+
+MakePoint = Callable[[CodeType, int, int, tuple[int, ...]], native.ResumePoint]
+
+
+class Writer:
+    """Builds the residual of one capture.
+
+    Args:
+        slots: names of the replacement's parameters.
+        point: makes (or finds) the resume point of (code, offset, stack depth, places of handled exceptions on it).
+        failed: told of an error of smelt's own in residual code, before the frame runs in eager instead.
+        begin: the resume point that the frame began at; None: at its start.
+        restarts: it could begin there once more.
+    """
+
+    def __init__(
+        self,
+        vm: Any,
+        slots: list[str],
+        point: MakePoint,
+        failed: Callable[[Exception], None],
+        frame: Frame,
+        begin: native.ResumePoint | None,
+        restarts: bool,
+    ) -> None:
+        self.vm, self.slots, self.point, self.failed = vm, parameter_names(slots), point, failed
+        self.frame, self.begin, self.restarts = frame, begin, restarts
+        self.makes: list[str] = []  # values, which nobody sees yet
+        self.lines: list[str] = []  # what the program does to the outside with them, and how the frame ends
+        self.constants: dict[str, Any] = {}
+        self.fetches: dict[int, int] = {}
+        self.value = Rebuild(vm, self.makes, self.constants, self.fetched)
+        self.inputs: list[Input] = []
+        self.points: list[native.ResumePoint] = []
+        self._resumed = 0
+
+    def fetched(self, source: Source) -> str:
+        """The expression for an external value."""
+        if source.kind == native.LOCAL:
+            return self.slots[source.key]
+        if source.kind == native.CONST:
+            return self.value.constant(source.key, source.text)
+        index = self.vm.guards.fetch(source)
+        return f"_f{self.fetches.setdefault(index, len(self.fetches))}"
+
+    # -- the two ways a frame ends -------------------------------------------------------------------------------
+
+    def write_return(self, value: Any) -> Residual:
+        """The frame returned `value`."""
+        refuse_settings(self.vm)
+        refuse_open(self.vm)
+        result = self.value(value)
+        self.effects()
+        self.vm.finalizers.guard(self.frame)
+        in_order = len(self.vm.finalizers.held) > 1
+        kept = self._last_values() if in_order else []
+        doomed = [*self._stack(), *self.value.variables(), "_f"] if in_order else self._errors()
+        doomed += self._dropped_errors()
+        if doomed or kept:
+            self.lines += [f"_result = [{result}]", *kept, *(f"{name} = None" for name in doomed)]
+            result = "_result.pop()"
+        self.lines.append(f"return {result}")
+        return self.finish()
+
+    def write_break(self, frame: Frame, in_frame: bool = False) -> Residual:
+        """The frame stands at an instruction that is done in plain Python; then it resumes.
+
+        Args:
+            in_frame: only the frame itself can do the instruction, with all its variables.
+
+        Raises:
+            CannotRebuild: a live value has no expression, or the instruction has no plain form.
+        """
+        refuse_settings(self.vm)
+        refuse_open(self.vm)
+        how = RESUMPTIONS.get(frame.decoded.names[frame.pc])
+        if how is None:
+            raise Break(f"a break at {frame.decoded.names[frame.pc]}", "the frame cannot be continued after it")
+        stack = [self.value(item) for item in frame.stack]
+        slots = self._slots(frame, in_frame)
+        self.effects()
+        self.vm.finalizers.guard(frame)
+        if not self.restarts:  # it began in an except clause: what the frame handles now is set where it is needed
+            handle = self.value.constant(native.handle, "handle")
+            self.lines.append(f"{handle}({self.value(self.vm.outer_exception())})")
+        row = frame.decoded.handler_at(frame.pc)
+        names, at = frame.decoded.names, frame.pc
+        wants_bool = sys.version_info >= (3, 13) and names[at] in ASKING and names[at] != "TO_BOOL"
+        if wants_bool and names[at - 1] == "TO_BOOL":
+            at, wants_bool = at - 1, False  # the truth of a tensor was left to the jump
+        if in_frame or row is None and not wants_bool and self._would_forget(frame, slots):
+            self.lines.append(f"return {self.resume(frame, frame.decoded.begin_of(at), stack, slots)}")
+        else:
+            Resumption(self, frame, stack, slots).run(how, row)
+        return self.finish()
+
+    def _would_forget(self, frame: Frame, slots: list[str]) -> bool:
+        """Where the instruction raises, a traceback keeps this frame's parameters, not what else it gives variables of
+        the original: where those end with a finalizer, the instruction is done by the frame that goes on, which has all
+        variables as parameters."""
+        leads = self.vm.finalizers.leads_to_one
+        return any(slots[at] not in self.slots[at : at + 1] and leads(held) for at, held in enumerate(frame.locals))
+
+    def _slots(self, frame: Frame, every: bool) -> list[str]:
+        """Expressions for the variables that are needed or whose end could be seen, or all; NULL for the others."""
+        live = range(len(frame.locals)) if every else live_slots(frame.decoded, frame.pc)
+        plain = len(frame.code.co_varnames)
+        null = self.value.constant(native.NULL, "NULL")
+        out = []
+        for index, held in enumerate(frame.locals):
+            cell = index >= plain or frame.code.co_varnames[index] in frame.code.co_cellvars
+            out.append(self.value(held) if index in live or cell or self._may_end(held) else null)
+        return out
+
+    def _may_end(self, held: Any) -> bool:
+        """A variable's object came with the frame: it may do something when it dies, such as let go of a lock."""
+        if type(held) is Unread or self.vm.finalizers.leads_to_one(held):
+            return True
+        source = None if type(held) is TraceTensor else self.vm.source_of(held)
+        return source is not None and source.kind == native.LOCAL
+
+    def resume(self, frame: Frame, index: int, stack: list[str], slots: list[str]) -> str:
+        """The expression to return, with which the original code goes on at an instruction."""
+        handled = tuple(at for at in frame.handled_at if at < len(stack))
+        point = self.point(frame.code, frame.decoded.offsets[index], len(stack), handled)
+        self.points.append(point)
+        name = self.value.constant(point, f"resume_{frame.decoded.offsets[index]}")
+        call = self.value.constant(native.go_on, "go_on")
+        scope = self.fetched(self.vm.globals_source(frame.globals))
+        function = self.fetched(frame_function())
+        error = f", [{self.value(frame.handled[len(handled) - 1])}]" if handled else ""
+        return f"{call}({name}, {scope}, {function}, [{', '.join(slots)}], [{', '.join(stack)}]{error})"
+
+    # -- side effects ------------------------------------------------------------------------------------------------
+
+    def effects(self) -> None:
+        """Everything the frame did to the outside, in order."""
+        effects = self.vm.effects
+        stores = [*effects.stores.values()]
+        for number, call in enumerate(effects.deferred):
+            while stores and stores[0].behind <= number:
+                self._store(stores.pop(0))
+            self._deferred(call)
+        for store in stores:
+            self._store(store)
+        for held, items in effects.appended.values():
+            append = self._method(held, list, "append")
+            self.lines += [f"{append}{self.value(item)})" for item in items]
+        for mirror in {id(m): m for m in effects.mirrors.values()}.values():
+            if mirror.changed:
+                self._write_back(mirror)
+        self.lines += self.value.late
+        self.value.late = self.lines
+        if self.vm.ambient.left_switched:
+            for fn, args, kwargs in self.vm.ambient.log:
+                given = self.value.arguments(args, kwargs)
+                self.lines.append(f"{self.value.constant(fn, fn.__name__)}({given})")
+
+    def _deferred(self, call: Deferred | Made) -> None:
+        if isinstance(call, Made):
+            if not call.value.removed:
+                self.value(call.value)
+            return
+        given = self.value.arguments(call.args, call.kwargs)
+        fn = self.value(call.fn)
+        if call.handled is not self.vm.outer_error:  # while the residual runs that one is handled
+            given = ", ".join(filter(None, [self.value(call.handled), fn, given]))
+            fn = self.value.constant(native.call_handling, "call_handling")
+        self.lines.append(f"{fn}({given})")
+
+    def _store(self, store: Store) -> None:
+        target = store.target
+        if store.kind == "global":
+            scope = self.fetched(self.vm.globals_source(target))
+            if store.value is DELETED or store.anew:
+                self.lines.append(f"{scope}.pop({quoted(store.name)}, None)")
+            if store.value is not DELETED:
+                self.lines.append(f"{scope}[{quoted(store.name)}] = {self.value(store.value)}")
+            return
+        if type(target) is TraceTensor and store.name == "data" and target.requires_grad:
+            stop = Break("tensor.data is assigned", "what is written to the tensor later has gradients")
+            raise Restart(store.born, stop)
+        place = self.value(target)
+        if not is_plain_name(store.name):
+            self._store_by_name(store, place)
+            return
+        if store.value is DELETED and store.maybe or store.anew:
+            self.lines += ["try:", f"    {self._deletion(store, place)}"]
+            self.lines += [f"except {self.value.constant(AttributeError, 'AttributeError')}:", "    pass"]
+        if store.value is DELETED and store.maybe:
+            return
+        if store.value is DELETED:
+            self.lines.append(self._deletion(store, place))
+        elif isinstance(target, nn.Module) and store.name in target.__dict__.get("_buffers", ()):
+            self.lines.append(f"{place}._buffers[{quoted(store.name)}] = {self.value(store.value)}")
+        elif type(target).__setattr__ in _PLAIN_SETTERS or isinstance(target, (type, torch.Tensor)):
+            self.lines.append(f"{place}.{store.name} = {self.value(store.value)}")
+            if type(target) is TraceTensor and store.name == "data" and target._version > store.version:
+                self.lines.append(f"{self.value.constant(increment_version, 'increment_version')}({place})")
+        else:
+            setter = self.value.constant(object.__setattr__, "set")
+            self.lines.append(f"{setter}({place}, {quoted(store.name)}, {self.value(store.value)})")
+
+    def _deletion(self, store: Store, place: str) -> str:
+        """The statement that deletes an attribute: what its class does then in Python, capture has seen."""
+        kind = type(store.target)
+        deleter: Callable[[Any, str], None] = delattr
+        if isinstance(store.target, nn.Module):
+            deleter = delattr if kind.__delattr__ is nn.Module.__delattr__ else nn.Module.__delattr__
+        elif isinstance(kind.__delattr__, FunctionType):
+            deleter = object.__delattr__
+        if deleter is delattr and is_plain_name(store.name):
+            return f"del {place}.{store.name}"
+        return f"{self.value.constant(deleter, 'delattr')}({place}, {quoted(store.name)})"
+
+    def _store_by_name(self, store: Store, place: str) -> None:
+        """The same for a name that is no identifier: it is data, and stays in quotes."""
+        constant = self.value.constant
+        plain = type(store.target).__setattr__ in _PLAIN_SETTERS or isinstance(store.target, (type, torch.Tensor))
+        if store.value is DELETED or store.anew:
+            delete = self._deletion(store, place)
+            maybe = store.value is not DELETED or store.maybe
+            ended = [f"except {constant(AttributeError, 'AttributeError')}:", "    pass"]
+            self.lines += ["try:", f"    {delete}", *ended] if maybe else [delete]
+        if store.value is DELETED:
+            return
+        value = self.value(store.value)
+        if isinstance(store.target, nn.Module) and store.name in store.target.__dict__.get("_buffers", ()):
+            self.lines.append(f"{place}._buffers[{quoted(store.name)}] = {value}")
+        else:
+            setter = constant(setattr, "setattr") if plain else constant(object.__setattr__, "set")
+            self.lines.append(f"{setter}({place}, {quoted(store.name)}, {value})")
+
+    def _refuse_shown(self) -> None:
+        """A result in the memory of assigned `.data` would count writes with the tensor that was assigned from.
+
+        Raises:
+            Restart: there is one; capture stops before the assignment.
+        """
+        for store in self.vm.effects.stores.values():
+            if type(store.target) is TraceTensor and store.name == "data":
+                memory = store.value.place.storage
+                if any(t is not store.value and t.place.storage is memory for t in self.value.outputs):
+                    stop = Break("tensor.data is assigned", "a result shows the same memory, and counts writes with it")
+                    raise Restart(store.born, stop)
+
+    def _write_back(self, mirror: Mirror) -> None:
+        place, copy = self.value(mirror.original), mirror.copy
+        if isinstance(copy, dict):
+            self._write_back_dict(place, mirror)
+        elif isinstance(copy, list):
+            items = f"[{', '.join(map(self.value, copy))}]"
+            own = type(mirror.original).__setitem__ is list.__setitem__
+            setter = self._method(mirror.original, list, "__setitem__")
+            self.lines.append(
+                f"{place}[:] = {items}" if own else f"{setter}{self.value.constant(slice, 'slice')}(None), {items})"
+            )
+        elif isinstance(copy, set):  # what stays is not touched: the order is that of eager
+            for change, items in (("difference_update", mirror.before - copy), ("update", copy - mirror.before)):
+                if items:
+                    method = self._method(mirror.original, set, change)
+                    self.lines.append(f"{method}[{', '.join(map(self.value, items))}])")
+        else:
+            clear, extend = (self._method(mirror.original, collections.deque, name) for name in ("clear", "extend"))
+            self.lines += [f"{clear.removesuffix(', ')})", f"{extend}[{', '.join(map(self.value, copy))}])"]
+
+    def _method(self, held: Any, base: type, name: str) -> str:
+        """The begin of a call of a container's method, which a class of the program may have overridden."""
+        place = self.value(held)
+        if getattr(type(held), name, None) is getattr(base, name):
+            return f"{place}.{name}("
+        return f"{self.value.constant(base, base.__name__)}.{name}({place}, "
+
+    def _write_back_dict(self, place: str, mirror: Mirror) -> None:
+        copy, before, value = mirror.copy, mirror.before, self.value
+        direct = type(mirror.original).__setitem__ is dict.__setitem__
+        ordered = isinstance(mirror.original, collections.OrderedDict)
+        base = value.constant(collections.OrderedDict, "OrderedDict") if ordered else value.constant(dict, "dict")
+        kept = [key for key in before if key in copy]
+        if kept != list(copy)[: len(kept)]:
+            self.lines.append(f"{base}.clear({place})")
+            before = {}
+        for key in before:
+            if key not in copy:
+                own = type(mirror.original).__delitem__ is dict.__delitem__
+                remove = f"{base}.__delitem__({place}, {value(key)})"
+                self.lines.append(f"del {place}[{value(key)}]" if own else remove)
+        for key, item in items_of(copy):
+            if type(item) is Undecided and item.optional:
+                item.read()  # nothing is there after one way of a branch: the graph ends before it
+            if key not in before or before[key] is not item:
+                target = f"{place}[{value(key)}] = {value(item)}"
+                self.lines.append(target if direct else f"{base}.__setitem__({place}, {value(key)}, {value(item)})")
+
+    # -- assembly ----------------------------------------------------------------------------------------------------
+
+    def finish(self) -> Residual:
+        """Close the graph and write the whole source."""
+        refuse_torn(self.vm)
+        self._refuse_shown()
+        self.vm.close_generators(self.value.makes)
+        tensors, hosts = self.vm.tensors, self.vm.hosts
+        early = [f"{self.value(tensor)}.grad = None" for tensor in self.vm.effects.cleared]
+        gm, inputs, ops = close(tensors, self.value.outputs, self.vm.ambient)
+        hosts.check_apart()
+        helped = bool(self.makes) and self.value.helped and self.restarts and not self.value.acts
+        rewinds = bool(hosts.acts and (tensors.checks or helped))
+        host, host_source = self._host(inputs, rewinds)
+        if host and hosts.acts and gm is not None:
+            _refuse_foreign(gm)
+        expected = tensors.asserts or tensors.caught or tensors.guarded
+        devices = drawn_from(tensors.drawing) if expected or helped or not tensors.drawing else None
+        restarts = self.restarts and (rewinds or not hosts.acts) and (helped if gm is None else repeatable(gm))
+        repeats = restarts and not tensors.writes_inputs() and devices is not None
+        if tensors.asserts and not repeats:  # where a check fails nobody could find the program's own error
+            self.vm.changes.asserts = False
+            raise Restart(-1, None)
+        lost = restarts and gm is not None and not repeats and tensors.guarded and _writes_on_gpu(tensors)
+        if tensors.caught and not repeats or tensors.read_guarded and not (repeats or lost):
+            self.vm.changes.repeats = False
+            raise Restart(-1, None)
+        undo = _put_back("_state") if rewinds and host else []
+        undo += _put_back("_drawn") if repeats and devices and gm is not None else []
+        makes = self._guarded(self.makes, undo) if helped and repeats else self.makes
+        order, head = list(self.fetches), host
+        if gm is not None:
+            order, call = self._graph(inputs, devices if repeats else None, repeats, lost, undo)
+            head = [*host, *early, *call]  # what nobody reads is not kept then
+        names = [f"_f{number} = _f[{order.index(index)}]" for index, number in self.fetches.items()]
+        body = textwrap.indent("\n".join([*self._tracebacks(), *names, *head, *makes, *self.lines]), "    ")
+        source = f"def residual({', '.join([*self.slots, '_c', '_f'])}):\n{body}\n{host_source}"
+        return Residual(source, gm, inputs, order, self.constants, ops, points=self.points)
+
+    def _graph(
+        self, inputs: list[Input], devices: Sequence[torch.device] | None, repeats: bool, lost: bool, undo: list[str]
+    ) -> tuple[list[int], list[str]]:
+        """The fetches in the order in which they come, and the lines that run the graph.
+
+        Args:
+            devices: those whose generators are put back where it fails.
+            repeats: where it fails the frame runs in eager, after `undo`; `lost`: where the GPU's context ended.
+        """
+        indices = [self.vm.guards.fetch(i.source) for i in inputs if i.source.kind != HOST]
+        again = self._again() if repeats or lost else ""
+        order = list(dict.fromkeys([*indices, *self.fetches]))
+        given = _arguments(inputs, len(order) == len(indices))
+        args = given[1:] if given.startswith("*") and "," not in given else f"[{given}]"
+        target = "" if not self.value.outputs else "_out = "
+        lines: list[str] = []
+        if devices:
+            states = self.value.constant(states_of_devices, "states_of_devices")
+            keep = f"_drawn = {states}({self.value.constant(devices, 'devices')})"
+            lines += self._guarded([keep], undo[: -len(_put_back("_drawn"))])
+        lines += [
+            "_failed = None",
+            "try:",
+            f"    {target}(_c.shown if _c.profiler._is_profiler_enabled else _c.graph)({given})",
+        ]
+        lines += [f"    {name} = {number}" for number, name in self.value.numbers.items()]
+        lines += ["except _c.Error as _e:", "    _failed = _e", "if _failed is not None:"]
+        if not again:
+            return order, [*lines, f"    _c.explain_error(_failed, {args})"]
+        lines.append(f"    _c.{'expect_failure' if repeats else 'expect_lost'}(_failed, {args})")
+        return order, [*lines, *_indented(undo), f"    return {again}"]
+
+    def _guarded(self, lines: list[str], undo: list[str]) -> list[str]:
+        """Lines of smelt's own that the program does not see: where they fail, the frame runs in eager."""
+        constant = self.value.constant
+        return [
+            "_failed = None",
+            "try:",
+            *_indented(lines),
+            f"except {constant(Exception, 'AnyError')} as _e:",
+            "    _failed = _e",
+            "if _failed is not None:",
+            *_indented(undo),
+            f"    {constant(self.failed, 'failed')}(_failed)",
+            f"    return {self._again()}",
+        ]
+
+    def _host(self, inputs: list[Input], rewinds: bool) -> tuple[list[str], str]:
+        """The lines that run the host program, and its source.
+
+        Args:
+            rewinds: the frame may run again because the graph fails.
+
+        Raises:
+            Break: it may fail, and the frame cannot begin again.
+        """
+        hosts = self.vm.hosts
+        for given in inputs:
+            if given.source.kind == HOST:
+                hosts.use(given.source.key)
+        ops = hosts.program()
+        if not ops:
+            return [], ""
+        part = host_part(ops, hosts.used, self.vm, self.fetched)
+        constant, arguments = self.value.constant, ", ".join(part.arguments)
+        target = f"{', '.join(part.results)}{',' * (len(part.results) == 1)} = " if part.results else ""
+        run = f"{target}{constant(part.run, 'host')}({arguments})"
+        generators = constant(part.generators, "generators")
+        kept = f"_state = {constant(states_of, 'states_of')}({generators}, [{arguments}])"
+        keep = self._guarded([kept], []) if self.restarts else [kept]
+        if part.certain:
+            return [*keep, run] if rewinds else [run], part.source
+        if not self.restarts:
+            raise Break("arrays of numpy in an except clause", "what they are computed from may fail")
+        steady = Steady(self.vm.unsteady)
+        self.vm.guards.flag(steady.holds, (), True)
+        lines = [
+            *keep,
+            "_failed = None",
+            "try:",
+            f"    {run}",
+            f"except {constant(Exception, 'HostError')} as _e:",
+            "    _failed = _e",
+            "if _failed is not None:",
+            *_indented(_put_back("_state")),
+            f"    {constant(steady.fail, 'fail')}(_failed)",
+            f"    return {self._again()}",
+        ]
+        return lines, part.source
+
+    def _tracebacks(self) -> list[str]:
+        """The lines that make this frame the one that caught the exceptions which it handles from its beginning."""
+        names = self._errors()
+        if not self.restarts:
+            names.append(f"{self.value.constant(sys.exception, 'exception')}()")
+        return [f"{self.value.constant(native.stand_for, 'stand_for')}({name})" for name in names]
+
+    def _stack(self) -> list[str]:
+        """The parameters that the frame finds on its stack."""
+        return [] if self.begin is None else self.slots[len(self.slots) - self.begin.depth :]
+
+    def _errors(self) -> list[str]:
+        """Those of them that are exceptions: the frame handles them where it begins, or is about to. It stands in their
+        tracebacks, and what it holds itself would never die."""
+        names = self._stack()
+        first = len(self.slots) - len(names)
+        return [self.slots[at] for at in self.vm.finalizers.exceptions() if at >= first]
+
+    def _dropped_errors(self) -> list[str]:
+        """The variables that began with an exception and no longer hold it where the frame returns."""
+        names = []
+        variables = self.frame.locals
+        for at in self.vm.finalizers.exceptions():
+            if at >= len(variables) or self.vm.finalizers.leads_to_one(variables[at]):
+                continue
+            held = variables[at]
+            source = held.source if type(held) is Unread else self.vm.source_of(held)
+            if source is None or (source.kind, source.key) != (native.LOCAL, at):
+                names.append(self.slots[at])
+        return names
+
+    def _last_values(self) -> list[str]:
+        """The lines that give variables what they hold in the end, for those that end with a finalizer: they die in
+        the order of the variables."""
+        lines = []
+        for at, held in enumerate(self.frame.locals):
+            if self.vm.finalizers.leads_to_one(held):
+                expression = self.value(held)
+                name = self.slots[at] if at < len(self.slots) else f"_v{at}"
+                lines += [f"{name} = {expression}"] if expression != name else []
+        return lines
+
+    def release(self) -> None:
+        """Let go of the program's objects: the residual is written."""
+        self.value.release()
+        del self.frame
+
+    def _again(self) -> str:
+        """The expression that runs the whole frame in eager, from where it began."""
+        begin, code = self.begin, self.frame.code
+        quiet, function = self.value.constant(native.quiet_call, "quiet"), self.fetched(frame_function())
+        if begin is not None:
+            width = len(self.slots) - begin.depth
+            slots, stack = ", ".join(self.slots[:width]), ", ".join(self.slots[width:])
+            scope = self.fetched(self.vm.globals_source(self.frame.globals))
+            point, resume = self.value.constant(begin, "begin"), self.value.constant(native.resume, "resume")
+            return f"{quiet}({resume}, {point}, {scope}, {function}, [{slots}], [{stack}])"
+        count, named = code.co_argcount, code.co_kwonlyargcount
+        given = self.slots[:count]
+        rest = self.slots[count + named :]
+        if code.co_flags & inspect.CO_VARARGS:
+            given.append(f"*{rest.pop(0)}")
+        names = code.co_varnames[count : count + named]
+        keywords = zip(names, self.slots[count : count + named], strict=True)
+        text = arguments([function, *given], keywords)
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            text += f", **{rest.pop(0)}"
+        return f"{quiet}({text})"
+
+
+def _writes_on_gpu(tensors: Any) -> bool:
+    """All inputs that the graph writes to are on a GPU: nobody reads them any more where its context is lost."""
+    written = [given for given in tensors.inputs if tensors.is_written(given)]
+    return bool(written) and all(on_gpu(given.tensor.device) for given in written)
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _put_back(states: str) -> list[str]:
+    """The lines that put the states of random generators back."""
+    return [f"for _set, _kept in {states}:", "    _set(_kept)"]
+
+
+def _refuse_foreign(gm: fx.GraphModule) -> None:
+    """Operators that are written in Python may draw numbers as well: the order counts.
+
+    Raises:
+        Break: the graph has such an operator.
+    """
+    for node in gm.graph.nodes:
+        if isinstance(node.target, CustomOpDef) or isinstance(node.target, OpOverload | OpOverloadPacket):
+            name = str(getattr(node.target, "_qualified_op_name", None) or node.target)
+            if re.split(r"[.:]", name)[0] not in ("aten", "prims", "torchvision", "torchaudio", "smelt"):
+                raise Break(f"random numbers or arrays of numpy beside {name}", "the operator may draw as well")
+
+
+def _arguments(inputs: list[Input], all_fetched: bool) -> str:
+    """What the graph is called with: fetched inputs come first in `_f`, the host program's have names."""
+    if all(i.source.kind != HOST for i in inputs):
+        return "*_f" if all_fetched else f"*_f[:{len(inputs)}]"
+    parts, start, count = [], 0, 0
+    for given in [*inputs, None]:
+        if given is not None and given.source.kind != HOST:
+            count += 1
+            continue
+        if count > start:
+            parts.append(f"*_f[{start}:{count}]")
+            start = count
+        if given is not None:
+            parts.append(given.source.text)
+    return ", ".join(parts)
+
+
+_PLAIN_SETTERS = (object.__setattr__, type.__setattr__, BaseException.__setattr__)
+
+
+def parameter_names(slots: list[str]) -> list[str]:
+    """Unique identifiers for the parameters of a residual, close to the variables' names."""
+    out: list[str] = []
+    for name in slots:
+        plain = is_plain_name(name) and not name.startswith("_")
+        out.append(new_name(name if plain else f"v{len(out)}_{name.strip('_')}", out))
+    return out

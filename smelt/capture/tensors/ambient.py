@@ -1,0 +1,203 @@
+"""The thread's modes (gradients, autocast) during a capture.
+
+The interpreted program switches the real modes, so that trace tensors behave right. What it switched is undone when the
+capture ends, becomes regions of the graph, and is repeated by residual code when the frame leaves a mode switched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.base import torch_c
+from smelt.capture import _native as native
+from smelt.capture.core.breaks import user
+from smelt.capture.tensors.operator_modes import DefaultDevices
+from smelt.graph.ir.symint import settled
+from smelt.graph.nodes import modes
+from smelt.graph.nodes.casts import DEVICES, present_casts, set_casts
+
+Modes = tuple[Any, ...]
+
+
+@contextmanager
+def outside_saved_tensor_hooks() -> Iterator[None]:
+    """Hooks on what autograd saves belong to the program (checkpoint counts with them): they see no trace tensors."""
+    if torch_c.saved_tensor_hooks() is None:
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(_same, _same):  # only the innermost pair is asked
+        yield
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def present_modes() -> Modes:
+    """(gradients enabled, then for each device: autocast enabled, its dtype; then the kernels of attention allowed)."""
+    return (torch.is_grad_enabled(), *present_casts(), torch_c.attention_kernels())
+
+
+@contextmanager
+def outside_inference_mode() -> Iterator[None]:
+    """Without inference mode, but also without gradients: its tensors have no version counts, which capture reads.
+
+    The graph runs in the mode again, as often as it is called there.
+    """
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch_c.inference_mode(False), torch.no_grad():
+        yield
+
+
+@contextmanager
+def outside_anomaly_mode() -> Iterator[None]:
+    """Without the checks of `detect_anomaly`: they read values of what autograd computes, which are not known yet."""
+    if not torch.is_anomaly_enabled():
+        yield
+        return
+    with torch.autograd.set_detect_anomaly(False):
+        yield
+
+
+class Ambient:
+    """What the program switched so far, and the regions open in the graph.
+
+    Attributes:
+        log: the calls that switched modes, in order.
+        dirty: a mode may differ from that of the last graph node.
+        left_switched: (after `restore`) the frame leaves other modes than it found.
+    """
+
+    def __init__(self) -> None:
+        self.log: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self.dirty = False
+        self.left_switched = False
+        self._full = native.state()
+        self._start = present_modes()
+        self._caching = torch.is_autocast_cache_enabled()
+        self._no_hooks = torch_c.saved_tensor_hooks_disabled()
+        self._nesting = 0
+        self._regions: list[tuple[fx.Node, Any, Modes]] = []
+        self._recorded = self._start
+        self._devices: Any = None
+
+    def switch_device(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Run a function that switches the default device."""
+        if self._devices is None:
+            self._devices = DefaultDevices()
+        user(fn, *args)
+        self.log.append((fn, args, {}))
+
+    @property
+    def names_devices(self) -> bool:
+        """The program has switched the default device: what it makes has to name its own."""
+        return self._devices is not None
+
+    def switch(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function that switches a mode; one that a number decides is decided here."""
+        args = settled(args)
+        out = fn(*args, **kwargs)
+        self.log.append((fn, args, kwargs))
+        self.dirty = True
+        self._nesting += {"autocast_increment_nesting": 1, "autocast_decrement_nesting": -1}.get(fn.__name__, 0)
+        return out
+
+    @contextmanager
+    def gradients(self, enabled: bool) -> Iterator[None]:
+        """The program runs with gradients on or off for a time."""
+        before = torch.is_grad_enabled()
+        self.switch(torch_c.set_grad_enabled, (enabled,), {})
+        try:
+            yield
+        finally:
+            self.switch(torch_c.set_grad_enabled, (before,), {})
+
+    @contextmanager
+    def unrecorded(self, graph: fx.Graph) -> Iterator[None]:
+        """Gradients are off for a write to what requires none; the graph's regions are those of the program."""
+        if self.dirty:  # else the write would open a region, and what follows stay in it
+            self.sync(graph)
+        with torch.no_grad():
+            yield
+
+    def sync(self, graph: fx.Graph) -> None:
+        """Make the graph's open regions those of the present modes."""
+        self.dirty = False
+        self._move(graph, present_modes())
+
+    def inside_region(self, graph: fx.Graph) -> bool:
+        """Whether a node that comes next would stand in a region of the graph."""
+        if self.dirty:
+            self.sync(graph)
+        return bool(self._regions)
+
+    def close(self, graph: fx.Graph) -> None:
+        """Leave every region that is open in the graph."""
+        while self._regions:
+            self._leave(graph)
+
+    def _move(self, graph: fx.Graph, target: Modes) -> None:
+        if self._recorded != target and any(before == target for _, _, before in self._regions):
+            while self._recorded != target:
+                self._leave(graph)
+        if self._recorded[0] != target[0]:
+            self._enter(graph, modes.enter_grad_mode, (target[0],), modes.exit_grad_mode, (target[0],), 0)
+        for at, device in enumerate(DEVICES, 1):
+            if self._recorded[at] != target[at]:
+                enabled, dtype = target[at]
+                self._enter(
+                    graph, modes.enter_autocast, (device, dtype, enabled), modes.exit_autocast, (target[at],), at
+                )
+
+        if self._recorded[-1] != target[-1]:
+            last = len(DEVICES) + 1
+            enter, leave = modes.enter_attention_kernels, modes.exit_attention_kernels
+            self._enter(graph, enter, (target[-1],), leave, (target[-1],), last)
+
+    def _leave(self, graph: fx.Graph) -> None:
+        node, leave, self._recorded = self._regions.pop()
+        graph.call_function(leave, (node,)).meta["val"] = None
+
+    def _enter(self, graph: fx.Graph, fn: Any, args: Any, leave: Any, value: Any, at: int) -> None:
+        node = graph.call_function(fn, args)
+        node.meta["val"] = None
+        before = self._recorded
+        self._regions.append((node, leave, before))
+        self._recorded = (*before[:at], *value, *before[at + 1 :])
+
+    def switched(self) -> bool:
+        """Whether the modes are now others than at the beginning."""
+        return (
+            self._nesting != 0
+            or bool(native.state() != self._full)
+            or torch_c.attention_kernels() != self._start[-1]
+            or (self._devices is not None and self._devices.differ())
+        )
+
+    def restore(self) -> None:
+        """Undo the switches on this thread; the capture is over."""
+        self.left_switched = self.switched()
+        if not self.log:
+            return
+        if self._devices is not None:
+            self._devices.restore()
+        torch.set_grad_enabled(self._start[0])
+        if self._no_hooks is None:
+            torch_c.enable_saved_tensor_hooks()
+        else:
+            torch_c.disable_saved_tensor_hooks(self._no_hooks)
+        torch_c.set_attention_kernels(self._start[-1])
+        set_casts(self._start[1:-1])
+        torch.set_autocast_cache_enabled(self._caching)
+        for _ in range(self._nesting):
+            torch.autocast_decrement_nesting()
+        for _ in range(-self._nesting):
+            torch.autocast_increment_nesting()
+        torch.clear_autocast_cache()

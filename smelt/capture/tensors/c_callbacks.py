@@ -1,0 +1,90 @@
+"""Sees the torch functions and the program's Python functions that C code of the program calls by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
+
+from smelt.capture import _native as native
+from smelt.capture.core import policy
+from smelt.capture.core.breaks import through_c
+from smelt.capture.core.frames import arguments_in
+from smelt.capture.core.unbacked_text import text_break
+from smelt.capture.python.attribute_reads import python_method
+from smelt.graph.trace.trace import text
+
+
+def refuse_text() -> None:
+    """C code asks for the text of a tensor.
+
+    Raises:
+        Break: always.
+    """
+    raise text_break()
+
+
+class Watch(TorchFunctionMode):
+    """On while C code of the program runs: records the torch functions that it calls by itself.
+
+    Python functions that it calls (`__lt__` in `sorted`, `__eq__` in `in`) come back to the interpreter.
+    """
+
+    def __init__(self, tensors: Any) -> None:
+        super().__init__()
+        self.tensors = tensors
+        self._on = False
+
+    def run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call C code."""
+        if self._on:
+            return fn(*args, **kwargs)
+        lender = self.called if type(fn) is not FunctionType else None  # a function that runs as it is does so whole
+        with self:
+            return native.lend(lender, fn, args, kwargs)
+
+    def called(self, fn: FunctionType, slots: tuple[Any, ...]) -> Any:
+        """What a Python function returns that C code calls: the interpreter runs it if it is the program's."""
+        if not policy.is_programs(fn):
+            return native.NULL
+        return self.tensors.vm.reenter(lambda: call_found(self.tensors.vm, fn, *arguments_in(fn, slots)))
+
+    def __enter__(self) -> Watch:
+        super().__enter__()
+        self._on, text.refuse = True, refuse_text
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._on, text.refuse = False, None
+        super().__exit__(*error)
+
+    def pause(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Call back into the interpreter from C code."""
+        if not self._on:
+            return fn(*args)
+        self.__exit__(None, None, None)
+        try:
+            return native.lend(None, fn, args, {})
+        finally:
+            self.__enter__()
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self._on, text.refuse = False, None  # torch took the mode off while this runs
+        run, handle = self.tensors.run, self.tensors.handle
+        try:
+            return native.lend(None, through_c, (lambda: run(func, tuple(map(handle, args)), kwargs or {}),), {})
+        finally:
+            self._on, text.refuse = True, refuse_text
+
+
+def call_found(vm: Any, fn: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function that C code found by itself: as a method, it is looked up once more, with guards.
+
+    C code may look into what it returns.
+    """
+    method = python_method(vm, args[0], fn.__name__) if args else None
+    return vm.effects.plain(vm.call(fn if method is None else method, args, kwargs))

@@ -1,0 +1,90 @@
+"""Where a graph may be cut for the sake of hooks, and the node that cuts it behind a tensor."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from torch import fx
+
+from smelt.capture.core.breaks import Break, Restart
+from smelt.capture.tensors.tensors import Tensors
+from smelt.capture.tensors.torch_calls import RESHAPING
+from smelt.capture.tensors.transform_node import PullbackCall
+from smelt.graph.ir.meta import may_overlap
+from smelt.graph.nodes.cut_points import Edge, Seam, cuts, seams, why_cut
+
+
+def refuse_inside(vm: Any, what: str) -> None:
+    """A graph is cut between its own nodes only.
+
+    Raises:
+        Break: the program is in a checkpoint, a transform or a branch, or it has computed gradients.
+    """
+    vm.tensors.refuse_cut(what)
+
+
+def cut_after(vm: Any, made: set[fx.Node], node: fx.Node) -> None:
+    """Cut the graph behind the last of the nodes that `made` a tensor, which `node` stands for."""
+    graph = vm.tensors.graph
+    last = next(each for each in reversed(graph.nodes) if each in made)
+    while last.next.target is operator.getitem and (last.next.args[0] in (last, *last.args)):
+        last = last.next  # the parts of a result stay together
+    after = last.next
+    while isinstance(after.target, Seam):
+        if isinstance(after.target, Edge) and after.args[0] is node:
+            return
+        after = after.next
+    with graph.inserting_after(last):
+        edge = graph.call_function(Edge(), (node,))
+    edge.meta["val"] = None
+    edge.meta["at"] = vm.where()
+    edge.meta["step"] = vm.step
+
+
+_ON_OBJECTS = RESHAPING | {"detach_", "requires_grad_"}
+"""Methods that change a tensor object, which only the part of the graph can do that makes it."""
+
+
+def refuse_torn(vm: Any) -> None:
+    """See to it that no cut parts a write from tensors that share the memory and are used afterwards.
+
+    Raises:
+        Restart: one does; capture stops before what cuts the graph. Or one parts what `torch.func.vjp` gave from its
+            call; then it stops before the former.
+    """
+    tensors = vm.tensors
+    places = {node: at for at, node in enumerate(tensors.graph.nodes)}
+    _refuse_parted_pullbacks(tensors.graph, places)
+    for cut in seams(tensors.graph):
+        if _tears(tensors, places, places[cut]):
+            stop = Break(f"{why_cut(cut)}, before a write to a view", "a view and its base are in one part of a graph")
+            stop.at = cut.meta.get("at")
+            raise Restart(cut.meta["step"], stop)
+
+
+def _refuse_parted_pullbacks(graph: fx.Graph, places: dict[fx.Node, int]) -> None:
+    at_cuts = [places[cut] for cut in cuts(graph)]
+    for node, place in places.items():
+        if isinstance(node.target, PullbackCall) and isinstance(node.args[0], fx.Node):
+            if any(places[node.args[0]] < at < place for at in at_cuts):
+                stop = Break("a cut between torch.func.vjp and its pullback", "one part of a graph holds both")
+                raise Restart(node.target.born, stop)
+
+
+def _tears(tensors: Tensors, places: dict[fx.Node, int], cut: int) -> bool:
+    for node, place in places.items():
+        if place > cut and node.op == "call_method" and node.target in _ON_OBJECTS:
+            return True
+    written = {
+        storage
+        for storage, writers in tensors.writers.items()
+        if any(places.get(writer, 0) > cut for writer in writers)
+    }
+    for node, tensor in tensors.made_tensors():
+        held = tensor.place
+        if id(held.storage) in written and places.get(node, cut) < cut and any(places[u] > cut for u in node.users):
+            val = held.layout.val
+            if held.parent is not None or may_overlap(val.shape, val.stride):
+                return True
+    return False

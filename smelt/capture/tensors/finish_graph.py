@@ -1,0 +1,127 @@
+"""Closes a captured graph: drops what nobody uses, and asks for arguments that share no memory where it writes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.capture import _native as native
+from smelt.capture.core.breaks import Break
+from smelt.capture.core.graph_module import CapturedGraph
+from smelt.capture.core.sources import HOST
+from smelt.capture.tensors.tensors import Input
+from smelt.capture.tensors.writes import layers, share_no_memory
+from smelt.graph.ir.meta import is_opaque, meta_of
+from smelt.graph.nodes.cut_points import Seam, drop_idle
+from smelt.graph.nodes.eager_call import EagerCall
+from smelt.graph.nodes.modes import MODE_CHANGES
+from smelt.graph.trace.overlap import cover_of, overlapping
+from smelt.graph.trace.trace import TraceTensor
+from smelt.shapes.real import Real
+from smelt.shapes.size import Size
+
+
+def close(tensors: Any, outputs: Sequence[TraceTensor], ambient: Any) -> tuple[fx.GraphModule | None, list[Input], int]:
+    """Close the graph: (module, inputs that it uses, number of operations); no module when nothing is computed."""
+    if tensors.asks_gradient(outputs):
+        raise Break("a tensor that asked for gradients leaves the frame", "its gradient would not be seen outside")
+    tensors.speculation.finish()
+    ambient.close(tensors.graph)
+    result = tensors.graph.output(tuple(tensors.nodes[id(t)] for t in outputs))
+    result.meta["val"] = tuple(meta_of(t) for t in outputs)
+    prune(tensors)
+    drop_idle(tensors.graph)
+    ops = sum(map(_computes, tensors.graph.nodes))
+    if not ops:
+        return None, [], 0
+    every, inputs = tensors.inputs, [i for i in tensors.inputs if i.node.users]
+    for unused in (i.node for i in tensors.inputs if not i.node.users):
+        tensors.graph.erase_node(unused)
+    if tensors.mutated:
+        given = [i for i in inputs if isinstance(i.tensor, torch.Tensor) and i.source.kind != HOST]
+        tensors.vm.guards.all_different(i.source for i in given)
+        _separate(tensors, every if _gives_history(tensors, inputs) else inputs)
+    return CapturedGraph({}, tensors.graph), inputs, ops
+
+
+def _gives_history(tensors: Any, inputs: Sequence[Input]) -> bool:
+    """Whether a write makes an input require gradients: all that share its memory do then, and the program may ask."""
+    traced = (tensors.traced.get(id(i.tensor)) for i in inputs if isinstance(i.tensor, torch.Tensor))
+    return any(t is not None and t.requires_grad and not tensors.real[id(t)].requires_grad for t in traced)
+
+
+def _separate(tensors: Any, inputs: list[Input]) -> None:
+    """A graph that writes to an argument holds for arguments that share no memory.
+
+    Raises:
+        Break: they share memory now.
+    """
+    tensors_given = (i for i in inputs if i.source.kind != HOST and isinstance(i.tensor, torch.Tensor))
+    real = [i for i in tensors_given if not is_opaque(i.tensor)]
+    given = [i for i in real if i.source.kind != native.MODULE_MEMBER]
+    members = [i for i in real if i.source.kind == native.MODULE_MEMBER]
+    written = [i for i in real if id(tensors.traced[id(i.tensor)].place.storage) in tensors.writers]
+    written_members = [i for i in written if i.source.kind == native.MODULE_MEMBER]
+    if written_members:
+        _check_members(members, written_members)
+    if not written or not given:
+        return
+    # Members that share memory are views of one another for good. An argument may, at some call, be one of a member.
+    for beside in layers(written_members if len(written_members) == len(written) else members) or [[]]:
+        group = [*given, *beside]
+        if len(group) < 2:
+            continue
+        if not share_no_memory(*(i.tensor for i in group)):
+            raise Break("an argument is written that shares memory with another one", "a graph has no such aliases")
+        tensors.vm.guards.python(share_no_memory, [i.source for i in group], native.SHORT_APART)
+
+
+def _check_members(members: list[Input], written: list[Input]) -> None:
+    """Members of modules may share memory where the graph can follow the writes: one of them covers the others.
+
+    Raises:
+        Break: it cannot.
+    """
+    for group in overlapping([i.tensor for i in members]):
+        involved = [members[i] for i in group]
+        if not any(i is one for i in involved for one in written):
+            continue
+        unclear = any(i.tensor.requires_grad or i.node.meta["val"].symbolic for i in involved)
+        if unclear or cover_of([i.tensor for i in involved]) is None:
+            raise Break("members of modules share memory, one of them is written", "a graph has no such aliases")
+
+
+def prune(tensors: Any) -> None:
+    """Drop what nobody uses, and mode regions that hold nothing. Random numbers are drawn all the same."""
+    gone: set[fx.Node] = set()
+    for node in reversed(list(tensors.graph.nodes)):
+        if node in gone or node.op in ("placeholder", "output") or node.users or node in tensors.mutated:
+            continue
+        seam = isinstance(node.target, Seam) and not isinstance(node.target, EagerCall)
+        if seam or any(node in kept for kept in (tensors.drawing, tensors.checks, tensors.looking)):
+            continue
+        doomed = [node]
+        if node.target in MODE_CHANGES:
+            entered = node.args[0] if isinstance(node.args[0], fx.Node) else None
+            if entered is None or entered.next is not node:
+                continue
+            doomed.append(entered)
+        for each in doomed:
+            tensors.graph.erase_node(each)
+            gone.add(each)
+
+
+def _computes(node: fx.Node) -> bool:
+    """A node that stands for work: not an input, a mode switch or the unpacking of a tuple."""
+    if node.op not in ("call_function", "call_method") or node.target in MODE_CHANGES:
+        return False
+    if isinstance(node.meta.get("val"), (Size, Real)) or isinstance(node.target, Seam):
+        return isinstance(node.target, EagerCall)
+    if node.target is not operator.getitem:
+        return True
+    owner = node.args[0]
+    return not (isinstance(owner, fx.Node) and isinstance(owner.meta.get("val"), tuple))

@@ -1,0 +1,32 @@
+"""Numbers that the program reads from tensors it was given: `int(self.step)`, `scale.item()`.
+
+Nobody has written to such a tensor since the frame began, so its element is a number that was there before, like an
+argument: guarded at first, and an input of the graph once it was seen to change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from smelt.capture.core import sources
+from smelt.capture.tensors.writes import written_beside
+from smelt.graph.trace.trace import TraceTensor
+
+
+def number_at_entry(vm: Any, tensor: TraceTensor) -> Any:
+    """The number in a tensor of one element; None when it is not known before the graph runs."""
+    real = vm.tensors.real.get(id(tensor))
+    if real is None or real.numel() != 1 or real.dtype == torch.bool or real.dtype.is_complex:
+        return None
+    if not vm.speculates or vm.tensors.writers_of(vm.tensors.nodes[id(tensor)]) or real.device.type == "meta":
+        return None
+    if written_beside(vm, real, vm.sources[id(tensor)]):
+        return None
+    key = (id(tensor), "item()")
+    if key not in vm.reads:
+        source = sources.called(vm.sources[id(tensor)], torch.Tensor.item, "item")
+        source.local = True  # elements change where the tensor itself stays
+        vm.reads[key] = vm.external(real.item(), source)
+    return vm.reads[key]

@@ -1,0 +1,110 @@
+"""Modes that see each operator of the thread: `TorchFunctionMode`, `TorchDispatchMode`, and the default device.
+
+A graph calls other operators than the program does, so a mode that looks at them, or changes what they do, gets what it
+gets in eager: frames run as they are while one is entered, and a graph ends where the program enters one. The default
+device, which torch keeps as such a mode, is an exception: it is known, and what a graph makes names its device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils._device
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from smelt.base import torch_c
+from smelt.capture import _native as native
+from smelt.capture.core.breaks import Break, user
+from smelt.capture.core.registry import special
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def entered() -> bool:
+    """Whether this thread is in such a mode. What the mode itself calls is not compiled either."""
+    count = torch_c.dispatch_modes()
+    modes = [torch_c.dispatch_mode_at(at) for at in range(count)]
+    modes += [mode for mode in function_modes() if type(mode) is not DeviceContext]
+    for mode in modes:
+        for name in ("__torch_function__", "__torch_dispatch__"):
+            code = getattr(getattr(type(mode), name, None), "__code__", None)
+            if code is not None:
+                native.quiet(code)
+    return bool(modes)
+
+
+def function_modes() -> list[Any]:
+    """The `TorchFunctionMode`s of this thread, the outermost first."""
+    return [torch_c.torch_function_mode_at(at) for at in range(torch_c.torch_function_modes())]
+
+
+def only_devices() -> bool:
+    """Whether the `TorchFunctionMode`s of this thread are default devices: as many others are not the same state."""
+    return all(type(mode) is DeviceContext for mode in function_modes())
+
+
+@special(
+    *(vars(kind)[name] for kind in (TorchFunctionMode, TorchDispatchMode) for name in ("__enter__", "__exit__")),
+    *torch_c.MODE_SWITCHES,
+)
+def switch_mode(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A mode begins or ends."""
+    name = type(args[0]).__name__ if args else "mode"
+    raise Break(f"a {name} begins or ends", "it sees the operators of the program, not those of a graph")
+
+
+# -- the default device --------------------------------------------------------------------------------------------
+
+
+class DefaultDevices:
+    """The thread's default device as it was, to be put back."""
+
+    def __init__(self) -> None:
+        self._modes = function_modes()
+        self._context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+        self._current = torch.utils._device.CURRENT_DEVICE
+
+    def differ(self) -> bool:
+        """Whether it is another one now, or will be one when a region ends."""
+        return function_modes() != self._modes
+
+    def restore(self) -> None:
+        """Put it back."""
+        for _ in range(torch_c.torch_function_modes()):
+            torch_c.pop_torch_function_mode()
+        for mode in self._modes:
+            torch_c.push_torch_function_mode(mode)
+        torch._GLOBAL_DEVICE_CONTEXT.device_context = self._context
+        torch.utils._device.CURRENT_DEVICE = self._current
+
+
+@special(vars(torch.device)["__enter__"])
+def enter_device(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`with torch.device(...)`: what is made inside is made there."""
+    vm.ambient.switch_device(torch.device.__enter__, args)
+    return args[0]
+
+
+@special(vars(torch.device)["__exit__"])
+def leave_device(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """The end of it."""
+    given = (args[0], None, None, None)  # it does not look at the exception
+    vm.ambient.switch_device(torch.device.__exit__, given)
+
+
+@special(torch.set_default_device)
+def set_default_device(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """`torch.set_default_device(device)`"""
+    (device,) = (*args, *kwargs.values())
+    user(torch.device, device) if device is not None else None
+    vm.ambient.switch_device(torch.set_default_device, (device,))
+
+
+@special(torch.get_default_device)
+def get_default_device(vm: Any, args: Args, kwargs: Kwargs) -> torch.device:
+    """`torch.get_default_device()`: that of the caller is guarded."""
+    return torch.get_default_device()

@@ -1,0 +1,157 @@
+"""Numbers that a capture reads from tensors (see `graph.trace.unbacked`): which node, how residual code does."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from smelt.capture.core.breaks import Break, Restart
+from smelt.graph.ir.meta import meta_of
+from smelt.graph.trace.trace import TraceTensor, trace_like
+from smelt.shapes.real import Real
+from smelt.shapes.size import Size, as_symbol
+from smelt.shapes.unbacked import Origin, Unsettled
+
+
+@dataclass
+class Read:
+    """One number: the value of `tensor`, or its size in `dim`.
+
+    Attributes:
+        version: of the tensor when it was read; it may be written to later.
+        node: that read it.
+    """
+
+    tensor: TraceTensor
+    dim: int | None
+    version: Any
+    node: fx.Node | None = None
+
+
+class Reads:
+    """The numbers of one capture.
+
+    Attributes:
+        known: numbers by what was read.
+        found: by name, what a number is.
+    """
+
+    def __init__(self, tensors: Any) -> None:
+        self.tensors = tensors
+        self.known: dict[Hashable, Any] = {}
+        self.found: dict[str, Read] = {}
+        self._new: list[tuple[Any, Read]] = []
+        self._kept: list[Any] = []
+
+    @property
+    def owner(self) -> Any:
+        """Whose symbols they are."""
+        return self.tensors.vm.sizes.owner
+
+    # -- told by the operators (graph.unbacked.Numbers) -------------------------------------------------------------
+
+    def identity(self, tensor: TraceTensor) -> Hashable:
+        """A place in memory between two writes."""
+        self._kept.append(tensor.place)
+        return id(tensor.place), version(tensor)[1]
+
+    def origin(self) -> Origin:
+        """The line that is being interpreted."""
+        vm = self.tensors.vm
+        return Origin(vm.step, str(vm.where() or "an unknown line"))
+
+    def read(self, number: Size | Real, tensor: TraceTensor) -> None:
+        """`number` is the value of `tensor`."""
+        self._new.append((number, Read(tensor, None, version(tensor))))
+
+    def measured(self, number: Size, tensor: TraceTensor, dim: int) -> None:
+        """`number` is a size of `tensor`."""
+        self._new.append((number, Read(tensor, dim, version(tensor))))
+
+    # -- told by the capture ----------------------------------------------------------------------------------------
+
+    def take(self) -> list[tuple[Any, Read]]:
+        """The numbers that are new since the last time."""
+        new, self._new = self._new, []
+        return new
+
+    def place(self, node: fx.Node, new: list[tuple[Any, Read]], out: Any) -> None:
+        """`node` read these numbers and gives `out`."""
+        for number, read in new:
+            read.node = node
+            node.meta.setdefault("origin", leaf_of(number).origin)
+            if read.dim is not None and id(read.tensor) not in self.tensors.nodes:
+                read.tensor, read.dim = _shows(out, number) or (read.tensor, read.dim)
+            self.found[name_of(number)] = read
+
+    def shown(self, number: Any) -> tuple[str, tuple[Any, ...]]:
+        """The method, and its arguments, that give a number in the graph.
+
+        Raises:
+            Break: only the inside of an operator had it.
+        """
+        read = self.found[name_of(number)]
+        node = self.tensors.nodes.get(id(read.tensor))
+        if node is None or (read.dim is None and version(read.tensor) != read.version):
+            raise Break("a number that an operator read for itself", "no tensor of the program shows it")
+        return ("item", (node,)) if read.dim is None else ("size", (node, read.dim))
+
+    def shows(self, read: Read) -> bool:
+        """Whether the tensor is one of the graph's and still has the value that was read."""
+        return id(read.tensor) in self.tensors.nodes and version(read.tensor) == read.version
+
+    def exposed(self, number: Any) -> tuple[TraceTensor, int | None]:
+        """A tensor that shows a number at the end of the graph, and in which dimension.
+
+        Raises:
+            Restart: there is none; the graph has to end where the number was read.
+        """
+        read = self.found.get(name_of(number))
+        if read is None or read.node is None or id(read.tensor) not in self.tensors.nodes:
+            step = number.origin.step
+            raise Restart(step, Break("a number that an operator read for itself", "no tensor of the program shows it"))
+        if read.dim is None and version(read.tensor) != read.version:
+            graph, source = self.tensors.graph, self.tensors.nodes[id(read.tensor)]
+            with graph.inserting_before(read.node):
+                copy = graph.call_method("clone", (source,))
+            copy.meta |= {**read.node.meta, "val": meta_of(read.tensor)}
+            read.tensor = trace_like(copy.meta["val"], requires_grad=False)
+            read.version = version(read.tensor)
+            self.tensors.own(read.tensor, copy)
+        return read.tensor, read.dim
+
+
+def leaf_of(number: Any) -> Any:
+    """The symbol of a size; a floating-point leaf is one itself."""
+    symbol = as_symbol(number) if isinstance(number, Size) else number
+    assert symbol is not None
+    return symbol
+
+
+def name_of(number: Any) -> str:
+    """The name of a symbol or leaf."""
+    name: str = leaf_of(number).name
+    return name
+
+
+def version(tensor: TraceTensor) -> tuple[int, int]:
+    """Changes with every write, whoever counts it."""
+    return tensor._version, tensor.place.storage.version
+
+
+def _shows(out: Any, number: Any) -> tuple[TraceTensor, int] | None:
+    """A tensor of a result that has the number as a size."""
+    for each in out if isinstance(out, (list, tuple)) else [out]:
+        if type(each) is TraceTensor:
+            for dim, size in enumerate(each.place.layout.val.shape):
+                if as_symbol(size) is as_symbol(number):
+                    return each, dim
+    return None
+
+
+def ended(error: Unsettled) -> Break:
+    """Why the graph ends where a number is read."""
+    return Break(error.what, error.why or "", error.hint or "")

@@ -1,0 +1,366 @@
+"""Values that steer a program and come from masks, ids and lengths: read now, checked before every later call.
+
+`if mask.all()`, `lengths.tolist()` or `x[mask]` ask for values. When these follow from whole numbers and booleans among
+the arguments (or from the module's own tensors), they are computed from the real tensors of this call, the capture goes
+on with them, and a guard computes them again: like sizes, such values seldom change. A place that was captured
+`PATIENCE` times ends its graph there instead, and so does everything that is computed from floating point arguments.
+Only how many of a few elements pass a comparison is taken for granted as well (`boxes[labels > -1]`): labels often
+have a number that stands for padding.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from smelt.capture import _native as native
+from smelt.capture.core.graph_module import CapturedGraph
+from smelt.capture.core.sources import HOST
+from smelt.capture.tensors.writes import written_beside
+from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.ir.module import Graph
+from smelt.graph.meta_rules.constant_values import known_value
+from smelt.graph.nodes.conditional import Conditional
+from smelt.graph.nodes.cut_points import Seam
+from smelt.graph.trace.trace import TraceTensor
+from smelt.shapes.assumptions import Assumed
+from smelt.shapes.unbacked import is_unbacked
+
+PATIENCE = 3
+"""Versions of one place, from which on values are not taken for granted any more."""
+
+ASKED = 1024
+"""Elements of the largest tensor whose values are asked for."""
+
+NODES = 64
+"""The longest computation that a guard repeats."""
+
+ELEMENTS = 1 << 24
+"""The largest tensor on the way."""
+
+LABELS = 256
+"""Elements of the largest floating point argument that is looked at: labels and padding are small."""
+
+PICKING = frozenset(
+    {"getitem", "__getitem__", "select", "narrow", "unbind", "split", "chunk"}
+    | {"view", "reshape", "flatten", "squeeze", "unsqueeze", "expand", "detach", "clone", "contiguous"}
+)
+"""What may be done to floating point arguments before they are compared with something."""
+
+ONLY_SHAPE = frozenset(
+    {"expand_as", "view_as", "reshape_as", "type_as", "new_zeros", "new_ones", "new_full", "new_tensor"}
+)
+"""Methods of whose last tensor argument only the shape, dtype or device counts."""
+
+
+class Refused(Exception):
+    """These values cannot be taken for granted."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A value that was taken for granted: `question` of a node, when `after` was the last node of the graph."""
+
+    node: fx.Node
+    question: Callable[..., Any]
+    found: torch.Tensor
+    after: fx.Node
+
+
+class Speculation:
+    """What one capture takes for granted about values.
+
+    Args:
+        tensors: the capture's tensors.
+        allowed: False: every question for values ends the graph.
+
+    Attributes:
+        insists: what the graph reads would not do.
+    """
+
+    def __init__(self, tensors: Any, allowed: bool) -> None:
+        self.tensors, self.allowed = tensors, allowed
+        self.insists = self.yields = False
+        self._times: Counter[Any] = Counter()
+        self._computed: dict[fx.Node, Any] = {}
+        self._asked: dict[tuple[fx.Node, Callable[..., Any], int], Asked] = {}
+        self._needed: set[fx.Node] = set()
+
+    def value(self, tensor: TraceTensor) -> torch.Tensor | None:
+        """A real tensor with the values of `tensor`, known or taken for granted; None: they stay unknown."""
+        known = known_value(tensor)
+        if known is not None:
+            return known
+        if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.numel() > ASKED:
+            return None
+        return self._ask(tensor, _itself)
+
+    def count(self, mask: TraceTensor) -> int | None:
+        """How many elements of `mask` are not zero."""
+        found = self._ask(mask, torch.count_nonzero)
+        return None if found is None else int(found)
+
+    def _ask(self, tensor: TraceTensor, question: Callable[..., Any]) -> torch.Tensor | None:
+        node = self.tensors.nodes.get(id(tensor))
+        if node is None or not self.allowed:
+            return None
+        key = (node, question, tensor.place.storage.version)
+        if key not in self._asked:
+            try:
+                program = self._program(node)
+                if (question is _itself or _is_floating(node)) and any(map(self._is_data, program)):
+                    raise Refused
+                with torch.no_grad(), _Plain():
+                    found = question(self._run(program)[node])
+            except (Refused, RuntimeError):
+                return None
+            if not self._steady(question, found):
+                return None
+            if question is _itself:
+                self._learn(node, found)
+            self._asked[key] = Asked(node, question, found, next(iter(reversed(self.tensors.graph.nodes))))
+            self._needed.update(program)
+            self.tensors.vm.work += 1
+        return self._asked[key].found
+
+    def _steady(self, question: Callable[..., Any], found: torch.Tensor) -> bool:
+        """Whether the value is worth a version of its own: one that was another one before may be read by the graph."""
+        vm = self.tensors.vm
+        asked = (str(vm.where()), question)
+        self._times[asked] += 1  # a line in a loop asks more than once
+        same = vm.sizes.changes.look_at_value((*asked, self._times[asked]), found.tolist())
+        return not self.yields or (same and vm.sizes.dynamic is not True)
+
+    @contextmanager
+    def yielding(self) -> Iterator[None]:
+        """Inside, values that are not always the same stay unknown, because the graph may read them itself."""
+        before, self.yields = self.yields, self.tensors.vm.reads_values and not self.insists
+        try:
+            yield
+        finally:
+            self.yields = before
+
+    # -- computing ----------------------------------------------------------------------------------------------------
+
+    def _run(self, program: list[fx.Node]) -> dict[fx.Node, Any]:
+        """The real values of a program's nodes."""
+        writes = not self.tensors.mutated.isdisjoint(program)
+        values = {} if writes else self._computed  # after a write, what was computed before it has changed
+        for each in program:
+            if each in values:
+                continue
+            if each.op == "placeholder":
+                values[each] = self._input(each).tensor
+            else:
+                args, kwargs = fx.node.map_arg((_only_shape(each, blank), each.kwargs), values.__getitem__)
+                values[each] = _call(each, args, kwargs)
+                self._verify(each, values[each])
+        return values
+
+    def _program(self, node: fx.Node) -> list[fx.Node]:
+        """What `node` needs, in order, with what has written to it so far.
+
+        Raises:
+            Refused: it is too long, or not a function of values that may be taken for granted.
+        """
+        needed: set[fx.Node] = set()
+        waiting = [node]
+        while waiting:
+            each = waiting.pop()
+            if each in needed:
+                continue
+            needed.add(each)
+            if len(needed) > NODES:
+                raise Refused
+            writers = self.tensors.writers_of(each)
+            if each.op == "placeholder":
+                self._check_input(each)
+                if writers:
+                    raise Refused
+            elif each.op not in ("call_function", "call_method") or isinstance(each.target, (Conditional, Seam)):
+                raise Refused
+            else:
+                waiting.extend(writers)
+                fx.node.map_arg((_only_shape(each, _nothing), each.kwargs), waiting.append)
+        if any(map(self._is_data, needed)):
+            if any(_is_floating(each) and not _picks(each) for each in needed):
+                raise Refused
+        return [each for each in self.tensors.graph.nodes if each in needed]
+
+    def _is_data(self, node: fx.Node) -> bool:
+        """A floating point argument: unlike masks, ids and what a module holds, it differs from call to call."""
+        if node.op != "placeholder":
+            return False
+        return self._input(node).source.kind != native.MODULE_MEMBER and _is_floating(node)
+
+    def _check_input(self, node: fx.Node) -> None:
+        given = self._input(node)
+        tensor = given.tensor
+        if self._is_data(node) and tensor.numel() > LABELS:
+            raise Refused
+        if type(tensor) is not torch.Tensor and not isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer)):
+            raise Refused
+        if written_beside(self.tensors.vm, tensor, given.source):
+            raise Refused
+
+    def _input(self, node: fx.Node) -> Any:
+        found = next((i for i in self.tensors.inputs if i.node is node), None)
+        if found is None or found.source.kind == HOST:  # a size, or what is made anew for each call
+            raise Refused
+        return found
+
+    @staticmethod
+    def _verify(node: fx.Node, value: Any) -> None:
+        """The modes of the moment may differ from those that the node was recorded under."""
+        seen: Any = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            if value.dtype is not seen.dtype or value.ndim != seen.ndim or value.numel() > ELEMENTS:
+                raise Refused
+            if any(n != size for n, size in zip(value.shape, seen.shape, strict=True) if not is_unbacked(size)):
+                raise Refused
+
+    def _learn(self, node: fx.Node, found: torch.Tensor) -> None:
+        """The guard on the values of a tensor holds for its sizes as well."""
+        shape: Any = node.meta["val"].shape
+        for size, number in zip(shape, found.shape, strict=True):
+            if is_unbacked(size):
+                size.owner.learn(Assumed("==", size, number, ""))
+
+    # -- the guard ---------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Add the guard for everything that was taken for granted."""
+        if not self._asked:
+            return
+        needed = self._needed
+        fetch = self.tensors.vm.guards.fetch
+        inputs = sorted((self._input(n) for n in needed if n.op == "placeholder"), key=lambda i: fetch(i.source))
+        if not inputs:
+            return  # it follows from the program's text alone
+        graph = Graph()
+        copies: dict[fx.Node, fx.Node] = {}
+
+        def blanks(*of: Any) -> fx.Node:
+            return graph.call_function(blank, of)
+
+        for given in inputs:
+            copies[given.node] = graph.placeholder(given.node.name)
+        asked: dict[fx.Node, list[Asked]] = {}
+        for each in self._asked.values():
+            asked.setdefault(each.after, []).append(each)
+        answers: list[tuple[fx.Node, torch.Tensor]] = []
+        for node in self.tensors.graph.nodes:
+            if node in needed and node not in copies:
+                args = tuple(fx.node.map_arg(each, lambda n: copies.get(n, n)) for each in _only_shape(node, blanks))
+                kwargs = fx.node.map_arg(node.kwargs, copies.__getitem__)
+                copies[node] = graph.create_node(node.op, node.target, args, kwargs)
+            for each in asked.get(node, ()):
+                answers.append((graph.call_function(each.question, (copies[each.node],)), each.found))
+        graph.output(tuple(answer for answer, _ in answers))
+        check = ValuesHold(CapturedGraph({}, graph), tuple(found for _, found in answers))
+        self.tensors.vm.guards.python(check, [given.source for given in inputs])
+
+
+class ValuesHold:
+    """A guard: the values that a capture took for granted are those of these inputs.
+
+    Masks and lengths are often the same from call to call. Inputs for which it held are kept, and where the next ones
+    equal them, nothing is computed. Those that keep changing are not kept any more.
+    """
+
+    KEPT = 1 << 16
+    """Elements of all inputs together that are worth a copy."""
+    TRIES = 3
+    """Calls with other inputs after which none are kept."""
+
+    def __init__(self, program: fx.GraphModule, expected: tuple[torch.Tensor, ...]) -> None:
+        self.program, self.expected = program, expected
+        self._held: tuple[torch.Tensor, ...] = ()
+        self._tries = 0
+        shown = ", ".join(str(each.tolist())[:60] for each in expected[:4])
+        self.__name__ = f"values_are[{shown}{', ...' if len(expected) > 4 else ''}]"
+
+    def __call__(self, *inputs: torch.Tensor) -> bool:
+        if self._held and self._equal(inputs, self._held):
+            return True
+        try:
+            with torch.no_grad():
+                found = self.program(*inputs)
+        except (RuntimeError, IndexError):  # not even the shapes fit
+            return False
+        holds = self._equal(found, self.expected)
+        if holds:
+            self._keep(inputs)
+        return holds
+
+    @staticmethod
+    def _equal(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+        pairs = zip(some, others, strict=True)
+        return all(a.dtype is b.dtype and a.device == b.device and torch.equal(a, b) for a, b in pairs)
+
+    def _keep(self, inputs: Sequence[torch.Tensor]) -> None:
+        self._tries += bool(self._held)
+        worth = self._tries < self.TRIES and sum(each.numel() for each in inputs) <= self.KEPT
+        if worth and any(each.is_floating_point() or each.is_complex() for each in inputs):
+            worth = False  # -0.0 equals 0.0
+        self._held = tuple(each.detach().clone() for each in inputs) if worth else ()
+
+
+class _Plain(TorchDispatchMode):
+    """Lets operators pass that are functions of their arguments: no random numbers, nothing written."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise Refused
+        return func(*args, **(kwargs or {}))
+
+
+def _itself(value: torch.Tensor) -> torch.Tensor:
+    """What the tensor holds now: it may be written to later."""
+    return value.clone()
+
+
+def _call(node: fx.Node, args: Any, kwargs: Any) -> Any:
+    target: Any = node.target
+    return getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
+
+
+def _is_floating(node: fx.Node) -> bool:
+    seen: Any = node.meta.get("val")
+    parts = seen if isinstance(seen, tuple) else (seen,)
+    return any(isinstance(p, TensorMeta) and (p.dtype.is_floating_point or p.dtype.is_complex) for p in parts)
+
+
+def _picks(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.op == "placeholder" or name in PICKING
+
+
+def _only_shape(node: fx.Node, stand_in: Callable[..., Any]) -> tuple[Any, ...]:
+    """The node's arguments, with `stand_in(shape, dtype, device)` for a tensor whose values do not matter."""
+    if node.op != "call_method" or node.target not in ONLY_SHAPE:
+        return node.args
+    at = 1 if str(node.target).endswith("_as") else 0
+    like = node.args[at] if len(node.args) > at else None
+    if not isinstance(like, fx.Node) or like.meta["val"].symbolic:
+        return node.args
+    seen = like.meta["val"]
+    return (*node.args[:at], stand_in(tuple(seen.shape), seen.dtype, seen.device), *node.args[at + 1 :])
+
+
+def blank(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor of that shape that takes no memory."""
+    return torch.zeros((), dtype=dtype, device=device).expand(shape)
+
+
+def _nothing(*of: Any) -> None:
+    return None

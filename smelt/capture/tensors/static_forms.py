@@ -1,0 +1,301 @@
+"""Operators whose answer, or whose number of elements, depends on values: the same in a form with known shapes.
+
+The values come from `speculation`; where they stay unknown, the graph ends at the operator.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from smelt.capture.core.breaks import UserError
+from smelt.capture.core.conditional_value import Undecided
+from smelt.capture.python.unbacked_slices import set_unknown_item, taken, unknown_item
+from smelt.capture.tensors.input_scalars import number_at_entry
+from smelt.graph.ir.meta import is_opaque
+from smelt.graph.ir.symint import from_torch
+from smelt.graph.trace.trace import TraceTensor
+
+
+def settle(vm: Any, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str | None = None) -> Any:
+    """The call again, in a form whose shapes are known, or its answer; NotImplemented when values stay unknown.
+
+    Raises:
+        Break, UserError: as any call of torch.
+    """
+    name = getattr(target, "__name__", "")
+    form = FORMS.get(name)
+    if form is not None and args and type(args[0]) is TraceTensor and "out" not in kwargs:
+        found = form(vm, *args, **kwargs)
+        if found is not None:
+            return None if found is DONE else found
+    for first in (1,) if method is not None else (1, 0):  # what is worked on is rarely a number itself
+        numbers = (*args[:first], *_numbers(vm, args[first:]))
+        named = dict(zip(kwargs, _numbers(vm, tuple(kwargs.values())), strict=True))
+        if _leaves((args, dict(kwargs))) == _leaves((numbers, named)):
+            continue
+        try:
+            return vm.tensors.run(target, numbers, named, method)
+        except UserError as refused:
+            if not isinstance(refused.error, TypeError):  # it takes a tensor there, and no number
+                raise
+    return NotImplemented
+
+
+def _leaves(value: Any) -> list[int]:
+    return [id(leaf) for leaf in pytree.tree_leaves(value)]
+
+
+def _numbers(vm: Any, value: Any) -> Any:
+    """Sizes and indices with the numbers that their tensors without dimensions stand for."""
+    kind = type(value)
+    if kind is TraceTensor:
+        if value.dim() or value.dtype.is_floating_point or value.dtype is torch.bool:
+            return value
+        found = vm.tensors.speculation.value(value)
+        return value if found is None else found.item()
+    if kind is tuple or kind is list:
+        return kind(_numbers(vm, each) for each in value)
+    if kind is slice:
+        parts = value.start, value.stop, value.step
+        found = _numbers(vm, parts)
+        return value if all(a is b for a, b in zip(parts, found, strict=True)) else slice(*found)
+    return value
+
+
+def _places(vm: Any, mask: TraceTensor) -> tuple[Any, ...] | None:
+    """The indices of a mask's true elements, one tensor a dimension."""
+    count = vm.tensors.speculation.count(mask)
+    if count is None:
+        return None
+    found = vm.tensors.run(torch.nonzero_static, (mask,), {"size": count})
+    return tuple(vm.tensors.run(torch.unbind, (found, 1), {}))
+
+
+def _getitem(vm: Any, tensor: TraceTensor, key: Any) -> Any:
+    """`tensor[mask]`, `tensor[mask, ...]`"""
+    if any(map(_is_flag, _parts(key))):
+        return vm.tensors.run(operator.getitem, _raised(vm, tensor, key), {})
+    index = _index(vm, key)
+    if index is not None:
+        return vm.tensors.run(operator.getitem, (tensor, index), {})
+    item = unknown_item(vm, tensor, key)
+    return None if item is NotImplemented else item
+
+
+def _setitem(vm: Any, tensor: TraceTensor, key: Any, value: Any) -> Any:
+    """`tensor[mask, ...] = values`"""
+    if any(map(_is_flag, _parts(key))):
+        vm.tensors.run(operator.setitem, (*_raised(vm, tensor, key), value), {})
+        return DONE
+    index = _index(vm, key) if _masks_fit(tensor, key) else None
+    if index is None:
+        return DONE if set_unknown_item(vm, tensor, key, value) else None
+    vm.tensors.run(operator.setitem, (tensor, index, value), {})
+    return DONE
+
+
+def _parts(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def _is_flag(part: Any) -> bool:
+    """A mask without dimensions."""
+    return type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8) and not part.dim()
+
+
+def _raised(vm: Any, tensor: TraceTensor, key: Any) -> tuple[TraceTensor, tuple[Any, ...]]:
+    """The tensor and the index with a dimension of size 1 for each mask that has none: it keeps or drops that one."""
+    parts = _parts(key)
+    for at, part in enumerate(parts):
+        if _is_flag(part):
+            behind = ... in [p for p in parts[:at] if type(p) is not TraceTensor]
+            dim = tensor.dim() - sum(map(taken, parts[at:])) if behind else sum(map(taken, parts[:at]))
+            tensor, mask = (vm.tensors.run(torch.unsqueeze, (x, d), {}) for x, d in ((tensor, dim), (part, 0)))
+            parts = (*parts[:at], mask, *parts[at + 1 :])
+    return tensor, parts
+
+
+def _masks_fit(tensor: TraceTensor, key: Any) -> bool:
+    """Whether each mask has the sizes of the dimensions that it stands for: its places alone would not tell."""
+    parts = _parts(key)
+    for at, part in enumerate(parts):
+        if type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8):
+            behind = ... in [p for p in parts[:at] if type(p) is not TraceTensor]
+            first = tensor.dim() - sum(map(taken, parts[at:])) if behind else sum(map(taken, parts[:at]))
+            if not part.dim() or tensor.shape[first : first + part.dim()] != part.shape:
+                return False
+    return True
+
+
+def _index(vm: Any, key: Any) -> tuple[Any, ...] | None:
+    """An index with the places of its masks and the numbers of its tensors; None where nothing of that is known."""
+    given = _parts(key)
+    whole: list[Any] = []
+    for part in _numbers(vm, given) if isinstance(key, (slice, tuple)) else given:
+        if type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8):
+            places = _places(vm, part)
+            if places is None:
+                return None
+            whole.extend(places)
+        else:
+            whole.append(part)
+    same = len(whole) == len(given) and all(map(operator.is_, whole, given))
+    return None if same else tuple(whole)
+
+
+def _nonzero(vm: Any, tensor: TraceTensor, *, as_tuple: bool = False) -> Any:
+    """`torch.nonzero(tensor)`"""
+    if as_tuple and not tensor.dim():
+        tensor = vm.tensors.run(torch.unsqueeze, (tensor, 0), {})
+    count = vm.tensors.speculation.count(tensor)
+    if count is None:
+        return None
+    found = vm.tensors.run(torch.nonzero_static, (tensor,), {"size": count})
+    by_dimension = vm.tensors.run(torch.Tensor.contiguous, (vm.tensors.run(torch.t, (found,), {}),), {})
+    if as_tuple:
+        return tuple(vm.tensors.run(torch.unbind, (by_dimension,), {}))
+    return vm.tensors.run(torch.t, (by_dimension,), {})  # as in eager: the indices of a dimension lie together
+
+
+def _where(vm: Any, condition: TraceTensor, *rest: Any) -> Any:
+    """`torch.where(condition)`"""
+    return None if rest else _nonzero(vm, condition, as_tuple=True)
+
+
+def _masked_select(vm: Any, tensor: TraceTensor, mask: TraceTensor) -> Any:
+    """`torch.masked_select(tensor, mask)`"""
+    if tensor.shape != mask.shape:
+        tensor, mask = vm.tensors.run(torch.broadcast_tensors, (tensor, mask), {})
+    if not mask.dim():  # an index without dimensions would take one away
+        tensor, mask = (vm.tensors.run(torch.atleast_1d, (x,), {}) for x in (tensor, mask))
+    return _getitem(vm, tensor, mask)
+
+
+def _repeat_interleave(vm: Any, tensor: TraceTensor, *args: Any, **kwargs: Any) -> Any:
+    """`torch.repeat_interleave(tensor, repeats)`"""
+    repeats = args[0] if args else kwargs.get("repeats", tensor)
+    if type(repeats) is not TraceTensor or kwargs.get("output_size") is not None:
+        return None
+    values = vm.tensors.speculation.value(repeats)
+    if values is None:
+        return None
+    if (values < 0).any():
+        return None  # the kernel that is told a size writes beside its result
+    size = int(values.sum())
+    if repeats.numel() == 1 and type(tensor) is TraceTensor and repeats is not tensor and tensor.dim():
+        dim = args[1] if len(args) > 1 else kwargs.get("dim")
+        size *= tensor.numel() if dim is None else tensor.shape[dim]
+    return vm.tensors.run(torch.repeat_interleave, (tensor, *args), {**kwargs, "output_size": size})
+
+
+def _one_hot(vm: Any, tensor: TraceTensor, num_classes: int = -1) -> Any:
+    """`F.one_hot(tensor)`"""
+    values = vm.tensors.speculation.value(tensor) if num_classes == -1 else None
+    if values is None:
+        return None
+    return vm.tensors.run(torch.nn.functional.one_hot, (tensor, int(values.max()) + 1), {})
+
+
+def _item(vm: Any, tensor: TraceTensor) -> Any:
+    """`tensor.item()` and the conversions of Python."""
+    number = number_at_entry(vm, tensor)
+    if number is not None:
+        return number
+    values = vm.tensors.speculation.value(tensor)
+    return None if values is None else values.item()
+
+
+def _tolist(vm: Any, tensor: TraceTensor) -> Any:
+    """`tensor.tolist()`"""
+    values = vm.tensors.speculation.value(tensor)
+    return _listed(vm, tensor) if values is None else values.tolist()
+
+
+def _listed(vm: Any, tensor: TraceTensor) -> Any:
+    """Lists of numbers that the graph reads one by one; None where there are too many, or it cannot."""
+    reads = vm.reads_values and vm.tensors is vm.outermost
+    if not reads or is_opaque(tensor) or tensor.dtype is torch.bool or tensor.dtype.is_complex:
+        return None
+    shape = from_torch(tensor.shape)
+    if not all(type(size) is int for size in shape) or math.prod(shape) > LISTED:
+        return None
+    return _numbers_of(vm, tensor)
+
+
+def _numbers_of(vm: Any, tensor: TraceTensor) -> Any:
+    if not tensor.dim():
+        return vm.tensors.run(torch.Tensor.item, (tensor,), {}, "item")
+    return [_numbers_of(vm, row) for row in vm.tensors.run(torch.unbind, (tensor,), {})]
+
+
+def _is_nonzero(vm: Any, tensor: TraceTensor) -> Any:
+    """`torch.is_nonzero(tensor)`"""
+    values = vm.tensors.speculation.value(tensor)
+    return None if values is None else bool(values)
+
+
+def _equal(vm: Any, tensor: TraceTensor, other: TraceTensor) -> Any:
+    """`torch.equal(tensor, other)`"""
+    if tensor.shape != other.shape:
+        return False
+    if tensor.dtype != other.dtype or is_opaque(tensor) or is_opaque(other):
+        return None
+    same = vm.tensors.run(torch.all, (vm.tensors.run(torch.eq, (tensor, other), {}),), {})
+    return _answer(vm, same, "torch.equal")
+
+
+def _allclose(vm: Any, input: TraceTensor, other: TraceTensor, *args: Any, **kwargs: Any) -> Any:
+    """`torch.allclose(tensor, other, rtol, atol, equal_nan)`"""
+    close = vm.tensors.run(torch.isclose, (input, other, *args), kwargs)
+    return _answer(vm, vm.tensors.run(torch.all, (close,), {}), "torch.allclose")
+
+
+def _answer(vm: Any, condition: TraceTensor, asked: str) -> Any:
+    """The truth of a tensor as the answer of a function, which a branch may wait for."""
+    known = _is_nonzero(vm, condition)
+    if known is not None or not vm.branches or not vm.tensors.branches or vm.tensors is not vm.outermost:
+        return known
+    vm.undecided = True
+    return Undecided(condition, True, False, None, vm.step, asked)
+
+
+def _tensor_split(vm: Any, tensor: TraceTensor, parts: Any, dim: int = 0) -> Any:
+    """`torch.tensor_split(tensor, places)` with the places in a tensor"""
+    values = vm.tensors.speculation.value(parts) if type(parts) is TraceTensor else None
+    return None if values is None else vm.tensors.run(torch.tensor_split, (tensor, values.tolist(), dim), {})
+
+
+DONE = object()
+"""What a form gives that has done all, and has no result."""
+
+LISTED = 64
+"""Elements of the largest tensor whose list becomes numbers that the graph reads."""
+
+FORMS: dict[str, Callable[..., Any]] = {
+    "getitem": _getitem,
+    "__getitem__": _getitem,
+    "setitem": _setitem,
+    "__setitem__": _setitem,
+    "nonzero": _nonzero,
+    "argwhere": _nonzero,
+    "where": _where,
+    "masked_select": _masked_select,
+    "repeat_interleave": _repeat_interleave,
+    "one_hot": _one_hot,
+    "item": _item,
+    "__int__": _item,
+    "__index__": _item,
+    "tolist": _tolist,
+    "__bool__": _is_nonzero,
+    "is_nonzero": _is_nonzero,
+    "equal": _equal,
+    "allclose": _allclose,
+    "tensor_split": _tensor_split,
+}
+"""What to do instead, by the name of a torch function or method."""

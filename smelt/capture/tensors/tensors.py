@@ -1,0 +1,623 @@
+"""The tensors of a capture: trace tensors, the fx graph that makes them, its inputs."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+from torch import fx
+
+from smelt.base.default_device import MAKERS
+from smelt.base.errors import Unsupported
+from smelt.capture import _native as native
+from smelt.capture.core.breaks import Break, Restart, UserError
+from smelt.capture.core.registry import READ
+from smelt.capture.core.sources import Source
+from smelt.capture.tensors.ambient import DEVICES, present_modes
+from smelt.capture.tensors.c_callbacks import Watch
+from smelt.capture.tensors.fallible_ops import may_raise, note_caught, note_op, note_read
+from smelt.capture.tensors.inference_tensors import InferenceTensors
+from smelt.capture.tensors.number_nodes import NumberNodes
+from smelt.capture.tensors.reads import Reads
+from smelt.capture.tensors.speculation import Speculation
+from smelt.capture.tensors.static_forms import settle
+from smelt.capture.tensors.trace_call import Runner, ValuesNeededError, name_of
+from smelt.capture.tensors.transform_node import Pullback
+from smelt.capture.tensors.writes import check_refused, check_write
+from smelt.graph.ir.meta import OpaqueMeta, is_alike, is_opaque, may_overlap, meta_of
+from smelt.graph.ir.module import Graph
+from smelt.graph.ir.storage_view import layout_of
+from smelt.graph.ir.symint import SYMBOLIC, as_real, from_torch, settled, to_torch
+from smelt.graph.nodes.conditional import Conditional
+from smelt.graph.nodes.cut_points import Seam
+from smelt.graph.nodes.eager_call import EagerCall
+from smelt.graph.nodes.engine_nodes import is_used_up
+from smelt.graph.nodes.gradients import DERIVATIVES
+from smelt.graph.nodes.module_hooks import Around
+from smelt.graph.nodes.thread_modes import Entered
+from smelt.graph.trace.trace import EAGER_CALLS, TraceTensor, computed_before, trace_like
+from smelt.graph.trace.unbacked import reading, require
+from smelt.shapes.assumptions import Assumed
+from smelt.shapes.real import Real
+from smelt.shapes.size import Size, Symbol
+
+INDEXING = (operator.getitem, operator.setitem)
+"""What is called with an index as its second argument."""
+
+TRACED: frozenset[type] = frozenset({TraceTensor, Pullback, Around, Entered})
+"""Types of values that nodes make: tensors, and what else a graph hands from one node to the next."""
+
+READABLE = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+"""Tensor classes that a graph may hold."""
+
+
+@dataclass(slots=True)
+class Input:
+    """A graph input: the real tensor (or number) of this capture, where it comes from, and its placeholder."""
+
+    tensor: Any
+    source: Source
+    node: fx.Node
+
+
+class Tensors:
+    """Which node makes each trace tensor, and which real tensor each input stands for.
+
+    Attributes:
+        graph: the graph so far.
+        inputs: in the order of the placeholders.
+        made: the traced value that each node made; writers: the nodes that wrote to a storage, by its identity.
+        writes: True once a node wrote to a tensor in place.
+        ops: nodes that compute.
+        region: number of the `checkpoint` call that the program is in; becomes `node.meta["checkpoint"]`.
+        drawing: nodes that draw random numbers; checks: nodes that only raise; looking: those that may.
+        asserts: some of the checks stand for errors of the program's own; caught: so does what else the graph raises.
+        guarded: the program would catch an error of an operation; read_guarded: of a number that it reads from a GPU.
+        branches: branches on tensors' values may become nodes here, see `conditionals`.
+        inner: tensors of functions that transforms have run (`transform_body`), with the step that ran them.
+        spent: the autograd nodes that a backward in the function has used up, by identity.
+        inference: which of them were made in inference mode.
+        computed: where inputs that have a history come from, by identity.
+    """
+
+    branches = True
+
+    def __init__(self, vm: Any) -> None:
+        self.vm = vm
+        self.graph = Graph()
+        self.inputs: list[Input] = []
+        self.mutated: set[fx.Node] = set()
+        self.watch = Watch(self)
+        self.traced: dict[int, TraceTensor] = {}
+        self.nodes: dict[int, fx.Node] = {}
+        self.made: dict[fx.Node, Any] = {}
+        self.real: dict[int, torch.Tensor] = {}
+        self.region: int | None = None
+        self._alive: list[Any] = []
+        self._leaves: set[int] = set()
+        self.writers: dict[int, list[fx.Node]] = {}
+        self._first: fx.Node | None = None
+        self.number_node = NumberNodes(self._append, self._shown)
+        self.speculation = Speculation(self, vm.speculates)
+        self.drawing: set[fx.Node] = set()
+        self.looking: set[fx.Node] = set()
+        self.inner: dict[int, int] = {}
+        self._shared: set[int] = set()
+        self._owners: dict[int, tuple[torch.Tensor, Source]] = {}
+        self.checks: set[fx.Node] = set()
+        self.asserts = self.caught = self.guarded = self.read_guarded = False
+        self.reads = Reads(self)
+        self.spent: dict[int, Any] = {}
+        self.computed: dict[int, TraceTensor] = {}
+        self.inference = InferenceTensors()
+        self.runner = Runner(vm, self.inference)
+
+    def release(self) -> None:
+        """Let go of the program's tensors."""
+        for held in (self.inputs, self.traced, self.real, self.made, self._alive, self._owners, self.spent):
+            held.clear()
+        self.computed.clear()
+
+    # -- identity -------------------------------------------------------------------------------------------------
+
+    def handle(self, value: Any) -> Any:
+        """The trace tensor of a real tensor that is an input; any other value unchanged."""
+        return self.traced.get(id(value), value)
+
+    def type_of(self, tensor: TraceTensor) -> type:
+        """The class of a trace tensor as the program sees it."""
+        real = self.real.get(id(tensor))
+        return torch.Tensor if real is None else type(real)
+
+    def stand_in(self, tensor: TraceTensor) -> torch.Tensor:
+        """A real tensor that answers isinstance and the like as the traced one would."""
+        real = self.real.get(id(tensor))
+        return torch.empty(0, dtype=tensor.dtype) if real is None else real
+
+    def read(self, value: torch.Tensor, source: Source) -> TraceTensor:
+        """The trace tensor of a real tensor met at `source`, which becomes an input of the graph."""
+        if type(value) not in READABLE:
+            raise Break(f"a tensor of class {type(value).__name__}", "only plain tensors can be graph inputs")
+        try:
+            layout_of(value)
+        except Unsupported as error:
+            raise Break(error.what, error.why or "", error.hint or "") from None
+        opaque = is_opaque(value)
+        sized = None if opaque else self.vm.sizes.of_tensor(value, source)
+        self.vm.guards.check(source, native.TENSOR, value if sized is None else sized)
+        if opaque:
+            self.vm.guards.python(Alike(meta_of(value)), [source])
+        self.vm.register(value, source)
+        traced = trace_like(value) if sized is None else trace_like(sized.meta)
+        if _has_history(value):
+            leaf, traced = traced, computed_before(traced)
+            self.computed[id(leaf)] = leaf
+        node = self._placeholder(source, meta_of(value) if sized is None else sized.meta)
+        self.inputs.append(Input(value, source, node))
+        self.traced[id(value)] = traced
+        self.real[id(traced)] = value
+        self.vm.sources[id(traced)] = source
+        self._owners[id(traced.place.storage)] = value, source
+        self.own(traced, node)
+        if value.is_inference():
+            self.inference.note(traced)
+        return traced
+
+    def read_number(self, value: int | float, size: Size | Real, source: Source) -> Any:
+        """A number that is not the same at every call, met at `source`, as an input of the graph."""
+        self.vm.guards.check(source, native.TYPE_IS, type(value))
+        node = self._placeholder(source, size)
+        self.inputs.append(Input(value, source, node))
+        self.number_node.given(size, node)
+        return to_torch(size)
+
+    def given(self, value: Any, source: Source) -> fx.Node:
+        """Another object from outside as an input, for a node that runs as it is."""
+        known = next((each.node for each in self.inputs if each.tensor is value), None)
+        if known is None:
+            known = self._placeholder(source, None)
+            self.inputs.append(Input(value, source, known))
+        return known
+
+    def host_input(self, value: Any, source: Source, number: Size | Real | None) -> fx.Node:
+        """A tensor or number that the host program makes, as an input of the graph."""
+        node = self._placeholder(source, meta_of(value) if number is None else number)
+        self.inputs.append(Input(value, source, node))
+        return node
+
+    def is_given(self, tensor: TraceTensor) -> bool:
+        """Whether the tensor lies in the memory of an input."""
+        return id(tensor.place.storage) in self._owners
+
+    def forbid_writes(self, tensor: TraceTensor) -> None:
+        """The tensor shares its memory with something that the graph does not see."""
+        self._shared.add(id(tensor.place.storage))
+
+    def _placeholder(self, source: Source, val: Any) -> fx.Node:
+        name = _NOT_NAME.sub("_", source.text).strip("_")[-_LONGEST:].lstrip("_0123456789") or "input"
+        name = "self_" if name == "self" else name  # fx keeps `self` for the graph module
+        if self._first is None:
+            node = self.graph.placeholder(name)
+        else:
+            with self.graph.inserting_before(self._first):
+                node = self.graph.placeholder(name)
+        node.target = node.name  # fx keeps the names apart; the target is what the code calls the argument
+        node.meta["source"] = source.text
+        node.meta["val"] = val
+        return node
+
+    def _append(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> fx.Node:
+        """A node at the end of the graph; inputs go before the first."""
+        node = self.graph.create_node(kind, target, args, kwargs or {})
+        if self._first is None:  # a switch of modes may stand before it
+            self._first = next(n for n in self.graph.nodes if n.op != "placeholder")
+        return node
+
+    def _shown(self, number: Symbol | Real) -> tuple[str, tuple[Any, ...]]:
+        if number.origin is not None:
+            return self.reads.shown(number)
+        whole, source = self.vm.sizes.origin(number)
+        return "size", (next(i.node for i in self.inputs if i.source is whole), source.key)
+
+    def own(self, tensor: TraceTensor, node: fx.Node) -> None:
+        """The node is where the tensor comes from."""
+        self.nodes[id(tensor)] = node
+        self.made[node] = tensor
+        self._alive.append(tensor)
+
+    def made_tensors(self) -> Iterator[tuple[fx.Node, TraceTensor]]:
+        """Each node that makes a tensor, with the tensor; nodes may make other things too, such as an entered mode."""
+        return ((node, value) for node, value in self.made.items() if type(value) is TraceTensor)
+
+    def knows(self, value: Any) -> bool:
+        """Whether a node makes this value, here or in the graph around."""
+        return id(value) in self.nodes
+
+    def node_outside(self, value: Any) -> fx.Node:
+        """The node of a value that this graph does not make.
+
+        Raises:
+            Break: nobody makes it.
+        """
+        self.refuse_inner(value)
+        raise Break("a tensor of unknown origin", "it was made where capture could not see it")
+
+    def refuse_inner(self, value: Any) -> None:
+        """A tensor that a function saw while it was transformed stands for many, or for one that holds derivatives.
+
+        Raises:
+            Restart: the value is one, and is used outside.
+        """
+        if id(value) in self.inner:
+            stop = Break("a tensor leaves the function that a transform runs", "return it from the function")
+            raise Restart(self.inner[id(value)], stop)
+
+    # -- recording ------------------------------------------------------------------------------------------------
+
+    def run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str | None = None) -> Any:
+        """Run a torch callable on trace tensors; if it made or changed a tensor, record a node.
+
+        Args:
+            method: record a call of this method of the first argument instead of a function call.
+
+        Raises:
+            Break: it needs a tensor's values, or cannot be traced.
+            UserError: what it raises.
+        """
+        EAGER_CALLS.begin()
+        granted = self.vm.sizes.owner.granted
+        args, kwargs = settled(args), {name: settled(value) for name, value in kwargs.items()}
+        if self.vm.hosts.ops or self.vm.hosts.arrays:
+            args = self.vm.hosts.inputs.lift(args, target in INDEXING)
+            kwargs = self.vm.hosts.inputs.lift(kwargs)
+        try:
+            out, written = self._attempt(target, args, kwargs)
+        except ValuesNeededError as needed:
+            with self.speculation.yielding():
+                out = settle(self.vm, target, args, kwargs, method)
+            if out is not NotImplemented:
+                return out
+            try:
+                reads = self.vm.reads_values or (self.vm.sizes.dynamic is False and _is_factor(kwargs))
+                if not reads or self is not self.vm.outermost:
+                    raise
+                with reading(self.reads):
+                    out, written = self._attempt(target, args, kwargs)
+                note_read(self.vm, args)
+            except ValuesNeededError:
+                self.reads.take()
+                out = settle(self.vm, target, args, kwargs, method)
+                if out is NotImplemented:
+                    raise needed.stop() from None
+                return out
+        raises = self.vm.sizes.owner.granted != granted
+        if raises or may_raise(self.vm, target, args):
+            note_caught(self.vm, target)
+        note_op(self.vm)
+        return self.note(out, written, self.runner.drew, target, args, kwargs, method, raises)
+
+    def _attempt(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
+        try:
+            return self.runner.attempt(target, args, kwargs)
+        except UserError as error:
+            if self.runner.drew:  # a program that catches the error goes on with what is left of the generator
+                why = f"random numbers are drawn before it raises {type(error.error).__name__}"
+                raise Break(f"{name_of(target)} fails", why, "mend the call, or its arguments") from None
+            storages = dict.fromkeys(id(tensor.place.storage) for tensor in self.runner.refused)
+            check_refused(self.vm, [self._owners[each] for each in storages if each in self._owners])
+            raise
+
+    def note(
+        self,
+        out: Any,
+        written: Sequence[TraceTensor],
+        drew: bool,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        method: str | None = None,
+        raises: bool = False,
+    ) -> Any:
+        """Record a call that has run, unless nobody can tell that it has; returns its result.
+
+        Args:
+            out: the result; written: the tensors that it wrote to; drew: it draws random numbers.
+            raises: it raises for sizes that only values tell, and its result was made for others.
+        """
+        new = self.reads.take()
+        if not written and not drew and not new and not self._fresh(out):
+            if isinstance(out, torch.Tensor) and type(out) is not TraceTensor:
+                raise Break(f"{name_of(target)} gives a tensor that capture did not see", "its values are not an input")
+            return out
+        self.vm.work += 1
+        if not self.vm.inference:
+            for tensor in written:
+                self.inference.refuse_write(tensor)  # the program may go on: nothing is recorded
+        node = self._record(target, args, kwargs, method)
+        if drew:
+            self.drawing.add(node)
+        if self.runner.looked:
+            self.looking.add(node)
+        if raises:
+            self.checks.add(node)
+        if written:
+            self.mutated.add(node)
+            for tensor in written:
+                self._refuse_shared(tensor)
+                if id(tensor.place.storage) in self._owners:
+                    check_write(self.vm, tensor, *self._owners[id(tensor.place.storage)])
+                self.writers.setdefault(id(tensor.place.storage), []).append(node)
+        self._assign(out, node)
+        self.reads.place(node, new, out)
+        if isinstance(out, SYMBOLIC) and len(new) == 1:
+            node.meta["val"] = new[0][0]
+            self.number_node.given(new[0][0], node)
+        return out
+
+    def check(self, fact: Assumed, text: str, error: str) -> None:
+        """The program says what holds of a number, and raises where it does not."""
+        compute = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, ">=": operator.ge}[fact.sign]
+        self.vm.work += 1
+        condition = self._append("call_function", compute, (self.number_node(fact.left), self.number_node(fact.right)))
+        condition.meta["val"] = None
+        node = self._record(require, (condition, text, error), {}, None)
+        node.meta["val"] = None
+        self.checks.add(node)
+
+    def act(self, target: Seam, args: tuple[Any, ...]) -> None:
+        """Record a seam that gives nothing."""
+        self.vm.work += 1
+        self._record(target, args, {}, None).meta["val"] = None
+
+    def spend(self, nodes: Iterable[Any]) -> None:
+        """A backward came to these autograd nodes; one that has saved nothing, as that of a leaf, stays as it is."""
+        self.spent |= {id(node): node for node in nodes if is_used_up(node)}
+
+    def writers_of(self, node: fx.Node) -> list[fx.Node]:
+        """The nodes that wrote to the memory of the node's tensor so far."""
+        tensor = self.made.get(node)
+        return self.writers.get(id(tensor.place.storage), []) if type(tensor) is TraceTensor else []
+
+    def ask_gradient(self, tensor: TraceTensor) -> TraceTensor:
+        """`tensor.requires_grad_()` on a tensor that the graph makes and keeps to itself."""
+        self.runner.run(torch.Tensor.requires_grad_, (tensor,), {})
+        self.vm.work += 1
+        node = self._record(None, (tensor,), {}, "requires_grad_")
+        node.meta["val"] = meta_of(tensor)
+        self.mutated.add(node)
+        self._leaves.add(id(tensor))
+        return tensor
+
+    # -- branches ---------------------------------------------------------------------------------------------------
+
+    def either(self, condition: TraceTensor, a: TraceTensor | None, b: TraceTensor | None) -> TraceTensor:
+        """A new tensor with the metadata and the history of one that is `a` or `b`."""
+        x, y = (b if a is None else a), (a if b is None else b)
+        out: TraceTensor = self.runner.run(_choose, (condition, x, y), {})
+        self._shared |= {id(t.place.storage) for t in (x, y, out) if t is not None}
+        self._alive += [x, y]
+        return out
+
+    def _refuse_shared(self, tensor: TraceTensor) -> None:
+        if id(tensor.place.storage) in self._shared:
+            raise Break("a write to a tensor that came out of a branch", "it may share its memory with another one")
+        root = tensor.place.storage.root
+        if root is not None and may_overlap(root.layout.val.shape, root.layout.val.stride):
+            raise Break("a write to an argument whose elements share memory", "a graph's values have an element each")
+
+    def asked_gradient(self, node: fx.Node) -> bool:
+        """Whether the node's tensor was made a leaf by the program."""
+        tensor = self.made.get(node)
+        return tensor is not None and id(tensor) in self._leaves
+
+    def asks_gradient(self, outputs: Iterable[TraceTensor]) -> bool:
+        """Whether one of the tensors was made a leaf by the program."""
+        return any(id(t) in self._leaves for t in outputs)
+
+    def join(
+        self,
+        target: Conditional,
+        condition: TraceTensor,
+        operands: list[fx.Node],
+        nodes: list[fx.Node],
+        metas: tuple[Any, ...],
+        outputs: list[TraceTensor],
+    ) -> None:
+        """Put a branch in place of the nodes of its two ways; `outputs` are the tensors that it gives."""
+        node = self._append("call_function", target, (self.nodes[id(condition)], *operands))
+        node.meta["val"] = metas
+        node.meta["at"] = self.vm.where()
+        node.meta["callers"] = self.vm.frames[-1].callers if self.vm.frames else None
+        gone = set(nodes)
+        for group in (self.mutated, self.drawing):
+            if not group.isdisjoint(gone):
+                group -= gone
+                group.add(node)
+        for writers in self.writers.values():
+            if not gone.isdisjoint(writers):
+                writers[:] = [*(each for each in writers if each not in gone), node]
+        for each in reversed(nodes):
+            made = self.made.pop(each, None)
+            if made is not None and self.nodes.get(id(made)) is each:
+                del self.nodes[id(made)]
+            self.graph.erase_node(each)
+        if self._first in gone:
+            self._first = next(n for n in self.graph.nodes if n.op != "placeholder")
+        for index, tensor in enumerate(outputs):
+            child = self.graph.call_function(_getitem, (node, index))
+            child.meta["val"] = metas[index]
+            self.own(tensor, child)
+
+    def _fresh(self, out: Any) -> bool:
+        if type(out) in TRACED:
+            return not self.knows(out)
+        if isinstance(out, (list, tuple)):
+            return any(map(self._fresh, out))
+        return isinstance(out, dict) and any(map(self._fresh, out.values()))
+
+    def _record(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str | None) -> fx.Node:
+        if self.vm.ambient.dirty:
+            self.vm.ambient.sync(self.graph)
+        kwargs = dict(kwargs)
+        if self.vm.ambient.names_devices and target in MAKERS and kwargs.get("device") is None:
+            kwargs["device"] = torch.get_default_device()
+        arguments = self.argument(args), self.argument(kwargs)
+        if EAGER_CALLS.names:
+            target, arguments, method = self._in_eager(method or target), (arguments, {}), None
+        if method is not None:
+            node = self._append("call_method", method, *arguments)
+        else:
+            node = self._append("call_function", target, *arguments)
+        if self.region is not None:
+            node.meta["checkpoint"] = self.region
+        node.meta["at"] = self.vm.where()
+        node.meta["callers"] = self.vm.frames[-1].callers if self.vm.frames else None
+        if isinstance(target, Seam):
+            node.meta["step"] = self.vm.step
+        return node
+
+    def _in_eager(self, call: Any) -> EagerCall:
+        """What calls a torch function or method that no compiled code can do, on sparse tensors for example."""
+        names, EAGER_CALLS.names = EAGER_CALLS.names, []
+        what = f"{names[-1]} {EAGER_CALLS.why}"
+        self.refuse_cut(what)
+        if call in DERIVATIVES:
+            raise Break(what, "derivatives inside of a graph stay whole")
+        if not self.vm.ambient.inside_region(self.graph):
+            return EagerCall(call, names)
+        gradients_on, *casts, _ = present_modes()
+        casts = [(device, *cast) for device, cast in zip(DEVICES, casts, strict=True)]
+        return EagerCall(call, names, (gradients_on, *casts))
+
+    def refuse_cut(self, what: str) -> None:
+        """A graph is cut between its own nodes only.
+
+        Raises:
+            Break: the program is in a checkpoint, a transform or a branch, or it has computed gradients.
+        """
+        if type(self) is not Tensors or self.region is not None or self.vm.branching:
+            raise Break(f"{what} inside checkpoint, a transform or a branch", "a graph is not cut in there")
+        if any(node.target in DERIVATIVES for node in self.graph.nodes):
+            raise Break(f"{what} after gradients were computed", "a graph with its own gradients stays whole")
+
+    def _assign(self, out: Any, node: fx.Node) -> None:
+        """Give each new tensor of a result its node."""
+        if type(out) is TraceTensor:
+            node.meta.setdefault("val", meta_of(out))
+            if id(out) not in self.nodes:
+                self.own(out, node)
+                if self.vm.inference and out.place.parent is None:
+                    self.inference.note(out)
+        elif type(out) in TRACED:
+            node.meta["val"] = None
+            self.own(out, node)
+        elif isinstance(out, (list, tuple)):
+            node.meta["val"] = tuple(
+                meta_of(o) if type(o) is TraceTensor else None if type(o) in TRACED else o for o in out
+            )
+            for index, item in enumerate(out):
+                if self._fresh(item):
+                    child = self.graph.call_function(_getitem, (node, index))
+                    self._assign(item, child)
+        else:
+            node.meta["val"] = None
+
+    # -- what nodes get ---------------------------------------------------------------------------------------------
+
+    def writes_inputs(self) -> bool:
+        """Whether the graph writes to memory that existed before it."""
+        return any(id(tensor.place.storage) in self.writers for tensor in self.traced.values())
+
+    def is_written(self, given: Input) -> bool:
+        """Whether the graph writes to an input that is not the host program's."""
+        traced = self.traced.get(id(given.tensor))
+        return traced is not None and id(traced.place.storage) in self.writers
+
+    def argument(self, value: Any) -> Any:
+        """A value as an argument of an fx node."""
+        kind = type(value)
+        if kind in TRACED:
+            return self.nodes.get(id(value)) or self.node_outside(value)
+        if kind is tuple or kind is list:
+            return kind([self.argument(v) for v in value])
+        if kind is dict:
+            return {k: self.argument(v) for k, v in value.items()}
+        if kind in _ATOMS or kind is fx.Node:
+            return value
+        if kind is torch.SymInt:
+            return self.number_node(from_torch(value))
+        if kind is torch.SymFloat:
+            return self.number_node(as_real(from_torch(value)))
+        if kind is slice:
+            return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
+        if isinstance(value, tuple):
+            return tuple(self.argument(v) for v in value)
+        if isinstance(value, (numpy.number, numpy.bool_)):
+            return value.item()  # to an operator they are the plain numbers
+        if isinstance(value, (int, float, str)):
+            return value
+        if callable(value) and hasattr(value, "__qualname__"):
+            return value
+        raise Break(f"a {kind.__name__} as argument of a tensor operation", "a graph holds tensors and plain numbers")
+
+
+class Alike:
+    """The guard of a sparse or quantised tensor: what its class, shape, dtype and kernels do not tell."""
+
+    def __init__(self, meta: Any) -> None:
+        self.meta: OpaqueMeta = meta
+        self.__name__ = self.__qualname__ = f"is_alike[{meta.layout}, {meta.parts}]"
+
+    def __call__(self, tensor: torch.Tensor) -> bool:
+        return is_alike(self.meta, tensor)
+
+
+def _is_factor(kwargs: Mapping[str, Any]) -> bool:
+    """Whether the number that an operation reads is one to multiply with: no size and no branch depends on it."""
+    factor = kwargs.get("alpha", kwargs.get("value"))
+    return type(factor) is TraceTensor and not factor.dim() and factor.is_floating_point()
+
+
+def _choose(condition: Any, a: Any, b: Any) -> Any:
+    return torch.where(condition != 0, a, b)
+
+
+def _has_history(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.requires_grad and not tensor.is_leaf
+    except RuntimeError as error:  # a view whose base was written in another mode: whoever uses it gets this error
+        raise Break("a tensor that autograd forbids to use", str(error).split(". ")[0]) from None
+
+
+_getitem = operator.getitem
+
+_LONGEST = 80
+"""Characters in the name of a graph input; the rest is in its comment."""
+
+_NOT_NAME = re.compile(r"\W+")
+_ATOMS = frozenset(
+    {
+        int,
+        float,
+        bool,
+        str,
+        complex,
+        type(None),
+        type(...),
+        torch.dtype,
+        torch.device,
+        torch.memory_format,
+        torch.layout,
+    }
+)
+
+
+@READ(torch.Tensor)
+def read_tensor(vm: Any, value: torch.Tensor, source: Source) -> TraceTensor:
+    """A real tensor becomes a graph input."""
+    return vm.tensors.read(value, source)

@@ -1,0 +1,186 @@
+"""`with torch.inference_mode()` and `with saved_tensors_hooks(...)` in captured code: parts of the graph run in them.
+
+A region that is still open where the graph ends has to be entered in earnest: the graph then ends before it.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from smelt.base import torch_c
+from smelt.capture.core.breaks import At, Break, Restart, UserError
+from smelt.capture.core.registry import special
+from smelt.capture.tensors.cut_points import refuse_inside
+from smelt.graph.nodes.cut_points import Seam
+from smelt.graph.nodes.thread_modes import Entered, EnterInference, EnterSavedHooks, Leave
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+@dataclass
+class Region:
+    """One that the program is in.
+
+    Attributes:
+        owner: the context manager; name: what it is called; token: made by the node that entered it.
+        gradients, inference: the modes before; None: it leaves them.
+        step, at: where it was entered.
+    """
+
+    owner: Any
+    name: str
+    token: Entered | None
+    gradients: bool
+    inference: bool
+    step: int
+    at: At | None
+
+
+def refuse_open(vm: Any) -> None:
+    """The graph ends: a mode that is still on has to be switched on in earnest.
+
+    Raises:
+        Restart: there is one; capture stops before.
+    """
+    if vm.regions:
+        first: Region = vm.regions[0]
+        stop = Break(f"a graph break inside {first.name}", "the mode is on where the graph ends")
+        stop.at = first.at
+        raise Restart(first.step, stop)
+
+
+def _open(vm: Any, owner: Any, name: str, target: Seam, given: Sequence[Any]) -> None:
+    refuse_inside(vm, name)
+    token = Entered()
+    vm.tensors.note(token, (), False, target, tuple(given), {})
+    _push(vm, owner, name, token)
+
+
+def _push(vm: Any, owner: Any, name: str, token: Entered | None) -> None:
+    vm.work += 1
+    region = Region(owner, name, token, torch.is_grad_enabled(), vm.inference, vm.step, vm.where())
+    vm.regions.append(region)
+
+
+def _close(vm: Any, owner: Any, name: str) -> Region:
+    """
+    Raises:
+        Break: it was not entered last, or not in what is captured.
+    """
+    if not vm.regions or vm.regions[-1].owner is not owner:
+        raise Break(f"the end of {name}", "it was entered outside of the graph")
+    region: Region = vm.regions.pop()
+    vm.work += 1
+    if region.token is not None:
+        if vm.ambient.dirty:
+            vm.ambient.sync(vm.tensors.graph)
+        vm.tensors.act(Leave(), (region.token,))
+    return region
+
+
+# -- inference mode ------------------------------------------------------------------------------------------------
+
+
+@special(torch.inference_mode.__enter__)
+def enter_inference(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """`with torch.inference_mode(mode)`: without gradients; with them where it is switched off."""
+    mode = bool(vm.load_attr(args[0], "mode"))
+    _open(vm, args[0], "torch.inference_mode()", EnterInference(mode), ())
+    vm.inference = mode
+    vm.ambient.switch(torch_c.set_grad_enabled, (not mode,), {})
+
+
+@special(torch.inference_mode.__exit__)
+def leave_inference(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """The end of it."""
+    gradients = vm.regions[-1].gradients if vm.regions else torch.is_grad_enabled()
+    if vm.regions and vm.regions[-1].owner is args[0]:
+        vm.ambient.switch(torch_c.set_grad_enabled, (gradients,), {})
+    vm.inference = _close(vm, args[0], "torch.inference_mode()").inference
+
+
+@contextmanager
+def outside_inference(vm: Any) -> Iterator[None]:
+    """As PyTorch computes the derivatives of `torch.func`: what they make are no tensors of inference mode.
+
+    Raises:
+        Break: inference mode is on where the graph cannot be cut.
+    """
+    if not vm.inference:
+        yield
+        return
+    region = object()
+    name = "derivatives in torch.inference_mode()"
+    gradients = torch.is_grad_enabled()
+    _open(vm, region, name, EnterInference(False), ())
+    vm.inference = False
+    vm.ambient.switch(torch_c.set_grad_enabled, (gradients,), {})
+    try:
+        yield
+    except UserError:
+        vm.inference = _close(vm, region, name).inference
+        raise
+    vm.inference = _close(vm, region, name).inference
+
+
+# -- hooks on what is saved ----------------------------------------------------------------------------------------
+
+
+@special(saved_tensors_hooks.__enter__)
+def enter_saved_hooks(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """`with saved_tensors_hooks(pack, unpack)`, and `save_on_cpu`"""
+    message = torch_c.saved_tensor_hooks_disabled()
+    if message is not None:
+        raise UserError(RuntimeError(message))
+    hooks = [_given(vm, vm.load_attr(args[0], name)) for name in ("pack_hook", "unpack_hook")]
+    fixed = tuple(hook if isinstance(hook, types.FunctionType) else None for hook in hooks)
+    given = [hook for hook, known in zip(hooks, fixed, strict=True) if known is None]
+    _open(vm, args[0], "saved_tensors_hooks", EnterSavedHooks(fixed), given)
+
+
+@special(saved_tensors_hooks.__exit__)
+def leave_saved_hooks(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """The end of it."""
+    _close(vm, args[0], "saved_tensors_hooks")
+
+
+def _given(vm: Any, hook: Any) -> Any:
+    """A hook as an argument of a node: an input of the graph, or a function that is the same at each call.
+
+    Raises:
+        Break: a function that is made inside and refers to variables there.
+    """
+    source = vm.source_of(hook)
+    if source is not None:
+        return vm.tensors.given(hook, source)
+    if isinstance(hook, types.FunctionType):
+        if id(hook) not in vm.created or hook.__module__ == saved_tensors_hooks.__module__:
+            return hook  # known by identity; those of save_on_cpu refer to what it was made with
+        if not hook.__closure__ and not hook.__defaults__ and not hook.__kwdefaults__:
+            return hook
+    raise Break("a hook on what autograd saves that is made inside", "the graph cannot be given it")
+
+
+@special(torch_c.disable_saved_tensor_hooks)
+def disable_saved_hooks(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """`with disable_saved_tensors_hooks(message)`: nothing that compiled code does differs; other hooks are errors."""
+    try:
+        vm.ambient.switch(torch_c.disable_saved_tensor_hooks, args, kwargs)
+    except RuntimeError as error:
+        raise UserError(error) from None
+    _push(vm, disable_saved_hooks, "disable_saved_tensors_hooks", None)
+
+
+@special(torch_c.enable_saved_tensor_hooks)
+def enable_saved_hooks(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """The end of it."""
+    _close(vm, disable_saved_hooks, "disable_saved_tensors_hooks")
+    vm.ambient.switch(torch_c.enable_saved_tensor_hooks, args, kwargs)

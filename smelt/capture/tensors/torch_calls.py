@@ -1,0 +1,433 @@
+"""Calls of torch: what is a graph node, what is a mode switch, what has a fixed answer while capturing."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+import torch.overrides
+from torch._ops import OpOverload, OpOverloadPacket
+
+from smelt.base import torch_c
+from smelt.capture import _native as native
+from smelt.capture.core import sources
+from smelt.capture.core.breaks import Break, user
+from smelt.capture.core.registry import ATTR, CALL, TENSOR_METHODS, constant, special
+from smelt.capture.python.attribute_reads import find_in_class
+from smelt.capture.python.backward import tensor_backward
+from smelt.graph.ir.meta import is_dense
+from smelt.graph.trace.in_bounds import lies_within
+from smelt.graph.trace.trace import TraceTensor
+
+METADATA = frozenset(
+    {"shape", "dtype", "device", "ndim", "requires_grad", "layout", "is_leaf", "names", "itemsize", "nbytes"}
+    | {"is_cuda", "is_cpu", "is_mps", "is_xpu", "is_meta", "is_sparse", "is_quantized", "is_nested", "is_mkldnn"}
+    | {"is_sparse_csr", "is_ipu", "is_xla", "is_vulkan", "is_hpu", "is_mtia", "is_maia", "retains_grad", "output_nr"}
+)
+"""Tensor attributes that the metadata answers."""
+
+VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
+"""Tensor attributes that are tensors computed from the tensor."""
+
+TENSOR_TYPES = tuple(cls for cls in torch.Tensor.__mro__ if cls is not object)
+
+SWITCHES = frozenset(
+    fn
+    for fn in (
+        torch_c.set_grad_enabled,
+        torch.set_autocast_enabled,
+        torch.set_autocast_dtype,
+        torch.set_autocast_cache_enabled,
+        torch.set_autocast_cpu_enabled,
+        torch.set_autocast_gpu_dtype,
+        torch.set_autocast_cpu_dtype,
+        torch.autocast_increment_nesting,
+        torch.autocast_decrement_nesting,
+        torch.clear_autocast_cache,
+        *torch_c.ATTENTION_SETTERS,
+    )
+)
+"""C functions that switch a mode of the thread, or which kernels attention may take."""
+
+constant(False, torch.jit.is_scripting, torch.jit.is_tracing)
+constant(False, torch._jit_internal.is_scripting)
+constant(True, torch.compiler.is_dynamo_compiling)
+constant(False, torch.compiler.is_exporting)
+constant(
+    False,
+    torch.overrides.has_torch_function,
+    torch.overrides.has_torch_function_unary,
+    torch.overrides.has_torch_function_variadic,
+)
+constant(None, torch_c.log_api_usage_once, torch_c.get_tracing_state)
+
+_torch_builtins: dict[int, bool] = {}
+
+
+def is_torch_builtin(fn: Any) -> bool:
+    """True for C functions of torch."""
+    known = _torch_builtins.get(id(fn))
+    if known is None:
+        module = getattr(fn, "__module__", None) or ""
+        owner = getattr(fn, "__self__", None)
+        owned = getattr(owner, "__name__", "") if isinstance(owner, (type, types.ModuleType)) else ""
+        known = module.split(".")[0] == "torch" or owned.startswith(("torch", "_VariableFunctions", "_TensorBase"))
+        if known and isinstance(owner, (type, types.ModuleType, type(None))):  # those of programs come and go
+            _torch_builtins[id(fn)] = known
+            _kept.append(fn)
+    return known
+
+
+_kept: list[Any] = []
+
+
+_C_FUNCTION = types.BuiltinFunctionType
+
+
+def call_torch(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A C function of torch, or a Python function that stays whole."""
+    if isinstance(fn, _C_FUNCTION) and fn in SWITCHES:
+        if any(type(value) is TraceTensor for value in (*args, *kwargs.values())):
+            return vm.tensors.run(fn, args, kwargs)  # it raises
+        return vm.ambient.switch(fn, args, kwargs)
+    name = getattr(fn, "__name__", "")
+    if name.startswith(("set_", "_set_")) and not any(type(a) is TraceTensor for a in args):
+        raise Break(f"torch.{name} changes global state", "a graph cannot hold it", "call it outside of the function")
+    plain = vm.effects.plain
+    args = tuple(map(plain, args))
+    if kwargs:
+        kwargs = {key: plain(value) for key, value in kwargs.items()}
+    vm.effects.refuse_opaque(fn, args)
+    vm.effects.refuse_opaque(fn, kwargs.values())
+    if isinstance(fn, _C_FUNCTION):
+        args, kwargs = _with_dtypes(args, kwargs)
+    return vm.tensors.run(fn, args, kwargs)
+
+
+def _with_dtypes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Python's types of numbers, which torch takes for dtypes, as dtypes: a graph can print those."""
+    if any(type(value) is type and value in DTYPES for value in (*args, *kwargs.values())):
+        args = tuple(DTYPES[value] if type(value) is type and value in DTYPES else value for value in args)
+        kwargs = {k: DTYPES[value] if type(value) is type and value in DTYPES else value for k, value in kwargs.items()}
+    return args, kwargs
+
+
+DTYPES: dict[type, torch.dtype] = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    complex: torch.complex128,
+}
+
+
+def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`args[0].name(*args[1:])` on a trace tensor."""
+    if name == "backward":
+        tensor_backward(vm, args, kwargs)
+        return None
+    if name in TENSOR_METHODS:
+        return TENSOR_METHODS[name](vm, *args, **kwargs)
+    if name == "requires_grad_" and _asks(vm, args[0], _wanted(*args[1:], **kwargs)):
+        if vm.source_of(args[0]) is not None or args[0].requires_grad:
+            raise Break(
+                f"tensor.{name}()",
+                "a graph's tensors keep their history: what asks for gradients inside would not be seen outside",
+                "call it before the compiled function, on its arguments",
+            )
+        return vm.tensors.ask_gradient(args[0])
+    if name == "detach_" and args[0].requires_grad and (id(args[0]) in vm.sources or args[0].grad_fn is None):
+        raise Break("detach_() of a tensor that others hold", "a graph leaves the history of its inputs as it is")
+    if name in ("apply_", "map_", "map2_"):
+        raise Break(f"tensor.{name}()", "a Python function runs on each element", "compute with whole tensors")
+    if name in RESHAPING and id(args[0]) in vm.sources:
+        raise Break(f"tensor.{name}() of an argument", "a graph's inputs keep their shape and storage")
+    plain = vm.effects.plain
+    args = tuple(map(plain, args))
+    if kwargs:
+        kwargs = {key: plain(value) for key, value in kwargs.items()}
+    if name in _ON_DATA and args[0].device.type != "meta":
+        return _ON_DATA[name](vm, args[0])
+    args, kwargs = _with_dtypes(args, kwargs)
+    if name in ("as_strided", "as_strided_"):
+        args, kwargs = _from_first_element(vm, *args, **kwargs)
+    return vm.tensors.run(_method(name), args, kwargs, method=name)
+
+
+@special(torch.as_strided)
+def as_strided(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.as_strided(x, size, stride, storage_offset)`"""
+    args, kwargs = _from_first_element(vm, *map(vm.effects.plain, args), **kwargs)
+    return vm.tensors.run(torch.as_strided, args, kwargs)
+
+
+@special(torch.as_strided_copy)
+def as_strided_copy(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A row-major copy of `torch.as_strided`."""
+    if kwargs.get("out") is not None:
+        raise Break("torch.as_strided_copy(out=)", "it tells a place in the memory of an input")
+    view = as_strided(vm, args, {name: value for name, value in kwargs.items() if name != "out"})
+    return vm.tensors.run(torch.clone, (view,), {"memory_format": torch.contiguous_format})
+
+
+def _from_first_element(
+    vm: Any, input: TraceTensor, size: Any, stride: Any, storage_offset: int | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with an offset that counts from where the graph's input begins, not from its storage's begin."""
+    inputs = (vm.tensors.traced[id(i.tensor)] for i in vm.tensors.inputs if id(i.tensor) in vm.tensors.traced)
+    whole = next((x for x in inputs if x.place.storage is input.place.storage), None)
+    if storage_offset is not None and whole is not None:
+        storage_offset -= _storage_offset(vm, whole)
+        if storage_offset < 0:
+            raise Break("as_strided() that reaches before its argument", _BESIDE)
+    _expect_inside(input, size, stride, storage_offset)
+    return (input, size, stride, storage_offset), {}
+
+
+_BESIDE = "a graph reads no memory beside its inputs"
+
+
+def _expect_inside(input: TraceTensor, size: Any, stride: Any, first: Any) -> None:
+    """Ends the graph where the elements are not all among those of the tensor that the memory came with."""
+    root = input.place.storage.root
+    numbers = [*size, *stride] if isinstance(size, (list, tuple)) and isinstance(stride, (list, tuple)) else [None]
+    first = input.place.layout.offset if first is None else first
+    if root is None or not all(type(n) is int and n >= 0 for n in (*numbers, first)) or 0 in size:
+        return  # the operator says what is wrong
+    val, at = root.layout.val, first - root.layout.offset
+    if val.symbolic and is_dense(val.shape, val.stride):
+        return  # tracing asks whether the sizes are large enough
+    if lies_within(size, stride, at, val):
+        return
+    raise Break("as_strided() that reaches beside its argument", _BESIDE)
+
+
+RESHAPING = frozenset(
+    {
+        "t_",
+        "transpose_",
+        "swapaxes_",
+        "swapdims_",
+        "unsqueeze_",
+        "squeeze_",
+        "as_strided_",
+        "resize_",
+        "resize_as_",
+        "set_",
+    }
+)
+"""Methods that change the tensor object rather than its elements."""
+
+
+def _wanted(requires_grad: Any = True, *others: Any, **named: Any) -> bool | None:
+    """What `requires_grad_` is asked for; None where it refuses its arguments."""
+    if type(requires_grad) is torch.SymBool:
+        requires_grad = user(bool, requires_grad)
+    return requires_grad if type(requires_grad) is bool and not others and not named else None
+
+
+def _asks(vm: Any, tensor: TraceTensor, wanted: bool | None) -> bool:
+    """Whether `requires_grad_(wanted)` changes something; it refuses None."""
+    if wanted is None:
+        return False
+    real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
+    if tensor.requires_grad != wanted or not wanted or real is None or isinstance(real, torch.nn.Parameter):
+        return bool(tensor.requires_grad != wanted)
+    if not _requires_grad_itself(real):
+        return True
+    vm.guards.python(_requires_grad_itself, [source])
+    return False
+
+
+def _requires_grad_itself(tensor: torch.Tensor) -> bool:
+    """A view without a history says that it requires gradients when its base does, but gets none unless asked to."""
+    return tensor.grad_fn is not None or not tensor._is_view()
+
+
+def _needs_values(vm: Any, tensor: TraceTensor) -> Any:
+    raise Break(
+        "a tensor's value is needed in Python",
+        "a graph is captured from shapes and dtypes; values are not known yet",
+        "keep the computation in tensors, or move this read out of the compiled function",
+    )
+
+
+def _storage_offset(vm: Any, tensor: TraceTensor) -> int:
+    """Where an input begins in its memory; trace tensors know of no more than their own."""
+    real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
+    if real is None or source is None:
+        raise Break("storage_offset() of a tensor that the graph makes", "compiled code lays it out as it likes")
+    return vm.external(real.storage_offset(), sources.called(source, torch.Tensor.storage_offset, "offset"))
+
+
+def _of_the_input(vm: Any, tensor: TraceTensor, fn: Any) -> Any:
+    """What a method without arguments tells of an input, which is guarded."""
+    real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
+    if real is None or source is None:
+        raise Break(
+            f"tensor.{fn.__name__}() of a tensor that the graph makes",
+            "how a sparse tensor stores its elements is known when the program runs",
+            "ask it of an argument, or outside of the compiled function",
+        )
+    return vm.external(fn(real), sources.called(source, fn, fn.__name__))
+
+
+def _is_coalesced(vm: Any, tensor: TraceTensor) -> bool:
+    return bool(_of_the_input(vm, tensor, torch.Tensor.is_coalesced))
+
+
+def _stored_elements(vm: Any, tensor: TraceTensor) -> int:
+    return _of_the_input(vm, tensor, torch.Tensor._nnz)
+
+
+def _is_view(vm: Any, tensor: TraceTensor) -> bool:
+    """Of an input it is guarded; what the graph makes is one when it shows the memory of another tensor."""
+    if id(tensor) not in vm.sources:
+        return tensor.place.parent is not None
+    return bool(_of_the_input(vm, tensor, torch.Tensor._is_view))
+
+
+def _is_inference(vm: Any, tensor: TraceTensor) -> bool:
+    """Of an input, its dispatch keys tell, which its guard compares."""
+    return tensor in vm.tensors.inference
+
+
+def _launches_itself(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function of `torch.cuda.jiterator`: a kernel that C++ launches on the addresses of its arguments."""
+    what = f"a call of {fn.kernel_name}, a function of torch.cuda.jiterator"
+    raise Break(what, "its kernel takes addresses of tensors: it runs between two graphs")
+
+
+CALL(torch.cuda.jiterator._JittedFunction)(_launches_itself)
+
+ADDRESSES = frozenset({"__cuda_array_interface__"})
+"""Attributes that tell where a tensor's elements lie."""
+
+_ON_DATA = {"data_ptr": _needs_values, "untyped_storage": _needs_values, "storage": _needs_values}
+_ON_DATA |= {"is_coalesced": _is_coalesced, "_is_coalesced": _is_coalesced, "_nnz": _stored_elements}
+_ON_DATA |= {"storage_offset": _storage_offset, "is_inference": _is_inference, "_is_view": _is_view}
+_methods: dict[str, Any] = {}
+
+
+def _method(name: str) -> Any:
+    if name not in _methods:
+        _methods[name] = _Method(name)
+    return _methods[name]
+
+
+class _Method:
+    """Calls one method by name on its first argument."""
+
+    def __init__(self, name: str) -> None:
+        self.name = self.__qualname__ = self.__name__ = name
+
+    def __call__(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(tensor, self.name)(*args, **kwargs)
+
+
+@special(torch.Tensor.is_shared)
+def is_shared(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Memory that a tensor does not share with other processes, it does not share at the next call: guarded.
+
+    Raises:
+        Break: it may share it.
+    """
+    tensor = args[0]
+    source = vm.sources.get(id(tensor))
+    if source is None or vm.tensors.real[id(tensor)].is_shared():
+        raise Break("Tensor.is_shared()", "the tensor has no memory yet, or shares it with other processes")
+    vm.guards.python(_is_not_shared, [source])
+    return False
+
+
+def _is_not_shared(tensor: torch.Tensor) -> bool:
+    return not tensor.is_shared()
+
+
+@ATTR(TraceTensor)
+def load_tensor_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
+    """An attribute of a tensor."""
+    if name == "is_leaf" and tensor.requires_grad and id(tensor) in vm.sources:
+        vm.external(vm.tensors.real[id(tensor)].is_leaf, vm.attr_source(vm.sources[id(tensor)], name, False))
+    if name in _OF_OBJECT and id(tensor) in vm.sources and not getattr(tensor, name):
+        return _told_by_input(vm, tensor, name)
+    if name in METADATA:
+        return user(getattr, tensor, name)
+    if name == "_cdata":
+        _needs_values(vm, tensor)
+    if name == "_version" and vm.tensors.is_given(tensor):
+        raise Break("tensor._version of an argument", "it counts writes from before the call, too")
+    if name in ADDRESSES and tensor.is_cuda and not tensor.requires_grad:  # of others eager has none to give
+        _needs_values(vm, tensor)
+    if name in VIEWS:
+        return vm.tensors.run(getattr, (tensor, name), {})
+    if name == "__class__":
+        return vm.type_of(tensor)
+    if name == "grad_fn" and user(getattr, tensor, name) is not None:
+        raise Break("tensor.grad_fn", "the graph has no autograd nodes yet, those of its inputs are outside of it")
+    if (id(tensor), name) in vm.reads:
+        return vm.reads[id(tensor), name]
+    cls = vm.type_of(tensor)
+    raw = find_in_class(vm, cls, name)
+    if isinstance(raw, types.FunctionType):
+        return types.MethodType(raw, tensor)
+    if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return raw.__get__(tensor)
+    return _stored_attr(vm, tensor, name)
+
+
+_OF_OBJECT = frozenset({"retains_grad", "output_nr"})
+"""Attributes that the autograd engine keeps of a tensor object; a trace tensor knows what the program did to it."""
+
+
+def _told_by_input(vm: Any, tensor: TraceTensor, name: str) -> Any:
+    """One of them, of an input: guarded."""
+    real, source = vm.tensors.real[id(tensor)], vm.sources[id(tensor)]
+    return vm.external(getattr(real, name), vm.attr_source(source, name, False))
+
+
+def _stored_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
+    """Gradients and attributes that somebody put on the tensor object."""
+    real = vm.tensors.real.get(id(tensor))
+    source = vm.sources.get(id(tensor))
+    if real is None:
+        if name == "grad_fn":
+            return None
+        if name == "grad":
+            return None
+        return user(getattr, tensor, name)
+    if not hasattr(real, name):
+        vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
+    value = user(getattr, real, name)
+    from_dict = name in getattr(real, "__dict__", {})
+    base = vm.attr_source(source, name, from_dict)
+    value = vm.external(value, base)
+    vm.reads[id(tensor), name] = value
+    return value
+
+
+@CALL(OpOverload, OpOverloadPacket)
+def call_operator(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.ops.namespace.name(...)`"""
+    return call_torch(vm, fn, args, kwargs)
+
+
+@special(torch.is_tensor)
+def is_tensor(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """`torch.is_tensor(x)`"""
+    return isinstance(args[0], torch.Tensor)
+
+
+@special(torch.jit.annotate)
+def annotate(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.jit.annotate(type, value)`: the value; the type is for another compiler."""
+    return [*args, *kwargs.values()][1]
+
+
+@special(torch.manual_seed, torch.random.manual_seed, torch.seed, torch.set_rng_state, torch.get_rng_state)
+def seed(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Random seeds. A program that sets the state may count on drawing the same numbers again, in another graph."""
+    session = native.owner()
+    if session is not None:
+        session.draw_as_eager()
+    raise Break("the random state is read or set", "a graph cannot hold it", "do it outside of the function")

@@ -1,0 +1,198 @@
+"""Runs torch callables on trace tensors, and says why one cannot run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch._ops import OpOverload
+
+from smelt.base.errors import Unsupported
+from smelt.capture.core.breaks import Break, UserError, too_deep, wants_memory
+from smelt.capture.tensors.inference_tensors import InferenceTensors
+from smelt.capture.tensors.reads import version
+from smelt.graph.ir.schema import Kind, op_info
+from smelt.graph.ir.storage_view import Place
+from smelt.graph.meta_rules.eager_errors import is_refusal
+from smelt.graph.meta_rules.infer import DataDependent
+from smelt.graph.nodes.range_checks import looks_at_values
+from smelt.graph.trace.composite_rewrites import for_stand_ins
+from smelt.graph.trace.trace import TraceMode, TraceTensor
+
+
+class ValuesNeededError(Exception):
+    """A call of torch needs the values of a tensor."""
+
+    def __init__(self, error: Unsupported) -> None:
+        super().__init__(error.what)
+        self.error = error
+
+    def stop(self) -> Break:
+        """The same as the end of the graph."""
+        return Break(self.error.what, self.error.why or "", self.error.hint or "")
+
+
+class _Operators(TraceMode):
+    """Every operator that a torch function consists of makes trace tensors.
+
+    Attributes:
+        drew: one of them draws random numbers; looked: one raises for some values.
+        refused: the tensors that one which writes was given, and raised an error.
+    """
+
+    drew = looked = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: list[TraceTensor] = []
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        info = op_info(func)
+        self.drew = self.drew or info.random
+        self.looked = self.looked or looks_at_values(func)
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        except Exception:
+            if info.kind is Kind.WRITE:
+                _collect(args, self.refused)
+                _collect(kwargs or {}, self.refused)
+            raise
+
+
+class Runner:
+    """Runs calls one at a time, outside of any graph."""
+
+    def __init__(self, vm: Any, inference: InferenceTensors) -> None:
+        self.vm, self.inference = vm, inference
+        self._operators = _Operators()
+
+    @property
+    def drew(self) -> bool:
+        """The last call drew random numbers."""
+        return self._operators.drew
+
+    @property
+    def looked(self) -> bool:
+        """The last call raises for some values."""
+        return self._operators.looked
+
+    @property
+    def refused(self) -> list[TraceTensor]:
+        """What the operator was given that refused to write, in the last call."""
+        return self._operators.refused
+
+    def run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Its result.
+
+        Raises:
+            ValuesNeededError: it needs a tensor's values.
+            Break: it cannot be traced.
+            UserError: what it raises.
+        """
+        try:
+            with self._operators:  # also for tensors that composite operators make on the way
+                if self.inference.made and not self.vm.inference:
+                    with self.inference.watching():
+                        return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)
+                return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)
+        except Unsupported as error:
+            if isinstance(error, DataDependent):
+                raise ValuesNeededError(error) from None
+            raise Break(error.what, error.why or "", error.hint or "") from None
+        except NotImplementedError as error:
+            if is_refusal(error):
+                raise UserError(error) from None
+            first = next(iter(str(error).splitlines()), "")
+            raise Break(f"{name_of(target)} cannot be traced", first) from None
+        except RecursionError:
+            raise too_deep() from None
+        except Exception as error:
+            is_refusal(error)
+            if wants_memory(error):  # eager would find some: this is no error of the program
+                text = f"{name_of(target)} reads the memory of a tensor"
+                raise ValuesNeededError(Unsupported(text, why="its values are not known yet")) from None
+            if any(isinstance(part, str) and "TraceTensor" in part for part in error.args):  # Python names the class
+                texts = (
+                    part.replace("TraceTensor", "Tensor") if isinstance(part, str) else part for part in error.args
+                )
+                error.args = tuple(texts)
+            raise UserError(error) from None
+
+    def attempt(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
+        """Run a torch callable on trace tensors: its result, and those that it wrote to.
+
+        Raises:
+            ValuesNeededError: it needs a tensor's values.
+            Break: it cannot be traced.
+            UserError: what it raises.
+        """
+        found: list[TraceTensor] = []
+        _collect(args, found)
+        if kwargs:
+            _collect(kwargs, found)
+        versions = [(version(t), t.requires_grad) for t in found]  # `detach_` writes to the history alone
+        outs = _outs(kwargs["out"]) if "out" in kwargs else []
+        before = [(t.place, t.place.storage.version) for t in outs]
+        self._operators.drew, self._operators.looked, self._operators.refused = False, False, []
+        out = self.run(target, args, kwargs)
+        if outs:
+            self._check_outs(name_of(target), outs, before, out)
+        return out, [t for t, v in zip(found, versions, strict=True) if (version(t), t.requires_grad) != v]
+
+    def _check_outs(self, name: str, outs: list[TraceTensor], before: list[tuple[Place, Any]], result: Any) -> None:
+        """A call filled its `out=`, in a way that a graph can repeat.
+
+        Raises:
+            Break: it changed the shape of an input, gave other tensors, wrote by ways of its own (`torch.kron`), or
+                gave the tensor a history without a derivative, which compiling would ask for.
+        """
+        for tensor, (place, _) in zip(outs, before, strict=True):
+            if tensor.place is not place and id(tensor) in self.vm.sources:
+                tensor.move_to(TraceTensor(place))
+                raise Break(f"out= of {name} is an argument that gets another shape", _INPUTS)
+        given = _outs(result)
+        same = len(given) == len(outs) and all(a is b for a, b in zip(given, outs, strict=True))
+        written = any(
+            place.storage.version != count or tensor.place is not place and tensor.place.storage.version
+            for tensor, (place, count) in zip(outs, before, strict=True)
+        )
+        if not same or not written and any(tensor.numel() for tensor in outs):
+            raise Break(f"out= of {name}", "nothing tells what it writes there")
+        if any(type(tensor.grad_fn).__name__ == "NotImplemented" for tensor in outs):
+            raise Break(f"out= of {name} with a gradient", "it has no derivative")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Outside of the mode of the call that runs."""
+        self._operators.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self._operators.__enter__()
+
+
+_INPUTS = "inputs of a graph keep their shape and storage"
+
+
+def _outs(value: Any) -> list[TraceTensor]:
+    """The tensors of an `out=`, or of a result."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [one for one in values if type(one) is TraceTensor]
+
+
+def name_of(target: Any) -> str:
+    """What a message calls a callable."""
+    return getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
+
+
+def _collect(value: Any, found: list[TraceTensor]) -> None:
+    """Append the trace tensors in nested tuples, lists and dicts."""
+    for item in value.values() if type(value) is dict or isinstance(value, dict) else value:
+        kind = type(item)
+        if kind is TraceTensor:
+            found.append(item)
+        elif kind is tuple or kind is list or kind is dict:
+            _collect(item, found)

@@ -1,0 +1,131 @@
+"""Calls of `torch.func` transforms as graph nodes: the transform itself, run on captured functions.
+
+The interpreter has been through the functions already, on tensors as they see them. What stays in the graph
+around is one node, which hands their graphs to PyTorch's own transform: it works on operators, whoever runs them, so
+stages that trace the node see the batched or differentiated operators. Transforms nest, since a graph may hold such
+nodes again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+Transform = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Makes a transformed function of a function."""
+
+
+class Blank:
+    """The place of a value that is known when the graph runs."""
+
+
+BLANK = Blank()
+
+
+def fill(leaves: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """The leaves, with the values in the places of the blanks."""
+    given = iter(values)
+    return [next(given) if leaf is BLANK else leaf for leaf in leaves]
+
+
+class Body:
+    """The graph of a function, called as the function was.
+
+    Args:
+        graph: its inputs are the new tensors among the arguments, then the values from outside that it uses.
+        new: positions of these tensors among the flat arguments.
+        outside: positions of those values in what the whole region is given.
+        leaves: the flat result, with blanks for the graph's outputs.
+        spec: how the result is built of them.
+    """
+
+    def __init__(
+        self, graph: fx.GraphModule, new: Sequence[int], outside: slice, leaves: Sequence[Any], spec: TreeSpec
+    ) -> None:
+        self.graph, self.new, self.outside, self.leaves, self.spec = graph, new, outside, leaves, spec
+
+    def __call__(self, args: Any, kwargs: Any, outside: Sequence[Any]) -> Any:
+        given = tree_flatten((args, kwargs))[0]
+        results = self.graph(*(given[i] for i in self.new), *outside[self.outside])
+        return tree_unflatten(fill(self.leaves, results), self.spec)
+
+
+class Region:
+    """A transformed call as the target of a graph node: (what the arguments hold, values from outside) -> flat results.
+
+    Args:
+        name: for graphs that are printed.
+        transform: makes the transformed function.
+        leaves: the flat arguments, with blanks for what the node is given; spec: how to build them.
+
+    Attributes:
+        bodies: a captured function for each time that the transform calls it.
+        result: how the result is built of the node's.
+    """
+
+    def __init__(self, name: str, transform: Transform, leaves: Sequence[Any], spec: TreeSpec) -> None:
+        self.transform, self.leaves, self.spec = transform, leaves, spec
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = __name__
+        self.bodies: list[Body] = []
+        self.result: TreeSpec | None = None
+
+    def __call__(self, given: Sequence[Any], outside: Sequence[Any]) -> list[Any]:
+        bodies = itertools.cycle(self.bodies)
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return next(bodies)(args, kwargs, outside)
+
+        return self.run(function, given)
+
+    def run(self, function: Callable[..., Any], given: Sequence[Any]) -> list[Any]:
+        """The flat results of the transformed `function`."""
+        args, kwargs = tree_unflatten(fill(self.leaves, given), self.spec)
+        leaves, self.result = tree_flatten(self.transform(function)(*args, **kwargs))
+        return leaves
+
+
+class Pullback:
+    """The function that `torch.func.vjp` gives: it belongs to the graph that made it.
+
+    Attributes:
+        born: step of the capture that made it.
+    """
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self.run = run
+        self.born = 0
+
+
+class PullbackCall:
+    """A call of one as the target of a graph node: (pullback, what the arguments hold) -> flat results.
+
+    Attributes:
+        born: as of the pullback.
+    """
+
+    def __init__(self, leaves: Sequence[Any], spec: TreeSpec, born: int) -> None:
+        self.leaves, self.spec, self.born = leaves, spec, born
+        self.__name__ = self.__qualname__ = "pullback"
+        self.__module__ = __name__
+        self.result: TreeSpec | None = None
+
+    def __call__(self, pullback: Pullback, given: Sequence[Any]) -> list[Any]:
+        args, kwargs = tree_unflatten(fill(self.leaves, given), self.spec)
+        leaves, self.result = tree_flatten(pullback.run(*args, **kwargs))
+        return leaves
+
+
+def vjp(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.func.vjp(function, *primals)` with its function as a value that graphs know."""
+
+    def run(*primals: Any, **options: Any) -> Any:
+        out, pullback, *aux = torch.func.vjp(function, *primals, **options)
+        return (out, Pullback(pullback), *aux)
+
+    return run

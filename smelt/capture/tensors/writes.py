@@ -1,0 +1,103 @@
+"""In-place writes to arguments that eager refuses: to inference tensors, to views whose history autograd cannot follow,
+and to memory that other arguments share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from smelt.base.torch_c import is_plain_view
+from smelt.capture import _native as native
+from smelt.capture.core.breaks import Break
+from smelt.capture.core.sources import HOST, Source
+from smelt.graph.ir.meta import extent, is_opaque
+
+
+def check_write(vm: Any, written: torch.Tensor, argument: torch.Tensor, source: Source) -> None:
+    """The program writes to the memory of an argument.
+
+    Args:
+        written: the stand-in that was written to, the argument itself or a view of it.
+
+    Raises:
+        Break: eager refuses. It does so in the middle of the program, so the operation runs there, in plain Python.
+    """
+    if argument.is_inference() and not torch.is_inference_mode_enabled():
+        raise Break("a write to an inference tensor outside of inference mode", "eager raises an error")
+    if not (torch.is_grad_enabled() and written.requires_grad):
+        return
+    if not may_be_written(argument):
+        raise Break("a write to a view whose history autograd cannot follow", "eager raises an error")
+    vm.guards.python(may_be_written, [source])
+
+
+def may_be_written(tensor: torch.Tensor) -> bool:
+    """Whether autograd records an in-place write to it; see `check_inplace` in PyTorch's VariableTypeUtils.h."""
+    if tensor.is_inference():
+        return True
+    if not tensor._is_view():
+        return not (tensor.is_leaf and tensor.requires_grad)
+    base = tensor._base
+    assert base is not None
+    return is_plain_view(tensor) and not (tensor.requires_grad and base.is_leaf)
+
+
+def check_refused(vm: Any, owners: Iterable[tuple[torch.Tensor, Source]]) -> None:
+    """An operator refused to write, and the program may catch its error: where arguments share memory, that is what it
+    complains of before it looks at their sizes.
+
+    Args:
+        owners: the arguments whose memory the operator was given.
+
+    Raises:
+        Break: they do.
+    """
+    given = [(tensor, source) for tensor, source in owners if source.kind != HOST]
+    if len(given) < 2:
+        return
+    if not share_no_memory(*(tensor for tensor, _ in given)):
+        raise Break("a write to an argument that shares memory with another one is refused", "eager raises an error")
+    vm.guards.python(share_no_memory, [source for _, source in given], native.SHORT_APART)
+
+
+def written_beside(vm: Any, tensor: torch.Tensor, source: Source) -> bool:
+    """Whether the program wrote, so far, to another argument that shares memory with this one.
+
+    A guard keeps the answer, but for two tensors of modules: those that share memory are views of one another for good.
+    """
+    for other in vm.tensors.inputs:
+        if other.tensor is tensor or other.source.kind == HOST or not vm.tensors.is_written(other):
+            continue
+        if not share_no_memory(tensor, other.tensor):
+            return True
+        if native.MODULE_MEMBER not in (source.kind, other.source.kind):
+            vm.guards.python(share_no_memory, [source, other.source], native.SHORT_APART)
+    return False
+
+
+def share_no_memory(*tensors: torch.Tensor) -> bool:
+    """No two of the tensors may have elements at one address, whatever storages they have (NumPy makes some)."""
+    spans: dict[torch.device, list[tuple[int, int]]] = {}
+    for tensor in tensors:
+        if tensor.numel() and not is_opaque(tensor):
+            spans.setdefault(tensor.device, []).append(_span(tensor))
+    return all(a[1] <= b[0] for held in spans.values() for a, b in pairwise(sorted(held)))
+
+
+def layers(inputs: Iterable[Any]) -> list[list[Any]]:
+    """The inputs in lists within which no two share memory: a flat buffer in one, its views in the next."""
+    known = [i for i in inputs if i.tensor.numel() and not is_opaque(i.tensor)]
+    out: list[tuple[int, list[Any]]] = []
+    for span, one in sorted(((_span(i.tensor), i) for i in known), key=lambda pair: pair[0]):
+        place = next((k for k, (end, _) in enumerate(out) if end <= span[0]), len(out))
+        held = out[place][1] if place < len(out) else []
+        out[place : place + 1] = [(span[1], [*held, one])]
+    return [held for _, held in out]
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    start = tensor.data_ptr()
+    return start, start + extent(tuple(tensor.shape), tensor.stride()) * tensor.element_size()

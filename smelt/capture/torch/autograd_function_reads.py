@@ -1,0 +1,245 @@
+"""What a user's torch.autograd.Function reads besides its arguments: found by interpreting it, for the guards.
+
+A call of `apply` is one node, and stages that differentiate the graph run the Function's Python code once, at compile
+time. So everything it reads has to be guarded. A second interpreter walks through `forward` and `backward` on tensors
+of its own; its graph is thrown away, its guards stay.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+from torch.autograd.function import FunctionCtx
+
+from smelt.base import torch_c
+from smelt.capture import _native as native
+from smelt.capture.core.breaks import Break, UserError
+from smelt.capture.core.sources import Source
+from smelt.capture.guards.guards import Check, GuardList
+from smelt.capture.python.effects import has_written
+from smelt.capture.tensors.number_nodes import NumberNodes
+from smelt.graph.ir.meta import meta_of
+from smelt.graph.nodes.custom_functions import BackwardState
+from smelt.graph.nodes.gradients import KEEP_ABSENT
+from smelt.graph.trace.trace import TraceTensor, trace_like
+from smelt.shapes.real import Real
+from smelt.shapes.size import Size
+
+
+class Context(FunctionCtx):
+    """The `ctx` of one call, as far as the user's code can tell.
+
+    Attributes:
+        count: of the arguments, each of which has a gradient.
+    """
+
+    to_save: tuple[Any, ...] = ()
+    non_differentiable: tuple[Any, ...] = ()
+    materialize_grads = True
+    count = 0
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+
+    @property
+    def dirty(self) -> tuple[Any, ...]:
+        """What `mark_dirty` was given."""
+        return tuple(getattr(self, "dirty_tensors", ()) or ())
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """What `save_for_backward` was given."""
+        return tuple(self.to_save)
+
+
+class _Numbers(NumberNodes):
+    """Nodes for the symbolic numbers of the capture, in a graph that is thrown away: nothing computes them."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._graph = graph
+
+    def given(self, number: Size | Real, node: fx.Node) -> None:
+        """An input brings the number: another node stands for it anyway."""
+
+    def __call__(self, number: Any) -> Any:
+        if not isinstance(number, (Size, Real)):
+            return number
+        node = self._graph.placeholder("number")
+        node.meta["val"] = number
+        return node
+
+
+def rehearse(vm: Any, cls: Any, args: Sequence[Any]) -> BackwardState | None:
+    """Guard what `cls.apply(*args)` and its derivative read; what the backward reads that may be changed until it runs.
+
+    Raises:
+        Break: it does something that a node cannot stand for: it writes to objects from outside, prints, needs values.
+    """
+    twin = vm.twin()
+    twin.tensors.number_node = _Numbers(twin.tensors.graph)
+    vm.keep(twin)
+    given = tuple(_own(twin, arg) if type(arg) is TraceTensor else arg for arg in args)
+    before: list[Check] = []
+    after: list[Check] = []
+    seen: set[tuple[int, str]] = set()
+    try:
+        with _noted(twin, before):
+            outputs, ctx = _forward(twin, cls, given)
+        if not ctx.materialize_grads:
+            KEEP_ABSENT.add(cls)
+        if len(outputs) > 1:
+            _refuse_written_views(vm, cls, ctx, dict(zip(map(id, given), args, strict=True)))
+        if any(ctx.needs_input_grad):
+            seen = _forget_reads(twin)
+            with _noted(twin, after):
+                _backward(twin, cls, ctx, outputs)
+    except UserError as raised:  # maybe only because the tensors have no values: eager will tell
+        raise Break(f"{cls.__name__}.apply", f"it does not run on tensors without values: {raised}") from None
+    finally:
+        twin.ambient.restore()
+    seen |= twin.reads.keys() | _containers(twin, [*before, *after])
+    vm.read_later |= twin.reads.keys() | _containers(twin, after)
+    _refuse_effects(vm, twin, cls, seen)
+    if twin.tensors.inputs:
+        raise Break(f"{cls.__name__}.apply", "it reads tensors that it is not given")
+    return _state(vm, cls, before, after)
+
+
+@contextmanager
+def _noted(twin: Any, checks: list[Check]) -> Iterator[None]:
+    """Write down the checks on what is read meanwhile, also where they are there already."""
+    outer, twin.guards.noted = twin.guards.noted, checks
+    try:
+        yield
+    finally:
+        twin.guards.noted = outer
+        if outer is not None:
+            outer += checks
+
+
+def _forget_reads(twin: Any) -> set[tuple[int, str]]:
+    """What was read of objects from outside is read again by whoever needs it next."""
+    known = [key for key in twin.reads if key[0] in twin.sources or key[0] in twin._globals]
+    for key in known:
+        del twin.reads[key]
+    twin.lookups.clear()
+    return set(known)
+
+
+def _state(vm: Any, cls: Any, before: list[Check], after: list[Check]) -> BackwardState | None:
+    after = [check for check in after if _may_change(*check)]
+    if not after:
+        return None
+    if any(source.local for source, _, _ in after):
+        raise Break(f"{cls.__name__}.apply", "its backward reads an object that the compiled function is given")
+    before = [check for check in before if _may_change(*check) and not check[0].local]
+    return BackwardState(cls, _asker(vm, after), _asker(vm, before))
+
+
+def _may_change(source: Source, kind: int, operand: Any) -> bool:
+    """A program changes values; functions, classes and modules stay."""
+    if source.kind == native.PART:
+        return False
+    if source.kind == native.CLASS_ATTR and (kind == native.MISSING or _is_of_context(source)):
+        return False
+    if kind == native.IS:
+        return not (callable(operand) or hasattr(operand, "__get__") or isinstance(operand, _FIXED))
+    if kind == native.MISSING:  # not a name that means a builtin, which nobody defines meanwhile
+        return source.base is not None and source.base.base is not None
+    return kind in (native.EQ, native.LEN, native.DICT_KEYS, native.HAS_KEY, native.NOT_KEY)
+
+
+_FIXED = (types.ModuleType, torch.dtype, torch.layout, torch.memory_format)
+
+
+def _is_of_context(source: Source) -> bool:
+    return source.base is not None and source.base.key in Context.__mro__
+
+
+def _asker(vm: Any, checks: list[Check]) -> Callable[[], bool]:
+    """Whether all of these checks hold when it is called."""
+    held = GuardList()
+    for check in checks:
+        held.check(*check)
+    guards, frame = held.finish(()), vm.frames[0]
+    globals, function = frame.globals, frame.function
+    return lambda: guards.check((), globals, function) is not None
+
+
+def _refuse_written_views(vm: Any, cls: Any, ctx: Context, originals: dict[int, Any]) -> None:
+    """Autograd refuses a function with several results that writes to a view; here the caller's views are no views."""
+    for tensor in ctx.dirty:
+        real = vm.tensors.real.get(id(originals.get(id(tensor))))
+        if real is not None and real.requires_grad and real._is_view():
+            raise Break(f"{cls.__name__}.apply", "it writes to a view that the compiled function is given")
+
+
+def _own(twin: Any, tensor: torch.Tensor) -> TraceTensor:
+    """A tensor of the rehearsal with the metadata of another one."""
+    node = twin.tensors.graph.placeholder("given")
+    node.meta["val"] = meta_of(tensor)
+    own = trace_like(node.meta["val"], requires_grad=tensor.requires_grad)
+    twin.tensors.own(own, node)
+    return own
+
+
+def _forward(twin: Any, cls: Any, given: tuple[Any, ...]) -> tuple[tuple[Any, ...], Context]:
+    needed = torch.is_grad_enabled()
+    ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad and needed for a in given))
+    twin.ambient.switch(torch_c.set_grad_enabled, (False,), {})
+    out, ctx = call_forward(twin, cls, ctx, given)
+    return (tuple(out) if isinstance(out, (tuple, list)) else (out,)), ctx
+
+
+def call_forward(vm: Any, cls: Any, ctx: Context, given: tuple[Any, ...]) -> tuple[Any, Context]:
+    """What a Function's `forward` gives, and the context that it (or `setup_context`) filled."""
+    if cls.setup_context is torch.autograd.Function.setup_context:
+        ctx.count = len(given)
+        return vm.call(vm.load_attr(cls, "forward"), (ctx, *given), {}), ctx
+    try:
+        bound = inspect.signature(cls.forward).bind(*given)
+        bound.apply_defaults()
+        given = bound.args  # as PyTorch gives them
+    except TypeError:
+        pass  # the call will say so
+    ctx.count = len(given)
+    out = vm.call(vm.load_attr(cls, "forward"), given, {})
+    vm.call(vm.load_attr(cls, "setup_context"), (ctx, given, out), {})
+    return out, ctx
+
+
+def _backward(twin: Any, cls: Any, ctx: Context, outputs: tuple[Any, ...]) -> None:
+    if cls.backward is torch.autograd.Function.backward:  # it has a `vjp`, or no derivative
+        return
+    constant = {id(tensor) for tensor in ctx.non_differentiable}
+    grads = []
+    for out in outputs:
+        floating = type(out) is TraceTensor and (out.is_floating_point() or out.is_complex())
+        grads.append(_own(twin, out.detach()) if floating and id(out) not in constant else None)
+    found = twin.call(twin.load_attr(cls, "backward"), (ctx, *grads), {})
+    given = found if isinstance(found, tuple) else (found,)
+    if len(given) < ctx.count or any(each is not None for each in given[ctx.count :]):
+        raise Break(
+            f"{cls.__name__}.apply", "its backward gives another number of gradients, which is an error of its own"
+        )
+
+
+def _refuse_effects(vm: Any, twin: Any, cls: Any, seen: set[tuple[int, str]]) -> None:
+    if twin.effects.deferred or twin.effects.pending():
+        raise Break(f"{cls.__name__}.apply", "its forward or backward changes something besides tensors")
+    if has_written(vm, seen):
+        raise Break(f"{cls.__name__}.apply", "it reads what the compiled function has written before")
+
+
+def _containers(twin: Any, checks: Sequence[Check]) -> set[tuple[int, str]]:
+    """The containers whose items, keys or length were checked."""
+    mirrored = {(id(mirror.original), "") for mirror in twin.effects.mirrors.values()}
+    objects = {source: key for key, source in twin.sources.items()}
+    found = {objects.get(step) for source, _, _ in checks for step in (source, source.base) if step is not None}
+    return mirrored | {(key, "") for key in found if key is not None}

@@ -1,0 +1,78 @@
+"""Collectives that write into their arguments, as functional operators and copies: a graph holds those."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from smelt.capture.core.breaks import Break
+from smelt.capture.core.registry import special
+from smelt.graph.trace.trace import TraceTensor
+
+if torch.distributed.is_available():
+    import torch.distributed as dist
+    import torch.distributed._functional_collectives  # registers the operators' shapes
+
+    c10d = torch.ops._c10d_functional
+
+    REDUCTIONS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max"}
+
+    def _group(tensors: list[Any], group: Any, async_op: bool) -> Any:
+        """The process group of a call that a graph can hold.
+
+        Raises:
+            Break: it is asynchronous, or not about plain tensors.
+        """
+        if async_op:
+            raise Break("an asynchronous collective", "a graph has no handle to wait for", "async_op=False")
+        if not all(type(tensor) is TraceTensor for tensor in tensors) or not dist.is_initialized():
+            raise Break("a collective of something else than tensors", "a graph cannot hold it")
+        return dist.group.WORLD if group is None else group
+
+    def _run(vm: Any, op: Any, *args: Any) -> Any:
+        return vm.tensors.run(c10d.wait_tensor.default, (vm.tensors.run(op, args, {}),), {})
+
+    def _write(vm: Any, target: Any, value: Any) -> None:
+        vm.tensors.run(torch.Tensor.copy_, (target, value), {}, method="copy_")
+
+    @special(dist.all_gather)
+    def all_gather(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """`all_gather(tensors, tensor)`"""
+        gather_into(vm, *args, **kwargs)
+
+    def gather_into(vm: Any, tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> None:
+        targets = list(vm.effects.plain(tensor_list))
+        group = _group([*targets, tensor], group, async_op)
+        own = tensor if tensor.dim() else vm.tensors.run(torch.unsqueeze, (tensor, 0), {})
+        own = vm.tensors.run(torch.Tensor.contiguous, (own,), {}, method="contiguous")
+        whole = _run(vm, c10d.all_gather_into_tensor.default, own, group.size(), group.group_name)
+        parts = vm.tensors.run(torch.chunk, (whole, group.size()), {})
+        for target, part in zip(targets, parts, strict=True):
+            _write(vm, target, part if tensor.dim() else vm.tensors.run(torch.squeeze, (part, 0), {}))
+
+    @special(dist.broadcast)
+    def broadcast(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """`broadcast(tensor, src)`"""
+        broadcast_into(vm, *args, **kwargs)
+
+    def broadcast_into(
+        vm: Any, tensor: Any, src: Any = None, group: Any = None, async_op: bool = False, group_src: Any = None
+    ) -> None:
+        group = _group([tensor], group, async_op)
+        rank = group_src if src is None else dist.get_group_rank(group, src)
+        _write(vm, tensor, _run(vm, c10d.broadcast.default, tensor, rank, group.group_name))
+
+    @special(dist.all_reduce)
+    def all_reduce(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """`all_reduce(tensor, op)`"""
+        reduce_into(vm, *args, **kwargs)
+
+    def reduce_into(
+        vm: Any, tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
+    ) -> None:
+        group = _group([tensor], group, async_op)
+        name = next((each for each in REDUCTIONS if op == getattr(dist.ReduceOp, each)), None)
+        if name is None:
+            raise Break("a collective with an unusual reduction", "the operator has no name for it")
+        _write(vm, tensor, _run(vm, c10d.all_reduce.default, tensor, REDUCTIONS[name], group.group_name))

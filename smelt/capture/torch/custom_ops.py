@@ -1,0 +1,55 @@
+"""Functions that other parts of torch made: operators of `torch.library` as objects, scripted functions."""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.library import CustomOpDef
+
+from smelt.capture import _native as native
+from smelt.capture.calls import calls
+from smelt.capture.core.registry import CALL
+from smelt.capture.tensors.torch_calls import call_torch
+
+
+@CALL(CustomOpDef)
+def call_custom_op(vm: Any, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """One node; but an operator that launches Triton kernels is looked into, so that each launch is a node."""
+    body = _launching(vars(op).get("_init_fn"))
+    if body is not None and vars(op).get("_backward_fn") is None:
+        return vm.call(body, args, kwargs)
+    return calls.call_instance(vm, op, args, kwargs)
+
+
+def _launching(function: Any) -> FunctionType | None:
+    """The user's function inside what `triton_op` made of it; None for an operator of another kind."""
+    if not isinstance(function, FunctionType) or "set_wrap_triton_enabled" not in function.__code__.co_names:
+        return None
+    held = (cell.cell_contents for cell in function.__closure__ or ())
+    return next((value for value in held if isinstance(value, FunctionType)), None)
+
+
+class ScriptCall:
+    """A function of `torch.jit.script` as the target of a graph node: it depends on its arguments alone."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.__name__ = self.__qualname__ = f"{function.name}_scripted"
+        self.__module__ = __name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+@CALL(torch.jit.ScriptFunction)
+def call_scripted(vm: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """One node."""
+    source = vm.source_of(function)
+    if source is not None:
+        vm.guards.check(source, native.IS, function)
+    key = id(function), "scripted"
+    if key not in vm.reads:
+        vm.reads[key] = ScriptCall(function)
+    return call_torch(vm, vm.reads[key], args, kwargs)

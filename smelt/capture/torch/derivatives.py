@@ -1,0 +1,45 @@
+"""`torch.autograd.grad` in captured code: a node like any other, as long as the history lies within the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from smelt.capture.core.registry import special
+from smelt.capture.python.backward import begins_here, leaves_below, nodes_below, refuse_pieces
+from smelt.capture.tensors.torch_calls import call_torch
+from smelt.graph.trace.trace import TraceTensor
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+@special(torch.autograd.grad)
+def grad(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The engine runs on trace tensors, which have the history that the program gave them.
+
+    Raises:
+        Break: it would go on in what was computed before the captured function.
+    """
+    outputs = vm.effects.plain(args[0] if args else kwargs.get("outputs"))
+    refuse_pieces(vm, "torch.autograd.grad")
+    heads = [t for t in (outputs if isinstance(outputs, (list, tuple)) else (outputs,)) if type(t) is TraceTensor]
+    for leaf in leaves_below(heads):
+        begins_here(vm, leaf)
+    nodes = list(nodes_below(heads))
+    found = call_torch(vm, torch.autograd.grad, args, kwargs)
+    if not _keeps_history(*args, **kwargs):
+        vm.tensors.spend(nodes)
+    return found
+
+
+def _keeps_history(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    **_: Any,
+) -> bool:
+    return bool(create_graph if retain_graph is None else retain_graph)

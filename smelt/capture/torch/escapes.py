@@ -1,0 +1,73 @@
+"""What users say to capture from inside their program: leave this out, break here, take this as it is."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from smelt.capture import _native as native
+from smelt.capture.calls import calls
+from smelt.capture.core.breaks import Break
+from smelt.capture.core.registry import constant, special
+from smelt.capture.tensors.torch_calls import call_torch
+
+
+def disable(fn: Any = None, recursive: bool = True, reason: str | None = None) -> Any:
+    """A function that is never captured: calling it from compiled code is a graph break.
+
+    Args:
+        fn: the function; without it, a decorator is returned.
+        recursive: also leave alone what it calls.
+        reason: shown by `explain`.
+    """
+    if fn is None:
+        return lambda given: disable(given, recursive, reason)
+
+    @functools.wraps(fn)
+    def disabled(*args: Any, **kwargs: Any) -> Any:
+        return native.quiet_call(fn, *args, **kwargs) if recursive else fn(*args, **kwargs)
+
+    if not recursive and isinstance(fn, FunctionType):
+        native.skip(fn.__code__)
+    disabled._smelt_disabled = reason or "smelt.disable marks it"  # type: ignore[attr-defined]
+    return disabled
+
+
+def graph_break() -> None:
+    """End the graph here. Does nothing outside of compiled code."""
+
+
+def is_compiling() -> bool:
+    """True while capture interprets the caller, False when it runs as it is."""
+    return False
+
+
+def allow_in_graph(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Put calls of `fn` into graphs as they are: one node, not looked into. It must work on tensors alone."""
+    special(fn)(functools.partial(_whole, fn))
+    return fn
+
+
+def assume_constant_result(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Run `fn` once during capture and take its result (plain data) for a constant."""
+    special(fn)(functools.partial(_once, fn))
+    return fn
+
+
+def _whole(fn: Any, vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return call_torch(vm, fn, args, kwargs)
+
+
+def _once(fn: Any, vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return calls.call_native(vm, fn, args, kwargs)
+
+
+@special(graph_break)
+def _break_here(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """The meaning of `graph_break()` while capturing."""
+    raise Break("graph_break() is called")
+
+
+constant(True, is_compiling)

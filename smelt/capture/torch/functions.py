@@ -1,0 +1,160 @@
+"""torch.autograd.Function in captured code: `apply` is one node, or runs in eager with a captured backward."""
+
+from __future__ import annotations
+
+import itertools
+import types
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch.utils.checkpoint import noop_context_fn
+
+from smelt.capture import _native as native
+from smelt.capture.calls import calls
+from smelt.capture.core.breaks import Break, UserError
+from smelt.capture.core.registry import special
+from smelt.capture.tensors.torch_calls import call_torch
+from smelt.capture.torch.autograd_function_reads import Context, call_forward, rehearse
+from smelt.capture.torch.deferred_capture import on_behalf
+from smelt.graph.nodes.custom_functions import BackwardState, is_steady
+from smelt.graph.trace.trace import TraceTensor
+
+
+class FunctionApply:
+    """`cls.apply` of a user's torch.autograd.Function as the target of a graph node.
+
+    Attributes:
+        state: what its backward read of the program's objects, if it did.
+    """
+
+    def __init__(self, cls: type, state: BackwardState | None = None) -> None:
+        self.cls, self.state = cls, state
+        self.__name__ = self.__qualname__ = f"{cls.__name__}_apply"
+        self.__module__ = cls.__module__
+
+    def without_state(self) -> FunctionApply:
+        """The same, whatever its backward reads."""
+        return FunctionApply(self.cls)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.cls.apply(*args)  # type: ignore[attr-defined]
+
+
+_applies: weakref.WeakValueDictionary[int, FunctionApply] = weakref.WeakValueDictionary()
+"""By the id of the class, which lives as long as its row."""
+_APPLY: Any = vars(torch.autograd.Function)["apply"]
+_APPLY = getattr(_APPLY, "__func__", _APPLY)  # written in C from torch 2.15 on
+
+
+@special(_APPLY)
+def apply_function(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A user's own derivative: one node, so that its `backward` is used."""
+    cls, *given = args
+    if not torch.is_grad_enabled() and not kwargs:
+        return _without_derivative(vm, cls, tuple(given))
+    state = rehearse(vm, cls, given)
+    if state is None:
+        target = _applies.setdefault(id(cls), FunctionApply(cls))
+    elif is_steady(cls):
+        vm.guards.flag(is_steady, (cls,), True)
+        target = FunctionApply(cls, state)
+    else:
+        raise Break(f"{cls.__name__}.apply", "what its backward reads was changed after its forward had run")
+    try:
+        return call_torch(vm, target, tuple(given), kwargs)
+    except UserError as raised:  # maybe only because the tensors have no values: eager will tell
+        raise Break(f"{cls.__name__}.apply", f"its forward does not run on tensors without values: {raised}") from None
+
+
+def _without_derivative(vm: Any, cls: Any, given: tuple[Any, ...]) -> Any:
+    """Where no gradients are recorded, a Function is its `forward`, whatever that does and is given."""
+    ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad for a in given))
+    out, _ = call_forward(vm, cls, ctx, given)
+    results = out if isinstance(out, (tuple, list)) else (out,)
+    if any(type(result) is TraceTensor and any(result is a for a in given) for result in results):
+        raise Break(f"{cls.__name__}.apply", "it gives an argument back, of which PyTorch makes another tensor")
+    return out
+
+
+@special(torch.utils.checkpoint.checkpoint)
+def checkpoint(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`checkpoint(function, *args)`: the function is called, and what it computes is marked to be computed again."""
+    given = dict(kwargs)
+    own = {name: given.pop(name) for name in _OWN if name in given}
+    if own.get("context_fn", noop_context_fn) is not noop_context_fn:
+        raise Break("checkpoint with context_fn", "its contexts are entered once more while gradients are computed")
+    reentrant = own.get("use_reentrant")
+    if reentrant is None:
+        calls.defer(vm, warnings.warn, (_UNSAID,), {})
+        reentrant = True
+    function, *rest = args
+    if given and reentrant:
+        raise UserError(ValueError("Unexpected keyword arguments: " + ",".join(given)))
+    detached = reentrant and not any(type(a) is TraceTensor and a.requires_grad for a in rest)
+    outer = vm.tensors.region
+    # a detached one runs below autograd, whatever parameters the function holds
+    below = vm.ambient.gradients(False) if detached and torch.is_grad_enabled() else nullcontext()
+    if outer is None:
+        vm.tensors.region = next(_regions)
+    try:
+        with below:
+            return vm.call(function, tuple(rest), given)
+    finally:
+        vm.tensors.region = outer
+
+
+_OWN = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+_UNSAID = "torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly."
+_regions = itertools.count()
+
+
+# -- in eager: between two graphs, with what they compute later captured as well -----------------------------------
+
+
+def apply_eagerly(apply: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`cls.apply(*args)`; what its `backward` computes belongs to the compiled callable."""
+    session = native.owner()
+    cls: Any = getattr(apply, "__self__", None)
+    if session is None or cls.backward is torch.autograd.Function.backward:  # it has a `vjp`, or no derivative
+        return apply(*args, **kwargs)
+    return _captured_backward(cls, session).apply(*args, **kwargs)
+
+
+def checkpoint_eagerly(checkpoint: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+    """`checkpoint(function, *args)`; the function runs once more while gradients are computed."""
+    session = native.owner()
+    if session is not None:
+        session.draw_as_eager()  # what is recomputed must draw the same numbers, whatever graph it lands in
+        function = on_behalf(session, function)
+    return checkpoint(function, *args, **kwargs)
+
+
+def eager_form(callee: Any) -> Callable[..., Any] | None:
+    """How residual code calls this callable, where that is not just a call: form(callee, *args, **kwargs)."""
+    if callee is torch.utils.checkpoint.checkpoint:
+        return checkpoint_eagerly
+    if getattr(callee, "__func__", None) is _APPLY:
+        return apply_eagerly
+    owner = getattr(callee, "__self__", None)
+    named = isinstance(callee, types.BuiltinMethodType) and callee.__name__ == "apply"
+    if named and isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+        return apply_eagerly
+    return None
+
+
+_subclasses: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[type, type]] = weakref.WeakKeyDictionary()
+
+
+def _captured_backward(cls: Any, session: Any) -> Any:
+    """The same Function, its `backward` captured."""
+    known = _subclasses.setdefault(session, weakref.WeakKeyDictionary())
+    if cls not in known:
+        backward = staticmethod(on_behalf(session, cls.backward))
+        names = {"backward": backward, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        known[cls] = type(cls.__name__, (cls,), names)
+    return known[cls]

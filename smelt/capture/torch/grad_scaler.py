@@ -1,0 +1,142 @@
+"""`torch.amp.GradScaler.step` in captured code: an update that gradients without a finite value undo, without a branch.
+
+Eager reads whether there was such a gradient, and calls the optimizer or not. A graph does not know. So the optimizer's
+step joins the graph, and whatever it wrote gets its old value back where there was one: to the bit what eager leaves,
+as long as the step does nothing but write to tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.capture import _native as native
+from smelt.capture.calls import calls
+from smelt.capture.core import sources
+from smelt.capture.core.breaks import Break
+from smelt.capture.core.conditional_value import Undecided
+from smelt.capture.core.registry import special
+from smelt.capture.python.effects import Store
+from smelt.capture.python.snapshot import Before, CannotUndo
+from smelt.graph.ir.meta import meta_of
+from smelt.graph.trace.trace import TraceTensor
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+@special(torch.amp.GradScaler._maybe_opt_step)
+def maybe_step(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`scaler._maybe_opt_step(optimizer, optimizer_state, ...)`
+
+    Raises:
+        Break: the step does more than write to tensors.
+    """
+    _, optimizer, state, *rest = args
+    mirror = vm.effects.mirror
+    found = list(mirror(mirror(state)["found_inf_per_device"]).values())
+    if not found or not all(type(each) is TraceTensor for each in found):
+        return calls.inline(vm, torch.amp.GradScaler._maybe_opt_step, args, kwargs)
+    total = found[0]
+    for other in found[1:]:
+        total = vm.tensors.run(torch.add, (total, vm.tensors.run(torch.Tensor.to, (other, total.device), {})), {})
+    skipped = vm.tensors.run(torch.ne, (total, 0), {})
+    try:
+        region = _Undone(vm, skipped)
+        if vm.call(vm.load_attr(optimizer, "step"), tuple(rest), kwargs) is not None:
+            raise CannotUndo("it returns something")
+        region.close()
+    except CannotUndo as more:
+        raise _refusal(vm, optimizer, str(more)) from None
+
+
+class _Undone:
+    """A part of the graph, begun here, whose writes are undone where the condition holds."""
+
+    def __init__(self, vm: Any, condition: TraceTensor) -> None:
+        self.vm, self.condition = vm, condition
+        self.last: fx.Node = next(iter(reversed(vm.tensors.graph.nodes)))
+        roots = [value for frame in vm.frames for value in (*frame.locals, *frame.stack)]
+        self.before, self.stores = Before(vm, roots), dict(vm.effects.stores)
+        self.marks: list[Store] = []
+
+    def close(self) -> None:
+        """Undo what was written since the beginning.
+
+        Raises:
+            CannotUndo: it did more than write to tensors.
+        """
+        self._settle_marks()
+        if self.before.take_changes():
+            raise CannotUndo("it changes objects of the program")
+        for tensor in self._written():
+            self._choose(tensor)
+        for store in self.marks:
+            self.vm.effects.defer(_mark, (self.condition, store.target, store.name, store.value), {})
+            undecided = Undecided(self.condition, native.NULL, store.value, None, self.vm.step)
+            self.vm.reads[id(store.target), store.name] = undecided
+            self.vm.undecided = True
+
+    def _settle_marks(self) -> None:
+        """Attributes that are set to True or False: schedulers mark that the optimizer has run.
+
+        One that is so already changes nothing; any other is set when the graph has run, if the step has.
+        """
+        vm = self.vm
+        for place, store in list(vm.effects.stores.items()):
+            held = getattr(store.target, "__dict__", None)
+            if place in self.stores or store.kind != "attr" or type(store.value) is not bool or held is None:
+                continue
+            source = vm.source_of(store.target)
+            del vm.effects.stores[place]
+            if store.name in held:
+                vm.guards.check(vm.attr_source(source, store.name, True), native.IS, held[store.name])
+            else:
+                vm.guards.check(sources.instance_dict(source), native.NOT_KEY, store.name)
+            if held.get(store.name) is not store.value:
+                self.marks.append(store)
+
+    def _written(self) -> list[TraceTensor]:
+        """The tensors from before that were written to, each memory once."""
+        tensors = self.vm.tensors
+        nodes, node = set(), self.last.next
+        while node.op != "root":
+            nodes.add(node)
+            node = node.next
+        written = [key for key, writers in tensors.writers.items() if not nodes.isdisjoint(writers)]
+        older = [t for node, t in tensors.made_tensors() if node not in nodes or node.op == "placeholder"]
+        whole = {id(t.place.storage): t for t in reversed(older) if t.place.parent is None}
+        if any(id(t.place.storage) in written and id(t.place.storage) not in whole for t in older):
+            raise CannotUndo("it writes to part of a tensor")
+        return [whole[key] for key in written if key in whole]
+
+    def _choose(self, tensor: TraceTensor) -> None:
+        tensors, condition = self.vm.tensors, self.condition
+        with self.vm.ambient.gradients(False):
+            old = tensors.runner.run(torch.clone, (tensor,), {})
+            with tensors.graph.inserting_after(self.last):
+                node = tensors.graph.call_function(torch.clone, (tensors.nodes[id(tensor)],))
+            node.meta["val"] = meta_of(old)
+            tensors.own(old, node)
+            if tensor.device != condition.device:
+                condition = tensors.run(torch.Tensor.to, (condition, tensor.device), {}, method="to")
+            chosen = tensors.run(torch.where, (condition, old, tensor), {})
+            tensors.run(torch.Tensor.copy_, (tensor, chosen), {}, method="copy_")
+
+
+def _mark(skipped: torch.Tensor, target: Any, name: str, value: bool) -> None:
+    """Set an attribute, if the step has run."""
+    if not skipped:
+        setattr(target, name, value)
+
+
+def _refusal(vm: Any, optimizer: Any, why: str) -> Break:
+    """The graph ends; if it does so for the first step, which makes the optimizer's state, then only for that one."""
+    title = "GradScaler.step() with an optimizer whose step does more than write to tensors"
+    stop = Break(title, f"it is undone where a gradient is not finite, but {why}")
+    source = vm.source_of(optimizer)
+    if source is not None and not getattr(optimizer, "state", True):
+        stop.because.append((sources.instance_item(source, "state"), native.LEN, 0))
+    return stop

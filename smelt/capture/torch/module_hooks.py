@@ -1,0 +1,173 @@
+"""Calls of modules that have hooks: those around forward are interpreted, those of the backward become seams."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+from smelt.capture.core import sources
+from smelt.capture.core.breaks import Break
+from smelt.capture.tensors.cut_points import refuse_inside
+from smelt.graph.nodes.module_hooks import AfterForward, Around, BeforeForward, through
+from smelt.graph.trace.trace import TraceTensor
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
+GLOBAL_SOURCES = {name: sources.const(getattr(torch_module, name), name) for name in GLOBAL_HOOKS}
+
+
+def is_hooked(vm: Any, module: nn.Module) -> bool:
+    """A call of the module calls hooks, its own or those of all modules; or did before the program removed them."""
+    held = module.__dict__
+    tables = [*(held[name] for name in HOOKS), *(getattr(torch_module, name) for name in GLOBAL_HOOKS)]
+    return any(tables) or any(_is_changed(vm, table) for table in tables) or _is_replaced(vm, module, HOOKS)
+
+
+def _is_replaced(vm: Any, module: nn.Module, names: tuple[str, ...]) -> bool:
+    """Whether the program has given the module another table of hooks."""
+    return any(("attr", id(module), name) in vm.effects.stores for name in names)
+
+
+def _is_changed(vm: Any, table: Any) -> bool:
+    """Whether the program has registered or removed a hook."""
+    mirror = vm.effects.mirrors.get(id(table))
+    return mirror is not None and mirror.changed
+
+
+def call_with_hooks(vm: Any, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
+    """Forward and its hooks, in the order of `nn.Module._call_impl`."""
+    backward = _backward_hooks(vm, module)
+    for hook, with_kwargs in _forward_hooks(vm, module, "_forward_pre_hooks"):
+        if with_kwargs:
+            changed = vm.call(hook, (module, args, kwargs), {})
+            args, kwargs = (args, kwargs) if changed is None else changed
+        else:
+            changed = vm.call(hook, (module, args), {})
+            args = args if changed is None else changed if isinstance(changed, tuple) else (changed,)
+    around = None
+    if backward:
+        around, args = _before(vm, module, args)
+    out = vm.call(vm.load_attr(module, "forward"), args, kwargs)
+    for hook, with_kwargs in _forward_hooks(vm, module, "_forward_hooks"):
+        changed = vm.call(hook, (module, args, kwargs, out) if with_kwargs else (module, args, out), {})
+        out = out if changed is None else changed
+    return out if around is None else _after(vm, around, out)
+
+
+def _forward_hooks(vm: Any, module: nn.Module, table: str) -> Iterator[tuple[Any, bool]]:
+    """Each hook, and whether it wants keyword arguments: first those of all modules."""
+    name = f"_global{table}"
+    shared = vm.effects.mirror(vm.external(getattr(torch_module, name), GLOBAL_SOURCES[name]))
+    # of hooks of all modules, those before forward never get keyword arguments
+    wanting = getattr(torch_module, f"{name}_with_kwargs", ())
+    yield from [(hook, key in wanting) for key, hook in shared.items()]
+    own = vm.effects.mirror(vm.load_attr(module, table))
+    wanting = module.__dict__[f"{table}_with_kwargs"]
+    if own and (_is_changed(vm, module.__dict__[table]) or _is_replaced(vm, module, (f"{table}_with_kwargs",))):
+        wanting = vm.effects.mirror(vm.load_attr(module, f"{table}_with_kwargs"))
+    yield from [(hook, key in wanting) for key, hook in own.items()]
+
+
+# -- hooks of the backward -----------------------------------------------------------------------------------------
+
+
+def _backward_hooks(vm: Any, module: nn.Module) -> bool:
+    """Whether there are any, which a guard holds; which they are is asked when the graph runs.
+
+    Raises:
+        Break: the module cannot be named when the graph runs, or its hooks are of the old kind.
+    """
+    tables = [*map(module.__dict__.get, _OF_BACKWARD), *(getattr(torch_module, f"_global{n}") for n in _OF_BACKWARD)]
+    if any(_is_changed(vm, table) for table in tables) or _is_replaced(vm, module, _OF_BACKWARD):
+        raise Break("a module whose backward hooks the function changes", "which hooks are called is asked later")
+    kind = hooks_of_backward(module)
+    source = vm.source_of(module)
+    if source is None:
+        if kind != "none":
+            raise Break("a module that was made inside has backward hooks", "the graph cannot be given it")
+        return False
+    vm.guards.python(_IS[kind], [source])
+    if kind == "old":
+        raise Break(
+            "register_backward_hook() on a module",
+            "it is called with the gradients of the last operation inside",
+            "use register_full_backward_hook()",
+        )
+    return kind == "full"
+
+
+_OF_BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
+
+
+def hooks_of_backward(module: nn.Module) -> str:
+    """ "none", "full" or "old" """
+    full, old = module._get_backward_hooks()
+    return "old" if old else "full" if full or module._get_backward_pre_hooks() else "none"
+
+
+def _hooks_are(kind: str) -> Any:
+    def check(module: nn.Module) -> bool:
+        return hooks_of_backward(module) == kind
+
+    check.__name__ = check.__qualname__ = f"backward_hooks_are_{kind}"
+    return check
+
+
+_IS = {kind: _hooks_are(kind) for kind in ("none", "full", "old")}
+
+
+def _before(vm: Any, module: nn.Module, args: Args) -> tuple[Any, Args]:
+    """What stands for the call of the module in the graph, and the arguments of forward."""
+    places = _differentiable(args)
+    if not places and not torch.is_grad_enabled():
+        return None, args
+    refuse_inside(vm, "a module with backward hooks")
+    given = vm.tensors.given(module, vm.source_of(module))
+    around = Around()
+    seen = _through(vm, [args[i] for i in places])
+    vm.tensors.note(
+        (around, *seen), (), False, BeforeForward(len(args), places), (given, *(args[i] for i in places)), {}
+    )
+    return around, _replaced(args, places, seen)
+
+
+def _after(vm: Any, around: Any, out: Any) -> Any:
+    if not isinstance(out, (torch.Tensor, tuple)):
+        text = "For backward hooks to be called, module output should be a Tensor or a tuple of Tensors"
+        vm.call(warnings.warn, (f"{text} but received {vm.type_of(out)}",), {"stacklevel": 2})
+        return out
+    results = out if isinstance(out, tuple) else (out,)
+    places = _differentiable(results)
+    if not places:
+        return out
+    refuse_inside(vm, "a module with backward hooks")
+    seen = _through(vm, [results[i] for i in places])
+    tensors = [results[i] for i in places]
+    vm.tensors.note(tuple(seen), (), False, AfterForward(len(results), places), (around, *tensors), {})
+    return _replaced(results, places, seen) if isinstance(out, tuple) else seen[0]
+
+
+def _differentiable(values: Args) -> list[int]:
+    """The places of tensors, if gradients flow through any."""
+    places = [i for i, value in enumerate(values) if type(value) is TraceTensor]
+    return places if torch.is_grad_enabled() and any(values[i].requires_grad for i in places) else []
+
+
+def _through(vm: Any, tensors: list[TraceTensor]) -> list[TraceTensor]:
+    return vm.tensors.runner.attempt(through, tuple(tensors), {})[0] if tensors else []
+
+
+def _replaced(values: Args, places: list[int], tensors: list[TraceTensor]) -> Args:
+    items = list(values)
+    for place, tensor in zip(places, tensors, strict=True):
+        items[place] = tensor
+    kind: Any = type(values)
+    return tuple(items) if kind is tuple else kind(*items)

@@ -1,0 +1,248 @@
+"""`torch.optim` in captured code: the step of an optimizer is plain Python over parameters, so it joins the graph.
+
+What stands in the way is given its meaning here: regions of the profiler, marks that end graphs of another compiler,
+the step count that is read back as a number, state that the first step makes, gradients that are cleared unseen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import operator
+from collections.abc import Iterable
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import fx
+from torch.optim import adam
+from torch.optim import optimizer as torch_optimizer
+
+from smelt.capture.calls import calls
+from smelt.capture.core.registry import CALL, made_by, special
+from smelt.graph.ir.symint import to_torch
+from smelt.graph.trace.trace import TraceTensor
+from smelt.shapes.real import Real
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+@special(torch.autograd.profiler.record_function)
+def record_function(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A region of the profiler: a graph is one region, whatever it holds."""
+    return vm.call(contextlib.nullcontext, (), {})
+
+
+# -- clearing gradients --------------------------------------------------------------------------------------------
+
+
+@special(torch.optim.Optimizer.zero_grad)
+def zero_grad(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`optimizer.zero_grad(set_to_none=True)`: whether there was a gradient makes no difference."""
+    if _keeps(*args, **kwargs):
+        return calls.inline(vm, inspect.unwrap(torch.optim.Optimizer.zero_grad), args, kwargs)
+    return calls.inline(vm, _clear_groups, args[:1], {})
+
+
+@special(torch.nn.Module.zero_grad)
+def module_zero_grad(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`module.zero_grad(set_to_none=True)`"""
+    if _keeps(*args, **kwargs) or getattr(args[0], "_is_replica", False):
+        return calls.inline(vm, torch.nn.Module.zero_grad, args, kwargs)
+    return calls.inline(vm, _clear, (vm.call(vm.load_attr(args[0], "parameters"), (), {}),), {})
+
+
+def _keeps(owner: Any, set_to_none: bool = True) -> bool:
+    return not set_to_none
+
+
+def _clear_groups(optimizer: Any) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+
+
+def _clear(parameters: Iterable[torch.Tensor]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
+
+
+# -- the step ------------------------------------------------------------------------------------------------------
+
+
+def _inner_code(function: FunctionType) -> CodeType | None:
+    """The code of the function that a decorator returns."""
+    return next((c for c in function.__code__.co_consts if isinstance(c, CodeType)), None)
+
+
+@made_by(_inner_code(torch_optimizer._use_grad_for_differentiable))  # type: ignore[arg-type]
+def step(vm: Any, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
+    """`optimizer.step(...)`: with gradients off, unless it is to be differentiated.
+
+    The wrapper that every `step` of torch.optim is in ends the graph of another compiler before and after.
+    """
+    wrapped = next(c.cell_contents for c in fn.__closure__ or () if isinstance(c.cell_contents, FunctionType))
+    optimizer = args[0]
+    if hasattr(type(optimizer), "_init_group"):  # others call the closure as often as they like
+        args, kwargs = _with_closure_called(vm, *args, **kwargs)
+    _make_state(vm, optimizer)
+    differentiable = vm.call(vm.load_attr(vm.load_attr(optimizer, "defaults"), "__getitem__"), ("differentiable",), {})
+    with vm.ambient.gradients(bool(differentiable)):
+        return vm.call(wrapped, args, kwargs)
+
+
+class _Loss:
+    """A closure that has been called."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+@CALL(_Loss)
+def call_loss(vm: Any, loss: _Loss, args: Args, kwargs: Kwargs) -> Any:
+    """What the closure gave."""
+    return loss.value
+
+
+def _with_closure_called(vm: Any, optimizer: Any, closure: Any = None, **others: Any) -> tuple[Args, Kwargs]:
+    """The arguments of a step; its closure, which comes first in any step, is called before state is made."""
+    if closure is None or isinstance(closure, _Loss):
+        return (optimizer,), {"closure": closure, **others}
+    with vm.ambient.gradients(True):
+        loss = vm.call(closure, (), {})
+    return (optimizer,), {"closure": _Loss(loss), **others}
+
+
+def _make_state(vm: Any, optimizer: Any) -> None:
+    """What the first step would make (moments, counts), made before it, so that all steps are one graph.
+
+    It is as the optimizer itself makes it: zeros, which the captured step then begins from.
+    """
+    if not type(optimizer).__module__.startswith("torch.optim.") or not isinstance(optimizer, torch.optim.Optimizer):
+        return
+    if id(optimizer.state) in vm.sources:  # the program has looked at it
+        return
+    for group in optimizer.param_groups:
+        new = [p for p in group["params"] if not optimizer.state.get(p) and _gets_gradient(vm, p)]
+        if isinstance(optimizer, torch.optim.SGD):
+            if group["momentum"] != 0 and group["dampening"] == 0:
+                for p in new:
+                    optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        elif new:
+            _initialise(optimizer, {**group, "params": new})
+
+
+def _gets_gradient(vm: Any, parameter: torch.Tensor) -> bool:
+    """A gradient is there when the captured step begins."""
+    traced = vm.tensors.traced.get(id(parameter))
+    if traced is not None and (id(traced), "grad") in vm.reads:
+        return vm.reads[id(traced), "grad"] is not None
+    return parameter.grad is not None
+
+
+def _initialise(optimizer: Any, group: dict[str, Any]) -> None:
+    wanted = list(inspect.signature(optimizer._init_group).parameters)[1:]
+    real = [p.grad for p in group["params"]]
+    try:
+        for p in group["params"]:
+            p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape)
+        with torch.no_grad():
+            optimizer._init_group(group, *([] for _ in wanted))
+    finally:
+        for p, gradient in zip(group["params"], real, strict=True):
+            p.grad = gradient
+
+
+# -- step counts ---------------------------------------------------------------------------------------------------
+
+
+@special(torch_optimizer._get_value)
+def get_value(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A step count as a number of Python, as in eager: corrections for bias are computed in double precision."""
+    (value,) = args
+    if type(value) is not TraceTensor:
+        return value
+    counted = _count(vm, value)
+    return vm.call(vm.load_attr(value, "item"), (), {}) if counted is None else counted
+
+
+@special(torch_optimizer._stack_if_compiling)
+def stack_if_compiling(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Numbers stay numbers, as in eager."""
+    return args[0]
+
+
+_ADDS = (operator.iadd, "add_", torch._foreach_add_)
+_MULTIPLIES = (operator.imul, "mul_", torch._foreach_mul_)
+
+
+def _count(vm: Any, step: TraceTensor) -> Any:
+    """The value of an input on the CPU that the graph has only added whole numbers to, or multiplied with numbers.
+
+    None for any other tensor.
+    """
+    real, source = vm.tensors.real.get(id(step)), vm.sources.get(id(step))
+    if real is None or source is None or real.numel() != 1 or real.device.type != "cpu" or real.requires_grad:
+        return None
+    own = vm.tensors.nodes[id(step)]
+    writers = vm.tensors.writers.get(id(step.place.storage), ())
+    changes = [change for node in writers if (change := _change(node, own)) is not None]
+    if len(changes) < len(writers) or not real.dtype.is_floating_point:
+        return None
+    value = vm.step_counts(real, source)
+    for compute, number in changes:
+        value = compute(value, number)
+    return value
+
+
+def _change(node: fx.Node, own: fx.Node) -> tuple[Any, Any] | None:
+    """What a node that writes to a count does to it; None: something else than to add or multiply a number."""
+    if node.kwargs or len(node.args) != 2:
+        return None
+    written, number = node.args
+    if isinstance(written, list):
+        if written.count(own) != 1:
+            return None
+        number = number[written.index(own)] if isinstance(number, list) else number
+    elif written is not own:
+        return None
+    if node.target in _ADDS:
+        return (operator.add, number) if type(number) is int else None
+    if isinstance(number, fx.Node) and isinstance(number.meta.get("val"), Real):
+        number = to_torch(number.meta["val"])
+    return (operator.mul, number) if node.target in _MULTIPLIES and type(number) in (float, torch.SymFloat) else None
+
+
+_FUSED_ADAM = getattr(adam._fused_adam, "_torchdynamo_orig_callable", adam._fused_adam)
+"""The function itself: torch's compiler puts another one in its place."""
+
+
+@special(_FUSED_ADAM)
+def fused_adam(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Adam by PyTorch's kernel, which takes plain numbers; with ones that a schedule changes the formula on lists.
+
+    Gradients that are scaled are left to that kernel.
+    """
+    changing = any(type(kwargs.get(name)) is torch.SymFloat for name in ("lr", "beta1", "beta2"))
+    if not changing or kwargs.get("grad_scale") is not None or kwargs.get("found_inf") is not None:
+        return calls.inline(vm, _FUSED_ADAM, args, kwargs)
+    params = vm.effects.mirror(args[0]) if not isinstance(args[0], list) else args[0]
+    on_cpu = all(type(p) is TraceTensor and p.device.type == "cpu" for p in params)
+    return vm.call(adam._multi_tensor_adam, args, {**kwargs, "capturable": not on_cpu})
+
+
+@special(torch_optimizer._default_to_fused_or_foreach)
+def default_implementation(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """(fused, foreach): an optimizer that was told neither works on lists, with one node a step of the formula.
+
+    In a graph the two forms compute the same; this one is captured faster. Eager takes it on GPUs only. Nesterov's
+    momentum on lists writes to the gradients, which eager on a CPU leaves alone.
+    """
+    caller = vm.frames[-1]
+    held = dict(zip(caller.code.co_varnames, caller.locals, strict=False))
+    return False, _lists_will_do(*args, **kwargs) and held.get("nesterov") is not True
+
+
+def _lists_will_do(params: Any, differentiable: bool, use_fused: bool = False) -> bool:
+    return not differentiable and all(type(p) is TraceTensor and p.is_floating_point() for p in params)

@@ -1,0 +1,140 @@
+"""Hooks that the program registers on tensors: they are there when the graph has run, which is before any backward.
+
+A tensor that the graph makes needs to be the very one that gradients are collected for. So the graph is cut where it
+is made (`graph.nodes.cut_points.Edge`), and residual code registers the hook on it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from smelt.capture.core.breaks import Break, Restart, user_raise
+from smelt.capture.core.registry import REBUILD, TENSOR_METHODS, Rebuilder, special
+from smelt.capture.tensors.cut_points import cut_after, refuse_inside
+from smelt.graph.nodes.absent_gradients import only_given
+from smelt.graph.trace.trace import TraceTensor
+
+
+class Pending(RemovableHandle):
+    """The handle of a hook that is not registered yet.
+
+    Attributes:
+        name: the method that registers it.
+        version: how often the tensor's memory had been written to.
+        born: step of the capture.
+    """
+
+    def __init__(self, tensor: TraceTensor, name: str, hook: Any, born: int) -> None:
+        self.tensor, self.name, self.hook, self.born = tensor, name, hook, born
+        self.version = tensor.place.storage.version
+        self.removed = False
+
+    def remove(self) -> None:
+        """The hook will not be called."""
+        self.removed = True
+
+
+@special(Pending.remove)
+def remove(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`handle.remove()`"""
+    vm.work += 1
+    args[0].remove()
+
+
+def register_hook(vm: Any, tensor: TraceTensor, hook: Any) -> Pending:
+    """`tensor.register_hook(hook)`"""
+    if not tensor.requires_grad:
+        user_raise(RuntimeError("cannot register a hook on a tensor that doesn't require gradient"))
+    return _register(vm, tensor, "register_hook", hook)
+
+
+def register_late_hook(vm: Any, tensor: TraceTensor, hook: Any) -> Pending:
+    """`tensor.register_post_accumulate_grad_hook(hook)`"""
+    if not tensor.requires_grad:
+        user_raise(RuntimeError("cannot register a hook on a tensor that doesn't require gradient"))
+    if not vm.load_attr(tensor, "is_leaf"):
+        user_raise(RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors"))
+    return _register(vm, tensor, "register_post_accumulate_grad_hook", hook)
+
+
+def retain_grad(vm: Any, tensor: TraceTensor) -> None:
+    """`tensor.retain_grad()`"""
+    if not tensor.requires_grad:
+        user_raise(RuntimeError("can't retain_grad on Tensor that has requires_grad=False"))
+    if vm.load_attr(tensor, "is_leaf"):
+        return
+    _expose(vm, tensor, "retain_grad")
+    tensor.retain_grad()  # the program may ask
+    vm.effects.defer(torch.Tensor.retain_grad, (tensor,), {})
+
+
+TENSOR_METHODS["register_hook"] = register_hook
+TENSOR_METHODS["register_post_accumulate_grad_hook"] = register_late_hook
+TENSOR_METHODS["retain_grad"] = retain_grad
+
+
+def _register(vm: Any, tensor: TraceTensor, name: str, hook: Any) -> Pending:
+    _expose(vm, tensor, name)
+    handle = Pending(tensor, name, hook, vm.step)
+    vm.work += 1
+    vm.hooks.setdefault(id(tensor), []).append(handle)
+    vm.effects.make(handle)
+    return handle
+
+
+# -- where the tensor comes from -----------------------------------------------------------------------------------
+
+
+def _expose(vm: Any, tensor: TraceTensor, name: str) -> None:
+    """See to it that the tensor is one that the caller could hold.
+
+    Raises:
+        Break: it is not, or its gradients are computed in the graph.
+    """
+    tensors = vm.tensors
+    if vm.source_of(tensor) is not None:
+        if id(tensor.place.storage) in tensors.writers:
+            raise Break(f"tensor.{name}() of an argument that was written", "which of its values is meant is lost")
+        return
+    refuse_inside(vm, f"tensor.{name}()")
+    if tensors.asked_gradient(tensors.nodes[id(tensor)]):
+        raise Break(f"tensor.{name}() of a tensor that asked for gradients inside", "it is no tensor of the caller")
+    node = tensors.nodes[id(tensor)]
+    writers = tensors.writers.get(id(tensor.place.storage), [])
+    cut_after(vm, {node, *writers}, node)
+
+
+# -- afterwards ------------------------------------------------------------------------------------------------------
+
+
+@REBUILD(Pending)
+def rebuild_pending(r: Rebuilder, handle: Pending) -> str:
+    """The hook is registered; those before it are already.
+
+    Raises:
+        Restart: the tensor was written to in between; its hook is for what it was.
+    """
+    for earlier in r.vm.hooks[id(handle.tensor)]:
+        if earlier is handle:
+            break
+        if not earlier.removed:
+            r(earlier)
+    if handle.tensor.place.storage.version != handle.version:
+        stop = Break("a write to a tensor that has a hook", "the hook is for what the tensor was before")
+        raise Restart(handle.born, stop)
+    r.acts = r.acts or r.vm.source_of(handle.tensor) is not None
+    register = r.constant(_registered, "registered")
+    name = r.assign(handle, f"{register}({r(handle.tensor)}, {handle.name!r}, {r(handle.hook)})")
+    if handle.removed:
+        r.lines.append(f"{name}.remove()")
+    return name
+
+
+def _registered(tensor: torch.Tensor, name: str, hook: Any) -> RemovableHandle:
+    """Register the hook. PyTorch crashes for a view whose base was written since anybody looked at its history."""
+    tensor.grad_fn  # noqa: B018
+    handle: RemovableHandle = getattr(tensor, name)(only_given(hook) if name == "register_hook" else hook)
+    return handle

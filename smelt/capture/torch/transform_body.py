@@ -1,0 +1,229 @@
+"""The function inside a transform: interpreted on tensors as it sees them, into a graph of its own.
+
+PyTorch's transform calls the function with wrapped tensors (one example of a batch, one that records derivatives). The
+interpreter works on trace tensors with the same metadata, outside of the transform; then the graph runs on the wrapped
+ones. Tensors of the graph around that the function uses become further inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from smelt.base import torch_c
+from smelt.capture.core.breaks import Break, through_c
+from smelt.capture.core.graph_module import CapturedGraph
+from smelt.capture.core.sources import Source
+from smelt.capture.tensors.ambient import Ambient
+from smelt.capture.tensors.finish_graph import prune
+from smelt.capture.tensors.number_nodes import NumberNodes
+from smelt.capture.tensors.speculation import Speculation
+from smelt.capture.tensors.tensors import TRACED, Tensors
+from smelt.capture.tensors.trace_call import ValuesNeededError
+from smelt.capture.tensors.transform_node import BLANK, Body, Region
+from smelt.graph.ir.meta import TensorMeta, meta_of
+from smelt.graph.ir.symint import from_torch, to_torch
+from smelt.graph.trace.trace import TraceTensor, trace_like
+from smelt.shapes.real import Real
+from smelt.shapes.size import Size
+
+
+class InnerTensors(Tensors):
+    """The tensors of a function inside a transform.
+
+    Args:
+        outer: those of the graph around, which the inputs of the capture belong to.
+
+    Attributes:
+        lifted: values of the graph around that this graph uses, in the order of their placeholders.
+    """
+
+    branches = False
+
+    def __init__(self, vm: Any, outer: Tensors) -> None:
+        super().__init__(vm)
+        self.outer = outer
+        self.traced, self.real, self.inputs, self.inner = outer.traced, outer.real, outer.inputs, outer.inner
+        self.inference = outer.inference
+        self.speculation = Speculation(self, False)
+        self.number_node = _LiftedNumbers(self)
+        self.lifted: list[Any] = []
+        self._count = 0
+
+    def read(self, value: torch.Tensor, source: Source) -> TraceTensor:
+        """An input of the capture."""
+        return self.outer.read(value, source)
+
+    def read_number(self, value: int | float, size: Size | Real, source: Source) -> Any:
+        """An input of the capture."""
+        return self.outer.read_number(value, size, source)
+
+    def knows(self, value: Any) -> bool:
+        """Whether a node makes this value, here or in the graph around."""
+        return id(value) in self.nodes or self.outer.knows(value)
+
+    def node_outside(self, value: Any) -> fx.Node:
+        """The placeholder for a value of the graph around."""
+        if not self.outer.knows(value):
+            self.refuse_inner(value)
+            raise Break("a tensor of unknown origin", "it was made where capture could not see it")
+        node = self.lift(value, meta_of(value) if type(value) is TraceTensor else None)
+        self.own(value, node)
+        return node
+
+    def lift(self, value: Any, meta: Any) -> fx.Node:
+        """A new placeholder."""
+        node = self.placeholder("outside", meta)
+        self.lifted.append(value)
+        return node
+
+    def placeholder(self, name: str, meta: Any) -> fx.Node:
+        """An input of this graph."""
+        unique = f"{name}_{self._count}"
+        self._count += 1
+        if self._first is None:
+            node = self.graph.placeholder(unique)
+        else:
+            with self.graph.inserting_before(self._first):
+                node = self.graph.placeholder(unique)
+        node.meta["val"] = meta
+        return node
+
+    def close(self, results: Sequence[Any]) -> fx.GraphModule:
+        """The finished graph."""
+        self.vm.ambient.close(self.graph)
+        output = self.graph.output(tuple(map(self.argument, results)))
+        output.meta["val"] = tuple(meta_of(r) if type(r) is TraceTensor else None for r in results)
+        prune(self)
+        for tensor in self._alive:
+            if not self.outer.knows(tensor):
+                self.inner[id(tensor)] = self.vm.step
+        self.outer._alive.extend(self._alive)
+        return CapturedGraph({}, self.graph)
+
+    def written(self, tensor: Any) -> bool:
+        """Whether the function wrote to the memory of this tensor."""
+        return type(tensor) is TraceTensor and id(tensor.place.storage) in self.writers
+
+
+class _LiftedNumbers(NumberNodes):
+    """Symbolic numbers come from the graph around."""
+
+    def __init__(self, tensors: InnerTensors) -> None:
+        self._tensors = tensors
+        self._nodes = {}
+
+    def __call__(self, number: Any) -> Any:
+        """The number itself, or the placeholder for it."""
+        if not isinstance(number, (Size, Real)):
+            return number
+        key = str(number)
+        if key not in self._nodes:
+            self._nodes[key] = self._tensors.lift(to_torch(number), number)
+        return self._nodes[key]
+
+
+class Capturing:
+    """The function of the program as a transform calls it while it is captured.
+
+    Attributes:
+        outside: what the functions use of the graph around; written: those that they write to; drew: they draw random
+            numbers.
+    """
+
+    def __init__(self, vm: Any, function: Any, region: Region) -> None:
+        self.vm, self.function, self.region = vm, function, region
+        self.outer: Tensors = vm.tensors
+        self.outside: list[Any] = []
+        self.written: list[TraceTensor] = []
+        self.drew = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._alone():
+            body = self._interpret(args, kwargs)
+        self.region.bodies.append(body)
+        return body(args, kwargs, self.outside)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Neither inside of the transform nor of the mode in which the call around runs."""
+        vm, ambient, grad = self.vm, self.vm.ambient, torch.is_grad_enabled()
+        with self.outer.runner.paused(), torch_c.outside_transforms():
+            vm.tensors = InnerTensors(vm, self.outer)
+            vm.ambient = Ambient()
+            vm.ambient.log = ambient.log[:]
+            try:
+                yield
+            finally:
+                vm.ambient.restore()
+                vm.tensors, vm.ambient = self.outer, ambient
+                torch.set_grad_enabled(grad)
+
+    def _interpret(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Body:
+        vm, inner = self.vm, self.vm.tensors
+        leaves, spec = tree_flatten((args, kwargs))
+        new = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and not self.outer.knows(leaf)]
+        for i in new:
+            leaves[i] = _seen(inner, leaves[i])
+        if new:
+            args, kwargs = tree_unflatten(leaves, spec)
+        result = through_c(lambda: vm.call(self.function, args, kwargs))
+        if vm.ambient.switched():
+            raise Break("a transformed function leaves a mode switched", "a graph inside a graph cannot hold it")
+        leaves, spec = tree_flatten(vm.effects.plain(result))
+        made = [leaf for leaf in leaves if is_made(leaf)]
+        graph = inner.close(made)
+        begin = len(self.outside)
+        self.outside += inner.lifted
+        self.written += [each for each in inner.lifted if inner.written(each)]
+        self.drew = self.drew or bool(inner.drawing)
+        leaves = [BLANK if is_made(leaf) else leaf for leaf in leaves]
+        return Body(graph, new, slice(begin, len(self.outside)), leaves, spec)
+
+
+def _seen(inner: InnerTensors, wrapped: torch.Tensor) -> TraceTensor:
+    """A trace tensor with the metadata of a wrapped one."""
+    shape, stride = from_torch(tuple(wrapped.shape)), from_torch(tuple(wrapped.stride()))
+    meta = TensorMeta(shape, wrapped.dtype, stride, wrapped.device, wrapped.requires_grad)
+    out = trace_like(meta)
+    inner.own(out, inner.placeholder("given", meta))
+    return out
+
+
+def is_made(leaf: Any) -> bool:
+    """A value that a node makes."""
+    return type(leaf) in TRACED or isinstance(leaf, (torch.SymInt, torch.SymFloat))
+
+
+def capture_call(vm: Any, region: Region, function: Any, given: list[Any]) -> list[Any]:
+    """Run a transformed call of the program and record it as a node; returns its flat results."""
+    tensors = vm.tensors
+    vm.work += 1
+    capturing = Capturing(vm, function, region)
+
+    def named(*args: Any, **kwargs: Any) -> Any:
+        return capturing(*args, **kwargs)
+
+    named.__name__ = getattr(function, "__name__", type(function).__name__)
+    try:
+        out, written = tensors.runner.attempt(region.run, (named, given), {})
+    except ValuesNeededError as needed:
+        raise needed.stop() from None
+    written += capturing.written
+    results: list[Any] = tensors.note(out, written, capturing.drew, region, (given, capturing.outside), {})
+    if vm.inference:
+        _note_inference(tensors, results, [*given, *capturing.outside])
+    return results
+
+
+def _note_inference(tensors: Tensors, results: list[Any], given: list[Any]) -> None:
+    """What a transform makes in inference mode may be a view of memory that it made as well."""
+    known = {id(each.place.storage) for each in given if type(each) is TraceTensor}
+    for each in results:
+        if type(each) is TraceTensor and id(each.place.storage) not in known:
+            tensors.inference.note(each)

@@ -1,0 +1,157 @@
+"""Function transforms of torch: `torch.func`, `torch.vmap`, `torch.autograd.functional`. A transformed call is a node.
+
+Making a transformed function is plain Python; what counts is its call, wherever it was made. See
+`tensors.transform_node` for the node and `transform_body` for the function inside.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+import torch.autograd.functional
+from torch.utils._pytree import SUPPORTED_NODES, TreeSpec, tree_flatten, tree_unflatten
+
+from smelt.base import torch_c
+from smelt.capture.core.breaks import Break, Restart, user
+from smelt.capture.core.registry import CALL, REBUILD, TRANSFORMED, Rebuilder, special
+from smelt.capture.python.attribute_reads import function_source
+from smelt.capture.python.effects import CONTAINERS
+from smelt.capture.tensors import transform_node
+from smelt.capture.tensors.thread_modes import outside_inference
+from smelt.capture.tensors.transform_node import BLANK, Pullback, PullbackCall, Region, Transform
+from smelt.capture.torch.transform_body import InnerTensors, capture_call, is_made
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+MAKERS = (torch.func.vmap, torch.func.grad, torch.func.grad_and_value, torch.func.jacrev, torch.func.jacfwd)
+"""They take a function and give a function."""
+
+DIRECT: dict[Any, Transform] = {torch.func.vjp: transform_node.vjp} | {
+    fn: functools.partial(functools.partial, fn)
+    for fn in (
+        torch.func.jvp,
+        *(getattr(torch.autograd.functional, name) for name in torch.autograd.functional.__all__),
+    )
+}
+"""They take a function and call it."""
+
+
+def transformed(vm: Any, name: str, transform: Transform, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`transform(function)(*args, **kwargs)` as one node."""
+    leaves, spec, given = _flat(vm, args, kwargs)
+    name = f"{name}_of_{getattr(function, '__name__', type(function).__name__)}"
+    region = Region(_NO_NAME.sub("_", name), transform, leaves, spec)
+    out = capture_call(vm, region, function, given)
+    for each in out:
+        if type(each) is Pullback:
+            each.born = vm.step
+    assert region.result is not None
+    return tree_unflatten(out, region.result)
+
+
+def _flat(vm: Any, args: Args, kwargs: Kwargs) -> tuple[list[Any], TreeSpec, list[Any]]:
+    """The flat arguments with blanks for what the graph makes, how they are built, and what the blanks stand for."""
+
+    def foreign(value: Any) -> bool:
+        if id(value) in vm.sources and type(value) in SUPPORTED_NODES and not isinstance(value, CONTAINERS):
+            raise Break(f"a {type(value).__name__} given to a transform", "it came from outside and is taken apart")
+        return False
+
+    plain = vm.effects.plain
+    flat, spec = user(tree_flatten, (tuple(map(plain, args)), {k: plain(v) for k, v in kwargs.items()}), foreign)
+    given = [leaf for leaf in flat if is_made(leaf)]
+    return [BLANK if is_made(leaf) else leaf for leaf in flat], spec, given
+
+
+@CALL(Pullback)
+def call_pullback(vm: Any, pullback: Pullback, args: Args, kwargs: Kwargs) -> Any:
+    """What `torch.func.vjp` gave is called."""
+    leaves, spec, given = _flat(vm, args, kwargs)
+    target = PullbackCall(leaves, spec, pullback.born)
+    with outside_inference(vm):
+        out = vm.tensors.run(target, (pullback, given), {})
+    assert target.result is not None
+    return tree_unflatten(out, target.result)
+
+
+@REBUILD(Pullback)
+def rebuild_pullback(r: Rebuilder, pullback: Pullback) -> str:
+    """It holds what a graph computed."""
+    stop = Break("the function that torch.func.vjp gives leaves the frame", "it belongs to a graph")
+    raise Restart(pullback.born, stop)
+
+
+def _maker(make: Callable[..., Any]) -> None:
+    """Register a transform that gives a function, and the call of what it gives."""
+    sample: Any = make(len)
+    code: CodeType = sample.__code__
+
+    def made(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+        plain = vm.effects.plain
+        out = user(make, *map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
+        vm.created.add(id(out))
+        vm.keep(out)
+        return out
+
+    def called(vm: Any, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
+        options = _captured(vm, fn)
+        function = options.pop("func")
+        options.pop("eager_transforms", None)  # a module that the function imported
+        with nullcontext() if make is torch.func.vmap else outside_inference(vm):
+            return transformed(vm, make.__name__, lambda given: make(given, **options), function, args, kwargs)
+
+    special(make)(made)
+    TRANSFORMED[id(code)] = called
+    _kept.append(code)
+
+
+def _captured(vm: Any, fn: FunctionType) -> dict[str, Any]:
+    """What the closure of a function holds."""
+    if id(fn) not in vm.created:
+        vm.adopt_cells(fn, function_source(vm, fn))
+    cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+    return {name: vm.effects.plain(vm.cell(cell, name)) for name, cell in cells}
+
+
+_kept: list[CodeType] = []
+_NO_NAME = re.compile(r"\W+")
+for _make in MAKERS:
+    _maker(_make)
+
+
+def _direct(fn: Callable[..., Any], transform: Transform) -> None:
+    def called(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+        if not args:
+            return user(fn, **kwargs)
+        with outside_inference(vm) if fn in (torch.func.vjp, torch.func.jvp) else nullcontext():
+            return transformed(vm, fn.__name__, transform, args[0], args[1:], kwargs)
+
+    special(fn)(called)
+
+
+for _fn, _transform in DIRECT.items():
+    _direct(_fn, _transform)
+
+
+@special(torch.func.hessian)
+def hessian(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Forward derivatives of backward ones."""
+    function, argnums = user(_of_hessian, *args, **kwargs)
+    return vm.call(torch.func.jacfwd, (vm.call(torch.func.jacrev, (function, argnums), {}), argnums), {})
+
+
+def _of_hessian(func: Any, argnums: Any = 0) -> tuple[Any, Any]:
+    return func, argnums
+
+
+@special(torch_c.functorch_transforms_active)
+def transforms_active(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+    """Not around the captured frame: the mode guard says so."""
+    return isinstance(vm.tensors, InnerTensors)

@@ -1,0 +1,155 @@
+"""Launches of Triton kernels in captured code: `kernel[grid](x, out, n)` becomes one node that writes to `out`.
+
+A launch turns into a call of a registered operator, made once per kernel and kind of arguments. Its schema says which
+tensors the kernel writes to, so every stage treats it like any other writing operator.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.capture import _native as native
+from smelt.capture.core.breaks import Break
+from smelt.capture.core.policy import Policy
+from smelt.capture.core.registry import BY_POLICY, special
+from smelt.capture.tensors.torch_calls import call_torch
+from smelt.capture.torch.triton_writes import python_function, written_parameters
+from smelt.graph.trace.trace import TraceTensor
+
+Grid = tuple[int, ...]
+
+_library = torch.library.Library("smelt_kernels", "FRAGMENT")
+_launches: dict[Any, OpOverload] = {}
+_numbers = itertools.count()
+_TYPES = {TraceTensor: "Tensor", int: "SymInt", float: "float"}
+
+
+def launch(vm: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """`kernel.run(*args, grid=grid, warmup=False, **kwargs)`
+
+    Raises:
+        Break: a kernel that writes nothing that capture can see, or an argument that no schema can name.
+    """
+    kernel, *given = args
+    source = vm.source_of(kernel)
+    if source is not None:
+        vm.guards.check(source, native.IS, kernel)
+    named = dict(zip(kernel.arg_names, map(vm.effects.plain, given), strict=False))
+    named |= {name: vm.effects.plain(value) for name, value in kwargs.items() if name not in ("grid", "warmup")}
+    if kwargs.get("warmup"):
+        raise Break("a Triton kernel is warmed up", "nothing would be computed", "launch it")
+    grids = _grids(vm, kernel, kwargs["grid"], named)
+    passed = {name: value for name, value in named.items() if type(value) in _TYPES}
+    fixed = {name: value for name, value in named.items() if name not in passed}
+    if len(grids) == 1:
+        passed_grid, table = list(next(iter(grids.values()))), None
+    else:
+        passed_grid, table = [], grids
+    kinds = tuple((name, _TYPES[type(value)]) for name, value in passed.items())
+    call_torch(vm, _operator(kernel, kinds, fixed, table), (*passed.values(), passed_grid), {})
+
+
+BY_POLICY[Policy.KERNEL] = launch
+
+
+@special(torch.library.wrap_triton)
+def wrap_triton(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.library.wrap_triton(kernel)` tells another tracer of the kernel; here every launch is seen."""
+    return [*args, *kwargs.values()][0]
+
+
+def _grids(vm: Any, kernel: Any, grid: Any, named: dict[str, Any]) -> dict[tuple[Any, ...], Grid]:
+    """The size of the launch, by the tuned arguments that it may depend on."""
+    grid = vm.effects.plain(grid)
+    if isinstance(grid, (tuple, list)):
+        return {(): tuple(grid)}
+    found = {}
+    for tuned, meta in _metas(vm, kernel, named):
+        size = vm.effects.plain(vm.call(grid, (meta,), {}))
+        if not isinstance(size, (tuple, list)) or not all(type(n) is int for n in size):
+            raise Break("the grid of a Triton kernel", "its function gives no tuple of numbers")
+        found[tuned] = tuple(size)
+    return found if len(set(found.values())) > 1 else {(): next(iter(found.values()))}
+
+
+def _metas(vm: Any, kernel: Any, named: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """What a grid function may be called with: for each configuration of an autotuner, its values and all arguments."""
+    if hasattr(kernel, "configs"):
+        for config in kernel.configs:
+            tuned = config.all_kwargs()
+            for rest, meta in _metas(vm, kernel.fn, named | tuned):
+                yield (*sorted(tuned.items()), *rest), meta
+        return
+    values = getattr(kernel, "values", None)
+    if isinstance(values, dict):  # heuristics
+        for name, rule in values.items():
+            named = named | {name: vm.call(rule, (dict(named),), {})}
+        yield from _metas(vm, kernel.fn, named)
+        return
+    yield (), dict(named)
+
+
+def _operator(
+    kernel: Any, kinds: tuple[tuple[str, str], ...], fixed: dict[str, Any], table: dict[tuple[Any, ...], Grid] | None
+) -> OpOverload:
+    try:
+        key = (kernel, kinds, tuple(fixed.items()), None if table is None else tuple(table.items()))
+        known = _launches.get(key)
+    except TypeError:
+        odd = next(name for name, value in fixed.items() if type(value).__hash__ is None or _holds_tensor(value))
+        raise Break(f"argument {odd} of a Triton kernel", "it is no tensor and no constant") from None
+    if any(_holds_tensor(value) for value in fixed.values()):
+        raise Break("a Triton kernel with tensors in containers", "a graph passes tensors one by one")
+    return known or _launches.setdefault(key, _register(kernel, kinds, fixed, table))
+
+
+def _holds_tensor(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) or _holds_tensor(v) for v in value)
+
+
+def _register(kernel: Any, kinds: Any, fixed: dict[str, Any], table: dict[tuple[Any, ...], Grid] | None) -> OpOverload:
+    function = python_function(kernel)
+    written = written_parameters(kernel)
+    marks = {name: f"Tensor(a{i}!)" for i, (name, kind) in enumerate(kinds) if kind == "Tensor" and name in written}
+    if not marks:
+        raise Break(f"the Triton kernel {function.__name__}", "it writes to none of its arguments")
+    name = f"{function.__name__}_{next(_numbers)}"
+    words = [f"{marks.get(parameter, kind)} {parameter}" for parameter, kind in kinds]
+    _library.define(f"{name}({', '.join(words)}, SymInt[] grid_) -> ()")
+    _library.impl(name, _launcher(kernel, [name for name, _ in kinds], fixed, table), "CompositeExplicitAutograd")
+    _library.impl(name, lambda *args: None, "Meta")
+    _library.impl(name, torch.library.fallthrough_kernel, "Autograd")
+    operator: OpOverload = getattr(torch.ops.smelt_kernels, name).default
+    return operator
+
+
+def _launcher(
+    kernel: Any, names: list[str], fixed: dict[str, Any], table: dict[tuple[Any, ...], Grid] | None
+) -> Callable[..., None]:
+    order = {name: at for at, name in enumerate(kernel.arg_names)}
+    tuned = [] if table is None else [[name for name, _ in key] for key in table]
+
+    def size(meta: Mapping[str, Any]) -> Grid:
+        assert table is not None
+        for names, (key, grid) in zip(tuned, table.items(), strict=True):
+            if all(meta.get(name) == value for name, value in zip(names, (v for _, v in key), strict=True)):
+                return grid
+        raise RuntimeError("the autotuner chose a configuration that the kernel did not have when it was captured")
+
+    def run(*args: Any) -> None:
+        *values, grid = args
+        named = dict(zip(names, values, strict=True)) | fixed
+        positional = []
+        for name in kernel.arg_names:  # heuristics and autotuners look for their keys among these
+            if name not in named:
+                break
+            positional.append(named.pop(name))
+        assert all(name not in order or order[name] >= len(positional) for name in named)
+        kernel[tuple(grid) if table is None else size](*positional, **named)
+
+    return run

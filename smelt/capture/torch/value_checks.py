@@ -1,0 +1,133 @@
+"""Checks that only raise: assertions on tensors' values are not part of a graph, as `python -O` drops `assert`."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+import torch
+from torch.distributions import Distribution, distribution
+
+from smelt.capture.control_flow.asserts import must_be_true
+from smelt.capture.core.breaks import Break, UserError, user
+from smelt.capture.core.registry import special
+from smelt.capture.tensors.fallible_ops import note_caught
+from smelt.capture.tensors.torch_calls import call_torch
+from smelt.graph.ir.sym_bool import Question
+from smelt.graph.ir.symint import held
+from smelt.graph.meta_rules.constant_values import known_value
+from smelt.graph.trace.trace import TraceTensor
+
+
+@special(torch._assert)
+def assert_that(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`torch._assert(condition, message)`: a condition on tensors is not checked in a graph."""
+    if type(args[0]) is not TraceTensor and not args[0]:
+        raise UserError(AssertionError(*args[1:]))
+
+
+@special(torch._is_all_true)
+def is_all_true(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The check of a distribution's parameters or sample: where it fails the frame runs in eager, which raises.
+
+    On a GPU, which would have to be waited for, a graph does not check it: it only raises, and torch lets
+    a program switch it off. Elsewhere the answer needs values.
+    """
+    if vm.where().code in _VALIDATION and type(args[0]) is TraceTensor:
+        if args[0].device.type == "cpu":
+            must_be_true(vm, call_torch(vm, torch._is_all_true, args, kwargs))
+        return True
+    return call_torch(vm, torch._is_all_true, args, kwargs)
+
+
+_VALIDATION = {
+    function.__code__
+    for function in (
+        Distribution.__init__,
+        Distribution._validate_sample,
+        getattr(distribution, "_all_true_or_runtime_assert", None),  # asks on behalf of both from torch 2.15 on
+    )
+    if function is not None
+}
+
+
+@special(torch._check_tensor_all)
+def check_all(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch._check_tensor_all(condition, message)`"""
+    return _check_all(vm, RuntimeError, *args, **kwargs)
+
+
+@special(torch._check_tensor_all_with)
+def check_all_with(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch._check_tensor_all_with(error_type, condition, message)`"""
+    return _check_all(vm, *args, **kwargs)
+
+
+def _check_all(vm: Any, error_type: type[Exception], cond: Any, message: Any = None) -> None:
+    if type(cond) is not TraceTensor:
+        raise UserError(TypeError(f"cond must be a tensor, but got {type(cond)}"))
+    known = known_value(cond)
+    if known is not None and not known.all():
+        text = "Expected cond to be True" if message is None else vm.call(message, (), {})
+        raise UserError(error_type(text))
+
+
+@special(torch._check)
+def check(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`torch._check(condition, message)`"""
+    _check(vm, RuntimeError, *args, **kwargs)
+
+
+@special(torch._check_with)
+def check_with(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`torch._check_with(error_type, condition, message)`, which the checks for other errors call."""
+    _check(vm, *args, **kwargs)
+
+
+@special(torch._check_is_size)
+def check_is_size(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`torch._check_is_size(number, message, max=...)`"""
+    _check_is_size(vm, *args, **kwargs)
+
+
+def _check_is_size(vm: Any, i: Any, message: Any = None, *, max: Any = None) -> None:
+    _check(vm, RuntimeError, i >= 0, message)
+    if max is not None:
+        _check(vm, RuntimeError, i <= max, message)
+
+
+def _check(vm: Any, error_type: type[Exception], cond: Any, message: Any = None) -> None:
+    if type(cond) is torch.SymBool:
+        question = held(cond)
+        if isinstance(question, Question) and question.fact is not None:
+            name = error_type.__name__ if getattr(builtins, error_type.__name__, None) is error_type else "RuntimeError"
+            if question.expect("", name):
+                note_caught(vm, "torch._check()", name)
+                vm.tensors.check(question.fact, _text(vm, message), name)
+                return
+        cond = user(bool, cond)
+    if not isinstance(cond, bool):
+        kind = "a Tensor. For tensor conditions, use torch._check_tensor_all() to assert that all elements are true."
+        raise UserError(TypeError(f"cond must be a bool, but got {kind if type(cond) is TraceTensor else type(cond)}"))
+    if not cond:
+        raise UserError(error_type(_DEFAULT if message is None else str(vm.call(message, (), {}))))
+
+
+def _text(vm: Any, message: Any) -> str:
+    """The text of an error that a graph may raise. One with numbers in it is made by eager, which runs after that."""
+    if message is None:
+        return _DEFAULT
+    owner = vm.sizes.owner
+    before = owner.unsettled
+    try:
+        text = vm.call(message, (), {})
+    except (Break, UserError):
+        text = None
+    owner.unsettled = before
+    return text if isinstance(text, str) else "a torch._check failed"
+
+
+_DEFAULT = (
+    "Expected cond to be True, but got False. (Could this error message be improved? If so, please report an "
+    "enhancement request to PyTorch.)"
+)

@@ -1,0 +1,108 @@
+"""C++ kernels and the host program of a schedule: runs of kernels are C functions of the pointer table, segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smelt.base.errors import CompileError
+from smelt.base.text import Writer
+from smelt.codegen.cpp.units import CppRenderer, Kernels, kernel_name, render_kernels, segment_source
+from smelt.codegen.host import Host, Rendered
+from smelt.codegen.parameters import FAULT
+from smelt.schedule.plan import Schedule
+from smelt.shapes.size import IntLike, Size, Symbol
+
+SHORT_BYTES = 1 << 16
+"""A segment that touches less than this keeps the interpreter lock: releasing it would cost more than it gives."""
+
+
+def render_cpp(plan: Schedule) -> Rendered:
+    """The C++ sources and the host program of a schedule."""
+    kernels = render_kernels(plan, CppRenderer())
+    host = CppHost(plan, kernels)
+    text = host.text()
+    sources = [source for source, _ in kernels.units]
+    exports = [[kernel_name(i) for i in inside] for _, inside in kernels.units]
+    if host.segments:  # with the smallest unit: starting a compiler costs more than compiling them
+        smallest = min(range(len(sources)), key=lambda i: len(sources[i]))
+        sources[smallest] += segment_source(host.segments)
+        exports[smallest] += [f"segment{i}" for i in range(len(host.segments))]
+    return Rendered(sources, exports, text, host.constants)
+
+
+class CppHost(Host):
+    """Kernels in C++: a run of them is one C function of the table, a segment."""
+
+    gives_arena_back = True
+
+    def __init__(self, plan: Schedule, kernels: Kernels) -> None:
+        super().__init__(plan, {number: launch.buffers for number, launch in kernels.launches.items()})
+        self.kernels = kernels
+        self.kernel_slots: dict[int, int] = {}
+        self.symbol_slots: dict[Symbol, int] = {}
+
+    def launches(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
+        calls: list[str] = []
+        touched: IntLike = 0
+        for number in groups:
+            launch = self.kernels.launches.get(number)
+            if launch is None:
+                continue
+            kernel = self.kernels.kernels[launch.kernel]
+            slot = self.kernel_slots.get(launch.kernel)
+            if slot is None:
+                slot = self.kernel_slots[launch.kernel] = self.new_slot()
+            arguments = []
+            for name, memory in zip(launch.buffers, kernel.types, strict=True):
+                if name == FAULT:
+                    self.fault = self.fault or self.new_slot()
+                    arguments.append(f"(int64_t *)P[{self.fault}]")
+                    continue
+                arguments.append(f"({memory} *){self.pointer(body, name, bound)}")
+                touched += self.nbytes(name)
+            arguments += [f"(int64_t)P[{self.symbol_slot(s)}]" for s in launch.symbols]
+            arguments += map(str, launch.streams)
+            numbers = len(launch.symbols) + len(launch.streams)
+            types = ", ".join([*(f"{t} *" for t in kernel.types), *["int64_t"] * numbers])
+            calls.append(f"((void (*)({types}))P[{slot}])({', '.join(arguments)});")
+        if calls:
+            body(f"{self.launcher(touched)}(segment{len(self.segments)}, table)")
+            self.segments.append(calls)
+
+    def kernel_names(self, number: int) -> str:
+        launch = self.kernels.launches.get(number)
+        return "no kernel" if launch is None else kernel_name(launch.kernel)
+
+    def launcher(self, touched: IntLike) -> str:
+        """What launches kernels that touch so many bytes."""
+        if not isinstance(touched, Size):
+            return "launch_short" if touched < SHORT_BYTES else "launch"
+        name = f"launch{len(self.launchers)}"
+        self.launchers.append(f"{name} = launch_short if {touched} < {SHORT_BYTES} else launch")
+        return name
+
+    def symbol_slot(self, symbol: Symbol) -> int:
+        slot = self.symbol_slots.get(symbol)
+        if slot is None:
+            if symbol not in self.symbols:
+                raise CompileError(f"codegen: a kernel needs the size {symbol}, which is no input")
+            slot = self.symbol_slots[symbol] = self.new_slot()
+        return slot
+
+    def pointer(self, body: Writer, name: str, bound: set[str]) -> str:
+        if self.in_arena(name):
+            if self.symbols:
+                if name not in self.place_slots:
+                    self.place_slots[name] = self.new_slot()
+                return f"P[{self.place_slots[name]}]"
+            return f"(P[0] + {self.plan.memory.offsets[name]})"
+        self.bind(body, name, bound)
+        return f"P[{self.slots[name]}]"
+
+    def define_segments(self, w: Writer) -> None:
+        for i in range(len(self.segments)):
+            w(f'segment{i} = address("segment{i}")')
+
+    def addresses(self) -> dict[int, str]:
+        kernels = {self.kernel_slots[i]: f'address("{kernel_name(i)}")' for i in sorted(self.kernel_slots)}
+        return kernels | {slot: str(symbol) for symbol, slot in self.symbol_slots.items()}

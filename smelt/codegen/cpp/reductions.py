@@ -1,0 +1,144 @@
+"""C text of reductions: how an accumulator starts, takes a value, and becomes the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from smelt.codegen.cpp.target import UNSIGNED, VALUE_TYPES
+
+LOWEST = {
+    torch.int64: "INT64_MIN", torch.int32: "INT32_MIN", torch.int16: "INT16_MIN", torch.int8: "INT8_MIN",
+    torch.uint8: "0",
+}  # fmt: skip
+HIGHEST = {
+    torch.int64: "INT64_MAX", torch.int32: "INT32_MAX", torch.int16: "INT16_MAX", torch.int8: "INT8_MAX",
+    torch.uint8: "UINT8_MAX",
+}  # fmt: skip
+
+
+@dataclass
+class Fold:
+    """One reduction in text. With nested inner loops the innermost one sums a part that is then added to the whole.
+
+    `ordered`: whether the loops meet the indices of an arg kind in increasing order, and the first of equals is kept.
+    """
+
+    kind: str
+    dtype: torch.dtype
+    name: str
+    ctype: str
+    start: str
+    nested: bool
+    ordered: bool = True
+
+    @property
+    def vector(self) -> bool:
+        return not self.kind.startswith("arg")
+
+    @property
+    def nan(self) -> str | None:
+        """The flag that a NaN was met: the vector maximum itself would lose it."""
+        return f"{self.name}_nan" if self.kind in ("amax", "amin") and self.dtype.is_floating_point else None
+
+    @property
+    def innermost(self) -> str:
+        return f"{self.name}_part" if self.nested and self.vector else self.name
+
+    @property
+    def declare(self) -> list[str]:
+        lines = [f"{self.ctype} {self.name} = {self.start};"]
+        if self.kind.startswith("arg"):
+            lines.append(f"int64_t {self.name}_at = 0;")
+        if self.nan:
+            lines.append(f"int {self.nan} = 0;")
+        return lines
+
+    @property
+    def begin_part(self) -> list[str]:
+        return [f"{self.ctype} {self.innermost} = {self.start};"] if self.nested and self.vector else []
+
+    @property
+    def end_part(self) -> list[str]:
+        return [self.combine(self.name, self.innermost)] if self.nested and self.vector else []
+
+    @property
+    def clauses(self) -> list[str]:
+        if not self.vector:
+            return []
+        sign = {"sum": "+", "prod": "*", "amax": "max", "amin": "min", "any": "|", "all": "&"}[self.kind]
+        clauses = [f"reduction({sign}:{self.innermost})"]
+        return [*clauses, f"reduction(|:{self.nan})"] if self.nan else clauses
+
+    @property
+    def result(self) -> str:
+        if self.kind.startswith("arg"):
+            return f"{self.name}_at"
+        if self.nan:
+            return f"{self.nan} ? ({self.ctype})NAN : {self.name}"
+        return f"{self.name} != 0" if self.dtype is torch.bool else self.name
+
+    def combine(self, into: str, value: str) -> str:
+        """One step of the fold, in the form that the vectoriser knows."""
+        match self.kind:
+            case "sum":
+                return f"{into} += {value};"
+            case "prod":
+                return f"{into} *= {value};"
+            case "amax":
+                return f"{into} = {value} > {into} ? {value} : {into};"
+            case "amin":
+                return f"{into} = {value} < {into} ? {value} : {into};"
+            case "any":
+                return f"{into} |= {value};"
+            case "all":
+                return f"{into} &= {value};"
+        raise AssertionError(self.kind)
+
+    def update(self, value: str, where: str) -> list[str]:
+        """Take a value; `where` is its index along the reduced dimension (arg kinds)."""
+        if not self.kind.startswith("arg"):
+            lines = [self.combine(self.innermost, value)]
+            return [*lines, f"{self.nan} |= {value} != {value};"] if self.nan else lines
+        better = f"{value} {'>' if self.kind == 'argmax' else '<'} {self.name}"
+        floating = self.dtype.is_floating_point
+        if floating:
+            better = f"({better} || {value} != {value}) && {self.name} == {self.name}"
+        if not self.ordered:
+            equal = f"{value} == {self.name}"
+            equal = f"({equal} || ({value} != {value} && {self.name} != {self.name}))" if floating else equal
+            better = f"({better}) || ({where} < {self.name}_at && {equal})"
+        first = f"({where}) == 0"
+        return [f"if ({first} || ({better})) {{ {self.name} = {value}; {self.name}_at = {where}; }}"]
+
+    def update_slot(self, slot: str, value: str) -> str:
+        """One step of a column reduction, where each lane has its own accumulator: NaN can stay in it."""
+        if self.kind in ("amax", "amin"):
+            sign = ">" if self.kind == "amax" else "<"
+            nan = f" | ({value} != {value})" if self.dtype.is_floating_point else ""
+            return f"{slot} = ({value} {sign} {slot}){nan} ? {value} : {slot};"
+        return self.combine(slot, value)
+
+
+def fold(kind: str, dtype: torch.dtype, name: str, nested: bool, ordered: bool = True) -> Fold:
+    """The text of a reduction of `dtype` values into the accumulator `name`."""
+    if dtype is torch.bool:
+        kind = {"amax": "any", "amin": "all", "sum": "any", "prod": "all"}.get(kind, kind)
+        ctype = "uint8_t" if kind in ("any", "all") else "bool"
+    elif kind in ("sum", "prod") and dtype in UNSIGNED:
+        ctype = UNSIGNED[dtype]
+    else:
+        ctype = VALUE_TYPES[dtype]
+    floating = dtype.is_floating_point
+    start = {
+        "sum": "0",
+        "prod": "1",
+        "amax": "-INFINITY" if floating else LOWEST.get(dtype, "0"),
+        "amin": "INFINITY" if floating else HIGHEST.get(dtype, "1"),
+        "any": "0",
+        "all": "1",
+        "argmax": "0",
+        "argmin": "0",
+    }[kind]
+    return Fold(kind, dtype, name, ctype, start, nested, ordered)

@@ -1,0 +1,99 @@
+"""Kernels as C++ translation units: equal kernels once, units of similar size so that cores compile them in parallel.
+
+Kernels are exported functions of raw pointers. Segments (runs of kernels between two externs) are `void f(char **P)`:
+P holds base pointers and, behind them, the kernels' own addresses, so units need no linking among each other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from smelt.codegen.cpp.kernel import Kernel, render_kernel
+from smelt.codegen.cpp.scatter import render_scatter
+from smelt.codegen.cpp.target import Renderer
+from smelt.codegen.cpp.vector_math import header
+from smelt.schedule.plan import Schedule
+from smelt.shapes.size import Symbol, same
+
+KERNELS_PER_UNIT = 10
+
+
+class CppRenderer(Renderer):
+    """C++17 with OpenMP for GCC and clang."""
+
+    name = "cpp"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A call of kernel `kernel` (an index) with buffers, symbols and streams as arguments."""
+
+    kernel: int
+    buffers: tuple[str, ...]
+    symbols: tuple[Symbol, ...] = ()
+    streams: tuple[int, ...] = ()
+
+
+@dataclass
+class Kernels:
+    """Distinct kernels, the launch that each group became, and the translation units (source, kernels inside)."""
+
+    kernels: list[Kernel]
+    launches: dict[int, Launch]
+    units: list[tuple[str, list[int]]]
+
+
+def render_kernels(plan: Schedule, target: Renderer) -> Kernels:
+    """Render every group of a schedule."""
+    kernels: list[Kernel] = []
+    known: dict[tuple[object, ...], int] = {}
+    launches: dict[int, Launch] = {}
+    for number in plan.steps:
+        group = plan.groups.get(number)
+        if group is None or any(same(v.size, 0) for v in group.order):
+            continue
+        kernel = render_scatter(group, plan, target) if group.scatter else render_kernel(group, plan, target)
+        key = (kernel.lines, kernel.types, len(kernel.symbols), len(kernel.streams))
+        if key not in known:
+            known[key] = len(kernels)
+            kernels.append(kernel)
+        launches[number] = Launch(known[key], kernel.buffers, kernel.symbols, kernel.streams)
+    return Kernels(kernels, launches, _units(kernels))
+
+
+def kernel_name(index: int) -> str:
+    """The exported name of a kernel."""
+    return f"kernel{index}"
+
+
+def _units(kernels: Sequence[Kernel]) -> list[tuple[str, list[int]]]:
+    if not kernels:
+        return []
+    count = min(-(-len(kernels) // KERNELS_PER_UNIT), max(2, os.cpu_count() or 1))
+    bins: list[list[int]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for index in sorted(range(len(kernels)), key=lambda i: -sum(map(len, kernels[i].lines))):
+        lightest = loads.index(min(loads))
+        bins[lightest].append(index)
+        loads[lightest] += sum(map(len, kernels[index].lines))
+    return [(_unit([(i, kernels[i]) for i in sorted(inside)]), sorted(inside)) for inside in bins if inside]
+
+
+def _unit(kernels: Sequence[tuple[int, Kernel]]) -> str:
+    used = {name for _, kernel in kernels for name in kernel.used}
+    parts = [header(used)]
+    for index, kernel in kernels:
+        parts.append(kernel.function(kernel_name(index)))
+    return "\n".join(parts)
+
+
+def segment_source(segments: Sequence[Sequence[str]]) -> str:
+    """The functions of the segments: each a list of call statements. They come last in their unit."""
+    # nothing but calls: optimising them took a quarter of the compiler's time on deep models
+    parts = ['#pragma GCC optimize("O0")\n']
+    for number, calls in enumerate(segments):
+        body = "\n".join("    " + call for call in calls)
+        parts.append(f'extern "C" void segment{number}(char **P) {{\n{body}\n}}\n')
+    return "\n".join(parts)

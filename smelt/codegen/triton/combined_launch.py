@@ -1,0 +1,306 @@
+"""Pointwise kernels that need nothing of each other, in one launch: a program's number says whose block it computes.
+
+    pid = tl.program_id(0)
+    if pid < 40:                                # members of equal code: one body, with the pointers and the size of
+        if pid < 25: b0_0, b0_1, n0, f0 = ...   # the member that the program belongs to
+        else: ...
+        body0(pid - f0, n0, b0_0, b0_1, 1024)
+    else: ...
+
+Members along one contiguous axis differ in nothing but pointers and size, so hundreds of them make one body. The member
+is found by halving the programs, not the members: large ones are few comparisons away. All branches are uniform, and
+what they choose are kernel parameters, which the GPU holds in constant memory: no table is written before a launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from smelt.abi.kernel_source import Config, KernelSource
+from smelt.abi.random_source import key_step
+from smelt.codegen.parameters import FAULT, Arguments
+from smelt.codegen.triton.kernel import KernelRenderer, TritonKernel, pointer_type, render_kernel
+from smelt.codegen.triton.library import module_head
+from smelt.codegen.triton.tiles import Axis, Tiling, flat_configs, make_tiling
+from smelt.schedule.group import Group
+from smelt.schedule.plan import Schedule
+from smelt.schedule.realize import metas_of
+from smelt.shapes.size import hint
+
+MOST_POINTERS = 400
+"""Pointers of a launch: parameters take 4 KB at most, and Triton's time grows with them."""
+
+MOST_BODIES = 8
+"""Bodies of a launch, which are built one after another."""
+
+MOST_LINES = 240
+"""Lines of its bodies together: the longest one decides how many registers all programs take."""
+
+LARGE = 16 << 20
+"""Bytes that a member may read and write to have members of other code beside it."""
+
+VECTOR = 16
+"""Elements are read in wide words where the size is a multiple of it."""
+
+Place = Callable[[str], Hashable]
+"""What two buffers have in common that one pointer serves."""
+
+
+@dataclass(frozen=True)
+class _Body:
+    """Code that members share: its lines, the types of its pointers, its streams, its blocks and warps, the functions
+    it calls.
+
+    vectors: the sizes of its members are multiples of VECTOR, which Triton finds out.
+    large: each of the members takes longer than a launch.
+    """
+
+    lines: tuple[str, ...]
+    types: tuple[str, ...]
+    streams: int
+    config: Config
+    functions: frozenset[str]
+    vectors: bool
+    large: bool
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A kernel in a bundle: the buffers that its pointers point to, its streams of random numbers, its size (0: the
+    code has it), its programs."""
+
+    label: str
+    buffers: tuple[str, ...]
+    streams: tuple[int, ...]
+    size: int
+    programs: int
+
+
+Class = tuple[_Body, list[_Member]]
+
+
+def _step(stream: int) -> str:
+    return f"tl.full([], {key_step(stream)}, tl.int64)"
+
+
+def render_bundle(groups: Sequence[Group], plan: Schedule, autotune: bool = False) -> list[TritonKernel] | None:
+    """The kernels that together compute pointwise groups of known sizes; None where one of them may find a fault."""
+    place = places_of(plan)
+    tilings = [make_tiling(group, plan, bundled=True) for group in groups]
+    (config,) = flat_configs(sum(hint(t.axes[0].size) for t in tilings if len(t.axes) == 1))
+    classes: dict[_Body, list[tuple[Group, _Member]]] = {}
+    for group, tiling in zip(groups, tilings, strict=True):
+        if len(tiling.axes) == 1:
+            tiling = replace(tiling, configs=(config,))
+        renderer = _MemberRenderer(tiling, plan, group.label(), place)
+        body, member = renderer.member()
+        if FAULT in member.buffers or renderer.arguments.symbols:
+            return None
+        classes.setdefault(body, []).append((group, member))
+    kernels: list[TritonKernel] = []
+    for chosen in _launches(list(classes.items()), plan, place):
+        if sum(len(members) for _, members in chosen) == 1:
+            kernels.append(render_kernel(chosen[0][1][0][0], plan, autotune))
+        else:
+            kernel = _Launch([(b, [m for _, m in members]) for b, members in chosen], plan, place).kernel()
+            named = (name for _, members in chosen for group, _ in members for name in group.members)
+            kernels.append(replace(kernel, computes=tuple(name for name in named if name in plan.stored)))
+    return kernels
+
+
+def places_of(plan: Schedule) -> Place:
+    """Buffers that lie over each other, and have elements of one type, are told apart by nothing."""
+
+    def place(buffer: str) -> Hashable:
+        if buffer == FAULT:
+            return FAULT
+        dtype = metas_of(plan.program.nodes[buffer]).dtype
+        at = plan.over_inputs.get(buffer, buffer)
+        while at in plan.memory.in_place:
+            at = plan.memory.in_place[at]
+        return at, dtype
+
+    return place
+
+
+Members = list[tuple[Group, _Member]]
+
+
+def _launches(
+    classes: list[tuple[_Body, Members]], plan: Schedule, place: Place
+) -> Iterator[list[tuple[_Body, Members]]]:
+    """Bodies and members of each launch, within the bounds of one. Large kernels share it with their like alone."""
+    open_ones: dict[Hashable, tuple[list[tuple[_Body, Members]], set[Hashable]]] = {}
+    for number, (body, members) in enumerate(classes):
+        key = (body.config.num_warps, number if body.large else None)
+        for part in _parts(members, place):
+            pointers = {place(buffer) for _, member in part for buffer in member.buffers}
+            chosen, known = open_ones.get(key, ([], set()))
+            lines = sum(len(other.lines) for other, _ in chosen) + len(body.lines)
+            if chosen and (len(known | pointers) > MOST_POINTERS or len(chosen) == MOST_BODIES or lines > MOST_LINES):
+                yield open_ones.pop(key)[0]
+                chosen, known = [], set()
+            open_ones[key] = [*chosen, (body, part)], known | pointers
+    for chosen, _ in open_ones.values():
+        yield chosen
+
+
+def _parts(members: Members, place: Place) -> Iterator[Members]:
+    """The members of a class in as few parts as the pointers of a launch allow."""
+    part: Members = []
+    known: set[Hashable] = set()
+    for group, member in members:
+        pointers = {place(buffer) for buffer in member.buffers}
+        if part and len(known | pointers) > MOST_POINTERS:
+            yield part
+            part, known = [], set()
+        part.append((group, member))
+        known |= pointers
+    yield part
+
+
+class _Shared(Arguments):
+    """Parameters in which buffers at one place are one pointer."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.place = place
+        self.numbers: dict[Hashable, int] = {}
+
+    def pointer(self, buffer: str) -> str:
+        number = self.numbers.setdefault(self.place(buffer), len(self.buffers))
+        if number == len(self.buffers):
+            self.buffers.append(buffer)
+        return f"a{number}"
+
+
+class _MemberRenderer(KernelRenderer):
+    """Renders a flat kernel as a function of the number of its program and of its size."""
+
+    def __init__(self, tiling: Tiling, plan: Schedule, label: str, place: Place) -> None:
+        super().__init__(tiling, plan, label)
+        self.arguments = _Shared(place)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the code is the same for every size."""
+        return len(self.axes) == 1 and len(self.axes[0].variables) <= 1
+
+    def member(self) -> tuple[_Body, _Member]:
+        size = int(self.axes[0].size) if self.plain else 0
+        self.render()
+        programs = 1
+        for extent, block in self.extents:
+            programs *= -(-int(extent) // dict(self.configs[0].constants)[str(block)])
+        buffers = tuple(self.arguments.buffers)
+        types = tuple(pointer_type(name, self.plan) for name in buffers)
+        nodes = self.plan.program.nodes
+        large = sum(hint(metas_of(nodes[name]).nbytes) for name in buffers if name != FAULT) > LARGE
+        lines = tuple(self.scopes.finish())
+        streams = tuple(self.arguments.streams)
+        body = _Body(lines, types, len(streams), self.configs[0], frozenset(self.used), size % VECTOR == 0, large)
+        return body, _Member(self.label, buffers, streams, size, programs)
+
+    def bound(self, axis: Axis) -> str:
+        return "n" if self.plain else super().bound(axis)
+
+    def always_inside(self, axis: Axis) -> bool:
+        return not self.plain and super().always_inside(axis)
+
+    def program_start(self, axis: Axis, dimension: int) -> str:
+        number = "pid"
+        if len(self.axes) > 1:
+            last = self.axes[-1]
+            across = -(-int(last.size) // dict(self.configs[0].constants)[last.block])
+            number = f"(pid % {across})" if axis is last else f"(pid // {across})"
+        return f"{number}{'.to(tl.int64)' if self.wide else ''} * {axis.block}"
+
+
+class _Launch:
+    """Writes the kernel of a bundle."""
+
+    def __init__(self, classes: list[Class], plan: Schedule, place: Place) -> None:
+        self.plan, self.place = plan, place
+        ordered = [(body, sorted(members, key=lambda m: -m.programs)) for body, members in classes]
+        self.classes = sorted(ordered, key=lambda c: -sum(m.programs for m in c[1]))
+        self.arguments = _Shared(place)
+        self.lines: list[str] = []
+
+    def kernel(self) -> TritonKernel:
+        total = self.select(self.classes, 0, 0)
+        buffers = tuple(self.arguments.buffers)
+        signature = tuple((f"a{number}", pointer_type(name, self.plan)) for number, name in enumerate(buffers))
+        names = tuple(name for name, _ in signature)
+        used = {name for body, _ in self.classes for name in body.functions}
+        bodies = [self.function(number, body) for number, (body, _) in enumerate(self.classes)]
+        entry = ["@triton.jit", f"def kernel({', '.join(names)}):", "    pid = tl.program_id(0)", *self.lines]
+        text = "\n\n".join([module_head(used), *bodies, "\n".join(entry)]) + "\n"
+        labels = [member.label for _, members in self.classes for member in members]
+        label = f"{labels[0]} and {len(labels) - 1} others"  # begins like an identifier: it names the kernel
+        config = Config((), self.classes[0][0].config.num_warps)
+        source = KernelSource(text, signature, names, (config,), label)
+        return TritonKernel(source, buffers, (), ((total, None),))
+
+    def function(self, number: int, body: _Body) -> str:
+        """The code of a class."""
+        pointers = [f"a{i}" for i in range(len(body.types))]
+        pointers += [f"u{i}" for i in range(body.streams)]
+        constants = [f"{name}: tl.constexpr" for name, _ in body.config.constants]
+        parameters = ", ".join(["pid", "n", *pointers, *constants])
+        return "\n".join(
+            ["@triton.jit", f"def body{number}({parameters}):", *(f"    {line}" for line in body.lines), ""]
+        )
+
+    def select(self, classes: list[Class], first: int, depth: int) -> int:
+        """Give each class its programs, from `first` on; the program after the last one."""
+        (body, members), rest = classes[0], classes[1:]
+        after = first + sum(member.programs for member in members)
+        if not rest:
+            self.call(body, members, first, depth)
+            return after
+        self.line(depth, f"if pid < {after}:")
+        self.call(body, members, first, depth + 1)
+        self.line(depth, "else:")
+        return self.select(rest, after, depth + 1)
+
+    def call(self, body: _Body, members: list[_Member], first: int, depth: int) -> None:
+        """Choose what a member differs by (pointers, streams, size, first program), and run the body."""
+        number = next(i for i, (other, _) in enumerate(self.classes) if other is body)
+        chosen = [[self.arguments.pointer(name) for name in member.buffers] for member in members]
+        chosen = [
+            [*pointers, *map(_step, member.streams), f"tl.full([], {member.size}, tl.int32)"]
+            for pointers, member in zip(chosen, members, strict=True)
+        ]
+        names = [f"b{number}_{i}" for i in range(len(body.types) + body.streams)] + [f"n{number}"]
+        common = [len({values[i] for values in chosen}) == 1 for i in range(len(names))]
+        given = [values if same else name for name, values, same in zip(names, chosen[0], common, strict=True)]
+        start = str(first)
+        if len(members) > 1:
+            wanted = [[(n, v) for n, v, same in zip(names, c, common, strict=True) if not same] for c in chosen]
+            start = f"f{number}"
+            self.halve(members, wanted, first, start, depth)
+        constants = [str(value) for _, value in body.config.constants]
+        self.line(depth, f"body{number}({', '.join([f'pid - {start}', given[-1], *given[:-1], *constants])})")
+
+    def halve(
+        self, members: list[_Member], chosen: list[list[tuple[str, str]]], first: int, start: str, depth: int
+    ) -> int:
+        """Branches that end at the member of a program; the program after the last one of these members."""
+        (member, *_), (values, *_) = members, chosen
+        if len(members) == 1:
+            for name, value in [*values, (start, f"tl.full([], {first}, tl.int32)")]:
+                self.line(depth, f"{name} = {value}")
+            return first + member.programs
+        half = sum(member.programs for member in members) / 2
+        count, at = 0, 0.0
+        while count < len(members) - 1 and at < half:
+            at += members[count].programs
+            count += 1
+        self.line(depth, f"if pid < {first + int(at)}:")
+        middle = self.halve(members[:count], chosen[:count], first, start, depth + 1)
+        self.line(depth, "else:")
+        return self.halve(members[count:], chosen[count:], middle, start, depth + 1)
+
+    def line(self, depth: int, text: str) -> None:
+        self.lines.append("    " * (depth + 1) + text)

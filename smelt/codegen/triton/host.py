@@ -1,0 +1,205 @@
+"""Triton kernels and the host program of a schedule: runs of kernels are segments, which launch them together from C.
+
+Segments are bound when the program is loaded; `kernels`, handed in, makes them. A matrix product that a kernel may
+compute together with what is around it is called with both: `product0(table, out, a, b)` (runtime/triton/products.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from smelt.abi.faults import CHECK_BYTES, Checks
+from smelt.abi.kernel_source import KernelSource
+from smelt.abi.random_source import key_step
+from smelt.base.errors import CompileError
+from smelt.base.python_text import comment
+from smelt.base.text import Writer
+from smelt.codegen.host import Host, Rendered
+from smelt.codegen.parameters import FAULT
+from smelt.codegen.triton.combined_launch import render_bundle
+from smelt.codegen.triton.kernel import TritonKernel, render_kernel
+from smelt.codegen.triton.product import render_product
+from smelt.codegen.triton.scatter import render_scatter
+from smelt.codegen.triton.second_way import SecondWay, second_way
+from smelt.schedule.plan import Schedule
+from smelt.schedule.products import Product
+from smelt.schedule.realize import metas_of
+from smelt.shapes.size import IntLike, Symbol, same
+
+
+def render_triton(
+    plan: Schedule, device: torch.device, autotune: bool = False, rounded: bool = False, contract: bool = False
+) -> Rendered:
+    """The Triton sources and the host program of a schedule whose tensors live on `device`.
+
+    Args:
+        autotune: kernels have several configurations, which are timed.
+        rounded: products in float32 may round their factors to TF32.
+        contract: a product and a sum of two operators may be rounded once.
+    """
+    bundles = {
+        tuple(bundle): render_bundle([plan.groups[n] for n in bundle], plan, autotune) for bundle in plan.bundles
+    }
+    together = {bundle: kernels for bundle, kernels in bundles.items() if kernels is not None}
+    kernels = {bundle[0]: each for bundle, each in together.items()}
+    bundled = {number for bundle in together for number in bundle}
+    kernels |= {number: _kernels(plan, number, autotune) for number in plan.groups if number not in bundled}
+    templates = {number: _templates(product, plan, rounded, autotune) for number, product in plan.products.items()}
+    host = TritonHost(plan, kernels, templates, device, list(together), contract)
+    text = host.text()
+    return Rendered(
+        [], [], text, host.constants, kernels=host.sources, device=device, seconds=host.seconds, checks=host.checks
+    )
+
+
+def print_kernels(sources: Sequence[KernelSource]) -> str:
+    """Triton modules one after another, each with the values that its names belong to and its configurations."""
+    parts = []
+    for number, source in enumerate(sources):
+        configs = "\n".join(f"#   {config}" for config in source.configs)
+        parts.append(f"# kernel {number}: {comment(source.name)}\n{configs}\n{source.source}")
+    return "\n\n".join(parts)
+
+
+def _kernels(plan: Schedule, number: int, autotune: bool) -> list[TritonKernel]:
+    group = plan.groups[number]
+    if any(same(v.size, 0) for v in group.order):
+        return []
+    return render_scatter(group, plan, autotune) if group.scatter else [render_kernel(group, plan, autotune)]
+
+
+def _templates(product: Product, plan: Schedule, rounded: bool, autotune: bool) -> list[Template]:
+    """The kernels that may compute a product: with its prologues inside, and with these before it."""
+    whole = Template([], render_product(product, plan, rounded, autotune))
+    if not product.prologues:
+        return [whole]
+    return [whole, Template(product.prologues, render_product(product, plan, rounded, autotune, prologues=False))]
+
+
+@dataclass(frozen=True)
+class Template:
+    """A kernel that computes a product, and the groups that run before it."""
+
+    before: list[int]
+    kernel: TritonKernel
+
+
+class TritonHost(Host):
+    """Launches Triton kernels. Equal sources are built once.
+
+    Args:
+        kernels: of groups by number; those of a bundle are its first group's.
+        bundles: groups that run together.
+        contract: of all kernels.
+    """
+
+    def __init__(
+        self,
+        plan: Schedule,
+        kernels: dict[int, list[TritonKernel]],
+        templates: dict[int, list[Template]],
+        device: torch.device,
+        bundles: Sequence[Sequence[int]],
+        contract: bool,
+    ) -> None:
+        self.kernels, self.templates, self.device, self.contract = kernels, templates, device, contract
+        self.sources: list[KernelSource] = []
+        self.seconds: list[SecondWay | None] = []
+        self.known: dict[tuple[object, ...], int] = {}
+        self.checks: list[Checks] = []
+        self.asserts = plan.on_gpu
+        self.products: list[list[str]] = []
+        buffers = {number: [b for k in each for b in k.buffers] for number, each in kernels.items()}
+        for number, each in templates.items():
+            parts = (b for part in plan.products[number].parts for b in buffers[part])
+            buffers[number] = [*parts, *(b for template in each for b in template.kernel.buffers)]
+        super().__init__(plan, buffers, bundles)
+
+    def launches(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
+        lines = self.launch_lines(body, groups, bound)
+        if lines:
+            body(f"segment{len(self.segments)}(table)")
+            self.segments.append(lines)
+
+    def kernel_names(self, number: int) -> str:
+        product = self.plan.products.get(number)
+        if product is not None:
+            return f"product {product.name}"
+        return ", ".join(kernel.source.name for kernel in self.kernels.get(number, ())) or "no kernel"
+
+    def launch_lines(self, body: Writer, groups: Sequence[int], bound: set[str]) -> list[str]:
+        return [self.launch(body, kernel, bound) + "," for number in groups for kernel in self.kernels.get(number, ())]
+
+    def launch(self, body: Writer, kernel: TritonKernel, bound: set[str]) -> str:
+        """A launch as data; its buffers are bound before."""
+        arguments = [self.pointer(body, name, bound) for name in kernel.buffers]
+        if self.asserts and FAULT in kernel.buffers:
+            arguments[kernel.buffers.index(FAULT)] = f"({self.fault}, {CHECK_BYTES * len(self.checks)})"
+            self.checks.append((kernel.source.name, kernel.checks))
+        arguments += [self.symbol(s) for s in kernel.symbols]
+        arguments += [str(key_step(stream)) for stream in kernel.streams]
+        extents = "".join(f"({size}, {block!r}), " for size, block in kernel.extents)
+        return f"({self.source(kernel)}, ({extents}), ({''.join(a + ', ' for a in arguments)}))"
+
+    def product(self, body: Writer, product: Product, bound: set[str]) -> None:
+        refs = [operand.name for operand in product.operands]
+        arguments = ", ".join(self.argument(name) for name in (product.name, *refs))
+        after = [] if product.epilogue is None else [product.epilogue]
+        lines = [f"{self.define_extern(product.extern, refs)},"]
+        for groups in (product.prologues, after):
+            lines.append(f"[{' '.join(self.launch_lines(body, groups, bound))}],")
+        templates = (
+            f"([{' '.join(self.launch_lines(body, t.before, bound))}], {self.launch(body, t.kernel, bound)}),"
+            for t in self.templates[product.number]
+        )
+        lines += ["[", *(f"    {template}" for template in templates), "],"]
+        body(f"product{len(self.products)}(table, {arguments})")
+        self.products.append(lines)
+
+    def source(self, kernel: TritonKernel) -> int:
+        """The number of a kernel's source."""
+        source = replace(kernel.source, contract=True) if self.contract else kernel.source
+        key = (source.source, source.signature, source.divisible, source.configs, source.contract)
+        if key not in self.known:
+            self.known[key] = len(self.sources)
+            self.sources.append(source)
+            self.seconds.append(second_way(kernel, self.plan, self.device))
+        return self.known[key]
+
+    def pointer(self, body: Writer, name: str, bound: set[str]) -> str:
+        if name == FAULT:
+            self.fault = self.fault or self.new_slot()
+            return f"({self.fault}, 0)"
+        if self.in_arena(name):
+            return f"(0, {self.place(name)})"
+        self.bind(body, name, bound)
+        return f"({self.slots[name]}, 0)"
+
+    def place(self, name: str) -> str:
+        """Where a buffer lies in the arena."""
+        return f"offsets[{self.arena_numbers[name]}]" if self.symbols else str(self.plan.memory.offsets[name])
+
+    def symbol(self, symbol: Symbol) -> str:
+        if symbol not in self.symbols:
+            raise CompileError(f"codegen: a kernel needs the size {symbol}, which is no input")
+        return str(symbol)
+
+    def define_segments(self, w: Writer) -> None:
+        for number, lines in enumerate(self.segments):
+            with w.block(f"segment{number} = kernels.segment([", "])"):
+                w(*lines)
+        for number, lines in enumerate(self.products):
+            with w.block(f"product{number} = kernels.product(", ")"):
+                w(*lines)
+
+    def uses_workspace(self) -> bool:
+        return bool(self.products) or super().uses_workspace()
+
+    def addresses(self) -> dict[int, str]:
+        return {}
+
+    def nbytes(self, name: str) -> IntLike:
+        return metas_of(self.nodes[name]).nbytes

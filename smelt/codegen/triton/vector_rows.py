@@ -1,0 +1,97 @@
+"""Reads and writes of rows that begin between two words, in whole words (see words)."""
+
+from __future__ import annotations
+
+import torch
+
+from smelt.codegen.scope import V
+from smelt.codegen.triton.body import TileBody
+from smelt.codegen.triton.tiles import Axis, padded
+from smelt.codegen.triton.vector_access import Words
+from smelt.schedule.plan import Schedule
+from smelt.shapes.expr import Expr
+
+
+class WordRows(TileBody):
+    """`words`: how rows lie along the last axis, where they begin between words. `starts`: text of an axis's block."""
+
+    axes: list[Axis]
+
+    def __init__(self, plan: Schedule) -> None:
+        super().__init__(plan)
+        self.words: Words | None = None
+        self.starts: dict[str, str] = {}
+
+    def bit(self, axis: Axis) -> int:
+        return 1 << self.axes.index(axis)
+
+    def open_words(self, axis: Axis, words: Words) -> None:
+        """The same for an axis whose blocks begin at a word of each row."""
+        bit, name = self.bit(axis), f"{axis.name}index"
+        _, skip = self.row_start(words)
+        depth = bit | skip.depth
+        mask, place = f"{axis.name}mask", f"{axis.name}0"
+        inside = f"({name} >= {skip.text}) & ({name} < {skip.text} + {axis.size})"
+        self.scopes.line(f"{mask} = {inside}", depth)
+        self.axis_masks[bit] = V(mask, torch.bool, depth)
+        self.names[words.var], self.depths[words.var] = place, depth
+        self.scopes.line(f"{place} = {name} - {skip.text}", depth)
+
+    def ends_of(self, axis: Axis) -> str:
+        """A test of whether a walked block reaches beyond its row; nothing where it has to be seen for each element."""
+        if self.words is None or not axis.walked or axis is not self.axes[-1]:
+            return ""
+        start = self.starts[axis.name]
+        return f"({start} == 0) | ({start} + {axis.block} > {axis.size})"
+
+    def row_start(self, words: Words) -> tuple[V, V]:
+        """The place of the word in which a row begins, how many elements further the row begins."""
+        depth = self.depth_of(words.start)
+        start = self.scopes.define("", self.text_of(words.start), torch.int64, depth, "start")
+        base = self.scopes.define("", f"{start.text} // {words.size} * {words.size}", torch.int64, depth, "base")
+        return base, self.scopes.define("", f"{start.text} - {base.text}", torch.int64, depth, "skip")
+
+    def in_words(self, name: str, place: Expr) -> tuple[str, list[V], int] | None:
+        """(pointers, masks of the other axes, axes) of a place that is an element of the row; None: it is another."""
+        words = self.words
+        if words is None or self.masks or not words.holds(place):
+            return None
+        axis = self.axes[-1]
+        base, skip = self.row_start(words)
+        depth = self.bit(axis) | skip.depth
+        others = [m for bit, m in self.axis_masks.items() if bit != self.bit(axis) and depth & bit]
+        for mask in others:
+            depth |= mask.depth
+        return f"{self.arguments.pointer(name)} + ({base.text} + {axis.name}index)", others, depth
+
+    def pointers(self, name: str, place: Expr, also: int = 0) -> tuple[str, str, int]:
+        """Reads of a row take all words that have an element of it."""
+        found = self.in_words(name, place)
+        if found is None or self.words is None:
+            return super().pointers(name, place, also)
+        text, masks, depth = found
+        axis, size = self.axes[-1], self.words.size
+        _, skip = self.row_start(self.words)
+        end = f"({skip.text} + {padded(axis.size, self.words)}) // {size} * {size}"
+        end = self.scopes.define("", end, torch.int64, skip.depth, "end").text
+        return text, " & ".join([*(m.text for m in masks), f"({axis.name}index < {end})"]), depth
+
+    def store_words(self, text: str, masks: list[V], depth: int, value: str) -> None:
+        """Write the words that lie in the row, and, in the blocks that have its ends, the rest of it one by one."""
+        words, axis = self.words, self.axes[-1]
+        assert words is not None
+        name, size = f"{axis.name}index", words.size
+        _, skip = self.row_start(words)
+        first = f"({skip.text} + {size - 1}) // {size} * {size}"
+        last = f"({skip.text} + {axis.size}) // {size} * {size}"
+        first, last = (self.scopes.define("", t, torch.int64, skip.depth, "end").text for t in (first, last))
+        whole = self.scopes.define("", f"({name} >= {first}) & ({name} < {last})", torch.bool, depth, "whole").text
+        others = "".join(f" & {m.text}" for m in masks)
+        self.scopes.later(f"tl.store({text}, {value}, {whole}{others})", depth)
+        start, indent = self.starts[axis.name], ""
+        if start:
+            ends = f"({start} < {size}) | ({start} + {axis.block} > {int(axis.size) - size})"
+            self.scopes.later(f"if {ends}:", depth)
+            indent = "    "
+        rest = f"{axis.name}mask & ({whole} == 0){others}"
+        self.scopes.later(f"{indent}tl.store({text}, {value}, {rest})", depth)

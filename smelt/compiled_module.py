@@ -1,0 +1,125 @@
+"""The compiled twin of a module: same class family, same state, same keys; only calling it differs.
+
+The twin shares the original's `__dict__`, so parameters, buffers, hooks, `training` and attributes are one and the
+same for both, and `state_dict()` needs no prefix.
+"""
+
+from __future__ import annotations
+
+import copy
+import types
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from smelt.base.errors import OptionError
+from smelt.capture.core.compiler_marks import compiled_elsewhere, original_module, written_as_graph
+
+_classes: weakref.WeakValueDictionary[int, type] = weakref.WeakValueDictionary()
+"""By the id of the original class, which lives as long as its twin."""
+
+
+class CompiledTwin:
+    """Mixed into a module's class ahead of it. Slots hold what must not enter the shared `__dict__`."""
+
+    __slots__ = ("_orig_mod", "_smelt_call", "_smelt_remake")
+
+    _orig_mod: nn.Module
+    _smelt_call: Callable[..., Any]
+    _smelt_remake: Callable[[nn.Module], Any]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """The class of a compiled module makes ordinary modules: those of the class that was compiled."""
+        original = cls.__bases__[-1]
+        is_twin = _classes.get(id(original)) is cls  # and no class that the program derived from one
+        return original(*args, **kwargs) if is_twin else super().__new__(cls)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler._is_exporting_flag:  # the flag and no function that asks: this is on the way of every call
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        try:
+            call = self._smelt_call
+        except AttributeError:  # an object of a subclass that the program derived
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        try:
+            return call(*args, **kwargs)
+        except NameError:  # `symbolic_trace` looks for the original in the model, and finds nothing
+            if not written_as_graph():
+                raise
+        return super().__call__(*args, **kwargs)  # type: ignore[misc]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """`_orig_mod` is none of the state that is shared: there it would be a submodule of itself."""
+        if name == "_orig_mod":
+            raise AttributeError("_orig_mod of a compiled module stays what it is: compile the other module")
+        super().__setattr__(name, value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self._smelt_remake(copy.deepcopy(self._orig_mod, memo))
+
+    def __copy__(self) -> Any:
+        return self._smelt_remake(copy.copy(self._orig_mod))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _unpickle, (self._smelt_remake, self._orig_mod)
+
+
+class Remake:
+    """Compile again with the arguments of the first time; a class, so that twins can be pickled."""
+
+    def __init__(self, compile: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+        self.compile, self.kwargs = compile, dict(kwargs)
+
+    def __call__(self, module: nn.Module) -> Any:
+        return self.compile(module, **self.kwargs)
+
+
+def make_twin(module: nn.Module, call: Callable[..., Any], remake: Callable[[nn.Module], Any]) -> Any:
+    """A module that is an instance of `module`'s class, shares all its state, and runs `call` when called.
+
+    Raises:
+        OptionError: the class cannot be subclassed (TorchScript modules).
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise OptionError("a TorchScript module cannot be compiled", hint="compile the Python module it was made from")
+    twin: Any = object.__new__(_twin_class(type(module)))
+    object.__setattr__(twin, "__dict__", module.__dict__)
+    object.__setattr__(twin, "_orig_mod", module)
+    object.__setattr__(twin, "_smelt_call", call)
+    object.__setattr__(twin, "_smelt_remake", remake)
+    return twin
+
+
+def original_of(module: Any) -> Any:
+    """The module that was given to `smelt.compile` or `torch.compile`; anything else unchanged."""
+    while True:
+        inner = module._orig_mod if isinstance(module, CompiledTwin) else original_module(module)
+        if inner is None:
+            return module
+        module = inner
+
+
+def original_function(function: Any) -> Any:
+    """The function that torch.compile was given for this one; anything else unchanged."""
+    while isinstance(function, types.FunctionType) and compiled_elsewhere(function):
+        function = vars(function)["_torchdynamo_orig_callable"]
+    return function
+
+
+def _twin_class(cls: type) -> type:
+    twin = _classes.get(id(cls))
+    if twin is None:
+        try:
+            twin = types.new_class(cls.__name__, (CompiledTwin, cls))
+        except TypeError as error:
+            raise OptionError(f"a module of class {cls.__name__} cannot be compiled", why=str(error)) from error
+        twin.__module__, twin.__qualname__, twin.__doc__ = cls.__module__, cls.__qualname__, cls.__doc__
+        _classes[id(cls)] = twin
+    return twin
+
+
+def _unpickle(remake: Remake, module: nn.Module) -> Any:
+    return remake(module)

@@ -1,0 +1,258 @@
+"""Forms of registered operators that graphs can hold: without writes, and with plain results.
+
+A graph holds values, so a node cannot write to its argument. PyTorch's own writing operators have a twin that returns
+the new value (`add_` and `add`); those of a user's library mostly have none, and get one here: the same operator on
+copies of what it writes. And a node has one result or a row of them, where an operator may return lists beside tensors.
+Forms are registered operators themselves, so that every stage treats them as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.graph.ir.meta import is_dense
+
+_SPACE = "smelt_forms"
+_library = torch.library.Library(_SPACE, "FRAGMENT")
+_forms: dict[tuple[Any, ...], OpOverload] = {}
+
+
+def functional_form(op: OpOverload, written: tuple[str, ...]) -> OpOverload:
+    """The operator with the arguments of `op` that returns its fresh results, then the new value of each of `written`.
+
+    A written argument that is optional comes back as a list, empty when it was None.
+    """
+    parameters = op._schema.arguments
+    returned = [str(r.type) for r in op._schema.returns if r.alias_info is None]
+    returned += ["Tensor" if str(a.type) == "Tensor" else "List[Tensor]" for a in parameters if a.name in written]
+    return _register(op, "on_copies", returned, _on_copies(op, written))
+
+
+def flat_form(op: OpOverload, counts: tuple[int | None, ...]) -> OpOverload:
+    """The operator that returns the results of `op` in one row.
+
+    Args:
+        counts: for each result the length of the list that it is, None for a tensor, 0 for none.
+
+    A decomposition of `op` serves the form (`base_of`): it gives the results in one row.
+    """
+    name = "flat_" + "_".join("t" if n is None else str(n) for n in counts)
+    total = sum(1 if n is None else n for n in counts)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        values = tuple(flattened(op(*args, **kwargs)))
+        return values[0] if total == 1 else values
+
+    form = _register(op, name, ["Tensor"] * total, run)
+    _bases[form] = op
+    return form
+
+
+def checked_form(op: OpOverload, place: int, api_name: str, is_matrix: bool) -> OpOverload:
+    """The operator that raises what `torch.linalg` raises when result number `place` of `op` tells of a failure."""
+    name = f"checked_{place}_{api_name.replace('.', '_')}_{'matrix' if is_matrix else 'batch'}"
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        results = op(*args, **kwargs)
+        torch.ops.aten._linalg_check_errors(results[place], api_name, is_matrix=is_matrix)
+        return results
+
+    form = _register(op, name, [str(r.type) for r in op._schema.returns], run)
+    _checked.add(form)
+    return form
+
+
+_checked: set[OpOverload] = set()
+
+
+def is_checked_form(target: Any) -> bool:
+    """Whether it is an operator of `checked_form`."""
+    return target in _checked
+
+
+_library.define("expect_close(Tensor value, Tensor a, Tensor b, float rtol, float atol, bool equal_nan) -> Tensor")
+
+
+def _expect_close(
+    value: torch.Tensor, a: torch.Tensor, b: torch.Tensor, rtol: float, atol: float, equal_nan: bool
+) -> torch.Tensor:
+    """`value`, which a derivative computes with only where `a` and `b` are close."""
+    if not torch.allclose(a, b, rtol, atol, equal_nan):
+        raise RuntimeError("a gradient that is not defined: the loss depends on what a decomposition leaves open")
+    return value.clone()
+
+
+_library.impl("expect_close", _expect_close, "CompositeExplicitAutograd")
+
+
+def check_form(name: str, parameters: str, run: Callable[..., torch.Tensor]) -> OpOverload:
+    """An operator that computes a flag, or raises."""
+    _library.define(f"{name}({parameters}) -> Tensor")
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    form: OpOverload = getattr(getattr(torch.ops, _SPACE), name).default
+    return form
+
+
+def drawing_form(op: OpOverload) -> OpOverload:
+    """The random operator `op`, which writes to its first argument, on memory of its own: sizes, strides, dtype, device
+    and what else `op` takes give the values, without gaps. A kernel draws in the order in which the memory lies, some
+    draw other numbers for memory with gaps, and the values of a graph have neither."""
+    rest = [part for part in _parameters(op).split(", *")[0].split(", ")[1:]]
+    parameters = ", ".join(["SymInt[] size", "SymInt[] stride", "ScalarType dtype", "Device device", *rest])
+
+    def run(size: list[int], stride: list[int], dtype: torch.dtype, device: torch.device, *args: Any) -> torch.Tensor:
+        drawn = op(torch.empty_strided(size, stride, dtype=dtype, device=device), *args)
+        return drawn if is_dense(size, stride) else drawn.contiguous()
+
+    return _register(op, "drawn", ["Tensor"], run, parameters)
+
+
+_aten = torch.ops.aten
+DRAWING: frozenset[OpOverload] = frozenset(
+    {
+        _aten.uniform_.default,
+        _aten.normal_.default,
+        _aten.bernoulli_.float,
+        _aten.bernoulli_.Tensor,
+        _aten.exponential_.default,
+        _aten.geometric_.default,
+        _aten.cauchy_.default,
+        _aten.log_normal_.default,
+        _aten.random_.default,
+        _aten.random_.to,
+        getattr(_aten.random_, "from"),
+    }
+)
+"""Random operators that write to their first argument and read nothing of it."""
+
+LIKE: dict[OpOverload, tuple[OpOverload, Callable[..., tuple[Any, ...]]]] = {
+    _aten.rand_like.default: (_aten.uniform_.default, lambda x: (0.0, 1.0)),
+    _aten.randn_like.default: (_aten.normal_.default, lambda x: (0.0, 1.0)),
+    _aten.randint_like.default: (getattr(_aten.random_, "from"), lambda x, high: (0, high)),
+    _aten.randint_like.low_dtype: (getattr(_aten.random_, "from"), lambda x, low, high: (low, high)),
+    _aten.bernoulli.default: (_aten.bernoulli_.Tensor, lambda x: (x,)),
+    _aten.bernoulli.p: (_aten.bernoulli_.float, lambda x, p=0.5: (p,)),
+}
+"""Operators that draw into memory like that of their first argument: the one that draws, and what it takes beside."""
+
+
+def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
+    """The operator that takes tensors without dimensions for these parameters, where `op` takes numbers.
+
+    Graphs hold numbers that are known when they are called in such tensors. A decomposition of `op` serves the form too
+    (`base_of`), if it can compute with them.
+    """
+    parts, named = [], False
+    for a in op._schema.arguments:
+        if a.kwarg_only and not named:
+            parts.append("*")
+            named = True
+        kind = str(a.type)
+        if a.name in names:
+            parts.append(f"{'Tensor[]' if kind.startswith('List') else 'Tensor'} {a.name}")
+        else:
+            default = f"={a.default_value}" if a.has_default_value() else ""
+            parts.append(f"{_PARAMETERS[kind]} {a.name}{default}")
+    returned = [str(r.type) for r in op._schema.returns]
+    form = _register(op, f"number_{'_'.join(names)}", returned, _on_numbers(op, names), ", ".join(parts))
+    _bases[form] = op
+    return form
+
+
+def base_of(form: Any) -> Any:
+    """The operator that a `number_form` or `flat_form` stands for; any other target unchanged."""
+    return _bases.get(form, form)
+
+
+_bases: dict[OpOverload, OpOverload] = {}
+_PARAMETERS = {"Tensor": "Tensor", "List[Tensor]": "Tensor[]", "number": "Scalar", "List[number]": "Scalar[]"}
+
+
+def _on_numbers(op: OpOverload, names: tuple[str, ...]) -> Callable[..., Any]:
+    parameters = [a.name for a in op._schema.arguments]
+
+    def number(value: Any) -> Any:
+        return [number(v) for v in value] if isinstance(value, (list, tuple)) else value.item()
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(parameters, args, strict=False)) | kwargs
+        return op(**{name: number(value) if name in names else value for name, value in given.items()})
+
+    return run
+
+
+def flattened(values: Sequence[Any]) -> Iterator[Any]:
+    """The items of a row in which some are lists, and some no tensors."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from value
+        elif value is not None:
+            yield value
+
+
+def _register(
+    op: OpOverload, suffix: str, returned: Sequence[str], run: Callable[..., Any], parameters: str | None = None
+) -> OpOverload:
+    """`run` as an operator with the parameters of `op`, or others."""
+    form = _forms.get((op, suffix))
+    if form is None:
+        space, _, rest = op.name().partition("::")
+        name = f"{space}__{rest.replace('.', '__')}__{suffix}"
+        results = ", ".join(_TYPES[kind] for kind in returned)
+        _library.define(f"{name}({parameters or _parameters(op)}) -> ({results})", tags=_tags(op))
+        _library.impl(name, run, "CompositeExplicitAutograd")
+        form = _forms[op, suffix] = getattr(getattr(torch.ops, _SPACE), name).default
+    return form
+
+
+_TYPES = {"Tensor": "Tensor", "List[Tensor]": "Tensor[]"}
+
+
+def _tags(op: OpOverload) -> tuple[torch.Tag, ...]:
+    return tuple(tag for tag in op.tags if tag == torch.Tag.nondeterministic_seeded)  # equal, never the same object
+
+
+def _parameters(op: OpOverload) -> str:
+    """The parameters of an operator's schema, with what is said about memory left out."""
+    text = str(op._schema)
+    inside, depth = "", 0
+    for char in text[text.index("(") :]:
+        depth += (char == "(") - (char == ")")
+        if depth == 0:
+            break
+        if depth == 1 and char not in "()":  # deeper are the `(a!)` of `Tensor(a!)`
+            inside += char
+    return inside
+
+
+def _on_copies(op: OpOverload, written: tuple[str, ...]) -> Callable[..., Any]:
+    parameters = op._schema.arguments
+    optional = {a.name for a in parameters if str(a.type) == "Optional[Tensor]"}
+    fresh = [i for i, r in enumerate(op._schema.returns) if r.alias_info is None]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip((a.name for a in parameters), args, strict=False)) | kwargs
+        given |= {name: _copied(given.get(name)) for name in written}
+        out = op(**given)
+        results = [out] if len(op._schema.returns) == 1 else out
+        values = [results[i] for i in fresh]
+        for name in written:
+            value = given[name]
+            values.append(([] if value is None else [value]) if name in optional else value)
+        return values[0] if len(values) == 1 else tuple(values)
+
+    return run
+
+
+def _copied(value: Any) -> Any:
+    """A copy with the same strides, gaps included: kernels may rely on them."""
+    if isinstance(value, (list, tuple)):
+        return [_copied(item) for item in value]
+    if value is None:
+        return None
+    out = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return out.copy_(value)

@@ -1,0 +1,174 @@
+"""What an operator's schema says: is it pure, a view, or does it write to its arguments; is it random, composite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.base.torch_c import Argument, counts_inside, is_composite, is_derived_inside
+from smelt.graph.ir.functional_form import functional_form
+
+
+class Kind(Enum):
+    """How an operator treats memory."""
+
+    PURE = "pure"  # fresh results, nothing written
+    VIEW = "view"  # results alias the first argument
+    WRITE = "write"  # some arguments are written
+
+
+@dataclass(frozen=True, slots=True)
+class OpInfo:
+    """Facts about one operator overload, read once from its schema.
+
+    Attributes:
+        kind: how it treats memory.
+        random: it draws from a generator.
+        composite: it is only a recipe over other operators and never needs to be recorded.
+        moves: it changes which elements its first argument shows (`t_`, `squeeze_`).
+        written: names of the arguments that it writes, in schema order.
+        returned: for each result the name of the written argument that it is, or None for a fresh one.
+        functional: for WRITE, the operator that returns what this one writes (its results: the fresh
+            results first, then one per written argument); where `moves`, the view. None when there is none.
+        outs: what it writes are the tensors of an `out=`.
+        counts_inside: its writes count only because the operators that it calls inside count theirs.
+        derived_inside: autograd follows it only through the operators that it calls inside.
+    """
+
+    kind: Kind
+    random: bool
+    composite: bool
+    moves: bool = False
+    written: tuple[str, ...] = ()
+    returned: tuple[str | None, ...] = ()
+    functional: OpOverload | None = None
+    silent: bool = False
+    outs: bool = False
+    counts_inside: bool = False
+    derived_inside: bool = False
+
+
+_aten = torch.ops.aten
+SIZES_IN_NUMBERS = (_aten.size.default, _aten.stride.default)
+"""What C++ code that knows no symbolic sizes asks for. They have no kernel of their own."""
+
+_NO_OPERATORS = (*SIZES_IN_NUMBERS, torch.ops.prim.device.default)
+"""Questions that C++ code asks a tensor class of Python in the form of an operator."""
+
+_infos: dict[OpOverload, OpInfo] = {op: OpInfo(Kind.PURE, False, False) for op in _NO_OPERATORS}
+
+
+def op_info(op: OpOverload) -> OpInfo:
+    """The facts about `op`."""
+    info = _infos.get(op)
+    if info is None:
+        info = _infos[op] = _read(op)
+    return info
+
+
+def _read(op: OpOverload) -> OpInfo:
+    schema = op._schema
+    written = tuple(a.name for a in schema.arguments if _is_written(a))
+    random = torch.Tag.nondeterministic_seeded in op.tags
+    composite = is_composite(op)
+    if written:
+        by_set = {_alias_set(a): a.name for a in schema.arguments if _is_written(a)}
+        returned = tuple(by_set.get(_alias_set(r)) if r.alias_info is not None else None for r in schema.returns)
+        return OpInfo(
+            Kind.WRITE,
+            random,
+            composite,
+            torch.Tag.inplace_view in op.tags,
+            written,
+            returned,
+            _functional(op, written),
+            outs=all(a.kwarg_only for a in schema.arguments if a.name in written),
+            counts_inside=counts_inside(op),
+        )
+    if any(r.alias_info is not None for r in schema.returns):
+        return OpInfo(Kind.VIEW, random, composite)
+    silent = _space(op) not in _OWN and not any("Tensor" in str(r.type) for r in schema.returns)
+    inside = _space(op) not in _OWN and is_derived_inside(op)
+    return OpInfo(Kind.PURE, random, composite, silent=silent, derived_inside=inside)
+
+
+def sees_strides(op: OpOverload) -> bool:
+    """Whether the operator may do something else for other strides of its arguments: refuse them, or compute wrongly.
+
+    Kernels of a user's library often count on what the program made contiguous. So do some of PyTorch's own.
+    """
+    space, _, name = op.name().partition("::")
+    if space == "smelt_forms":
+        space, _, name = name.partition("__")
+    return space not in _OWN or "embedding_bag" in name
+
+
+def _space(op: OpOverload) -> str:
+    return op.name().partition("::")[0]
+
+
+def _alias_set(value: Argument) -> frozenset[str]:
+    assert value.alias_info is not None
+    return frozenset(value.alias_info.before_set) | frozenset(value.alias_info.after_set)
+
+
+_OTHER_NAMES = {
+    "aten::bernoulli_.float": "aten::bernoulli.p",
+    "aten::normal_": "aten::normal_functional",
+    "aten::_native_batch_norm_legit": "aten::_native_batch_norm_legit_functional",
+    "aten::_batch_norm_with_update": "aten::_batch_norm_with_update_functional",
+    "aten::rrelu_with_noise": "aten::rrelu_with_noise_functional",
+}
+"""Writing operators whose functional form has a name of its own."""
+
+
+def find_op(name: str) -> OpOverload | None:
+    """The overload named `ns::op.overload`, or None."""
+    space, _, rest = name.partition("::")
+    packet_name, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, space), packet_name, None)
+    return None if packet is None else getattr(packet, overload or "default", None)
+
+
+def _functional(op: OpOverload, written: tuple[str, ...]) -> OpOverload | None:
+    """The overload with the same arguments that returns what `op` writes (for `t_` the view)."""
+    if op.name() in _OTHER_NAMES:
+        return find_op(_OTHER_NAMES[op.name()])
+    space, _, base = op._schema.name.partition("::")
+    outs = {a.name for a in op._schema.arguments if a.name in written and a.kwarg_only}
+    inputs = [(a.name, str(a.real_type)) for a in op._schema.arguments if a.name not in outs]
+    for candidate in [base] if outs else [base.removesuffix("_"), f"{base}functional"]:
+        packet = getattr(getattr(torch.ops, space), candidate, None)
+        for overload in packet.overloads() if packet is not None else ():
+            found = getattr(packet, overload)
+            arguments = [(a.name, str(a.real_type)) for a in found._schema.arguments]
+            if arguments in (inputs, [*inputs, *_OF_NEW_TENSORS]) and not any(
+                map(_is_written, found._schema.arguments)
+            ):
+                return found
+    return None if space in _OWN else functional_form(op, written)
+
+
+_OF_NEW_TENSORS = [
+    ("dtype", "Optional[ScalarType]"),
+    ("layout", "Optional[Layout]"),
+    ("device", "Optional[Device]"),
+    ("pin_memory", "Optional[bool]"),
+]
+"""What operators that make a tensor of no other take in place of an `out=`, which tells it."""
+
+_OWN = ("aten", "prims", "prim", "quantized", "_c10d_functional", "c10d", "c10d_functional")
+"""Operators of PyTorch itself: one without a twin has a meaning beside its writes."""
+
+
+def _is_written(argument: Argument) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def is_random(target: Any) -> bool:
+    """Whether a node draws from a generator of PyTorch's: it calls an operator that does."""
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags

@@ -1,0 +1,49 @@
+"""The inputs of a graph that its random numbers follow from: one seed for each device that draws."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from smelt.graph.ir.meta import TensorMeta
+
+aten = torch.ops.aten
+
+FROM_SEEDS = frozenset(
+    {
+        aten.native_dropout.default,
+        aten.bernoulli.p,
+        aten.bernoulli.default,
+        aten.rand.default,
+        aten.rand_like.default,
+        aten.uniform.default,
+        aten.randn.default,
+        aten.randn_like.default,
+        aten.normal_functional.default,
+        aten.exponential.default,
+    }
+)
+"""Operators whose decompositions always draw from the seed; others may stay torch's, and draw from its generator."""
+
+
+def seed_name(k: int) -> str:
+    """The name of the k-th such input."""
+    return f"seed_{k}" if k else "seed"
+
+
+def is_seed(node: fx.Node) -> bool:
+    """Whether an input of a joint graph is one."""
+    return node.op == "placeholder" and str(node.target).partition("_")[0] == "seed"
+
+
+def is_mixed(graph: fx.Graph) -> bool:
+    """Whether some values of a graph live on a GPU and others on the CPU."""
+    kinds = {device.type for node in graph.nodes for device in devices_of(node)}
+    return "cpu" in kinds and len(kinds) > 1
+
+
+def devices_of(node: fx.Node) -> set[torch.device]:
+    """Where the results of a node live."""
+    meta = node.meta.get("val")
+    metas = meta if isinstance(meta, (tuple, list)) else (meta,)
+    return {one.device for one in metas if isinstance(one, TensorMeta)}

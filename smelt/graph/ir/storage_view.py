@@ -1,0 +1,190 @@
+"""Where a traced tensor's elements are: layouts, storages, and the view steps from a storage's root to a tensor."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.base.errors import Unsupported
+from smelt.graph.ir.memo import remember
+from smelt.graph.ir.meta import OpaqueMeta, TensorMeta, extent, is_lazy, is_opaque, meta_of
+
+META = torch.device("meta")
+_CONJ, _NEG_VIEW = torch.ops.aten._conj.default, torch.ops.aten._neg_view.default
+
+
+class Layout:
+    """The metadata of a trace tensor: its TensorMeta and its offset in the storage (elements).
+
+    Equal layouts are the same object as far as memory of past layouts goes, so they hash and compare by identity.
+    """
+
+    __slots__ = ("val", "offset", "_on_meta")
+
+    def __init__(self, val: TensorMeta, offset: int) -> None:
+        self.val, self.offset = val, offset
+        self._on_meta: torch.Tensor | None = None
+
+    def fresh(self) -> torch.Tensor:
+        """A new tensor on the meta device with this layout."""
+        val = self.val
+        if self.offset == 0:
+            return torch.empty_strided(val.shape, val.stride, dtype=val.dtype, device=META)
+        whole = torch.empty(self.offset + extent(val.shape, val.stride), dtype=val.dtype, device=META)
+        return whole.as_strided(val.shape, val.stride, self.offset)
+
+    def on_meta(self) -> torch.Tensor:
+        """A tensor on the meta device with this layout, shared by all readers."""
+        if self._on_meta is None:
+            self._on_meta = self.fresh()
+        return self._on_meta
+
+
+_layouts: dict[tuple[Any, ...], Layout] = {}
+
+
+def with_index(device: torch.device) -> torch.device:
+    """The device that a new tensor is on: "cuda" is the current one of several."""
+    if device.index is not None or device.type in ("cpu", "meta"):
+        return device
+    return torch.device(device.type, torch.get_device_module(device).current_device())
+
+
+def layout_for(
+    shape: tuple[int, ...], dtype: torch.dtype, stride: tuple[int, ...], device: torch.device, offset: int = 0
+) -> Layout:
+    """The one layout with these properties."""
+    key = (shape, dtype, stride, device, offset)
+    known = _layouts.get(key)
+    if known is None:
+        known = remember(_layouts, key, Layout(TensorMeta(shape, dtype, stride, with_index(device)), offset))
+    return known
+
+
+def opaque_layout(val: OpaqueMeta) -> Layout:
+    """The one layout of a tensor without strides."""
+    known = opaque_layouts.get(val)
+    if known is None:
+        known = remember(opaque_layouts, val, Layout(val, 0))
+    return known
+
+
+opaque_layouts: dict[OpaqueMeta, Layout] = {}
+"""While it is empty, no trace has met such a tensor."""
+
+
+class Storage:
+    """What stands for memory: every trace tensor that views the same memory has the same Storage.
+
+    Attributes:
+        version: counts writes; a place whose value is of an older version must be replayed.
+        root: the place that covers the memory.
+        constant: the real tensor, when the memory holds a constant of the program.
+        reshaped: a view of it changed its shape in place. The engine makes the history of views again after a write,
+            by what the view was at first.
+        resized: a tensor shows fewer of its elements than it did, and may be given them back.
+    """
+
+    __slots__ = ("version", "root", "constant", "reshaped", "resized")
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.root: Place | None = None
+        self.constant: torch.Tensor | None = None
+        self.reshaped = self.resized = False
+
+
+class Step:
+    """One view operator on the way from a parent place to a child: `op(parent, *args, **kwargs)[index]`.
+
+    Attributes:
+        grad: the grad mode it was taken in.
+        data: it is `parent.data`, which unlike `parent.detach()` counts writes for itself: a number for this count.
+    """
+
+    __slots__ = ("op", "args", "kwargs", "index", "grad", "data")
+    counts = itertools.count()
+
+    def __init__(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], index: int | None) -> None:
+        self.op, self.args, self.kwargs, self.index = op, tuple(args), dict(kwargs), index
+        self.grad = torch.is_grad_enabled()
+        self.data: int | None = None
+
+    def __call__(self, parent: Any) -> Any:
+        """Apply the step to a real tensor or a trace tensor."""
+        if self.data is not None:
+            return parent.data
+        out = self.op(parent, *self.args, **self.kwargs)
+        return out if self.index is None else out[self.index]
+
+
+class Place:
+    """Where a trace tensor's elements are: a storage, and the steps that lead there from the storage's root.
+
+    Attributes:
+        layout: metadata of the tensor at this place.
+        parent, step: how it views another place; None for the root.
+        node: the recorder's value of this place as of storage version `version`.
+        rows: what a sparse gradient is made of; the place then stands for it.
+        conjugate, negative: the values are the conjugates or the negatives of what the memory holds (`conj()`).
+    """
+
+    __slots__ = ("layout", "storage", "parent", "step", "node", "version", "rows", "conjugate", "negative")
+
+    def __init__(self, layout: Layout, parent: Place | None = None, step: Step | None = None) -> None:
+        self.layout, self.parent, self.step = layout, parent, step
+        self.node: Any = None
+        self.version = -1
+        self.rows: Rows | None = None
+        if parent is None:
+            self.conjugate = self.negative = False
+            self.storage = Storage()
+            self.storage.root = self
+        else:
+            op = None if step is None else step.op
+            self.conjugate = parent.conjugate ^ (op is _CONJ)
+            self.negative = parent.negative ^ (op is _NEG_VIEW)
+            self.storage = parent.storage
+
+
+class Rows(NamedTuple):
+    """A sparse gradient: row `indices[0, k]` of the whole receives `values[k]`, for each k where that is not `but`."""
+
+    indices: PlacedTensor
+    values: PlacedTensor
+    but: int | None
+
+
+class PlacedTensor(torch.Tensor):
+    """What `TraceTensor` is made of: a tensor object that knows its place."""
+
+    __slots__ = ("place",)
+    place: Place
+
+
+def layout_of(tensor: torch.Tensor) -> Layout:
+    """The layout of a real or traced tensor."""
+    if isinstance(tensor, PlacedTensor):
+        return tensor.place.layout
+    if tensor.is_nested:
+        raise Unsupported("a nested tensor", why="graphs hold tensors of one shape", hint="convert it before the call")
+    if is_opaque(tensor):
+        val = meta_of(tensor)
+        assert isinstance(val, OpaqueMeta)
+        return opaque_layout(replace(val, requires_grad=False))
+    if tensor.layout is not torch.strided:
+        kind = str(tensor.layout)
+        raise Unsupported(
+            f"a {kind} tensor", why="graphs know nothing of its memory", hint="convert it before the call"
+        )
+    if is_lazy(tensor):
+        what = "a lazy conjugate or negative, or zeros without memory"
+        raise Unsupported(what, hint="call resolve_conj(), resolve_neg() or clone()")
+    return layout_for(
+        tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()), tensor.device, int(tensor.storage_offset())
+    )

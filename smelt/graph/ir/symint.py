@@ -1,0 +1,477 @@
+"""Symbolic sizes inside PyTorch: `torch.SymInt` over our own node class.
+
+C++ code that computes with sizes (composite operators, derivative formulas) calls the node's methods, so everything it
+computes stays a `Size`, or a `Ratio` of sizes. A comparison without a proof stays a `Question` until somebody needs the
+answer: some C++ code says which answer is right for every size, and then nothing has to be assumed.
+(The node protocol: c10/core/SymNodeImpl.h in PyTorch.)
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from smelt.graph.ir.meta import contiguous_stride, is_channels_last, is_dense
+from smelt.graph.ir.sym_bool import Question, both, compare, either, opposite
+from smelt.shapes.real import Real, make
+from smelt.shapes.size import IntLike, Size, known_equal, lowest
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class Ratio:
+    """`number / size`, at least one of them a Size: what derivative formulas make of counts of elements.
+
+    `float()` pins it.
+    """
+
+    __slots__ = ("number", "size")
+
+    def __init__(self, number: float | Size, size: IntLike) -> None:
+        self.number, self.size = number, size
+
+    def __float__(self) -> float:
+        return float(self.number) / int(self.size)
+
+    def floor(self) -> int | Size:
+        """Rounded down."""
+        if isinstance(self.number, float):
+            return math.floor(float(self))
+        return self.number // self.size
+
+
+class SizeNode:
+    """What a SymInt, SymBool or SymFloat holds.
+
+    Attributes:
+        value: a Size or number; a bool or Question for SymBool; a float, Size, Ratio or Real for SymFloat.
+    """
+
+    __slots__ = ("value", "kind")
+
+    def __init__(self, value: Any, kind: type) -> None:
+        self.value, self.kind = value, kind
+
+    def is_int(self) -> bool:
+        return self.kind is int
+
+    def is_float(self) -> bool:
+        return self.kind is float
+
+    def is_bool(self) -> bool:
+        return self.kind is bool
+
+    def is_nested_int(self) -> bool:
+        return False
+
+    def is_symbolic(self) -> bool:
+        return isinstance(self.value, _OPEN)
+
+    def is_constant(self) -> bool:
+        return self.kind is not float and not isinstance(self.value, _OPEN)
+
+    def maybe_as_int(self) -> int | None:
+        return self.value if self.kind is int and not isinstance(self.value, Size) else None
+
+    def maybe_as_bool(self) -> bool | None:
+        return self.value if self.kind is bool and not isinstance(self.value, Question) else None
+
+    def maybe_as_float(self) -> float | None:
+        return self.value if self.kind is float and not isinstance(self.value, _OPEN) else None
+
+    constant_int = maybe_as_int
+    constant_bool = maybe_as_bool
+
+    def nested_int(self) -> None:
+        return None
+
+    def nested_int_coeff(self) -> None:
+        return None
+
+    def singleton_int(self) -> None:
+        return None
+
+    def has_hint(self) -> bool:
+        return True
+
+    def clone(self) -> SizeNode:
+        return self
+
+    def wrap_int(self, number: int) -> SizeNode:
+        return SizeNode(number, int)
+
+    def wrap_bool(self, number: bool) -> SizeNode:
+        return SizeNode(number, bool)
+
+    def wrap_float(self, number: float) -> SizeNode:
+        return SizeNode(number, float)
+
+    def str(self) -> str:
+        """What the program prints: the number, which pins the size."""
+        return repr(self.number())
+
+    _graph_repr = str
+
+    def number(self) -> Any:
+        """The plain number. A size is pinned to it."""
+        return self.bool_() if self.kind is bool else self.kind(self.value)
+
+    def int_(self) -> int:
+        return int(self.number())
+
+    def bool_(self) -> bool:
+        return self.value.ask() if isinstance(self.value, Question) else bool(self.value)
+
+    def float_(self) -> float:
+        return float(self.value)
+
+    def guard_int(self, file: Any, line: Any) -> int:
+        return self.int_()
+
+    def guard_float(self, file: Any, line: Any) -> float:
+        return self.float_()
+
+    def guard_bool(self, file: Any, line: Any) -> bool:
+        return self.bool_()
+
+    def expect_true(self, file: Any, line: Any) -> bool:
+        """The caller raises an error where the answer is no: compiled code may find that out."""
+        expected = isinstance(self.value, Question) and self.value.expect("a size is out of range", "RuntimeError")
+        return expected or self.bool_()
+
+    def guard_or_false(self, file: Any, line: Any) -> bool:
+        """The caller goes the way of False also for sizes of which True could be said."""
+        return self._unless(False)
+
+    guard_size_oblivious = guard_or_false
+
+    def guard_or_true(self, file: Any, line: Any) -> bool:
+        """The caller goes the way of True also for sizes of which False could be said."""
+        return self._unless(True)
+
+    def _unless(self, usual: bool) -> bool:
+        if not isinstance(self.value, Question):
+            return bool(self.value)
+        known = self.value.prove()
+        if known is None and self.value.example is usual:
+            return usual
+        return self.value.ask()
+
+    def expect_size(self, file: Any, line: Any) -> bool:
+        return SizeNode(compare("<", self.value, 0, True), bool).expect_true(file, line)
+
+    def statically_known_true(self, file: Any, line: Any) -> bool:
+        return self.value.prove() is True if isinstance(self.value, Question) else bool(self.value)
+
+    def sym_float(self) -> SizeNode:
+        """A whole number below 2**53 is the same as a float."""
+        return SizeNode(self.value if isinstance(self.value, _OPEN) else float(self.value), float)
+
+    def sym_sqrt(self) -> SizeNode:
+        return SizeNode(make(math.sqrt, as_real(self.value)), float)
+
+    sqrt = _sym_sqrt = sym_sqrt
+
+    def sym_int(self) -> SizeNode:
+        return self if self.kind is int else SizeNode(int(self.value), int)
+
+    def floor(self) -> SizeNode:
+        return SizeNode(_rounded(self.value, math.floor), int)
+
+    def ceil(self) -> SizeNode:
+        return SizeNode(_rounded(self.value, math.ceil), int)
+
+    def trunc(self) -> SizeNode:
+        return SizeNode(_rounded(self.value, math.trunc), int)
+
+    def sym_not(self) -> SizeNode:
+        return SizeNode(opposite(self.value), bool)
+
+    def neg(self) -> SizeNode:
+        if self.kind is float and isinstance(self.value, Size) and _may_be_zero(self.value):
+            return SizeNode(make(operator.neg, self.value), float)
+        return SizeNode(-self.value, self.kind)
+
+    def abs(self) -> SizeNode:
+        return SizeNode(abs(self.value), self.kind)
+
+    def pos(self) -> SizeNode:
+        return self
+
+    def sym_sum(self, nodes: Sequence[SizeNode]) -> SizeNode:
+        return SizeNode(sum((n.value for n in nodes), 0), int)
+
+    def sym_ite(self, yes: SizeNode, no: SizeNode) -> SizeNode:
+        return yes if self.bool_() else no
+
+    # layouts: sizes and strides come as nodes
+
+    def is_contiguous(self, sizes: Any, strides: Any) -> SizeNode:
+        shape, stride = _values(sizes), _values(strides)
+        return SizeNode(_same(shape, stride, contiguous_stride(shape)), bool)
+
+    def is_channels_last_contiguous_2d(self, sizes: Any, strides: Any) -> SizeNode:
+        shape, stride = _values(sizes), _values(strides)
+        return SizeNode(len(shape) == 4 and is_channels_last(shape, stride), bool)
+
+    is_channels_last_strides_2d = is_channels_last_contiguous_2d
+
+    def is_channels_last_contiguous_3d(self, sizes: Any, strides: Any) -> SizeNode:
+        return SizeNode(False, bool)
+
+    is_channels_last_strides_3d = is_channels_last_contiguous_3d
+
+    def is_non_overlapping_and_dense(self, sizes: Any, strides: Any) -> SizeNode:
+        return SizeNode(is_dense(_values(sizes), _values(strides)), bool)
+
+    is_non_overlapping_and_dense_indicator = is_non_overlapping_and_dense
+
+
+_OPEN = (Size, Ratio, Question, Real)
+"""Values that are not known before the compiled code runs."""
+
+
+def _values(nodes: Any) -> Any:
+    return tuple(from_torch(n.value if isinstance(n, SizeNode) else n) for n in nodes)
+
+
+def _same(shape: Any, stride: Any, wanted: Any) -> bool:
+    return all(known_equal(n, 1) or known_equal(a, b) for n, a, b in zip(shape, stride, wanted, strict=True))
+
+
+def _binary(name: str, compute: Callable[[Any, Any], Any]) -> None:
+    def method(self: SizeNode, other: SizeNode) -> SizeNode:
+        a, b = self.value, other.value
+        if compute is operator.pow and isinstance(a, Size) and not (type(b) is int and b >= 0):
+            return SizeNode(make(operator.pow, a, b), float)
+        if self.kind is float or other.kind is float:
+            return SizeNode(_on_floats(compute, a, b), float)
+        out = compute(a, b)
+        kind = bool if isinstance(out, Question) else int if isinstance(out, Size) else type(out)
+        return SizeNode(out, float if isinstance(out, (Ratio, Real)) else kind)
+
+    setattr(SizeNode, name, method)
+
+
+def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """Whole floats beside sizes are taken for integers, so that `size - 1.0` stays a size."""
+    if not isinstance(a, _OPEN) and not isinstance(b, _OPEN):
+        return compute(a, b)
+    signed = compute is not operator.add and any(isinstance(n, float) and n == 0 for n in (a, b))
+    signed = signed or _may_be_minus_zero(compute, a, b)
+    if signed or isinstance(a, Real) or isinstance(b, Real):  # a float zero has a sign, which no integer has
+        x, y = as_real(a), as_real(b)
+        if isinstance(x, (int, Size)) and isinstance(y, (int, Size)):
+            x = make(float, x) if isinstance(x, Size) else float(x)
+        return make(operator.truediv if compute is _divided else compute, x, y)
+    floats = a, b
+    a, b = (int(n) if isinstance(n, float) and n.is_integer() else n for n in floats)
+    if compute is _divided:
+        return _divided(a, b)
+    if compute is operator.mul and Size in (type(a), type(b)) and float in (type(a), type(b)):
+        size, number = (a, b) if isinstance(a, Size) else (b, a)
+        above, below = number.as_integer_ratio() if math.isfinite(number) else (0, _FINE + 1)
+        if below <= _FINE:
+            return Ratio(size * above, below)
+    if compute is operator.mul and isinstance(a, Ratio) and isinstance(b, (int, float)):
+        return Ratio(a.number * b, a.size)
+    if compute is operator.mul and isinstance(b, Ratio) and isinstance(a, (int, float)):
+        return Ratio(b.number * a, b.size)
+    if compute in (operator.add, operator.sub, operator.mul) and all(isinstance(n, (int, Size)) for n in (a, b)):
+        return compute(a, b)
+    return make(compute, *map(as_real, floats)) if compute in _ARITHMETIC else compute(*map(float, floats))
+
+
+def _may_be_minus_zero(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> bool:
+    """Whether floats with these values may give -0.0, where integers give 0."""
+    if compute is operator.mul:
+        return (_may_be_negative(a) and _may_be_zero(b)) or (_may_be_zero(a) and _may_be_negative(b))
+    return compute in (operator.mod, operator.floordiv) and _may_be_negative(b)
+
+
+def _may_be_negative(value: Any) -> bool:
+    low = lowest(value) if isinstance(value, Size) else value
+    return not isinstance(low, (int, float)) or low < 0
+
+
+def _may_be_zero(value: Any) -> bool:
+    if not isinstance(value, Size):
+        return isinstance(value, _OPEN) or value == 0
+    low = lowest(value)
+    return low is None or low <= 0
+
+
+_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.mod, operator.floordiv, operator.pow)
+
+
+def as_real(value: Any) -> Any:
+    """A quotient of sizes as the float that a program makes of it."""
+    return make(operator.truediv, value.number, value.size) if isinstance(value, Ratio) else value
+
+
+def _rounded(value: Any, rounding: Callable[[float], int]) -> Any:
+    if isinstance(value, Size):
+        return value
+    if isinstance(value, Ratio) and isinstance(value.number, (int, Size)) and isinstance(value.size, int):
+        if rounding is math.ceil:
+            return -Ratio(-value.number, value.size).floor()
+        if rounding is math.floor or value.number >= 0:
+            return value.floor()
+    return rounding(float(value))
+
+
+def whole_product(size: Any, scale: float) -> Any:
+    """`int(size * scale)`, as C++ computes the size of a scaled image."""
+    return _rounded(_on_floats(operator.mul, size, scale), math.floor)
+
+
+_FINE = 2**10
+"""Largest denominator of a float whose product with a size becomes a quotient of integers: floats are exact there."""
+
+
+def _divided(a: Any, b: Any) -> Any:
+    """True division. A size in the denominator stays one."""
+    if isinstance(b, Size) and isinstance(a, (int, float, Size)):
+        return Ratio(a, b)
+    if isinstance(a, Size) and isinstance(b, int) and 0 < b <= _FINE and b & (b - 1) == 0:
+        return Ratio(a, b)
+    return make(operator.truediv, as_real(a), as_real(b))
+
+
+def _is_size_beside_one(size: Any, other: Any) -> bool:
+    """`max(size, 1)` is how C++ computes strides: where a size turns out as 0, no stride matters."""
+    return type(other) is int and other == 1 and isinstance(size, Size) and lowest(size) == 0
+
+
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "mod": operator.mod,
+    "floordiv": operator.floordiv,
+    "int_floordiv": operator.floordiv,
+    "truediv": _divided,
+    "int_truediv": _divided,
+    "float_truediv": _divided,
+    "pow": operator.pow,
+    "pow_by_natural": operator.pow,
+    "float_pow": operator.pow,
+    "sym_max": lambda a, b: a if _is_size_beside_one(a, b) else b if _is_size_beside_one(b, a) else max(a, b),
+    "sym_min": min,
+    "lshift": lambda a, b: a * 2 ** int(b),
+    "rshift": lambda a, b: a // 2 ** int(b),
+    "and_": lambda a, b: both(a, b) if isinstance(a, (bool, Question)) else int(a) & int(b),
+    "or_": lambda a, b: either(a, b) if isinstance(a, (bool, Question)) else int(a) | int(b),
+    "sym_and": both,
+    "sym_or": either,
+}
+_COMPARISONS: dict[str, Callable[[Any, Any], bool | Question]] = {
+    "eq": lambda a, b: compare("==", a, b),
+    "ne": lambda a, b: compare("==", a, b, True),
+    "lt": lambda a, b: compare("<", a, b),
+    "gt": lambda a, b: compare("<", b, a),
+    "ge": lambda a, b: compare("<", a, b, True),
+    "le": lambda a, b: compare("<", b, a, True),
+}
+
+
+def _comparison(name: str, compare: Callable[[Any, Any], bool | Question]) -> None:
+    def method(self: SizeNode, other: SizeNode) -> SizeNode:
+        if isinstance(self.value, (Real, Ratio)) or isinstance(other.value, (Real, Ratio)):
+            return SizeNode(getattr(operator, name)(as_real(self.value), as_real(other.value)), bool)
+        a, b = (_comparable(n.value) for n in (self, other))
+        return SizeNode(compare(a, b), bool)
+
+    setattr(SizeNode, name, method)
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, (Size, int)) else float(value)
+
+
+for _name, _compute in _OPERATIONS.items():
+    _binary(_name, _compute)
+for _name, _compare in _COMPARISONS.items():
+    _comparison(_name, _compare)
+
+
+def to_torch(value: Any) -> Any:
+    """A Size as a SymInt, a Real as a SymFloat, also inside lists and tuples; anything else as it is."""
+    kind = type(value)
+    if kind is Real:
+        return torch.SymFloat(SizeNode(value, float))
+    if kind is Size:
+        return torch.SymInt(SizeNode(value, int))
+    if kind is list or kind is tuple or kind is torch.Size:
+        return (list if kind is list else tuple)(map(to_torch, value))
+    return value
+
+
+def floor_divided(left: Any, right: Any) -> Any:
+    """`left // right` of floats, as Python divides: torch's own takes the way over an integer, which has no -0.0."""
+    a, b = (from_torch(value) if isinstance(value, SYMBOLIC) else value for value in (left, right))
+    return to_torch(_on_floats(operator.floordiv, float(a) if isinstance(a, int) else a, b))
+
+
+def held(value: Any) -> Any:
+    """What a SymInt, SymFloat or SymBool of ours stands for, as it is."""
+    return value.node.value if isinstance(value.node, SizeNode) else value
+
+
+def from_torch(value: Any) -> Any:
+    """A SymInt as a Size (or the number it is known to be), also inside lists and tuples."""
+    if isinstance(value, SYMBOLIC):
+        node = value.node
+        if not isinstance(node, SizeNode) or node.kind is bool:
+            return node.bool_() if isinstance(node, SizeNode) else value
+        held = node.value.owner.simplify(node.value) if isinstance(node.value, Size) else node.value
+        if node.kind is float and isinstance(held, (int, Size)):
+            return Ratio(held, 1) if isinstance(held, Size) else float(held)
+        return held
+    kind = type(value)
+    if kind is list or kind is tuple or kind is torch.Size:
+        return (list if kind is list else tuple)(map(from_torch, value))
+    return value
+
+
+def settled(value: Any) -> Any:
+    """Comparisons of symbolic numbers, decided, also in tuples: C code knows no symbolic flags."""
+    if type(value) is torch.SymBool:
+        return bool(value)
+    return tuple(map(settled, value)) if type(value) is tuple else value
+
+
+def has_symint(value: Any) -> bool:
+    """True when a SymInt is among (nested) arguments."""
+    if type(value) in _SEQUENCES:
+        return any(map(has_symint, value))
+    return isinstance(value, SYMBOLIC)
+
+
+def pinned(value: Any) -> Any:
+    """Symbolic numbers as the plain ones of the example, also inside lists, tuples and shapes; this pins them."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return _PLAIN[kind](value)
+    if kind in _SEQUENCES:
+        return kind(map(pinned, value))
+    return value
+
+
+_SEQUENCES = frozenset({list, tuple, torch.Size})
+
+_PLAIN: dict[type, Any] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+
+
+def has_size(value: Any) -> bool:
+    """True when a Size is among (nested) arguments."""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return any(map(has_size, value))
+    return kind is Size

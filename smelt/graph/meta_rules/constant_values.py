@@ -1,0 +1,102 @@
+"""Trace tensors whose elements are known while tracing: `torch.tensor(3)` and what is computed from such tensors alone.
+
+Programs keep sizes and scales in small tensors and read them back as numbers (`scale = torch.tensor(width).sqrt()`,
+`x[: span.item()]`). Those values follow from the program's text and from guarded numbers, so a trace may read them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.graph.ir.schema import OpInfo
+from smelt.graph.ir.storage_view import Layout, Place, PlacedTensor
+from smelt.graph.ir.symint import has_size
+from smelt.shapes.real import Real
+from smelt.shapes.size import Size
+
+LIMIT = 64
+"""Elements of the largest tensor whose values are followed: sizes and scales are small, computing them costs little."""
+
+_UNINITIALISED = frozenset(
+    f"aten::{name}" for name in "empty empty_like empty_strided new_empty new_empty_strided empty_permuted".split()
+)
+"""Operators whose results have no values worth knowing."""
+
+
+def known_value(tensor: PlacedTensor) -> torch.Tensor | None:
+    """A real tensor with the elements of a trace tensor, or None when they are not known. Not to be written to."""
+    storage = tensor.place.storage
+    constant = storage.constant
+    if constant is None or storage.version > 0:
+        return None
+    return _seen_from(tensor.place, constant)
+
+
+def _seen_from(place: Place, constant: torch.Tensor) -> torch.Tensor:
+    """The view of the constant, which fills the place's storage, that the place is."""
+    if place.parent is None:
+        return constant
+    assert place.step is not None
+    return place.step(_seen_from(place.parent, constant)).resolve_conj().resolve_neg()
+
+
+def remember(tensor: PlacedTensor, value: torch.Tensor) -> None:
+    """`value`, which nobody else writes to, is what the fresh `tensor` holds."""
+    if value.numel() <= LIMIT:
+        tensor.place.storage.constant = value
+
+
+def forget(written: Any) -> None:
+    """The values of a written tensor, or of a list of them, are not followed any further."""
+    if isinstance(written, PlacedTensor):
+        written.place.storage.constant = None
+    elif isinstance(written, (list, tuple)):
+        for each in written:
+            forget(each)
+
+
+def follow(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+    """Compute the result of a pure operator when the values of all its operands are known."""
+    if not isinstance(out, PlacedTensor) or info.random:
+        return
+    layout: Layout = out.place.layout
+    if (
+        layout.val.symbolic
+        or math.prod(layout.val.shape) > LIMIT
+        or layout.val.device.type != "cpu"
+        or func._schema.name in _UNINITIALISED
+    ):
+        return
+    try:
+        given, named = _real(args), {name: _real(value) for name, value in kwargs.items()}
+    except _UnknownError:
+        return
+    if has_size((*given, *named.values())):
+        return
+    value = func(*given, **named)
+    if value._is_zerotensor():  # it has no memory, which operators below the dispatcher's own rules would read
+        value = torch.zeros(value.shape, dtype=value.dtype)
+    if tuple(value.shape) == layout.val.shape and value.dtype is layout.val.dtype:
+        out.place.storage.constant = value
+
+
+class _UnknownError(Exception):
+    """An operand whose values are not known."""
+
+
+def _real(value: Any) -> Any:
+    if isinstance(value, PlacedTensor):
+        found = known_value(value)
+        if found is None:
+            raise _UnknownError
+        return found
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_real, value))
+    if isinstance(value, (Size, Real)):
+        raise _UnknownError
+    return value

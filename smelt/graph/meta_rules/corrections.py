@@ -1,0 +1,72 @@
+"""Strides and dtypes that operators give on every device, where PyTorch's meta kernels say others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.graph.ir.meta import TensorMeta, is_dense
+from smelt.graph.ir.storage_view import Layout
+from smelt.graph.meta_rules.elementwise import result_stride
+from smelt.graph.meta_rules.layouts import as_before, fresh, val_of
+from smelt.shapes.size import known_at_most, same
+
+aten = torch.ops.aten
+
+
+def with_gaps_of(val: TensorMeta) -> Layout | None:
+    """A copy of all memory that a tensor spans; None where it has no gaps, or an expanded dimension and elements."""
+    if is_dense(val.shape, val.stride):
+        return None
+    expanded = (not (known_at_most(n, 1) or known_at_most(1, s)) for n, s in zip(val.shape, val.stride, strict=True))
+    if not same(val.numel, 0) and any(expanded):
+        return None
+    return fresh(val, val.shape, None, val.stride)
+
+
+def _written_view(answer: Layout, args: Sequence[Any]) -> Layout:
+    """The first argument with another view in a place of it: a copy of its memory, gaps included."""
+    return with_gaps_of(val_of(args[0])) or answer
+
+
+def _in_rows(answer: Layout, args: Sequence[Any]) -> Layout:
+    return fresh(answer.val, answer.val.shape)
+
+
+def _gradient_of_input(answer: Layout, args: Sequence[Any]) -> Layout:
+    """The gradient of a loss's first argument: its dtype, whatever that of the other one is; in rows."""
+    val = val_of(args[1])
+    return fresh(val, answer.val.shape)
+
+
+def _each_loss(answer: Layout, args: Sequence[Any]) -> Layout:
+    """PyTorch's own answer for fp16 and bf16 is that of operands in float32, which are new memory where they repeat."""
+    val = answer.val
+    if not val.shape:
+        return answer
+    return fresh(val, val.shape, None, result_stride(val.shape, [val_of(a) for a in args[:2]], False))
+
+
+def _huber_loss(answer: Layout, args: Sequence[Any]) -> Layout:
+    """Its kernel writes to memory that is made like the first operand."""
+    val = val_of(args[0])
+    return as_before(val) if answer.val.shape == val.shape else answer
+
+
+CORRECTIONS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
+    aten.select_scatter.default: _written_view,
+    aten.slice_scatter.default: _written_view,
+    aten.diagonal_scatter.default: _written_view,
+    aten.mse_loss.default: _each_loss,
+    aten.smooth_l1_loss.default: _each_loss,
+    aten.huber_loss.default: _huber_loss,
+    aten.mse_loss_backward.default: _gradient_of_input,
+    aten.smooth_l1_loss_backward.default: _gradient_of_input,
+    aten.normal.Tensor_Tensor: _in_rows,
+    aten.normal.Tensor_float: _in_rows,
+    aten.normal.float_Tensor: _in_rows,
+}
+"""(what the meta kernel says, the arguments) -> what the operator gives."""

@@ -1,0 +1,183 @@
+"""What an operator refuses for the devices of its tensors: two of them, and dtypes that a GPU has no kernel for.
+
+Graphs move values between devices as they need (`prims/mixed`), so nothing later would notice that eager refuses a mix.
+Most of it follows from one rule. The rest is asked of the operator itself, on small zeros on the devices at hand, once
+for each combination of dtypes, dimensions and devices. Zeros are valid indices, targets and probabilities. Operators
+for which they are not (`_REFUSES_ZEROS`) are not asked: a kernel's assertion that fails ends the CUDA context. Only
+errors that speak of devices or dtypes count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.graph.ir.schema import Kind, OpInfo
+from smelt.graph.ir.storage_view import PlacedTensor
+from smelt.graph.meta_rules.eager_errors import SLOW, Sizes, marked, takes_lengths, tensors_among
+from smelt.shapes.real import Real
+from smelt.shapes.size import Size, hint
+
+aten = torch.ops.aten
+
+_CPU = torch.device("cpu")
+_LARGEST = 64
+"""Numbers in lists, which may be sizes of the result, are at most this where an operator is asked."""
+
+_INDEXING = frozenset("index _unsafe_index index_put index_put_ _index_put_impl_ _unsafe_index_put".split())
+_ANY_MIX = frozenset(
+    "copy copy_ _to_copy _foreach_copy _foreach_copy_ slice_scatter select_scatter diagonal_scatter as_strided_scatter "
+    "_pack_padded_sequence resize_as_ is_same_size set_ _copy_from".split()
+)
+"""Operators that copy from one device to the other, or look at sizes alone."""
+
+_NEVER = frozenset("normal normal_functional bernoulli binomial poisson".split())
+"""Operators that draw numbers, so that they are not asked, and take no number of the CPU among tensors of a GPU."""
+
+_REFUSES_ZEROS = ("lu_unpack", "assert", "validate", "lu_solve", "ldl_solve")
+"""In names of operators that assert something on the GPU which zeros are not: pivots count from 1."""
+
+_PRODUCTS = frozenset("mm bmm addmm baddbmm addmv mv dot".split())
+_ASKED_ON = frozenset({"cuda", "meta"})
+
+_known: dict[tuple[Any, ...], Exception | None] = {}
+_LIMIT = 10_000
+
+
+def devices_among(values: Sequence[Any]) -> set[torch.device]:
+    """The devices of the trace tensors among `values`."""
+    return {tensor.place.layout.val.device for tensor in tensors_among(values)}
+
+
+def raise_for_devices(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise what eager raises where the tensors are on devices that the operator does not take together."""
+    error = refused_for_devices(func, info, args, kwargs)
+    if error is not None:
+        raise error
+
+
+def refused_for_devices(
+    func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Exception | None:
+    """The error that eager raises for the devices of these trace tensors; None: it takes them."""
+    tensors = list(tensors_among((*args, *kwargs.values())))
+    devices = {tensor.place.layout.val.device for tensor in tensors}
+    if func.namespace != "aten" or not devices or devices == {_CPU} or func._opname in _ANY_MIX:
+        return None
+    if any(device.type == "meta" for device in devices) and len(devices) == 1:
+        return None
+    error = _by_rule(func, args, tensors) if len(devices) > 1 else None
+    if error is None and _may_ask(func, info, tensors, devices):
+        error = _asked(func, args, kwargs, tensors)
+    return None if error is None else marked(error)
+
+
+def _by_rule(func: OpOverload, args: Sequence[Any], tensors: Sequence[PlacedTensor]) -> Exception | None:
+    """Numbers of the CPU (tensors without dimensions) mix with tensors of a GPU, and its indices do; nothing else."""
+    if func._opname in _INDEXING:
+        return _of_indices(func, args)
+    numbers = func._opname not in _NEVER
+    found: dict[torch.device, None] = {}
+    for tensor in tensors:
+        val = tensor.place.layout.val
+        if val.device.type == "meta":
+            return None
+        if val.shape or val.device != _CPU or not numbers:
+            found[val.device] = None
+    if len(found) < 2:
+        return None
+    first, second = sorted(map(str, found), reverse=True)[:2]
+    return RuntimeError(
+        f"Expected all tensors to be on the same device, but found at least two devices, {first} and {second}!"
+    )
+
+
+def _of_indices(func: OpOverload, args: Sequence[Any]) -> Exception | None:
+    own = args[0].place.layout.val.device
+    if func._opname.endswith("index"):
+        for index in args[1]:
+            device = own if index is None else index.place.layout.val.device
+            if device not in (_CPU, own):
+                place = f"indices should be either on cpu or on the same device as the indexed tensor ({own})"
+                return RuntimeError(place)
+    values = args[2].place.layout.val if len(args) > 2 and isinstance(args[2], PlacedTensor) else None
+    if values is not None and values.device != own and values.shape:
+        text = "Expected all tensors to be on the same device, but found at least two devices"
+        return RuntimeError(f"{text}, {own} and {values.device}!")
+    return None
+
+
+def _may_ask(func: OpOverload, info: OpInfo, tensors: Sequence[PlacedTensor], devices: set[torch.device]) -> bool:
+    """Whether a run on small zeros leaves no trace, and could tell something that metadata does not."""
+    if any(part in func._opname for part in _REFUSES_ZEROS):
+        return False
+    if info.kind is Kind.VIEW or info.random or info.silent or takes_lengths(func):
+        return False
+    if not {device.type for device in devices} <= {"cpu", *_ASKED_ON}:
+        return False
+    if len(devices) == 1:
+        dtypes = {tensor.place.layout.val.dtype for tensor in tensors}
+        usual = all(dtype.is_floating_point for dtype in dtypes) and func._opname in _PRODUCTS
+        if dtypes == {torch.float32} or usual or any(part in func._opname for part in SLOW):
+            return False
+    return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+
+
+def _asked(
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[PlacedTensor]
+) -> Exception | None:
+    key = (func, _kind_of(args), tuple((name, _kind_of(value)) for name, value in kwargs.items()))
+    if key not in _known:
+        if len(_known) > _LIMIT:
+            _known.clear()
+        error = _attempt(func, args, kwargs)
+        mixed = len({tensor.place.layout.val.device for tensor in tensors}) > 1
+        _known[key] = error if error is not None and _counts(error, mixed) else None
+    error = _known[key]
+    return None if error is None else type(error)(str(error))
+
+
+def _kind_of(value: Any) -> Any:
+    """What an error about dtypes and devices may depend on."""
+    if isinstance(value, PlacedTensor):
+        val = value.place.layout.val
+        return val.dtype, len(val.shape), val.device
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_kind_of, value))
+    return value if isinstance(value, (str, bool, torch.dtype)) else type(value)
+
+
+def _counts(error: Exception, mixed: bool) -> bool:
+    text = str(error)
+    if type(error) not in (RuntimeError, NotImplementedError) or "CUDA error" in text or "Could not run" in text:
+        return False
+    return "not implemented for '" in text or mixed and any(part in text for part in _OF_DEVICES)
+
+
+_OF_DEVICES = ("same device", "different device", "expected device", "device type", "Device", "CPU Scalar",
+               "CPU scalar", "should be the same")  # fmt: skip
+
+
+def _attempt(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
+    """What the operator raises for zeros in small sizes."""
+    sizes = Sizes((*args, *kwargs.values()), 1)
+
+    def real(value: Any) -> Any:
+        if isinstance(value, PlacedTensor):
+            val = value.place.layout.val
+            shape, stride = tuple(map(hint, val.shape)), tuple(map(hint, val.stride))
+            shape, stride = sizes.shrink(shape, stride)
+            return torch.empty_strided(shape, stride, dtype=val.dtype, device=val.device).zero_()
+        if isinstance(value, (list, tuple)):
+            return type(value)(min(real(n), _LARGEST) if isinstance(n, (int, Size)) else real(n) for n in value)
+        return hint(value) if type(value) is Size else value.hint if type(value) is Real else value
+
+    try:
+        with torch.no_grad():
+            func(*map(real, args), **{name: real(value) for name, value in kwargs.items()})
+    except Exception as error:
+        return error.with_traceback(None)
+    return None

@@ -1,0 +1,280 @@
+"""What an operator refuses: asked of the operator itself, on small real memory, before the program runs.
+
+Meta kernels know shapes, but not all that a kernel checks: `torch.mm` of two dtypes, `copy_` of a tensor that is too
+large, `rand_like` of whole numbers. Some word their errors in another way. A program that catches such an error has to
+meet it where it stands, with what it did before it done, and not when a whole graph runs; so capture must know. For
+tensors on the CPU that are small the operator runs once for each new layout of its arguments. An error that it raises
+for zeros and for ones alike does not come from values: any call with these layouts raises it. Where the arguments are
+large, and no number among them is a size, it runs on smaller ones (see `Sizes`): types and numbers are refused whatever
+the size is.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.base.errors import SmeltError, Unsupported
+from smelt.base.process_state import keep
+from smelt.graph.ir.meta import extent
+from smelt.graph.ir.schema import Kind, OpInfo
+from smelt.graph.ir.storage_view import Layout, PlacedTensor, Storage
+from smelt.shapes.real import Real
+from smelt.shapes.size import Size, hint
+
+ELEMENTS = 1 << 12
+"""The largest arguments, together, on which an operator runs only to see whether it refuses them."""
+
+_CPU = torch.device("cpu")
+_DTYPES = frozenset({
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64, torch.complex64, torch.complex128,
+})  # fmt: skip
+SLOW = ("convolution", "lstm", "gru", "rnn", "mkldnn", "linalg", "svd", "eig", "fft", "attention", "backward")
+"""In the names of operators that set up a library at their first call, or that no program calls by itself."""
+_MARK = "_smelt_refused"
+
+
+def refusal(
+    func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: Exception | None = None
+) -> Exception | None:
+    """The error that the operator raises for every tensor of these layouts; None: it may run, or nobody knows.
+
+    Args:
+        doubted: what a metadata rule raised already; the operator then runs on larger tensors as well, and so it does
+            when it writes to memory that it reads.
+
+    Raises:
+        Unsupported: the operator accepts what the metadata rule refused.
+    """
+    if not _may_run(func, info, args, kwargs, doubted is not None):
+        return None
+    if _is_large(info, args, kwargs, doubted is not None):
+        return _refusal_of_small(func, info, args, kwargs) if doubted is None and not _has_sizes(func) else None
+    error = _attempt(func, info, args, kwargs, 0)
+    if error is None and doubted is not None:
+        raise Unsupported(f"{func} cannot be traced", why=f"its metadata rule refuses what it accepts: {doubted}")
+    if error is None or isinstance(error, torch.linalg.LinAlgError):  # a matrix of other values may do
+        return None
+    again = _attempt(func, info, args, kwargs, 1)
+    if type(again) is not type(error) or str(again) != str(error):
+        return None
+    return marked(again)
+
+
+def _refusal_of_small(
+    func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Exception | None:
+    """The error that the operator raises for smaller tensors as well, whatever their sizes are."""
+    error = None
+    for step, fill in ((1, 0), (1, 1), (3, 1)):
+        again = _attempt(func, info, args, kwargs, fill, Sizes((*args, *kwargs.values()), step))
+        if again is None or (error is not None and (type(again) is not type(error) or str(again) != str(error))):
+            return None
+        error = again
+    if error is None or (_elsewhere((*args, *kwargs.values())) and any(name in str(error) for name in _ON_A_GPU)):
+        return None
+    return marked(error)
+
+
+class Sizes:
+    """Small sizes in place of those of large tensors: in the same order, equal where they are; 0 and 1 stay."""
+
+    def __init__(self, values: Sequence[Any], step: int) -> None:
+        shapes = [map(hint, tensor.place.layout.val.shape) for tensor in tensors_among(values)]
+        found = sorted({n for shape in shapes for n in shape} - {0, 1})
+        self.small = {n: min(n, 2 + step * at) for at, n in enumerate(found)} | {0: 0, 1: 1}
+
+    def shrink(self, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """A shape in small sizes, and strides in the same order as before."""
+        sizes, steps, step = [self.small[n] for n in shape], [0] * len(shape), 1
+        for dim in sorted(range(len(shape)), key=lambda d: (stride[d], -d)):
+            if stride[dim]:
+                steps[dim], step = step, step * max(sizes[dim], 1)
+        return tuple(sizes), tuple(steps)
+
+
+@functools.cache
+def _has_sizes(func: OpOverload) -> bool:
+    """Whether numbers among the operator's arguments are sizes or places, which do not fit smaller tensors."""
+    if any(part in func._opname for part in _SHAPING):
+        return True
+    return any(a.name not in _NO_SIZES and "int" in str(a.type).lower() for a in func._schema.arguments)
+
+
+_NO_SIZES = frozenset(
+    "dim dims reduction ignore_index correction low high num_samples dtype layout memory_format "
+    "normalized_shape".split()
+)
+_SHAPING = ("fold", "shuffle", "pool", "pad", "upsample", "embedding_bag", "grid", "unpool", "glu", "multinomial")
+"""In the names of operators to whose results or checks a size is more than its order among others."""
+
+_ON_A_GPU = ("Half", "BFloat16", "CPU", "cpu")
+"""In errors that only kernels of the CPU raise."""
+
+
+def too_large(answer: Any) -> Exception | None:
+    """The error that eager raises before it asks for memory, where the bytes of a result are beyond 64 bits."""
+    if isinstance(answer, (list, tuple)):
+        return next(filter(None, map(too_large, answer)), None)
+    if not isinstance(answer, Layout) or answer.val.symbolic:
+        return None
+    shape, stride = answer.val.shape, answer.val.stride
+    if extent(shape, stride) * answer.val.dtype.itemsize < 2**63:
+        return None
+    text = f"Storage size calculation overflowed with sizes={list(shape)}"
+    error = RuntimeError(text)
+    return marked(error)
+
+
+def marked(error: Exception) -> Exception:
+    """The error, as one that eager raises where the program stands."""
+    setattr(error, _MARK, True)
+    return error
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether `error` came from here: eager raises it as it is. Takes the mark off."""
+    return bool(error.__dict__.pop(_MARK, False))
+
+
+@functools.cache
+def takes_lengths(func: OpOverload) -> bool:
+    """Some of its tensors say how long others are: neither zeros nor ones need fit."""
+    if torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags:
+        return True
+    tensors = [a.name for a in func._schema.arguments if "Tensor" in str(a.type)]
+    return any(part in name for name in tensors for part in ("length", "offset", "repeats", "batch_sizes"))
+
+
+def _may_run(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: bool) -> bool:
+    if func.namespace != "aten" or takes_lengths(func) or kwargs.get("generator") is not None:
+        return False
+    if not doubted and info.kind is Kind.VIEW:
+        return False
+    if not doubted and not info.outs and any(part in func._opname for part in SLOW):
+        return False  # but meta kernels take an `out=` of any type
+    if torch.are_deterministic_algorithms_enabled():  # the same layouts may be refused for that, now but not later
+        return False
+    values = (*args, *kwargs.values())
+    if _elsewhere(values) or kwargs.get("device") not in (None, _CPU):
+        if doubted or not (info.random or func._opname in _ARGUMENTS) or not all(map(_is_known, tensors_among(values))):
+            return False
+    if next(tensors_among(values), None) is None and not doubted:
+        return info.random and any(isinstance(value, (list, tuple)) for value in args)
+    return all(tensor.place.layout.val.dtype in _DTYPES for tensor in tensors_among(values))
+
+
+_ARGUMENTS = frozenset(
+    "argmax argmin nll_loss_forward nll_loss2d_forward smooth_l1_loss huber_loss binary_cross_entropy".split()
+)
+"""Operators that look at types and numbers in the same way on every device; those that draw numbers do, too."""
+
+
+def _is_known(tensor: PlacedTensor) -> bool:
+    return tensor.place.layout.val.device.type in ("cpu", "cuda")
+
+
+def _elsewhere(values: Sequence[Any]) -> bool:
+    """Whether a tensor is not the CPU's: what that one says is about types and numbers alone."""
+    return any(tensor.place.layout.val.device != _CPU for tensor in tensors_among(values))
+
+
+def _is_large(info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: bool) -> bool:
+    """Whether the operator would take long, or much memory, to run on tensors of these sizes."""
+    values = (*args, *kwargs.values())
+    if _elsewhere(values):
+        return True
+    most = ELEMENTS << 10 if doubted or info.kind is Kind.WRITE and bool(sharing(values)) else ELEMENTS
+    layouts = [tensor.place.layout for tensor in tensors_among(values)]
+    return sum(max(_memory(layout), hint(layout.val.numel)) for layout in layouts) > most  # expanded ones are long
+
+
+def _memory(layout: Layout) -> int:
+    val = layout.val
+    return extent(tuple(map(hint, val.shape)), tuple(map(hint, val.stride)))
+
+
+def sharing(values: Sequence[Any]) -> tuple[int, ...]:
+    """Which of the tensors among `values` lie in one memory: for each the place of the first in it; () when none do."""
+    storages = [tensor.place.storage for tensor in tensors_among(values)]
+    first = tuple(map(storages.index, storages))
+    return () if first == tuple(range(len(first))) else first
+
+
+def _shared_memory(values: Sequence[Any], fill: int) -> dict[Storage, torch.Tensor]:
+    """Memory for tensors that share it and have one dtype: operators look at how what they write lies to the rest."""
+    found: dict[Storage, list[Layout]] = {}
+    for tensor in tensors_among(values):
+        found.setdefault(tensor.place.storage, []).append(tensor.place.layout)
+    out = {}
+    for storage, layouts in found.items():
+        dtypes = {layout.val.dtype for layout in layouts}
+        if len(layouts) > 1 and len(dtypes) == 1:
+            size = max(hint(layout.offset) + _memory(layout) for layout in layouts)
+            out[storage] = torch.full((size,), fill, dtype=dtypes.pop(), device=_CPU)
+    return out
+
+
+def tensors_among(values: Sequence[Any]) -> Iterator[PlacedTensor]:
+    for value in values:
+        if isinstance(value, PlacedTensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_among(value)
+
+
+def _attempt(
+    func: OpOverload,
+    info: OpInfo,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    fill: int,
+    sizes: Sizes | None = None,
+) -> Exception | None:
+    shared = _shared_memory((*args, *kwargs.values()), fill) if sizes is None else {}
+    creates = next(tensors_among((*args, *kwargs.values())), None) is None
+    named = {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)} | dict(kwargs)
+    shape_of_rows = named.get("normalized_shape")  # the last sizes of the first tensor
+
+    def real(value: Any) -> Any:
+        kind = type(value)
+        if issubclass(kind, PlacedTensor):
+            val = value.place.layout.val
+            shape, stride = tuple(map(hint, val.shape)), tuple(map(hint, val.stride))
+            if sizes is not None:
+                shape, stride = sizes.shrink(shape, stride)
+            memory = shared.get(value.place.storage)
+            if memory is not None:
+                return memory.as_strided(shape, stride, hint(value.place.layout.offset))
+            return torch.empty_strided(shape, stride, dtype=val.dtype, device=_CPU).fill_(fill)
+        if kind is Size:
+            return hint(value)
+        if kind is Real:
+            return value.hint
+        if sizes is not None and shape_of_rows is not None and value is shape_of_rows:
+            return kind(sizes.small.get(hint(n), n) for n in shape_of_rows)
+        if isinstance(value, (list, tuple)):
+            return kind(min(real(n), 1) if creates and isinstance(n, (int, Size)) else real(n) for n in value)
+        return _CPU if kind is torch.device else value
+
+    state = torch.get_rng_state() if info.random else None
+    if state is not None:
+        keep(functools.partial(torch.set_rng_state, state))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            func(*map(real, args), **{k: real(v) for k, v in kwargs.items()})
+    except SmeltError:
+        return None
+    except Exception as error:
+        return error.with_traceback(None)
+    finally:
+        if state is not None:
+            torch.set_rng_state(state)
+    return None

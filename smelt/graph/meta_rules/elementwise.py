@@ -1,0 +1,224 @@
+"""Metadata of elementwise operators: what PyTorch's elementwise iterator would allocate, without running it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride, is_dense, may_overlap, same_steps
+from smelt.graph.ir.schema import Kind, OpInfo, op_info
+from smelt.graph.ir.storage_view import PlacedTensor, layout_for
+from smelt.shapes.real import Real
+from smelt.shapes.size import IntLike, Size, hint, known_at_most, known_equal, same, same_all
+from smelt.shapes.unbacked import usually
+
+aten = torch.ops.aten
+
+
+def on_lists(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    """`_foreach_*` on lists of floating-point tensors, alike row by row: each result is like its row."""
+    columns = [a for a in args if isinstance(a, (list, tuple)) and a and isinstance(a[0], PlacedTensor)]
+    if not columns or any(len(column) != len(columns[0]) for column in columns):
+        return None
+    answers = []
+    for row in zip(*columns, strict=True):
+        if not all(isinstance(each, PlacedTensor) for each in row):
+            return None
+        first, *others = map(val_of, row)
+        if not first.dtype.is_floating_point or any(o.dtype != first.dtype or o.device != first.device for o in others):
+            return None
+        if not all(same_all(first.shape, o.shape) for o in others) or may_overlap(first.shape, first.stride):
+            return None
+        stride = result_stride(first.shape, [first, *others], False)
+        answers.append(layout_for(first.shape, first.dtype, stride, first.device))
+    return () if op_info(func).kind is Kind.WRITE else answers
+
+
+_REDUCING = frozenset({"aten::_foreach_norm", "aten::_foreach_max", "aten::_foreach_mm"})
+
+
+def elementwise_rule(func: OpOverload, info: OpInfo) -> Callable[..., Any] | None:
+    """The rule of an operator that works element by element, or None."""
+    if func._schema.name.startswith("aten::_foreach_") and func._schema.name not in _REDUCING:
+        return on_lists
+    if torch.Tag.pointwise not in func.tags and func not in _ALSO_POINTWISE:
+        return None
+    if info.random or func in _NOT_POINTWISE or any(name != "self" for name in info.written):
+        return None
+    return elementwise_in_place if info.kind is Kind.WRITE else elementwise
+
+
+_ALSO_POINTWISE = frozenset(
+    {
+        aten.floor_divide.default,
+        aten.floor_divide_.Tensor,
+        aten._prelu_kernel.default,
+        aten.hardswish.default,
+        aten.hardswish_backward.default,
+        aten.hardsigmoid_backward.default,
+        aten.hardtanh_backward.default,
+        aten.leaky_relu_backward.default,
+        aten.elu_backward.default,
+        aten.softplus_backward.default,
+    }
+)
+"""Elementwise, but without the tag."""
+
+_NOT_POINTWISE = frozenset({aten.clone.default, aten.mvlgamma.default, aten.masked_fill.Scalar})
+"""Tagged, but its strides follow arguments of its own."""
+
+
+def val_of(tensor: Any) -> TensorMeta:
+    """The metadata of a trace tensor."""
+    return tensor.place.layout.val
+
+
+def elementwise(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    """Shape by broadcasting, strides by the operands' order of dimensions, dtype by asking the real operator."""
+    if kwargs and any(isinstance(v, PlacedTensor) for v in kwargs.values()) or "memory_format" in kwargs:
+        return None
+    operands = [val_of(a) for a in args if isinstance(a, PlacedTensor)]
+    if func is aten.threshold_backward.default:  # the iterator meets them in the other order
+        operands.reverse()
+    shape = broadcast(operands)
+    if shape is None or any(isinstance(a, (list, tuple)) for a in args):
+        return None
+    results = func(*map(_tiny, args), **{name: _tiny(value) for name, value in kwargs.items()})
+    stride = result_stride(shape, operands, _number_operands(func, args))
+    device = next((o.device for o in operands if o.shape), operands[0].device)
+    if isinstance(results, torch.Tensor):
+        return layout_for(shape, results.dtype, stride, device)
+    return tuple(layout_for(shape, r.dtype, stride, device) for r in results)
+
+
+def elementwise_in_place(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    """The written tensor's own layout; the real operator says whether the result's dtype can be cast to it."""
+    operands = [val_of(a) for a in args if isinstance(a, PlacedTensor)]
+    val = val_of(args[0])
+    shape = broadcast(operands)
+    if kwargs or shape is None or not same_all(shape, val.shape) or may_overlap(val.shape, val.stride):
+        return None
+    if any(isinstance(a, (list, tuple)) for a in args):
+        return None
+    func(_make_tiny(val.dtype, len(val.shape)), *map(_tiny, args[1:]))
+    return args[0].place.layout
+
+
+def _tiny(value: Any) -> Any:
+    """A real tensor that promotes as `value` does: no elements, or one where `value` has no dimensions."""
+    if not isinstance(value, PlacedTensor):
+        return hint(value) if type(value) is Size else value.hint if type(value) is Real else value
+    val = val_of(value)
+    return _shared_tiny(val.dtype, len(val.shape))
+
+
+def _make_tiny(dtype: torch.dtype, ndim: int) -> torch.Tensor:
+    return torch.ones((0,) * ndim, dtype=dtype)
+
+
+_shared_tiny = functools.lru_cache(maxsize=None)(_make_tiny)
+
+
+def broadcast(operands: Sequence[TensorMeta]) -> tuple[int, ...] | None:
+    """The common shape, or None when there is none."""
+    if not operands:
+        return None
+    first = operands[0].shape
+    if all(map(same_all, [o.shape for o in operands], repeat(first))):
+        return first
+    ndim = max(o.ndim for o in operands)
+    shape = [1] * ndim
+    for operand in operands:
+        for i, size in enumerate(operand.shape, ndim - operand.ndim):
+            if same(shape[i], 1):
+                shape[i] = size
+            elif not same(size, 1) and size != shape[i] and size != 1:
+                if shape[i] != 1:
+                    return None
+                shape[i] = size
+    return tuple(shape)
+
+
+def _number_operands(func: OpOverload, args: Sequence[Any]) -> bool:
+    """True when a number stands where the operator takes a tensor: to PyTorch that is an operand of no dimensions."""
+    parameters = func._schema.arguments
+    return any(
+        isinstance(a, (int, float, complex, Size, Real)) and "Tensor" in str(p.type)
+        for a, p in zip(args, parameters, strict=False)
+    )
+
+
+def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], numbers: bool) -> tuple[int, ...]:
+    """Strides that PyTorch's elementwise iterator gives a fresh result.
+
+    Operands of one dense layout hand it on. Otherwise the dimensions are sorted, innermost first, by the first operand
+    that tells two of them apart. (PyTorch: aten/src/ATen/TensorIterator.cpp, `reorder_dimensions`.)
+    """
+    if all(_has_shape(o, shape) for o in operands) and not (numbers and shape):
+        if all(is_row_major(o) for o in operands):
+            return contiguous_stride(shape)
+        if len(shape) == 4 and all(same_steps(shape, o.stride, channels_last_stride(shape)) for o in operands):
+            return channels_last_stride(shape)
+        if len({o.stride for o in operands}) == 1 and is_dense(shape, operands[0].stride):
+            return operands[0].stride
+    rows = [_broadcast_stride(o, shape) for o in operands]
+    order = list(range(len(shape) - 1, -1, -1))
+    for i in range(1, len(order)):
+        at = i
+        for j in range(i - 1, -1, -1):
+            verdict = _compare(order[j], order[at], rows, shape)
+            if verdict > 0:
+                order[j], order[at] = order[at], order[j]
+                at = j
+            elif verdict < 0:
+                break
+    stride = [0] * len(shape)
+    step = 1
+    for d in order:
+        stride[d] = step
+        step *= shape[d]
+    return contiguous_stride(shape) if order == sorted(order, reverse=True) else tuple(stride)
+
+
+def _has_shape(val: TensorMeta, shape: Sequence[IntLike]) -> bool:
+    """Whether it is known to have this shape, if only since it was broadcast to it."""
+    return same_all(val.shape, shape) or (val.ndim == len(shape) and all(map(known_equal, val.shape, shape)))
+
+
+def is_row_major(val: TensorMeta) -> bool:
+    wanted = contiguous_stride(val.shape)
+    if all(same(n, 1) or known_equal(a, b) for n, a, b in zip(val.shape, val.stride, wanted, strict=True)):
+        return True
+    return any(same(n, 0) for n in val.shape)
+
+
+def _broadcast_stride(val: TensorMeta, shape: Sequence[int]) -> list[int]:
+    before = len(shape) - val.ndim
+    own = [
+        0 if same(n, 1) and not same(shape[before + i], 1) else s
+        for i, (n, s) in enumerate(zip(val.shape, val.stride, strict=True))
+    ]
+    return [0] * before + own
+
+
+def _at_most(a: IntLike, b: IntLike) -> bool:
+    """Whether a <= b; in a tensor without elements the order of dimensions says nothing."""
+    return known_at_most(a, b) or usually(b - a, 0)
+
+
+def _compare(a: int, b: int, rows: Sequence[Sequence[int]], shape: Sequence[int]) -> int:
+    """Positive when dimension `b` belongs further in than `a`, negative when it is right so, 0 when nothing tells."""
+    for row in rows:
+        outer, inner = row[a], row[b]
+        if same(outer, 0) or same(inner, 0):
+            continue
+        if not same(outer, inner):
+            return 1 if _at_most(inner, outer) or (not _at_most(outer, inner) and outer > inner) else -1
+        if not _at_most(shape[a], shape[b]) and shape[a] > shape[b]:
+            return 1
+    return 0

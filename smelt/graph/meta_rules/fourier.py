@@ -1,0 +1,56 @@
+"""The strides of Fourier transforms on a CPU: another order of dimensions than the meta kernels tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.graph.ir.storage_view import layout_for
+from smelt.graph.meta_rules.elementwise import val_of
+
+aten = torch.ops.aten
+
+
+def transformed(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    """The rule for `_fft_r2c`, `_fft_c2c` and `_fft_c2r`: the dimensions in the memory order of a tiny transform.
+
+    The libraries sort dimensions by the strides of what they transform; lengths above 1 do not matter.
+    """
+    val, dims = val_of(args[0]), args[1]
+    if kwargs or val.symbolic or val.device.type != "cpu" or val.ndim < 2 or not val.numel:
+        return None
+    if not dims or any(type(d) is not int or not -val.ndim <= d < val.ndim for d in dims):
+        return None
+    last, shape, dtype = dims[-1] % val.ndim, list(val.shape), val.dtype
+    tiny = torch.empty_strided([min(n, 2) for n in shape], _tiny_stride(val), dtype=dtype).zero_()
+    rest = args[2:]
+    if func is aten._fft_c2r.default:
+        if not dtype.is_complex or args[3] < 1:
+            return None
+        shape[last], dtype, rest = args[3], dtype.to_real(), (args[2], min(args[3], 2))
+    elif func is aten._fft_r2c.default:
+        if not dtype.is_floating_point:
+            return None
+        shape[last], dtype = shape[last] // 2 + 1 if args[3] else shape[last], dtype.to_complex()
+    elif not dtype.is_complex:
+        return None
+    with torch.no_grad():
+        out = func(tiny, dims, *rest)
+    step, stride = 1, [0] * out.ndim
+    for d in sorted(range(out.ndim), key=lambda d: (out.stride(d), out.shape[d])):
+        stride[d] = step
+        step *= shape[d]
+    return layout_for(tuple(shape), dtype, tuple(stride), val.device)
+
+
+def _tiny_stride(val: Any) -> list[int]:
+    """Strides for lengths of at most 2, in the order of the dimensions of `val`; those that repeat still do."""
+    stride, step = [0] * val.ndim, 1
+    for d in sorted(range(val.ndim), key=lambda d: (val.stride[d], val.shape[d], -d)):
+        if val.stride[d]:
+            stride[d] = step
+            step *= min(val.shape[d], 2)
+    return stride

@@ -1,0 +1,380 @@
+"""What an operator returns, as layouts: from its rule, else from PyTorch's meta kernel; then remembered."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.base.errors import SmeltError, Unsupported
+from smelt.base.log import log
+from smelt.graph.ir.memo import remember
+from smelt.graph.ir.meta import channels_last_stride, contiguous_stride, is_channels_last
+from smelt.graph.ir.schema import Kind, OpInfo, op_info
+from smelt.graph.ir.storage_view import META, Layout, Place, PlacedTensor, layout_for
+from smelt.graph.ir.symint import has_size
+from smelt.graph.meta_rules.accepted_calls import is_plain
+from smelt.graph.meta_rules.corrections import CORRECTIONS
+from smelt.graph.meta_rules.device_errors import raise_for_devices
+from smelt.graph.meta_rules.eager_errors import refusal, sharing, too_large
+from smelt.graph.meta_rules.oversized import expect_room
+from smelt.graph.meta_rules.probe_op import tried
+from smelt.graph.meta_rules.rules import rule_for
+from smelt.graph.meta_rules.symbolic_rules import SYMBOLIC_RULES, written
+from smelt.shapes.real import Real
+from smelt.shapes.size import Size, hint
+from smelt.shapes.unbacked import is_unbacked
+
+aten = torch.ops.aten
+
+
+class DataDependent(Unsupported):
+    """An operator whose result, or whose result's shape, depends on the values in a tensor."""
+
+
+def depends_on_values(what: str) -> DataDependent:
+    return DataDependent(
+        f"{what} needs the values of a tensor",
+        why="a graph is captured from shapes and dtypes; values are not known yet",
+        hint="keep the computation in tensors (torch.where, masks), or move this read out of the compiled function",
+    )
+
+
+_answers: dict[tuple[Any, ...], Any] = {}
+
+
+def _key(value: Any) -> Any:
+    kind = type(value)
+    if issubclass(kind, PlacedTensor):
+        return value.place.layout
+    if kind is int or kind is float or kind is bool or kind is Size:
+        return (value, kind)  # 1, 1.0 and True are equal but promote differently
+    if kind is list or kind is tuple:
+        return tuple(map(_key, value))
+    return value
+
+
+def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What the operator returns for these trace tensors and scalars, with a Layout for each tensor.
+
+    Raises:
+        DataDependent: values are needed to know it.
+        Unsupported: there is no rule.
+    """
+    info = op_info(func)
+    key = (func, torch.get_default_dtype(), *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
+    if info.kind is Kind.WRITE:
+        key = (*key, sharing((*args, *kwargs.values())))
+    known = _answers.get(key)
+    if known is None:
+        known = remember(_answers, key, _ask_twice(func, info, args, kwargs))
+    return known
+
+
+def _ask_twice(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What metadata rules say, unless the operator itself refuses such arguments."""
+    raise_for_devices(func, info, args, kwargs)
+    doubted: Exception | None = None
+    try:
+        answer = _ask(func, info, args, kwargs)
+    except SmeltError:
+        raise
+    except Exception as error:
+        doubted = error
+    refused = None
+    if doubted is None and info.kind is Kind.PURE:
+        refused = too_large(answer)
+        if refused is None:
+            expect_room(answer)
+    refused = refused or refusal(func, info, args, kwargs, doubted)
+    if doubted is not None:
+        raise refused or doubted  # outside of the clause: the program sees it without a context
+    if refused is None:
+        return answer
+    if _is_symbolic(args, kwargs):
+        _pinned(func, args, kwargs)  # it may accept other sizes
+    raise refused
+
+
+def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if func._opname in _NOT_STRIDED:
+        raise Unsupported(f"{func}", why="graphs hold strided tensors only", hint="keep it out of the function")
+    own = rule_for(func, info)
+    if own is not None:
+        answer = own(func, args, kwargs)
+        if answer is not None:
+            return answer
+    symbolic, plain = _is_symbolic(args, kwargs), is_plain(func, args, kwargs)
+    if symbolic or plain:
+        rule = SYMBOLIC_RULES.get(func)
+        if rule is None and info.kind is Kind.WRITE and info.written == ("self",) and info.returned == ("self",):
+            rule = written
+        answer = None if rule is None else rule(func, args, kwargs)
+        if answer is not None and (plain or not _refused_example(func, info, args, kwargs)):
+            return answer
+    if symbolic:
+        args, kwargs = _pinned(func, args, kwargs)
+        answer = own and own(func, args, kwargs)
+        if answer is not None:
+            return answer
+    device = _device(args, kwargs)
+
+    def from_meta(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            shape, stride = tuple(value.shape), tuple(value.stride())
+            return layout_for(shape, value.dtype, stride, device, int(value.storage_offset()))
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(from_meta, value))
+        return value
+
+    if device.type == "cpu" and func in _TRIED:
+        out = tried(func, args, kwargs)
+        if out is not None:
+            return from_meta(out)
+    try:
+        out = _on_meta(func, info, args, kwargs)
+    except NotImplementedError as error:
+        out = tried(func, args, kwargs) if device.type == "cpu" and info.kind is Kind.PURE else None
+        if out is None:
+            raise _no_meta(func, error) from error
+        return from_meta(out)
+    except RuntimeError as error:
+        if func.namespace != "aten" and _NO_FAKE in str(error):
+            raise _no_meta(func, error) from error
+        raise
+    answer = from_meta(out)
+    mend = _ANSWERS.get(func) or CORRECTIONS.get(func) or (_CPU_ANSWERS.get(func) if device.type == "cpu" else None)
+    return answer if mend is None else mend(answer, args)
+
+
+def _on_meta(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What the operator's meta kernel returns; symbolic sizes stand for those of the example at hand."""
+    writes = info.kind is Kind.WRITE
+
+    def to_meta(value: Any) -> Any:
+        kind = type(value)
+        if kind is Real:  # metadata does not depend on it
+            return value.hint
+        if kind is Size:
+            return hint(value)
+        if issubclass(kind, PlacedTensor):
+            layout = _at_the_example(value.place.layout)
+            # written arguments need memory of their own: kernels check overlap with the others
+            return layout.fresh() if writes else layout.on_meta()
+        if isinstance(value, (list, tuple)):
+            return kind(map(to_meta, value))
+        return META if kind is torch.device else value
+
+    given = {k: to_meta(v) for k, v in kwargs.items() if k != "pin_memory"}
+    if "device" not in given and func in _factories(func):
+        given["device"] = META
+    if not writes or not op_info(func).outs:
+        return func(*map(to_meta, args), **given)
+    with warnings.catch_warnings():
+        for text in _RESIZED:  # the program's call says it
+            warnings.filterwarnings("ignore", text)
+        return func(*map(to_meta, args), **given)
+
+
+_RESIZED = ("An output with one or more elements was resized", "The number of elements in the out tensor")
+"""How warnings begin that a kernel gives for an `out=` of another shape."""
+
+
+def _is_open(layout: Layout) -> bool:
+    return layout.val.symbolic or type(layout.offset) is Size
+
+
+def _at_the_example(layout: Layout) -> Layout:
+    val = layout.val
+    if not _is_open(layout):
+        return layout
+    shape, stride = tuple(map(hint, val.shape)), tuple(map(hint, val.stride))
+    return layout_for(shape, val.dtype, stride, val.device, hint(layout.offset))
+
+
+def _refused_example(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the operator refuses the sizes of the example at hand: rules for symbolic sizes do not check them."""
+    if any(map(_is_guessed, (*args, *kwargs.values()))):
+        return False
+    try:
+        _on_meta(func, info, args, kwargs)
+    except NotImplementedError:
+        return False
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return True
+    return False
+
+
+def _is_guessed(value: Any) -> bool:
+    """The example's size is not known before the values of a tensor are."""
+    if isinstance(value, PlacedTensor):
+        layout = value.place.layout
+        return is_unbacked(*layout.val.shape, *layout.val.stride, layout.offset)
+    return any(map(_is_guessed, value)) if isinstance(value, (list, tuple)) else is_unbacked(value)
+
+
+def _is_symbolic(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return (
+        has_size(tuple(args)) or has_size(tuple(kwargs.values())) or any(map(_has_symbols, (*args, *kwargs.values())))
+    )
+
+
+def _has_symbols(value: Any) -> bool:
+    if isinstance(value, PlacedTensor):
+        return _is_open(value.place.layout)
+    return isinstance(value, (list, tuple)) and any(map(_has_symbols, value))
+
+
+def _pinned(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The arguments with every symbolic size pinned to its example: no rule says what this operator makes of them."""
+
+    def pin(value: Any) -> Any:
+        if type(value) is Size:
+            return int(value)
+        if isinstance(value, PlacedTensor) and _has_symbols(value):
+            layout = value.place.layout
+            for size in (*layout.val.shape, *layout.val.stride, layout.offset):
+                int(size)
+            return _Pinned(Place(_at_the_example(layout)))
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(pin, value))
+        return value
+
+    log("sizes", lambda: f"{func} has no rule for symbolic sizes: they are pinned")
+    return tuple(map(pin, args)), {k: pin(v) for k, v in kwargs.items()}
+
+
+class _Pinned(PlacedTensor):
+    """A tensor that stands for its layout alone."""
+
+    @staticmethod
+    def __new__(cls, place: Place) -> _Pinned:
+        val = place.layout.val
+        self = torch.Tensor._make_wrapper_subclass(cls, val.shape, strides=val.stride, dtype=val.dtype)
+        self.place = place
+        return self
+
+    def __init__(self, place: Place) -> None:
+        pass
+
+    @classmethod
+    def __torch_dispatch__(cls, func: OpOverload, *_: Any, **__: Any) -> Any:  # type: ignore[override]
+        raise AssertionError(f"{func} on a tensor that stands for its layout")
+
+
+def _factories(func: OpOverload) -> tuple[OpOverload, ...]:
+    """`(func,)` when the operator creates a tensor from no tensor and so needs a device."""
+    arguments = func._schema.arguments
+    tensors = any("Tensor" in str(a.type) for a in arguments)
+    return (func,) if not tensors and any(a.name == "device" for a in arguments) else ()
+
+
+def _no_meta(func: OpOverload, error: Exception) -> Unsupported:
+    shape_in_data = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
+    if shape_in_data or "nonzero" in str(error):
+        return depends_on_values(f"{func}")
+    if func.namespace != "aten":
+        name = func.name().removesuffix(".default")
+        why = "nothing tells, before it runs, what tensors it makes; it runs in eager"
+        return Unsupported(
+            f"{func} has no fake kernel", why=why, hint=f"torch.library.register_fake({name!r}, function)"
+        )
+    return Unsupported(
+        f"{func} cannot be traced", why="it has no metadata rule: " + str(error).splitlines()[0], hint="run it in eager"
+    )
+
+
+_NO_FAKE = "There was no fake impl registered"
+"""What `torch.library.custom_op` says where an operator is asked for metadata."""
+
+
+def _device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
+    """The device of the results: asked for, or of the first tensor argument with dimensions, or the CPU."""
+    asked = kwargs.get("device")
+    if asked is not None:
+        return torch.device(asked)
+    scalar: torch.device | None = None
+    stack = [*reversed(args), *kwargs.values()]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, PlacedTensor):
+            val = value.place.layout.val
+            if val.shape:
+                return val.device
+            scalar = scalar or val.device
+        elif isinstance(value, (list, tuple)):
+            stack.extend(reversed(value))
+    return scalar or torch.get_default_device()
+
+
+# -- where kernels answer otherwise than meta kernels --------------------------------------------------------------
+
+
+def _changed(layout: Layout, **changes: Any) -> Layout:
+    val = dataclasses.replace(layout.val, **changes)
+    return layout_for(val.shape, val.dtype, val.stride, val.device, layout.offset)
+
+
+def _like_cpu(position: int) -> Callable[[Layout, Sequence[Any]], Layout]:
+    """Channels last comes out when the argument at `position` is."""
+
+    def rule(answer: Layout, args: Sequence[Any]) -> Layout:
+        val = args[position].place.layout.val
+        if val.ndim != 4 or not is_channels_last(val.shape, val.stride):
+            return answer
+        return _changed(answer, stride=channels_last_stride(answer.val.shape))
+
+    return rule
+
+
+def _shuffled_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
+    """New memory, channels last or row-major; the meta kernel says a view where nothing changes its place."""
+    val = args[0].place.layout.val
+    last = val.ndim == 4 and is_channels_last(val.shape, val.stride)
+    return _changed(answer, stride=(channels_last_stride if last else contiguous_stride)(answer.val.shape))
+
+
+def _typed_like_first(answer: Layout, args: Sequence[Any]) -> Layout:
+    return _changed(answer, dtype=args[0].dtype)
+
+
+_NOT_STRIDED = frozenset(
+    [f"{prefix}to_sparse{kind}" for prefix in ("", "_") for kind in ("", "_csr", "_csc", "_bsr", "_bsc")]
+    + ["to_mkldnn", "quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic"]
+)
+"""Operators whose results have no strides, or hold more than their elements."""
+
+_TRIED = frozenset(
+    {
+        aten._linalg_svd.default,
+        aten.im2col.default,
+        aten.index_fill.int_Scalar,
+        aten.max_unpool2d.default,
+        aten.nonzero_static.default,
+    }
+)
+"""Operators whose meta kernels tell other strides than the CPU's kernels give."""
+
+
+def _eigenvectors_cpu(answer: Any, args: Sequence[Any]) -> Any:
+    """Vectors come as columns, one after the other: LAPACK's order."""
+    values, vectors = answer
+    *batch, across, down = vectors.val.stride
+    return values, _changed(vectors, stride=(*batch, down, across))
+
+
+_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {aten.huber_loss.default: _typed_like_first}
+_CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
+    aten.linalg_eig.default: _eigenvectors_cpu,
+    aten.channel_shuffle.default: _shuffled_cpu,
+    aten.pixel_shuffle.default: _like_cpu(0),
+    aten.pixel_unshuffle.default: _like_cpu(0),
+    aten.reflection_pad2d.default: _like_cpu(0),
+    aten.reflection_pad2d_backward.default: _like_cpu(1),
+    aten.replication_pad2d.default: _like_cpu(0),
+    aten.replication_pad2d_backward.default: _like_cpu(1),
+}

@@ -1,0 +1,92 @@
+"""Layouts of results, for metadata rules: fresh ones and views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride, is_channels_last, is_dense
+from smelt.graph.ir.storage_view import Layout, layout_for
+from smelt.graph.meta_rules.elementwise import result_stride
+from smelt.shapes.size import IntLike, simplified
+
+Rule = Callable[..., Any]
+"""`rule(func, args, kwargs)` answers with layouts, or with None where the case is unusual."""
+
+
+def layout(of: Any) -> Layout:
+    """The layout of a trace tensor."""
+    return of.place.layout
+
+
+def val_of(of: Any) -> TensorMeta:
+    """The metadata of a trace tensor, with what became known of its sizes since it was made."""
+    val = layout(of).val
+    return replace(val, shape=simplified(val.shape), stride=simplified(val.stride)) if val.symbolic else val
+
+
+def moved(of: Any, shape: Sequence[IntLike], stride: Sequence[IntLike], offset: IntLike | None = None) -> Layout:
+    """A view of the tensor."""
+    own = layout(of)
+    at = own.offset if offset is None else offset
+    return layout_for(tuple(shape), own.val.dtype, tuple(stride), own.val.device, at)  # type: ignore[arg-type]
+
+
+def fresh(like: TensorMeta, shape: Sequence[IntLike], dtype: torch.dtype | None = None, stride: Any = None) -> Layout:
+    """New memory on the device of `like`; row-major unless said otherwise."""
+    shape = tuple(shape)
+    return layout_for(shape, dtype or like.dtype, tuple(stride or contiguous_stride(shape)), like.device)  # type: ignore[arg-type]
+
+
+def as_before(val: TensorMeta, dtype: torch.dtype | None = None) -> Layout:
+    """A fresh tensor that keeps a dense order of dimensions (`preserve_format`)."""
+    if is_dense(val.shape, val.stride):
+        return fresh(val, val.shape, dtype, val.stride)
+    return fresh(val, val.shape, dtype, result_stride(val.shape, [val], False))
+
+
+def in_format(val: TensorMeta, shape: Sequence[IntLike], dtype: torch.dtype | None = None) -> Layout:
+    """A fresh batch of images: channels last where `val` is, else row-major."""
+    last = is_channels_last(val.shape, val.stride)
+    return fresh(val, shape, dtype, channels_last_stride(shape) if last else None)  # type: ignore[arg-type]
+
+
+def in_range(dim: int, ndim: int) -> bool:
+    """Whether a tensor of so many dimensions has this one; a number has one."""
+    return -max(ndim, 1) <= dim < max(ndim, 1)
+
+
+def without(values: Sequence[Any], dim: int) -> tuple[Any, ...]:
+    """All but the one at `dim`."""
+    return (*values[:dim], *values[dim + 1 :])
+
+
+def given(func: OpOverload, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:
+    """Every argument by name, defaults filled in."""
+    parameters = func._schema.arguments
+    said = dict(zip((p.name for p in parameters), args, strict=False)) | dict(kwargs)
+    return {p.name: said.get(p.name, p.default_value) for p in parameters}
+
+
+def like(position: int = 0, dtype: torch.dtype | None = None, results: int = 1) -> Rule:
+    """Fresh results in the shape and order of dimensions of the argument at `position`."""
+
+    def rule(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+        made = as_before(val_of(args[position]), dtype)
+        return made if results == 1 else (made,) * results
+
+    return rule
+
+
+def row_major_like(position: int = 0, dtype: torch.dtype | None = None) -> Rule:
+    """A fresh row-major result in the shape of the argument at `position`."""
+
+    def rule(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+        val = val_of(args[position])
+        return fresh(val, val.shape, dtype)
+
+    return rule

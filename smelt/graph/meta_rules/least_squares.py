@@ -1,0 +1,99 @@
+"""The results of `torch.linalg.lstsq`: how many residuals there are may depend on values.
+
+The formula of their derivative counts them, which PyTorch does for numbers only: where values tell how many there are,
+the residuals get a derivative here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from smelt.base.errors import Unsupported
+from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.ir.storage_view import Layout, PlacedTensor, layout_for
+from smelt.graph.meta_rules.infer import depends_on_values
+from smelt.graph.meta_rules.layouts import given, val_of
+
+_CPU = torch.device("cpu")
+_STEADY = ("gels", "gelsy", None)
+"""The first takes full rank for granted, the second (the usual one on the CPU) gives no residuals."""
+
+
+def least_squares(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Layout, ...] | None:
+    """The layouts of the results; None where values tell how many residuals there are.
+
+    Raises:
+        DataDependent: values tell it of a batch.
+        Unsupported: sizes that change, or another device than the CPU.
+    """
+    said = given(func, args, kwargs)
+    if _is_steady(val_of(said["self"]).shape, said["driver"]):
+        return _asked(func, said)
+    if val_of(said["self"]).ndim > 2 or val_of(said["b"]).ndim != 2:
+        raise depends_on_values(f"{func} of a batch")
+    return None
+
+
+def _is_steady(shape: Sequence[Any], driver: str | None) -> bool:
+    rows, columns = shape[-2:]
+    return rows <= columns or driver in _STEADY
+
+
+def with_gradients(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """What to call instead of `torch.linalg.lstsq` on stand-in tensors; None: itself."""
+    if target is not torch.linalg.lstsq or not args or not isinstance(args[0], PlacedTensor):
+        return None
+    return None if _is_steady(args[0].place.layout.val.shape, kwargs.get("driver")) else _with_gradients
+
+
+def _with_gradients(a: Tensor, b: Tensor, *args: Any, **kwargs: Any) -> Any:
+    found: Any = torch.linalg.lstsq(a, b, *args, **kwargs)
+    if not found.residuals.requires_grad:
+        return found
+    missed = torch.matmul(a, found.solution.detach()) - b
+    squares = (missed.conj() * missed).real if b.is_complex() else missed.square()
+    residuals = _Residuals.apply(found.residuals.detach(), squares.sum(-2))
+    return type(found)((found.solution, residuals, found.rank, found.singular_values))
+
+
+class _Residuals(torch.autograd.Function):
+    """The first argument, with the derivative of the second, which has all that there may be."""
+
+    like_operator = True  # it gives gradients only where it gets one
+
+    @staticmethod
+    def forward(ctx: Any, residuals: Tensor, every: Tensor) -> Tensor:
+        ctx.count = every.shape[-1]
+        return residuals.view_as(residuals)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
+        return None, torch.cat([grad, grad.new_zeros([ctx.count - grad.shape[-1]])])
+
+
+def without_residuals(func: OpOverload, said: Mapping[str, Any]) -> tuple[Layout, Layout, Layout]:
+    """Solution, rank and singular values."""
+    solution, _, rank, values = _asked(func, said)
+    return solution, rank, values
+
+
+def _asked(func: OpOverload, said: Mapping[str, Any]) -> tuple[Layout, ...]:
+    """What the kernel gives for a matrix of full rank with these sizes."""
+    a, b = val_of(said["self"]), val_of(said["b"])
+    if a.symbolic or b.symbolic or a.device != _CPU or b.device != _CPU:
+        raise Unsupported(f"{func} of sizes that change", hint="mark_static, or dynamic=False")
+    with torch.no_grad():
+        matrix = _zeros(a)
+        matrix.diagonal(dim1=-2, dim2=-1).fill_(1)
+        found = func(matrix, _zeros(b), said["rcond"], driver=said["driver"])
+    return tuple(layout_for(tuple(x.shape), x.dtype, tuple(x.stride()), x.device) for x in found)
+
+
+def _zeros(val: TensorMeta) -> torch.Tensor:
+    return torch.empty_strided(val.shape, val.stride, dtype=val.dtype).zero_()

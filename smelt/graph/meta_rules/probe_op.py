@@ -1,0 +1,60 @@
+"""What an operator returns, asked of its kernel: it runs once on memory of ones, of which only the layouts are kept.
+
+For operators of the CPU without a metadata rule, and for those whose rule tells other strides than the kernel gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.graph.ir.meta import extent
+from smelt.graph.ir.storage_view import Layout, PlacedTensor
+
+LARGEST = 1 << 22
+"""Elements of all arguments together up to which a kernel is tried."""
+
+_VALUES_MATTER = (
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.data_dependent_output,
+    torch.Tag.nondeterministic_seeded,
+)
+
+
+def tried(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The operator's result for arguments with these layouts; None where it cannot be asked, or refuses ones.
+
+    Trace tensors among the arguments have plain sizes and stand for memory of the CPU. Operators of other libraries are
+    never run to find out: they may do more than compute.
+    """
+    if func.namespace != "aten" or any(tag in func.tags for tag in _VALUES_MATTER):
+        return None
+    left = LARGEST
+
+    def real(value: Any) -> Any:
+        nonlocal left
+        if isinstance(value, PlacedTensor):
+            layout = value.place.layout
+            left -= layout.offset + extent(layout.val.shape, layout.val.stride)
+            return _ones(layout) if left >= 0 else None
+        return type(value)(map(real, value)) if isinstance(value, (list, tuple)) else value
+
+    given, named = [real(a) for a in args], {k: real(v) for k, v in kwargs.items()}
+    if left < 0:
+        return None
+    try:
+        with torch.no_grad():
+            return func(*given, **named)
+    except (RuntimeError, ValueError, IndexError, NotImplementedError):
+        return None
+
+
+def _ones(layout: Layout) -> torch.Tensor:
+    """Ones; zeros for indices, of which there is always one that is valid."""
+    val = layout.val
+    count = layout.offset + extent(val.shape, val.stride)
+    value = 1 if val.dtype.is_floating_point or val.dtype.is_complex else 0
+    return torch.full((count,), value, dtype=val.dtype).as_strided(val.shape, val.stride, layout.offset)

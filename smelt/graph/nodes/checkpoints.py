@@ -1,0 +1,122 @@
+"""Calls of `torch.utils.checkpoint` in a captured graph, as calls again: what runs the graph as it is keeps as little.
+
+Capture goes through such a call and marks the nodes inside with its number. A backend that partitions the graph reads
+the marks; for one that lets autograd run over it, the nodes between the first and the last mark become a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch.utils.checkpoint
+from torch import fx
+
+from smelt.graph.ir.module import Graph, GraphModule
+from smelt.graph.nodes.modes import MODE_CHANGES
+
+
+def with_checkpoints(module: fx.GraphModule) -> fx.GraphModule:
+    """The graph with each marked region as one call of `checkpoint`; the module itself when nothing is marked."""
+    nodes = list(module.graph.nodes)
+    spans = [span for span in _spans(nodes) if not _is_torn(span)]
+    if not spans:
+        return module
+    span_at = {span[0]: span for span in spans}
+    inside = {node for span in spans for node in span}
+    graph, env = Graph(), dict[fx.Node, fx.Node]()
+    for node in nodes:
+        if node in span_at:
+            _call(module, graph, env, span_at[node])
+        elif node not in inside:
+            env[node] = graph.node_copy(node, env.__getitem__)
+    return GraphModule(module, graph)
+
+
+def _spans(nodes: Sequence[fx.Node]) -> Iterable[list[fx.Node]]:
+    """The nodes from the first to the last mark of each number."""
+    first, last = dict[int, int](), dict[int, int]()
+    for i, node in enumerate(nodes):
+        region = node.meta.get("checkpoint")
+        if region is not None:
+            first.setdefault(region, i)
+            last[region] = i
+    return [list(nodes[at : last[region] + 1]) for region, at in first.items()]
+
+
+def _is_torn(span: Sequence[fx.Node]) -> bool:
+    """A mode is entered or left across an end, or an input stands in the middle: the nodes are no function."""
+    own = set(span)
+    return any(
+        node.op in ("placeholder", "output")
+        or (node.target in MODE_CHANGES and not own.issuperset([*node.all_input_nodes, *node.users]))
+        for node in span
+    )
+
+
+def _call(module: fx.GraphModule, graph: fx.Graph, env: dict[fx.Node, fx.Node], span: Sequence[fx.Node]) -> None:
+    own = set(span)
+    given = list(dict.fromkeys(n for node in span for n in node.all_input_nodes if n not in own))
+    given.sort(key=lambda node: node.op != "placeholder")
+    held = sum(node.op == "placeholder" for node in given)
+    results = [node for node in span if any(user not in own for user in node.users)]
+    part, inner = Graph(), dict[fx.Node, fx.Node]()
+    for node in given:
+        inner[node] = part.placeholder(node.name)
+    for node in span:
+        inner[node] = part.node_copy(node, inner.__getitem__)
+    part.output(tuple(inner[node] for node in results))
+    function: Any = GraphModule(module, part)
+    made = graph.call_function(_checkpointed(function, held), tuple(env[node] for node in given))
+    for i, node in enumerate(results):
+        env[node] = graph.call_function(_item, (made, i))
+        env[node].meta = dict(node.meta)
+
+
+def _item(results: Sequence[Any], index: int) -> Any:
+    return results[index]
+
+
+class _checkpointed:  # noqa: N801  it is called like a function, and shown so in a graph
+    """Computes what a part of a graph does, and computes it again when gradients need what is inside.
+
+    Args:
+        part: the nodes.
+        held: how many of its arguments come first that are inputs of the whole graph. They are held as a module holds
+            its buffers: the part may write to them, which autograd forbids for what it saves.
+    """
+
+    def __init__(self, part: fx.GraphModule, held: int) -> None:
+        self.part, self.held = part, held
+        self.__name__ = self.__qualname__ = "checkpointed"
+        self.__module__ = __name__
+
+    def __call__(self, *args: Any) -> Any:
+        held, given = args[: self.held], args[self.held :]
+        untouched: list[tuple[torch.Tensor, int]] | None = None
+
+        def run(*given: Any) -> Any:
+            nonlocal untouched
+            if untouched is not None:
+                _check(untouched)
+                return self.part(*held, *given)
+            before = _versions(held)
+            out = self.part(*held, *given)
+            after = _versions(held)
+            untouched = [(t, b) for (t, b), (_, a) in zip(before, after, strict=True) if a == b]
+            return out
+
+        return torch.utils.checkpoint.checkpoint(run, *given, use_reentrant=False)
+
+
+def _versions(values: Iterable[Any]) -> list[tuple[torch.Tensor, int]]:
+    return [(v, v._version) for v in values if isinstance(v, torch.Tensor) and not v.is_inference()]
+
+
+def _check(untouched: Iterable[tuple[torch.Tensor, int]]) -> None:
+    for tensor, version in untouched:
+        if tensor._version != version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version {version}"
+            )

@@ -1,0 +1,62 @@
+"""What the backward of a user's `torch.autograd.Function` reads of the program's objects, and whether it is as it was.
+
+A call of such a function is one node; its backward runs when the graph is differentiated, at compile time. Eager runs
+it while gradients are computed, and it reads what a global variable, a closure or an attribute holds by then. So a
+compiled backward asks first. Where something was changed, the backward is traced again, once; from then on calls of the
+class are no nodes: its backward runs by itself, as in eager.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx
+
+from smelt.graph.nodes.gradients import DERIVATIVES
+
+_unsteady: weakref.WeakSet[type] = weakref.WeakSet()
+"""Classes whose backward was seen to find something else than the graph was made for."""
+
+
+def is_steady(cls: type) -> bool:
+    """Nothing that the backward of a class reads was ever seen to change between forward and backward."""
+    return cls not in _unsteady
+
+
+class BackwardState:
+    """What a captured backward has read.
+
+    Args:
+        cls: the class of the function.
+        same: says whether the program's objects still hold what the backward read.
+        same_before: the same of what the forward read.
+    """
+
+    def __init__(self, cls: type, same: Callable[[], bool], same_before: Callable[[], bool]) -> None:
+        self.cls, self.same, self.same_before = cls, same, same_before
+
+    def note_change(self) -> None:
+        """From now on the class is captured otherwise."""
+        _unsteady.add(self.cls)
+
+
+def states_of(graph: fx.Graph) -> tuple[BackwardState, ...]:
+    """Of each custom function that is a node of a torch-level graph and whose backward reads such things."""
+    found = [state for state in map(_state_of, graph.nodes) if state is not None]
+    if any(node.target in DERIVATIVES for node in graph.nodes):  # it has run some backward as well, which has read them
+        found = [BackwardState(state.cls, state.same, lambda: False) for state in found]
+    return tuple(found)
+
+
+def forget_state(node: fx.Node) -> None:
+    """The node is of a graph that runs the backward itself, and what it reads is what is there by then."""
+    if _state_of(node) is not None:
+        target: Any = node.target
+        node.target = target.without_state()
+
+
+def _state_of(node: fx.Node) -> BackwardState | None:
+    state: Any = getattr(node.target, "state", None)
+    return state if isinstance(state, BackwardState) else None

@@ -1,0 +1,107 @@
+"""Seams: nodes of a torch-level graph at which it is cut, because Python of the program acts between the parts.
+
+A hook wants the very tensor that gradients are collected for; inference mode is a mode of the thread. What is compiled
+stands on either side of such a node, the node itself runs as it is, and PyTorch's autograd links the parts. So whatever
+a hook does happens when eager would do it. A graph with seams also runs as plain Python.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.graph.ir.module import Graph
+from smelt.graph.nodes.conditional import Conditional
+from smelt.graph.nodes.modes import EXITS
+
+
+class Seam:
+    """The target of such a node; called with real tensors between two compiled parts.
+
+    Attributes:
+        why: what stands there, for people.
+        leaves: (of one that leaves a region) it is given the token of the one that entered, and ends it.
+    """
+
+    why = "Python of the program"
+    leaves = False
+
+    def __init__(self) -> None:
+        name = type(self).__name__
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = type(self).__module__
+
+    def __call__(self, *args: Any) -> Any:
+        raise NotImplementedError
+
+
+class Edge(Seam):
+    """The tensor is the caller's from here on: hooks are registered on it after the graph has run."""
+
+    why = "a tensor with a hook, or that keeps its gradient"
+
+    def __call__(self, tensor: torch.Tensor) -> None:
+        return None
+
+
+def seams(graph: fx.Graph) -> list[fx.Node]:
+    """The nodes that are seams, in order."""
+    return [node for node in graph.nodes if isinstance(node.target, Seam)]
+
+
+def cuts(graph: fx.Graph) -> list[fx.Node]:
+    """The nodes at which the graph is cut: seams and branches on tensors' values."""
+    return [node for node in graph.nodes if isinstance(node.target, (Seam, Conditional))]
+
+
+def in_parts(graph: fx.Graph, backend: str) -> bool:
+    """Whether the backend gets the graph in parts, compiled when they first run. In eager a branch is Python's."""
+    return bool(seams(graph)) or backend != "eager" and bool(cuts(graph))
+
+
+def drop_idle(graph: fx.Graph) -> None:
+    """Take out seams that cut nothing: a tensor that only the caller reads, a region without a node."""
+    for node in seams(graph):
+        if isinstance(node.target, Edge):
+            (tensor,) = node.all_input_nodes
+            if all(user.op == "output" or isinstance(user.target, Edge) for user in tensor.users):
+                graph.erase_node(node)
+        elif isinstance(node.target, Seam) and node.target.leaves and node.prev is node.args[0]:
+            graph.erase_node(node)
+            graph.erase_node(node.prev)
+
+
+def why_cut(node: fx.Node) -> str:
+    """What stands at such a node, for people."""
+    return node.target.why if isinstance(node.target, Seam) else "a branch on a tensor's value"
+
+
+def without_regions_at(graph: fx.Graph) -> fx.Graph:
+    """The same graph with no region (gradients, autocast) open at a seam: each is left before and entered after."""
+    if not seams(graph) or not any(node.target in EXITS for node in graph.nodes):
+        return graph
+    out = Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    open_regions: list[fx.Node] = []
+    for node in graph.nodes:
+        at_seam = isinstance(node.target, Seam)
+        if at_seam:
+            for entered in reversed(open_regions):
+                _call(out, EXITS[entered.target], (copies[entered],))  # type: ignore[index]
+        copies[node] = out.node_copy(node, copies.__getitem__)
+        if at_seam:
+            for entered in open_regions:
+                copies[entered] = _call(out, entered.target, entered.args)
+        elif node.target in EXITS:
+            open_regions.append(node)
+        elif node.target in EXITS.values():
+            open_regions.remove(node.args[0])
+    return out
+
+
+def _call(graph: fx.Graph, target: Any, args: tuple[Any, ...]) -> fx.Node:
+    node = graph.call_function(target, args)
+    node.meta["val"] = None
+    return node

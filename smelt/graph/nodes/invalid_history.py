@@ -1,0 +1,106 @@
+"""Tensors that have a history which nobody can go back through: what it needs was overwritten, or used up, there is no
+derivative, or the program's own derivative fails.
+
+Eager has them all the same, and raises when a backward comes to them. Others have a history that leads to no tensor
+outside of the graph: a backward comes to them, and that is all.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch._library.autograd import make_autograd_impl
+
+from smelt.base.errors import SmeltError
+from smelt.graph.meta_rules.oversized import NoRoom
+from smelt.graph.nodes.absent_gradients import quiet_below
+
+
+class _Spoilt(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, error: Exception | None, anchor: torch.Tensor, *origins: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.mark_dirty(tensor)  # the tensor itself, not a view of it
+        ctx.set_materialize_grads(False)
+        ctx.error = error
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
+        if gradient is None or ctx.error is None:  # a compiled graph has no use for the tensor in this backward
+            for node, _ in ctx.next_functions:
+                quiet_below(node)
+            return (None,) * len(ctx.needs_input_grad)
+        raise _again(ctx.error)
+
+
+def _again(error: Exception) -> Exception:
+    """The same error, one for each backward."""
+    try:
+        made = copy.copy(error)
+    except Exception:  # its class makes no second one
+        return error.with_traceback(None)
+    return made if type(made) is type(error) else error.with_traceback(None)
+
+
+_ANCHOR = torch.zeros((), device="cpu", requires_grad=True)
+
+
+def spoilt(tensor: torch.Tensor, error: Exception | None, origins: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+    """The tensor, which requires gradients now; a backward that comes to it raises the error.
+
+    Args:
+        error: None: no error, and no gradients.
+        origins: what its history leads to: a derivative by one of them has to come through it.
+    """
+    with torch.enable_grad():
+        out: torch.Tensor = _Spoilt.apply(tensor, error, _ANCHOR, *origins)
+    return out
+
+
+# -- what a backward raises ----------------------------------------------------------------------------------------
+
+_TEXTS = re.compile(
+    r"has been modified by an inplace operation"
+    r"|more than one element of the written-to tensor"  # of a write through expanded memory
+    r"|^the derivative for"
+    r"|^You must implement either the backward or vjp method"
+    r"|^[Ff]unction \w+Backward returned an? (invalid gradient|incorrect number of gradients|gradient different than)"
+    r"|^expected Variable or None"
+)
+"""What the engine says of the program; nodes of PyTorch's own functions have a number behind "Backward"."""
+
+
+def of_backward(error: Exception) -> Exception | None:
+    """The error as eager raises it once a backward comes there; None: eager does not raise it.
+
+    A saved value was overwritten, an operator has no derivative, one writes elements that share their memory, the
+    program's derivative fails or gives what does not fit, or there is no room for a gradient.
+    """
+    if isinstance(error, NoRoom):
+        return error.of_eager()
+    if isinstance(error, SmeltError):
+        return None
+    if not _is_of_operator(error.__traceback__) and not (isinstance(error, RuntimeError) and _TEXTS.search(str(error))):
+        return None
+    error.__traceback__ = error.__context__ = None  # they hold the frames of the trace
+    return error
+
+
+_FORMULAS = make_autograd_impl.__code__.co_filename
+
+
+def _is_of_operator(entry: TracebackType | None) -> bool:
+    """Whether an operator of a library, whose derivative the program has registered or not, was differentiated."""
+    while entry is not None:
+        code = entry.tb_frame.f_code
+        if code.co_filename == _FORMULAS and code.co_name == "backward":
+            return True
+        entry = entry.tb_next
+    return False

@@ -1,0 +1,67 @@
+"""Backward hooks of modules as seams: PyTorch's own machinery, set up on the tensors between two compiled parts.
+
+Which hooks there are is asked when the graph runs, so that they may come and go as long as there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules._functions import BackwardHookFunction
+from torch.utils.hooks import BackwardHook
+
+from smelt.graph.nodes.absent_gradients import only_given_of_module, pass_on_absent
+from smelt.graph.nodes.cut_points import Seam
+
+
+class Around:
+    """What one call of a module hands from the node before its forward to the one after: PyTorch's BackwardHook."""
+
+    def __init__(self, hook: Any = None) -> None:
+        self.hook = hook
+
+
+def through(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors behind the node of the autograd graph that the hooks are on."""
+    return list(BackwardHookFunction.apply(*tensors))
+
+
+class _ModuleHooks(Seam):
+    why = "a module with backward hooks"
+
+    def __init__(self, count: int, places: Sequence[int]) -> None:
+        """`count` arguments (or results), of which tensors stand at `places`; empty: none requires gradients."""
+        super().__init__()
+        self.count, self.places = count, tuple(places)
+
+    def set_up(self, through: Any, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Have PyTorch set up its hooks on the tensors; others than tensors it only counts."""
+        values: list[Any] = [None] * self.count
+        for place, tensor in zip(self.places, tensors, strict=True):
+            values[place] = tensor
+        with torch.enable_grad():
+            out = through(tuple(values))
+        results = [out[place] for place in self.places]
+        for node in {each.grad_fn for each in results if each.grad_fn is not None}:
+            pass_on_absent(node)
+        return results
+
+
+class BeforeForward(_ModuleHooks):
+    """(module, tensors among the arguments) -> what the node after is given, and the tensors that forward gets."""
+
+    def __call__(self, module: nn.Module, *tensors: torch.Tensor) -> tuple[Any, ...]:
+        full, _ = module._get_backward_hooks()
+        before = module._get_backward_pre_hooks()
+        hook = BackwardHook(module, [*map(only_given_of_module, full)], [*map(only_given_of_module, before)])
+        return Around(hook), *self.set_up(hook.setup_input_hook, tensors)
+
+
+class AfterForward(_ModuleHooks):
+    """(what the node before gave, tensors among the results) -> the tensors that the module returns."""
+
+    def __call__(self, around: Around, *tensors: torch.Tensor) -> tuple[Any, ...]:
+        return tuple(self.set_up(around.hook.setup_output_hook, tensors))

@@ -1,0 +1,291 @@
+"""Operators that raise for values out of a range, and a node that does only that: for those whose result nobody uses.
+
+Eager runs an operator for its result and so checks its operands. A graph leaves out what nobody uses, but must raise
+the same: capture keeps such calls (`capture/closing`), and a joint graph gets an `in_range` node in their place. Where
+only the operator's own kernel knows what is wrong (a singular matrix), the operator stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from smelt.abi.faults import (
+    ALL_WEIGHTS_ZERO,
+    DIVIDED_BY_ZERO,
+    NEGATIVE_DEVIATION,
+    NEGATIVE_REPEATS,
+    NO_PROBABILITY,
+    NO_WEIGHTS,
+    NOT_IN_UNIT,
+    OUT_OF_RANGE,
+    TARGET_NOT_IN_UNIT,
+    TOO_FEW,
+    fault_error,
+)
+from smelt.graph.ir.functional_form import check_form, is_checked_form
+from smelt.graph.ir.meta import TensorMeta
+from smelt.shapes.size import same
+
+aten = torch.ops.aten
+
+
+class Range(NamedTuple):
+    """What an operator expects of the values of one operand.
+
+    Attributes:
+        low, high: the least and the largest value; None: there is none.
+        fault: what eager raises (`abi.faults`).
+        ignored: a value that is never looked at.
+        waits: on a GPU eager looks before it begins, so that nothing is lost; elsewhere a kernel asserts.
+        excluded: a value that is wrong inside of the range.
+        summed: dimensions along which the operand is summed up first; None: its elements are looked at.
+    """
+
+    operand: fx.Node
+    low: Any
+    high: Any
+    fault: int
+    ignored: int | None = None
+    waits: bool = False
+    excluded: int | None = None
+    summed: tuple[int, ...] | None = None
+
+
+Rule = Callable[[Sequence[Any]], Iterator[Range]]
+
+
+def _shape(node: fx.Node) -> tuple[Any, ...]:
+    return node.meta["val"].shape or (1,)
+
+
+def _at(dim: int | None, place: int) -> Rule:
+    """The operand at `place` holds places along dimension `args[dim]` of the first (of its first where dim is None)."""
+
+    def rule(args: Sequence[Any]) -> Iterator[Range]:
+        shape = _shape(args[0])
+        yield Range(args[place], 0, shape[0 if dim is None else args[dim] % len(shape)] - 1, OUT_OF_RANGE)
+
+    return rule
+
+
+def _indices(args: Sequence[Any]) -> Iterator[Range]:
+    at = 0
+    for index in args[1]:
+        if index is not None and index.meta["val"].dtype in (torch.bool, torch.uint8):
+            at += len(index.meta["val"].shape)
+            continue
+        if index is not None:
+            size = args[0].meta["val"].shape[at]
+            yield Range(index, -size, size - 1, OUT_OF_RANGE)
+        at += 1
+
+
+def _wrapping(args: Sequence[Any]) -> Iterator[Range]:
+    shape = _shape(args[0])
+    size = shape[args[1] % len(shape)]
+    yield Range(args[2], -size, size - 1, OUT_OF_RANGE)
+
+
+def _take(args: Sequence[Any]) -> Iterator[Range]:
+    size = args[0].meta["val"].numel
+    yield Range(args[1], -size, size - 1, OUT_OF_RANGE)
+
+
+def _classes(args: Sequence[Any]) -> Iterator[Range]:
+    shape = _shape(args[0])
+    yield Range(args[1], 0, shape[1 if len(shape) > 1 else 0] - 1, OUT_OF_RANGE, args[4])
+
+
+def _cross_entropy(args: Sequence[Any]) -> Iterator[Range]:
+    yield Range(args[0], 0.0, 1.0, NOT_IN_UNIT)
+    yield Range(args[1], 0.0, 1.0, TARGET_NOT_IN_UNIT)
+
+
+def _bernoulli(args: Sequence[Any]) -> Iterator[Range]:
+    yield Range(args[0], 0.0, 1.0, NO_PROBABILITY)
+
+
+def _normal(args: Sequence[Any]) -> Iterator[Range]:
+    yield Range(args[1], 0.0, None, NEGATIVE_DEVIATION, None, True)
+
+
+def _divisor(args: Sequence[Any]) -> Iterator[Range]:
+    """Whole numbers over 0, on a CPU; a GPU gives a number."""
+    whole = all(
+        not (x.meta["val"].dtype.is_floating_point if isinstance(x, fx.Node) else isinstance(x, float))
+        for x in args[:2]
+    )
+    empty = isinstance(args[0], fx.Node) and same(args[0].meta["val"].numel, 0)
+    if isinstance(args[1], fx.Node) and whole and not empty and args[1].meta["val"].device.type == "cpu":
+        yield Range(args[1], None, None, DIVIDED_BY_ZERO, excluded=0)
+
+
+def _divided(args: Sequence[Any]) -> Iterator[Range]:
+    """Of `div` the ways that round, whose mode comes last; true division of whole numbers gives floats."""
+    yield from _divisor(args) if len(args) > 2 and args[2] is not None else ()
+
+
+def _weights(args: Sequence[Any]) -> Iterator[Range]:
+    x = args[0]
+    yield Range(x, 0.0, torch.finfo(x.meta["val"].dtype).max, NO_WEIGHTS)
+    yield Range(x, None, None, ALL_WEIGHTS_ZERO, excluded=0, summed=(len(x.meta["val"].shape) - 1,))
+
+
+def _masked(args: Sequence[Any]) -> Iterator[Range]:
+    """A mask that is repeated along x takes as many elements of the source for each of its own."""
+    shape, mask = args[0].meta["val"].shape, args[1].meta["val"].shape
+    ranks = (0,) * (len(mask) - len(shape)), (0,) * (len(shape) - len(mask))
+    pairs = zip((*ranks[0], *shape), (*ranks[1], *mask), strict=True)
+    times = math.prod(n for n, m in pairs if not same(n, m) and not same(n, 1) and n != 0 and (m == 0 or same(m, 1)))
+    if all(not same(n, 0) for n in shape):
+        yield Range(args[1], None, args[2].meta["val"].numel // times, TOO_FEW, summed=tuple(range(len(mask))))
+
+
+def _repeats(args: Sequence[Any]) -> Iterator[Range]:
+    yield Range(args[0], 0, None, NEGATIVE_REPEATS)
+
+
+_RULES: dict[OpOverload, Rule] = {
+    aten.index.Tensor: _indices,
+    aten.index_put.default: _indices,
+    **dict.fromkeys((aten.floor_divide.default, aten.remainder.Tensor, aten.remainder.Scalar_Tensor), _divisor),
+    aten.fmod.Tensor: _divisor,
+    aten.div.Tensor_mode: _divided,
+    aten.multinomial.default: _weights,
+    aten.repeat_interleave.Tensor: _repeats,
+    aten.masked_scatter.default: _masked,
+    aten.embedding.default: _at(None, 1),
+    **dict.fromkeys((aten.take.default, aten.put.default), _take),
+    **dict.fromkeys((aten.index_fill.int_Scalar, aten.index_fill.int_Tensor), _wrapping),
+    **dict.fromkeys(
+        (aten.gather.default, aten.index_select.default, aten.scatter.src, aten.scatter.value, aten.scatter_add.default,
+         aten.index_add.default, aten.index_copy.default),
+        _at(1, 2),
+    ),
+    aten.nll_loss_forward.default: _classes,
+    aten.nll_loss2d_forward.default: _classes,
+    aten.binary_cross_entropy.default: _cross_entropy,
+    aten.bernoulli.default: _bernoulli,
+    aten.normal.Tensor_Tensor: _normal,
+    aten.normal.float_Tensor: _normal,
+}  # fmt: skip
+
+
+_RUN: frozenset[OpOverload] = frozenset(
+    {
+        aten.poisson.default, aten.histc.default, aten.bincount.default, aten._embedding_bag.default,
+        aten._embedding_bag_forward_only.default, aten.multi_margin_loss.default,
+        aten.multilabel_margin_loss_forward.default, aten.max_unpool2d.default, aten.max_unpool3d.default,
+        aten._linalg_svd.default, aten._linalg_eigh.default, aten._linalg_eigvals.default, aten.linalg_eig.default,
+        aten.linalg_lstsq.default,
+    }
+)  # fmt: skip
+"""Operators that run also where nobody uses the result: nothing less says whether they raise."""
+
+
+def looks_at_values(func: OpOverload) -> bool:
+    """Whether the operator raises for some values of its operands."""
+    return func in _RULES or func in _RUN or func is aten._linalg_check_errors.default
+
+
+def runs_by_itself(node: fx.Node) -> bool:
+    """Whether what the node computes has to run though nobody uses it, since it may raise."""
+    alone = node.target in _RUN or is_checked_form(node.target)
+    return alone and node.op == "call_function" and not _of_derivative(node)
+
+
+def ranges_of(func: OpOverload, args: Sequence[Any]) -> Iterator[Range]:
+    """What an operator expects of its operands."""
+    return _RULES[func](args)
+
+
+def checks_of_dead(graph: fx.Graph, live: Callable[[], set[fx.Node]]) -> Iterable[Range]:
+    """The ranges that nodes outside of `live()` expect; not of a backward, whose forward has checked."""
+    found = [n for n in graph.nodes if n.target in _RULES and not _of_derivative(n)]
+    if not found:
+        return
+    used, seen = live(), set()
+    for node in found:
+        if node in used:
+            continue
+        for each in ranges_of(node.target, (*node.args, *node.kwargs.values())):
+            val = each.operand.meta["val"]
+            if each not in seen and not any(same(n, 0) for n in val.shape):
+                seen.add(each)
+                yield each
+
+
+def waits(node: fx.Node) -> bool:
+    """Whether eager waits for the GPU at this operator, to look at values before it begins: a compiled program does so,
+    too, since a check in a kernel ends the context."""
+    if node.target not in _LOOKED_AT or _of_derivative(node) or not _on_gpu(node.meta["val"].device):
+        return False
+    return any(each.waits for each in ranges_of(node.target, (*node.args, *node.kwargs.values())))
+
+
+_LOOKED_AT = (aten.normal.Tensor_Tensor, aten.normal.float_Tensor)
+
+
+def _of_derivative(node: fx.Node) -> bool:
+    """Its places are those of a forward, which has looked: the gradient of `x[i]` puts where that was read."""
+    return bool(node.meta.get("backward")) or "derivative" in node.meta
+
+
+def _on_gpu(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+def _in_range(
+    x: torch.Tensor,
+    low: Any,
+    high: Any,
+    ignored: int | None,
+    fault: int,
+    waits: bool,
+    excluded: int | None = None,
+    summed: Sequence[int] | None = None,
+) -> torch.Tensor:
+    if waits:
+        return _ends_in_range(x, low, high, fault)
+    if summed is not None:
+        x = x.sum(tuple(summed))
+    wrong = torch.zeros_like(x, dtype=torch.bool)
+    if excluded is not None:
+        wrong |= x == excluded
+    if low is not None:
+        wrong |= ~(x >= low)
+    if high is not None:
+        wrong |= ~(x <= high)
+    if ignored is not None:
+        wrong &= x != ignored
+    if wrong.any():
+        raise fault_error(fault)
+    return wrong.any()
+
+
+def _ends_in_range(x: torch.Tensor, low: Any, high: Any, fault: int) -> torch.Tensor:
+    """Of the least and the largest element, with one wait for each, as in eager; a NaN is both."""
+    ends = torch.aminmax(x) if x.numel() else None
+    for end, inside in ((0, lambda least: least >= low), (1, lambda largest: largest <= high)):
+        if ends is not None and (low, high)[end] is not None and not inside(ends[end].item()):
+            raise fault_error(fault)
+    return x.new_zeros((), dtype=torch.bool)
+
+
+_PARAMETERS = "Tensor x, Scalar? low, Scalar? high, int? ignored, int fault, bool waits, int? excluded, int[]? summed"
+IN_RANGE = check_form("in_range", _PARAMETERS, _in_range)
+"""A bool without dimensions, False; raises for values out of range. `waits`: the processor looks, no kernel does."""
+
+
+def check_node(emit: Callable[..., fx.Node], each: Range) -> fx.Node:
+    """The node that raises for values out of this range."""
+    val = TensorMeta((), torch.bool, (), each.operand.meta["val"].device)
+    first = each.waits and _on_gpu(val.device)
+    limits = (each.low, each.high, each.ignored, each.fault, first, each.excluded, each.summed)
+    return emit(IN_RANGE, (each.operand, *limits), {}, val)

@@ -1,0 +1,73 @@
+"""Modes of the thread that compiled parts run in: inference mode, hooks on what autograd saves. Entered at seams.
+
+What is made in inference mode is a tensor of its own kind, and what is saved goes through the hooks of the program: so
+the mode has to be on while the part runs, and to be off again for the next.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from smelt.graph.nodes.cut_points import Seam
+
+
+class Entered:
+    """The token that one of these seams hands to the one that leaves the mode.
+
+    Args:
+        region: a context manager that has been entered; None while capturing.
+    """
+
+    def __init__(self, region: Any = None) -> None:
+        self.region = region
+
+
+class EnterInference(Seam):
+    """`torch.inference_mode(mode)`"""
+
+    why = "inference mode is entered"
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def __call__(self) -> Entered:
+        return _enter(torch.inference_mode(self.mode))
+
+
+class EnterSavedHooks(Seam):
+    """`torch.autograd.graph.saved_tensors_hooks(pack, unpack)`
+
+    Args:
+        fixed: the two functions; None for one that each call gives, as an argument of the node. The text of a graph has
+            no form for functions among its arguments.
+    """
+
+    why = "hooks on what autograd saves"
+
+    def __init__(self, fixed: tuple[Any, ...]) -> None:
+        super().__init__()
+        self.fixed = fixed
+
+    def __call__(self, *given: Any) -> Entered:
+        rest = iter(given)
+        pack, unpack = (next(rest) if hook is None else hook for hook in self.fixed)
+        return _enter(saved_tensors_hooks(pack, unpack))
+
+
+def _enter(region: Any) -> Entered:
+    region.__enter__()
+    return Entered(region)
+
+
+class Leave(Seam):
+    """The end of a region."""
+
+    why = "a mode of the thread is left"
+    leaves = True
+
+    def __call__(self, entered: Entered) -> None:
+        entered.region.__exit__(None, None, None)

@@ -1,0 +1,211 @@
+"""Torch functions whose C++ part reads what stand-in tensors lack, said another way: sizes, values to check."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from smelt.graph.ir.storage_view import PlacedTensor
+from smelt.graph.ir.symint import from_torch, to_torch, whole_product
+from smelt.graph.meta_rules.constant_values import known_value
+from smelt.graph.meta_rules.least_squares import with_gradients
+from smelt.graph.meta_rules.recurrent import recurrent_layers
+from smelt.graph.trace.value_check_forms import in_checked_form
+from smelt.shapes.size import known_equal
+
+aten = torch.ops.aten
+
+
+def for_stand_ins(target: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any:
+    """What to call instead of `target`: itself, unless it is one of these and its tensor lacks what it reads."""
+    form = in_checked_form(getattr(target, "__name__", ""), args, kwargs or {})
+    if form is not None:
+        return form
+    solved = with_gradients(target, args, kwargs or {})
+    if solved is not None:
+        return solved
+    layers = recurrent_layers(target, args, kwargs or {})
+    if layers is not None:
+        return layers
+    if target is functional.one_hot:
+        return _one_hot
+    if target in _GRIDS and _has_one_line(*args, **(kwargs or {})):
+        return partial(_grid_of_one_line, target)
+    if target is operator.setitem and _writes_all_or_nothing(*args):
+        return _fill_if
+    if target is operator.setitem and _writes_one_row(*args):
+        return _fill
+    if target is operator.setitem and _writes_where_true(*args):
+        return _put
+    if target in _POWERS and len(args) > 1 and isinstance(args[1], torch.SymInt):
+        return _power
+    other = _OTHER.get(target) if args and target.__hash__ is not None else None
+    if other is None or not isinstance(args[0], PlacedTensor) or not args[0].place.layout.val.symbolic:
+        return target
+    return other
+
+
+_POWERS = (operator.pow, torch.pow)
+
+
+def _power(x: Any, exponent: Any) -> Any:
+    """`x ** n`: the formula of its derivative compares the exponent with 0, which PyTorch does for numbers only."""
+    return x ** (int(exponent) if isinstance(x, torch.Tensor) and x.requires_grad else exponent)
+
+
+def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """`functional.one_hot`, which leaves out its check of the classes where it cannot read them: `gather` has one."""
+    if num_classes == -1 or x.dtype is not torch.int64:
+        return functional.one_hot(x, num_classes)
+    classes = torch.arange(num_classes, device=x.device)
+    checked = torch.gather(classes, 0, x.reshape(-1)).reshape(x.shape)
+    return (checked.unsqueeze(-1) == classes).long()
+
+
+def _writes_all_or_nothing(x: Any, key: Any, value: Any) -> bool:
+    """`x[flag] = value` with a flag of no dimensions: the indexing code reads it as a Python bool."""
+    if not isinstance(x, PlacedTensor) or not isinstance(key, PlacedTensor):
+        return False
+    if key.dtype is not torch.bool or key.ndim or key.device != x.device or not _fits_whole(x, value):
+        return False
+    return known_value(key) is None
+
+
+def _fits_whole(x: PlacedTensor, value: Any) -> bool:
+    if isinstance(value, (bool, int, float)):
+        return True
+    if not isinstance(value, PlacedTensor) or value.dtype is not x.dtype or value.device != x.device:
+        return False
+    shape, part = x.place.layout.val.shape, value.place.layout.val.shape
+    rest = shape[len(shape) - len(part) :]
+    return len(part) <= len(shape) and all(
+        known_equal(a, 1) or known_equal(a, b) for a, b in zip(part, rest, strict=True)
+    )
+
+
+def _fill_if(x: torch.Tensor, flag: torch.Tensor, value: Any) -> None:
+    if not isinstance(value, torch.Tensor):
+        value = torch.full((), value, dtype=x.dtype, device=x.device)
+    x.copy_(torch.where(flag, value, x))
+
+
+def _writes_where_true(x: Any, key: Any, value: Any) -> bool:
+    """`x[mask] = values`: the indexing code asks whether there is one value."""
+    return (
+        isinstance(key, PlacedTensor)
+        and key.dtype is torch.bool
+        and isinstance(value, PlacedTensor)
+        and value.ndim > 0
+        and value.place.layout.val.symbolic
+    )
+
+
+def _writes_one_row(x: Any, key: Any, value: Any) -> bool:
+    """`x[mask] = row`: how many elements of the mask are true does not matter."""
+    if not all(isinstance(each, PlacedTensor) for each in (x, key, value)) or key.dtype is not torch.bool:
+        return False
+    whole, chosen, row = (each.place.layout.val for each in (x, key, value))
+    if not 0 < chosen.ndim <= whole.ndim or row.ndim > whole.ndim - chosen.ndim or row.dtype is not whole.dtype:
+        return False
+    if row.device != whole.device or chosen.device != whole.device:
+        return False
+    rest = whole.shape[whole.ndim - row.ndim :]
+    fits = all(known_equal(a, 1) or known_equal(a, b) for a, b in zip(row.shape, rest, strict=True))
+    return fits and all(map(known_equal, chosen.shape, whole.shape))
+
+
+def _fill(x: torch.Tensor, mask: torch.Tensor, row: torch.Tensor) -> None:
+    x.copy_(torch.where(mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim)), row, x))
+
+
+def _put(x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> None:
+    x.index_put_((mask,), values)
+
+
+def _interpolate(
+    x: torch.Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> torch.Tensor:
+    space = x.dim() - 2
+    op = _UPSAMPLES.get((mode, space))
+    if op is None or recompute_scale_factor or antialias or (size is None) == (scale_factor is None):
+        return functional.interpolate(x, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
+    scales: list[float | None] = [None] * space
+    if size is None:
+        factors = [float(s) for s in _each(scale_factor, space)]
+        size = [whole_product(n, s) for n, s in zip(from_torch(tuple(x.shape[2:])), factors, strict=True)]
+        scales = [*factors]
+    options = [] if mode.startswith("nearest") else [bool(align_corners)]
+    return op(x, to_torch(list(_each(size, space))), *options, *scales)
+
+
+def _each(value: Any, count: int) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else [value] * count
+
+
+_UPSAMPLES: dict[tuple[str, int], Any] = {
+    **{("nearest", n): getattr(aten, f"upsample_nearest{n}d").default for n in (1, 2, 3)},
+    **{("nearest-exact", n): getattr(aten, f"_upsample_nearest_exact{n}d").default for n in (1, 2, 3)},
+    ("linear", 1): aten.upsample_linear1d.default,
+    ("bilinear", 2): aten.upsample_bilinear2d.default,
+    ("trilinear", 3): aten.upsample_trilinear3d.default,
+    ("bicubic", 2): aten.upsample_bicubic2d.default,
+}
+
+
+def _max_pool1d(
+    x: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """As a pooling of images of one row."""
+
+    def wide(value: Any, otherwise: int) -> Any:
+        return None if value is None else (otherwise, value[0] if isinstance(value, (list, tuple)) else value)
+
+    windows = (wide(kernel_size, 1), wide(stride or None, 1), wide(padding, 0), wide(dilation, 1))
+    out: Any = functional.max_pool2d(x.unsqueeze(-2), *windows, ceil_mode, return_indices)  # type: ignore[call-overload]
+    return tuple(part.squeeze(-2) for part in out) if return_indices else out.squeeze(-2)
+
+
+_GRIDS = (functional.affine_grid, torch.affine_grid_generator)
+
+
+def _has_one_line(theta: Any = None, size: Any = (), align_corners: Any = None) -> bool:
+    """Whether a gradient will go through a grid with one place in some dimension: PyTorch makes a tensor of it then."""
+    traced = isinstance(theta, PlacedTensor) and theta.requires_grad and theta.is_floating_point()
+    return traced and any(type(n) is int and n == 1 for n in tuple(size)[2:])
+
+
+def _grid_of_one_line(target: Any, theta: torch.Tensor, size: Any, align_corners: Any = None) -> torch.Tensor:
+    """`affine_grid` as the product of places and matrices that it is."""
+    target(theta.detach(), size, align_corners)  # which says what is wrong with them
+    lines, space = [], tuple(size)[2:]
+    for dim, n in reversed(list(enumerate(space))):
+        line = torch.linspace(-1, 1, n, dtype=theta.dtype, device=theta.device) if n != 1 else theta.new_zeros(1)
+        line = line if align_corners else line * ((n - 1) / n)
+        lines.append(line.reshape(*[1] * dim, n, *[1] * (len(space) - dim - 1)).expand(space))
+    places = torch.stack([*lines, torch.ones_like(lines[0])], -1).reshape(1, -1, len(space) + 1)
+    return places.expand(size[0], -1, -1).bmm(theta.transpose(1, 2)).reshape(size[0], *space, len(space))
+
+
+_OTHER: dict[Any, Callable[..., Any]] = {
+    functional.interpolate: _interpolate,
+    functional.upsample: _interpolate,
+    functional.max_pool1d: _max_pool1d,
+    torch.max_pool1d: _max_pool1d,
+}

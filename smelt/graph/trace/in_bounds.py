@@ -1,0 +1,33 @@
+"""Whether `as_strided` shows nothing but elements of a tensor: graphs know of no other memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+
+from smelt.graph.ir.meta import TensorMeta, is_dense, may_overlap, reach
+from smelt.shapes.size import known_at_most
+
+
+def lies_within(shape: Sequence[int], stride: Sequence[int], offset: int, val: TensorMeta) -> bool:
+    """Whether all elements of a view are for sure among those of a tensor, each of which has memory of its own."""
+    if is_dense(val.shape, val.stride):
+        return offset >= 0 and known_at_most(reach(shape, stride, offset), val.numel)
+    sizes = (*shape, *stride, offset, *val.shape, *val.stride)
+    if not all(type(n) is int for n in sizes) or may_overlap(val.shape, val.stride) or val.numel > _SEARCHED:
+        return False
+    return bool(numpy.isin(places_of(shape, stride, offset), places_of(val.shape, val.stride, 0)).all())
+
+
+def places_of(shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
+    """Where the elements lie in memory; what stride 0 repeats only once."""
+    found = numpy.array([offset])
+    for size, step in zip(shape, stride, strict=True):
+        found = (found[:, None] + numpy.arange(1 if step == 0 else size) * step).reshape(-1)
+    return found
+
+
+_SEARCHED = 1 << 20
+"""Elements of the largest tensor with gaps that a view is looked up in."""

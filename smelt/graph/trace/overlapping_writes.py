@@ -1,0 +1,182 @@
+"""Writes to memory that the same operator reads, or writes twice: a graph holds values, and they have no order.
+
+An operator of a graph reads its operands and then gives new values. Eager's kernels go from element to element, so one
+may read what another has just written: where elements of the written tensor share memory (windows, `expand`), or where
+an operand lies beside the result in the same memory (`x[2::2].add_(x[:-2:2])`, `torch.mm(a, b, out=a)`). Eager refuses
+most such calls, and `eager_errors` asks the operator for the error. What it accepts gives values that nobody but its
+kernel knows: the call runs by itself, as in eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy
+import torch
+from torch._ops import OpOverload
+
+from smelt.base.errors import Unsupported
+from smelt.graph.ir.meta import extent, may_overlap
+from smelt.graph.ir.schema import OpInfo, find_op, sees_strides
+from smelt.graph.ir.storage_view import Layout, PlacedTensor
+from smelt.graph.trace.in_bounds import places_of
+
+aten = torch.ops.aten
+
+
+def expect_apart(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """What a writing call leaves in memory does not depend on the order in which its kernel goes.
+
+    Raises:
+        Unsupported: it does so, or the operator is of a user's library and reads what it writes.
+    """
+    if func in _ONE_VALUE:
+        return
+    for targets, others in _steps(func, info, args, kwargs):
+        if any(map(_repeats, targets)):
+            raise Unsupported(f"{func} on elements that share memory", why="its order decides what they hold")
+        for i, target in enumerate(targets):
+            beside = [("", other) for other in targets[:i]] + others
+            if any(_reads_written(func, target, name, other) for name, other in beside):
+                raise Unsupported(f"{func} on arguments that share memory", why="it writes to one of them")
+
+
+_ONE_VALUE = frozenset({aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default})
+"""Writes of one value, read before."""
+
+
+def argument(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
+    """The value that a call gives to the parameter `name` (its default when it gives none)."""
+    if name in kwargs:
+        return kwargs[name]
+    for i, parameter in enumerate(func._schema.arguments):
+        if parameter.name == name:
+            return args[i] if i < len(args) else parameter.default_value
+    raise KeyError(name)
+
+
+def written_tensors(
+    func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[PlacedTensor]:
+    """The tensors that a call writes to."""
+    return [tensor for name in info.written for tensor in _tensors(argument(func, args, kwargs, name))]
+
+
+_Named = list[tuple[str, PlacedTensor]]
+
+
+def _steps(
+    func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[list[PlacedTensor], _Named]]:
+    """What is written at once, with what is read for it and by which parameter: operators on lists go item by item."""
+    if not func._opname.startswith("_foreach_"):
+        names = (a.name for a in func._schema.arguments)
+        given = [*zip(names, args, strict=False), *kwargs.items()]
+        read = [(name, t) for name, value in given if name not in info.written for t in _tensors(value)]
+        yield written_tensors(func, info, args, kwargs), read
+        return
+    lists = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple))]
+    for i, target in enumerate(written_tensors(func, info, args, kwargs)):
+        items = [value[i] for value in lists if len(value) > i]
+        yield [target], [("", one) for one in items if isinstance(one, PlacedTensor) and one is not target]
+
+
+def _tensors(value: Any) -> Iterator[PlacedTensor]:
+    if isinstance(value, PlacedTensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _tensors(one)
+
+
+def _repeats(tensor: PlacedTensor) -> bool:
+    """Whether two elements are the same memory."""
+    layout = tensor.place.layout
+    if not may_overlap(layout.val.shape, layout.val.stride):
+        return False
+    shape, stride, offset = _numbers(layout)
+    if 0 in shape:
+        return False
+    if extent(shape, stride) > _SEARCHED or 0 in (s for n, s in zip(shape, stride, strict=True) if n > 1):
+        return True
+    found = places_of(shape, stride, offset)
+    return len(numpy.unique(found)) < len(found)
+
+
+def _reads_written(func: OpOverload, target: PlacedTensor, name: str, other: PlacedTensor) -> bool:
+    """Whether elements of `other` that belong to another place of the result than their own are written."""
+    if target.place.storage is not other.place.storage:
+        return False
+    if sees_strides(func):  # a user's library: nothing tells what it does
+        return True
+    own, read = target.place.layout, other.place.layout
+    if own is read and _in_place(func, name):
+        return False
+    return _meet(own, read)
+
+
+def _in_place(func: OpOverload, name: str) -> bool:
+    """Whether the operator may overwrite what it is given as `name`, element by element or as its twin does."""
+    operator = func._opname
+    if torch.Tag.pointwise in func.tags or operator in _POINTWISE or operator.startswith("_foreach_"):
+        return True
+    return name == func._schema.arguments[0].name and find_op(f"aten::{operator}_") is not None
+
+
+_POINTWISE = frozenset(
+    "copy_ where gelu gelu_ mish mish_ hardswish hardswish_ threshold threshold_ copysign copysign_ gcd gcd_ lcm lcm_ "
+    "threshold_backward gelu_backward".split()
+)
+"""Names of operators that read and write element by element, without PyTorch's tag for those."""
+
+
+def _meet(a: Layout, b: Layout) -> bool:
+    """Whether two layouts in one storage have elements in common."""
+    (shape, stride, offset), (other_shape, other_stride, other_offset) = first, second = _numbers(a), _numbers(b)
+    sizes = a.val.dtype.itemsize, b.val.dtype.itemsize
+    begins = offset * sizes[0], other_offset * sizes[1]
+    ends = begins[0] + extent(shape, stride) * sizes[0], begins[1] + extent(other_shape, other_stride) * sizes[1]
+    if 0 in shape or 0 in other_shape or ends[0] <= begins[1] or ends[1] <= begins[0]:
+        return False
+    if sizes[0] != sizes[1]:
+        return True
+    windows = _windows(first, second)
+    if windows is not None:
+        return all(i < j + m and j < i + n for (i, n), (j, m) in zip(*windows, strict=True))
+    if max(extent(shape, stride), extent(other_shape, other_stride)) > _SEARCHED:
+        return True
+    return bool(numpy.isin(places_of(*first), places_of(*second)).any())
+
+
+_SEARCHED = 1 << 18
+"""Elements of memory, at most, whose places are compared one by one."""
+
+_Numbers = tuple[tuple[int, ...], tuple[int, ...], int]
+
+
+def _windows(*layouts: _Numbers) -> list[list[tuple[int, int]]] | None:
+    """For each layout (start, length) in each of the blocks that all strides divide the memory into, or None."""
+    moving = [{s: n for n, s in zip(shape, stride, strict=True) if n != 1 and s} for shape, stride, _ in layouts]
+    steps = sorted({1}.union(*moving), reverse=True)
+    if any(large % small for large, small in zip(steps, steps[1:], strict=False)):
+        return None
+    out = []
+    for (shape, stride, offset), lengths in zip(layouts, moving, strict=True):
+        if len(lengths) < sum(n != 1 and s != 0 for n, s in zip(shape, stride, strict=True)):
+            return None  # two dimensions of one stride
+        windows, above = [], None
+        for step in steps:
+            start, offset = divmod(offset, step)
+            length = lengths.get(step, 1)
+            if above is not None and start + length > above // step:
+                return None
+            windows.append((start, length))
+            above = step
+        out.append(windows)
+    return out
+
+
+def _numbers(layout: Layout) -> _Numbers:
+    """Shape, strides and offset; symbolic ones become those of the example, which is assumed from then on."""
+    return tuple(map(int, layout.val.shape)), tuple(map(int, layout.val.stride)), int(layout.offset)

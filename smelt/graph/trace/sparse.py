@@ -1,0 +1,85 @@
+"""Sparse gradients in a trace: those of embeddings, which name only the rows that were read.
+
+A trace tensor is always strided. One that stands for a sparse gradient has the dense values for whoever computes with
+it, and in `place.rows` what the sparse tensor is made of, for the end of the backward, where the caller gets that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from smelt.base.errors import Unsupported
+from smelt.graph.ir.storage_view import PlacedTensor, Rows
+
+aten = torch.ops.aten
+Call = Callable[..., Any]
+"""`call(op, *args, **kwargs)` runs an operator in the trace."""
+
+SUM, MEAN = 0, 1
+
+
+def from_rows(call: Call, size: Sequence[int], rows: Rows) -> PlacedTensor:
+    """A gradient of the given size: zeros, and the rows added up at their places."""
+    values, places = rows.values, call(aten.view.default, rows.indices, [-1])
+    if rows.but is not None:
+        outer = [-1] + [1] * (values.ndim - 1)
+        dropped = call(aten.view.default, call(aten.eq.Scalar, places, rows.but), outer)
+        values = call(aten.masked_fill.Scalar, values, dropped, 0)
+    base = call(aten.new_zeros.default, values, list(size))
+    dense = call(aten.index_add.default, base, 0, places, values)
+    dense.place.rows = rows
+    return dense
+
+
+def of_coordinates(call: Call, size: Sequence[int], indices: PlacedTensor, values: PlacedTensor) -> PlacedTensor:
+    """`torch.sparse_coo_tensor(indices, values, size)` of a backward.
+
+    Raises:
+        Unsupported: the coordinates name more than rows.
+    """
+    if indices.ndim != 2 or indices.shape[0] != 1:
+        raise Unsupported("a sparse gradient of single elements", why="only sparse rows are traced")
+    return from_rows(call, size, Rows(indices, values, None))
+
+
+def of_bags(call: Call, args: Sequence[Any]) -> PlacedTensor:
+    """The sparse gradient of `embedding_bag`: each row read gets the gradient of its bag, scaled as it was.
+
+    Args:
+        args: those of `aten._embedding_bag_backward`, whole.
+
+    Raises:
+        Unsupported: maxima, or gradients scaled by how often a row was read; eager has no sparse ones either.
+    """
+    grad, indices, offsets, bags, sizes, _, rows, by_frequency, mode, _, factors, padding = args
+    if by_frequency or mode not in (SUM, MEAN):
+        raise Unsupported("a sparse gradient of maxima, or one scaled by frequency", hint="use sparse=False")
+    if bags.numel() != indices.numel():  # the quick kernels leave out which bag a place belongs to
+        bags = bag_of_each(call, offsets, indices.numel())
+    values = call(aten.index_select.default, grad, 0, bags)
+    if mode == MEAN:
+        share = call(aten.reciprocal.default, call(aten._to_copy.default, sizes, dtype=grad.dtype))
+        share = call(aten.index_select.default, share, 0, bags)
+        values = call(aten.mul.Tensor, values, call(aten.unsqueeze.default, share, 1))
+    if factors is not None:
+        values = call(aten.mul.Tensor, values, call(aten.unsqueeze.default, factors, 1))
+    places = call(aten.view.default, indices, [1, -1])
+    return from_rows(call, (rows, grad.shape[1]), Rows(places, values, padding if padding >= 0 else None))
+
+
+def bag_of_each(call: Call, offsets: PlacedTensor, count: int) -> PlacedTensor:
+    """For each of `count` places the last bag that begins at or before it."""
+    places = call(aten.arange.default, count, dtype=offsets.dtype, device=offsets.device)
+    after = call(aten.searchsorted.Tensor, offsets, places, right=True)
+    return call(aten.sub.Tensor, after, 1)
+
+
+def add_rows(call: Call, a: Rows, b: Rows) -> Rows | None:
+    """The sum of two sparse gradients; None where it has to be a dense one."""
+    if a.but != b.but or a.indices.dtype != b.indices.dtype:
+        return None
+    indices = call(aten.cat.default, [a.indices, b.indices], 1)
+    return Rows(indices, call(aten.cat.default, [a.values, b.values], 0), a.but)

@@ -1,0 +1,585 @@
+"""The trace tensor: a tensor without data on which PyTorch programs run to learn metadata, or to be recorded.
+
+Capture runs one torch function at a time on trace tensors and reads the result's metadata. Autograd runs a whole graph
+under a `TraceMode` with a recorder, which writes every operator down. `propagate` is the rule both use: it asks
+`infer` for the results' metadata and keeps track of who shares memory with whom.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch._ops import OpOverload
+from torch.autograd.graph import increment_version
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from smelt.base.errors import Unsupported
+from smelt.base.no_memory import refuse_address
+from smelt.base.process_state import switch
+from smelt.base.torch_c import disabled_torch_function, run_recipe, set_conjugate, set_negative
+from smelt.graph.ir.meta import OpaqueMeta, TensorMeta
+from smelt.graph.ir.schema import Kind, OpInfo, op_info
+from smelt.graph.ir.storage_view import (
+    Layout,
+    Place,
+    Step,
+    Storage,
+    layout_for,
+    layout_of,
+    opaque_layout,
+    opaque_layouts,
+)
+from smelt.graph.ir.symint import Ratio, from_torch, has_symint, to_torch
+from smelt.graph.meta_rules.constant_values import follow, forget, known_value
+from smelt.graph.meta_rules.device_errors import devices_among, raise_for_devices
+from smelt.graph.meta_rules.infer import DataDependent, answer_for, depends_on_values
+from smelt.graph.trace.deterministic import refuse_without_order
+from smelt.graph.trace.inplace_view_ops import Turned
+from smelt.graph.trace.opaque import MAKERS, opaque_answer, stand_in, touches
+from smelt.graph.trace.overlapping_writes import argument, expect_apart, written_tensors
+from smelt.graph.trace.unbacked import NEED_ELEMENTS, expect_elements
+from smelt.shapes.size import Size
+
+aten = torch.ops.aten
+__all__ = [
+    "DataDependent",
+    "Layout",
+    "Place",
+    "Recorder",
+    "Step",
+    "Storage",
+    "TraceMode",
+    "TraceTensor",
+    "answer_for",
+    "argument",
+    "expect_new_shape",
+    "layout_of",
+    "propagate",
+    "trace_like",
+]
+
+
+_data: Any = torch.Tensor.data
+"""The descriptor of `tensor.data`: a read makes a detached tensor, an assignment swaps the metadata."""
+
+
+class _Text(threading.local):
+    """`refuse` raises in place of the text of a tensor, while code of the program runs that may ask for it."""
+
+    refuse: Callable[[], None] | None = None
+
+
+text = _Text()
+switch("text of tensors", lambda: text.refuse, lambda before: setattr(text, "refuse", before))
+
+
+class TraceTensor(Turned):
+    """A tensor with metadata, autograd history and a place, but no data."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def __new__(cls, place: Place) -> TraceTensor:
+        val, offset = place.layout.val, place.layout.offset
+        if type(val) is OpaqueMeta:
+            opaque = stand_in(cls, val)
+            opaque.place = place
+            return opaque  # type: ignore[return-value]
+        shape, stride = val.shape, val.stride
+        if val.symbolic or offset.__class__ is Size:
+            shape, stride, offset = to_torch(shape), to_torch(stride), to_torch(offset)
+        self = torch.Tensor._make_wrapper_subclass(
+            cls, shape, strides=stride, storage_offset=offset, dtype=val.dtype, device=val.device
+        )
+        refuse_address(self, val.symbolic or offset.__class__ is Size)
+        self.place = place
+        if place.conjugate:
+            set_conjugate(self, True)
+        if place.negative:
+            set_negative(self, True)
+        return self
+
+    def __init__(self, place: Place) -> None:
+        pass
+
+    __torch_function__ = disabled_torch_function  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return to_torch(propagate(func, args, kwargs or {}, None))
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        if text.refuse is not None:
+            text.refuse()
+        return f"TraceTensor({self.place.layout.val}{', requires_grad' if self.requires_grad else ''})"
+
+    @property
+    def data(self) -> torch.Tensor:
+        """The same place without autograd history, as for real tensors."""
+        out: TraceTensor = _data.__get__(self)
+        assert out.place.step is not None
+        out.place.step.data = next(Step.counts)
+        return out
+
+    @data.setter
+    def data(self, other: torch.Tensor) -> None:
+        """The memory is that of `other`; writes are counted as before, each tensor for itself."""
+        assert isinstance(other, TraceTensor)
+        self.move_to(other)
+        step = Step(aten.detach.default, (), {}, None)
+        step.data = next(Step.counts)
+        self.place = Place(other.place.layout, other.place, step)
+
+    def move_to(self, other: TraceTensor) -> None:
+        """The object has the place of `other`, its own history and its own version counter."""
+        _data.__set__(self, other)
+        self.place = other.place
+
+    def tolist(self) -> Any:
+        value = known_value(self)
+        if value is not None:
+            return value.tolist()
+        raise depends_on_values("tensor.tolist()")
+
+    def numpy(self, *_: Any, **__: Any) -> Any:
+        raise depends_on_values("tensor.numpy()")
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise depends_on_values("numpy.asarray(tensor)")
+
+    def data_ptr(self) -> int:
+        raise depends_on_values("the address of a tensor")
+
+    def __dlpack__(self, *_: Any, **__: Any) -> Any:
+        raise depends_on_values("tensor.__dlpack__()")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TraceTensor:
+        out = TraceTensor(Place(self.place.layout))
+        out.requires_grad_(self.requires_grad)
+        memo[id(self)] = out
+        return out
+
+
+class Recorder(Protocol):
+    """Who writes operators down. Places carry the recorder's values in `node`.
+
+    Attributes:
+        backward: the autograd engine is running.
+    """
+
+    backward: bool
+
+    def pure(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any, outputs: Any) -> None:
+        """`outputs` (one trace tensor, or a list with None gaps) are the fresh results of a pure operator."""
+
+    def write(
+        self,
+        op: OpOverload,
+        info: OpInfo,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        answer: Any,
+        outputs: Sequence[Any],
+    ) -> None:
+        """The operator writes to the arguments that `info` names; `outputs` are its fresh results."""
+
+    def constant(self, tensor: torch.Tensor) -> TraceTensor:
+        """A real tensor met during the trace: the same trace tensor each time."""
+
+    def literal(self, tensor: torch.Tensor) -> TraceTensor:
+        """A real tensor that the program just made from numbers (`torch.tensor([1, 2])`)."""
+
+    def expect_close(self, a: TraceTensor, b: TraceTensor, rtol: float, atol: float, equal_nan: bool) -> None:
+        """Whoever reads the memory of `a` from now on raises an error where `a` and `b` are not close."""
+
+
+class TraceMode(TorchDispatchMode):
+    """While active, every operator, also one without tensor arguments, makes trace tensors.
+
+    Args:
+        recorder: told of each operator; None to only propagate metadata.
+    """
+
+    def __init__(self, recorder: Recorder | None = None) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No wrapper around `__torch_dispatch__` that would import torch's own compiler at the first operator."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if op_info(func).composite:
+            with self:
+                return run_recipe(func, args, kwargs or {})
+        return to_torch(propagate(func, args, kwargs or {}, self.recorder))
+
+
+def trace_like(source: torch.Tensor | TensorMeta, requires_grad: bool | None = None) -> TraceTensor:
+    """A trace tensor with the metadata of `source` and a storage of its own (offset 0).
+
+    Raises:
+        Unsupported: the tensor is not a plain strided one.
+    """
+    if isinstance(source, torch.Tensor):
+        if requires_grad is None:
+            requires_grad = source.requires_grad
+        layout = layout_of(source)
+        val = layout.val
+    else:
+        val = source
+        requires_grad = val.requires_grad if requires_grad is None else requires_grad
+    if type(val) is OpaqueMeta:
+        out = TraceTensor(Place(opaque_layout(replace(val, requires_grad=False))))
+    else:
+        out = TraceTensor(Place(layout_for(val.shape, val.dtype, val.stride, val.device)))
+    if requires_grad:
+        out.requires_grad_()
+    return out
+
+
+class _Before(torch.autograd.Function):
+    like_operator = True  # it gives gradients only where it gets one
+
+    @staticmethod
+    def forward(ctx: Any, leaf: TraceTensor) -> TraceTensor:
+        ctx.set_materialize_grads(False)  # a function of the program may give no gradient
+        out = TraceTensor(Place(leaf.place.layout))
+        out.place.node, out.place.version = leaf.place.node, 0
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor | None) -> torch.Tensor | None:
+        return grad
+
+
+def computed_before(leaf: TraceTensor) -> TraceTensor:
+    """`leaf` as a tensor that has a history, as the caller's input has: it may be written in place."""
+    with torch.enable_grad():
+        out: TraceTensor = _Before.apply(leaf)
+    return out
+
+
+def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """Run one operator on trace tensors (and scalars): metadata, aliasing and, with a recorder, a record.
+
+    Real tensors among the arguments become constants of the recorder, or only lend their metadata. Values that follow
+    from constants alone are computed on the way (see `constant_values`).
+
+    Raises:
+        DataDependent: values are needed to know the result.
+        Unsupported: no metadata rule is known.
+    """
+    info = op_info(func)
+    if info.composite:
+        return run_recipe(func, args, kwargs)
+    if has_symint(args) or (kwargs and has_symint(tuple(kwargs.values()))):
+        args, kwargs = from_torch(tuple(args)), {k: from_torch(v) for k, v in kwargs.items()}
+        func, args = _without_ratios(func, args, kwargs, recorder)
+        info = op_info(func)
+    if (opaque_layouts or func._opname in MAKERS or "layout" in kwargs) and _is_opaque(func, args, kwargs, recorder):
+        return _opaque(func, args, kwargs, recorder)
+    rule = SPECIAL.get(func)
+    if rule is None and info.moves:
+        rule = _view_in_place
+    if rule is not None:
+        if len(devices_among((*args, *kwargs.values()))) > 1:
+            raise_for_devices(func, info, args, kwargs)
+        return rule(func, args, kwargs, recorder)
+    rewrite = REWRITES.get(func)
+    if rewrite is not None:
+        func, args = rewrite(tuple(args))
+        info = op_info(func)
+    return ordinary(func, info, args, kwargs, recorder)
+
+
+def _is_opaque(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> bool:
+    """Whether the operator takes or gives opaque tensors; not where a backward gives sparse rows (`sparse`)."""
+    if func._opname in MAKERS:
+        return recorder is None
+    if kwargs.get("layout", torch.strided) not in (None, torch.strided):
+        return recorder is None
+    return touches(args) or touches(tuple(kwargs.values()))
+
+
+def _opaque(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    if recorder is not None:
+        raise Unsupported(f"{func} in a compiled part", why="sparse and quantised tensors run between the parts")
+    if func._opname not in _QUESTIONS_ONLY:
+        EAGER_CALLS.note(func, "on sparse or quantised tensors")
+    return tensors_for(opaque_answer(func, *as_traced(args, kwargs, None)))
+
+
+class _Calls(threading.local):
+    """The operators for eager alone that this thread has traced since somebody began to listen, and why the last is."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.why = ""
+
+    def note(self, func: OpOverload, why: str) -> None:
+        self.names.append(str(func))
+        self.why = why
+
+    def begin(self) -> None:
+        self.names = []
+
+
+EAGER_CALLS = _Calls()
+_QUESTIONS_ONLY = frozenset({"device", "sparse_dim", "dense_dim", "is_coalesced", "qscheme", "size", "sym_size"})
+
+Rule = Callable[[OpOverload, Sequence[Any], Mapping[str, Any], "Recorder | None"], Any]
+Call = tuple[OpOverload, tuple[Any, ...]]
+
+SPECIAL: dict[OpOverload, Rule] = {}
+"""What is done instead of asking for metadata; `special_operators` fills it."""
+
+REWRITES: dict[OpOverload, Callable[[tuple[Any, ...]], Call]] = {}
+"""Operators that are another one in disguise."""
+
+
+def ordinary(
+    func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
+) -> Any:
+    args, kwargs = as_traced(args, kwargs, recorder)
+    about = _ABOUT_SIZES.get(func)
+    if about is not None:
+        return about(args[0].place.layout, *args[1:])
+    if func in NEED_ELEMENTS and args[0].place.layout.val.symbolic:
+        expect_elements(func, args, kwargs)
+    refuse_without_order(func, args, kwargs)
+    answer = answer_for(func, args, kwargs)
+    if info.kind is Kind.PURE:
+        if info.silent:
+            raise Unsupported(f"{func} gives no tensor", why="what else it does a graph would leave out")
+        if type(answer) is Layout:
+            out = TraceTensor(Place(answer))
+        else:
+            out = tensors_for(answer)
+        if recorder is not None:
+            recorder.pure(func, args, kwargs, answer, out)
+        elif info.derived_inside and _takes_gradients(args, out):
+            EAGER_CALLS.note(func, "differentiated through what its kernel calls")
+        follow(func, info, args, kwargs, out)
+        return out
+    if info.kind is Kind.VIEW:
+        return _view(func, args, kwargs, answer)
+    return _write(func, info, args, kwargs, answer, recorder)
+
+
+def _takes_gradients(args: Sequence[Any], out: Any) -> bool:
+    """Whether autograd follows the operator in eager."""
+    if not torch.is_grad_enabled() or not any(each.requires_grad for each in _tensors_in(args)):
+        return False
+    return any(each.dtype.is_floating_point or each.dtype.is_complex for each in _tensors_in(out))
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors_in(each)
+
+
+_ABOUT_SIZES: dict[OpOverload, Callable[..., Any]] = {
+    aten.sym_size.default: lambda layout: list(layout.val.shape),
+    aten.sym_size.int: lambda layout, dim: layout.val.shape[dim],
+    aten.sym_stride.default: lambda layout: list(layout.val.stride),
+    aten.sym_stride.int: lambda layout, dim: layout.val.stride[dim],
+    aten.sym_numel.default: lambda layout: layout.val.numel,
+    aten.sym_storage_offset.default: lambda layout: layout.offset,
+    aten.size.default: lambda layout: list(map(int, layout.val.shape)),  # in numbers: this pins them
+    aten.stride.default: lambda layout: list(map(int, layout.val.stride)),
+}
+"""What C++ code asks a tensor with symbolic sizes."""
+
+
+def tensors_for(answer: Any) -> Any:
+    """New trace tensors for an answer: layouts become tensors, the rest stays."""
+    if type(answer) is Layout:
+        return TraceTensor(Place(answer))
+    if isinstance(answer, (list, tuple)):
+        return type(answer)(tensors_for(a) for a in answer)
+    return answer
+
+
+def _view(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> Any:
+    parent = args[0].place
+    if func is aten.as_strided.default:  # says where in the storage, whatever it is called on
+        parent = root_of(parent)
+        args, kwargs = (args[0], args[1], args[2], answer.offset), {}
+    if type(answer) is Layout:
+        return TraceTensor(Place(answer, parent, Step(func, args[1:], kwargs, None)))
+    return [TraceTensor(Place(a, parent, Step(func, args[1:], kwargs, i))) for i, a in enumerate(answer)]
+
+
+def root_of(place: Place) -> Place:
+    """The root of the place's storage, without history if the place has none, with its way of counting writes."""
+    root = place.storage.root
+    assert root is not None
+    detached, apart = False, None
+    while place.parent is not None:
+        step = place.step
+        assert step is not None
+        detached |= step.op is aten.detach.default or torch.is_grad_enabled() and not step.grad
+        apart = step.data if apart is None else apart
+        place = place.parent
+    if not detached:
+        return place
+    step = Step(aten.detach.default, (), {}, None)
+    step.data = apart
+    return Place(root.layout, root, step)
+
+
+def _write(
+    func: OpOverload,
+    info: OpInfo,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    answer: Any,
+    recorder: Recorder | None,
+) -> Any:
+    answers = answer if isinstance(answer, (list, tuple)) else [answer]
+    fresh = [tensors_for(a) for a, source in zip(answers, info.returned, strict=False) if source is None]
+    expect_apart(func, info, args, kwargs)
+    for name in info.written:
+        target = argument(func, args, kwargs, name)
+        forget(target)
+        if type(target) is TraceTensor and target.place.storage.reshaped and torch.is_grad_enabled():
+            if any(type(a) is TraceTensor and a.requires_grad for a in args):
+                raise _reshaped(func)
+    if recorder is not None:
+        recorder.write(func, info, args, kwargs, answer, fresh)
+    else:
+        for target in written_tensors(func, info, args, kwargs):  # counters miss those of operators from user libraries
+            target.place.storage.version += 1
+        for one, returned in zip(answers, info.returned, strict=False):
+            out = kwargs.get(returned) if returned is not None else None
+            if type(one) is Layout and type(out) is TraceTensor:  # an `out=`
+                resize_out(out, one.val)
+    if info.counts_inside:
+        increment_version(written_tensors(func, info, args, kwargs))
+    if not info.returned:
+        return None
+    values = iter(fresh)
+    outs = [argument(func, args, kwargs, name) if name is not None else next(values) for name in info.returned]
+    return outs[0] if len(outs) == 1 else tuple(outs)
+
+
+def resize_out(target: TraceTensor, val: TensorMeta) -> TraceTensor | None:
+    """An `out=` without elements becomes a tensor of the result's shape, which is returned; None: it has that shape.
+
+    Raises:
+        Unsupported: it has elements, in another shape.
+    """
+    if val.shape == target.place.layout.val.shape:
+        return None
+    if target.numel():
+        raise Unsupported("out= with a tensor of another shape", hint="pass one of the result's shape")
+    fresh = trace_like(val)
+    target.move_to(fresh)
+    return fresh
+
+
+def as_traced(
+    args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """The same arguments with every real tensor replaced by a trace tensor."""
+
+    def foreign(value: Any) -> bool:
+        kind = type(value)
+        if kind is TraceTensor:
+            return False
+        if kind is list or kind is tuple:
+            return any(map(foreign, value))
+        return isinstance(value, torch.Tensor)
+
+    def traced(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(traced(v) for v in value)
+        if isinstance(value, torch.Tensor) and type(value) is not TraceTensor:
+            return trace_like(value.detach()) if recorder is None else recorder.constant(value)
+        return value
+
+    if any(map(foreign, args)):
+        args = tuple(traced(a) for a in args)
+    if kwargs and any(map(foreign, kwargs.values())):
+        kwargs = {k: traced(v) for k, v in kwargs.items()}
+    return args, kwargs
+
+
+def _without_ratios(
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
+) -> tuple[OpOverload, Sequence[Any]]:
+    """A quotient of sizes beside a tensor is computed as a tensor of no dimensions; elsewhere it is a number."""
+    if not any(isinstance(a, Ratio) for a in args):
+        return func, args
+    tensors = _ON_TENSORS.get(func)
+    if tensors is None or not isinstance(args[0], TraceTensor):
+        return func, tuple(float(a) if isinstance(a, Ratio) else a for a in args)
+    dtype = args[0].place.layout.val.dtype
+    wide = torch.float64 if args[0].ndim and dtype.is_floating_point else torch.get_default_dtype()
+
+    def made(value: Any) -> Any:
+        if not isinstance(value, Ratio):
+            return value
+        number, size = (
+            propagate(aten.full.default, ([], n), {"dtype": wide}, recorder) for n in (value.number, value.size)
+        )
+        return propagate(aten.div.Tensor, (number, size), {}, recorder)
+
+    return tensors, tuple(map(made, args))
+
+
+_ON_TENSORS: dict[OpOverload, OpOverload] = {
+    aten.add.Scalar: aten.add.Tensor,
+    aten.sub.Scalar: aten.sub.Tensor,
+    aten.rsub.Scalar: aten.rsub.Tensor,
+    aten.mul.Scalar: aten.mul.Tensor,
+    aten.div.Scalar: aten.div.Tensor,
+    aten.add.Tensor: aten.add.Tensor,
+    aten.sub.Tensor: aten.sub.Tensor,
+    aten.mul.Tensor: aten.mul.Tensor,
+    aten.div.Tensor: aten.div.Tensor,
+    aten.pow.Tensor_Scalar: aten.pow.Tensor_Tensor,
+}
+"""Operators of a tensor and a number, with those of two tensors."""
+
+
+def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """`x.t_()` and its kind: the tensor object moves to a view of the place where it was."""
+    view = op_info(func).functional
+    if view is None:
+        raise Unsupported(f"{func} cannot be traced", why="it changes a tensor's shape in place")
+    expect_new_shape(func, args[0])
+    args[0].move_to(propagate(view, (TraceTensor(args[0].place), *args[1:]), kwargs, recorder))
+    return args[0]
+
+
+def expect_new_shape(func: OpOverload, tensor: TraceTensor) -> None:
+    """Whoever is about to change the shape of a tensor in place says so: that of a view limits what may be written.
+
+    Raises:
+        Unsupported: the view's history would have to be made again.
+    """
+    if not tensor._is_view():
+        return
+    storage = tensor.place.storage
+    if tensor.requires_grad and (storage.version or not torch.is_grad_enabled()):
+        raise _reshaped(func)
+    storage.reshaped = True
+
+
+def _reshaped(func: OpOverload) -> Unsupported:
+    why = "the history of a view that changed its shape in place is made again by what it was at first"
+    return Unsupported(f"{func} on memory that such a view shows", why=why, hint="x = x.unsqueeze(0) makes a view")

@@ -1,0 +1,297 @@
+"""Reading values in a trace: `.item()`, `nonzero` and their kind give numbers that only the compiled code will know.
+
+Who traces says with `reading(numbers)` that reads are possible and keeps the numbers; without it the operators need
+values that nobody has (`DataDependent`).
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch._ops import OpOverload
+
+from smelt.base.process_state import switch
+from smelt.graph.ir.meta import TensorMeta, contiguous_stride
+from smelt.graph.ir.storage_view import Layout, PlacedTensor
+from smelt.graph.ir.sym_bool import Question, compare
+from smelt.graph.ir.symint import SizeNode
+from smelt.graph.meta_rules.infer import depends_on_values
+from smelt.graph.meta_rules.layouts import fresh, given, val_of, without
+from smelt.graph.meta_rules.least_squares import without_residuals
+from smelt.shapes.assumptions import Assumed, Assumptions
+from smelt.shapes.real import Real
+from smelt.shapes.size import IntLike, Size, bounds, same
+from smelt.shapes.unbacked import LOWEST, Origin
+
+aten = torch.ops.aten
+
+
+class Numbers(Protocol):
+    """The numbers that one trace reads. Equal reads of equal values give one number."""
+
+    known: dict[Hashable, Any]
+
+    @property
+    def owner(self) -> Assumptions:
+        """Whose symbols they are."""
+
+    def identity(self, tensor: Any) -> Hashable:
+        """What two tensors share when they hold the same values."""
+
+    def origin(self) -> Origin:
+        """Where the program is."""
+
+    def read(self, number: Size | Real, tensor: Any) -> None:
+        """`number` is new: the value of `tensor`."""
+
+    def measured(self, number: Size, tensor: Any, dim: int) -> None:
+        """`number` is new: the size of dimension `dim` of `tensor`."""
+
+
+_thread = threading.local()
+switch("reading", lambda: getattr(_thread, "numbers", None), lambda before: setattr(_thread, "numbers", before))
+
+
+@contextmanager
+def reading(numbers: Numbers | None) -> Iterator[None]:
+    """Inside, operators may read values."""
+    before = getattr(_thread, "numbers", None)
+    _thread.numbers = numbers
+    try:
+        yield
+    finally:
+        _thread.numbers = before
+
+
+def current(what: str) -> Any:
+    """Who keeps the numbers that are read now.
+
+    Raises:
+        DataDependent: nobody.
+    """
+    numbers = getattr(_thread, "numbers", None)
+    if numbers is None:
+        raise depends_on_values(what)
+    return numbers
+
+
+# -- reads ---------------------------------------------------------------------------------------------------------
+
+
+def read_scalar(tensor: PlacedTensor, what: str) -> Size | Real:
+    """The value of a tensor of one element as a number."""
+    val = tensor.place.layout.val
+    numbers = current(what)
+    if val.dtype is torch.bool or val.dtype.is_complex:
+        raise depends_on_values(what)
+    key = ("value", numbers.identity(tensor))
+    known = numbers.known.get(key)
+    if known is None:
+        if val.dtype.is_floating_point:
+            known = numbers.owner.unbacked_real(numbers.origin())
+        else:
+            info = torch.iinfo(val.dtype)
+            low, high = (LOWEST, None) if val.dtype is torch.int64 else (info.min, info.max)
+            known = numbers.owner.unbacked(numbers.origin(), low, high)
+        numbers.known[key] = known
+        numbers.read(known, tensor)
+    return known
+
+
+class Measured(NamedTuple):
+    """The answer of an operator that makes as many rows as values tell.
+
+    Attributes:
+        answer: layouts, as of any operator.
+        shows: which of its results has the size `rows`; None: the only result.
+        new: nobody asked for this count before.
+        dim: the dimension of the result that has it.
+    """
+
+    answer: Any
+    shows: int | None
+    rows: IntLike
+    new: bool
+    dim: int = 0
+
+
+def measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Measured:
+    """The answer of an operator of `MEASURED`.
+
+    Raises:
+        DataDependent: nobody reads values now.
+    """
+    return MEASURED[func](func, given(func, args, kwargs))
+
+
+def _count(func: OpOverload, key: Hashable, tensor: Any, low: int, high: IntLike | None) -> tuple[Size, bool]:
+    """A number of rows, and whether it is new."""
+    numbers = current(f"{func}")
+    key = (key, numbers.identity(tensor))
+    known = numbers.known.get(key)
+    if known is not None:
+        return known, False
+    top = None if high is None else bounds(high)[1]
+    number = numbers.known[key] = numbers.owner.unbacked(numbers.origin(), low, top)
+    if isinstance(high, Size):
+        numbers.owner.learn(Assumed(">=", high, number, ""))
+    return number, True
+
+
+def _nonzero(func: OpOverload, given: dict[str, Any]) -> Measured:
+    val = val_of(given["self"])
+    if same(val.numel, 0):
+        return Measured(fresh(val, (0, val.ndim), torch.int64, (1, 1)), None, 0, False)
+    count, new = _count(func, "nonzero", given["self"], 0, val.numel)
+    stride = (1, count) if val.ndim else (1, 1)  # eager makes a row for each dimension, and transposes
+    return Measured(fresh(val, (count, val.ndim), torch.int64, stride), None, count, new)
+
+
+def _unique(func: OpOverload, given: dict[str, Any]) -> Measured:
+    val, dim = val_of(given["self"]), given.get("dim")
+    if dim is not None and val.ndim:
+        dim %= val.ndim
+    if dim is not None and any(same(n, 0) for n in val.shape):  # eager refuses all but this one
+        none = fresh(val, (0,), torch.int64)
+        return Measured((fresh(val, val.shape), none, none), None, 0, False)
+    length = val.numel if dim is None else val.shape[dim]
+    low = 0 if isinstance(length, Size) or length == 0 else 1
+    count, new = _count(func, (str(func).split("_")[1], dim), given["self"], low, length)
+    places: Sequence[IntLike] = val.shape if dim is None else (length,)
+    counts: Sequence[IntLike] = (count,)
+    if dim is None:  # the other results are empty unless asked for
+        places = places if given["return_inverse"] else (0,)
+        counts = counts if given["return_counts"] else (0,)
+    rest = (fresh(val, places, torch.int64), fresh(val, counts, torch.int64))
+    if dim is None:
+        return Measured((fresh(val, (count,)), *rest), 0, count, new)
+    return Measured((_in_front(val, dim, count), *rest), 0, count, new, dim)
+
+
+def _in_front(val: TensorMeta, dim: int, count: Size) -> Layout:
+    """`val` with `count` places in `dim`, which comes first in memory: the kernel picks slices and moves them back."""
+    others = without(val.shape, dim)
+    first, *steps = contiguous_stride((count, *others))  # type: ignore[arg-type]
+    return fresh(val, (*others[:dim], count, *others[dim:]), None, (*steps[:dim], first, *steps[dim:]))
+
+
+def _ctc_loss(func: OpOverload, given: dict[str, Any]) -> Measured:
+    """The table of probabilities has two columns and one more for each place of the longest target."""
+    val = val_of(given["log_probs"])
+    batch, steps = (val.shape[1], val.shape[0]) if val.ndim == 3 else (1, val.shape[0])
+    columns, new = _count(func, "longest", given["target_lengths"], 1, None)
+    lead = (batch,) if val.ndim == 3 else ()
+    return Measured((fresh(val, lead), fresh(val, (batch, steps, columns))), 1, columns, new, 2)
+
+
+def _repeats(func: OpOverload, given: dict[str, Any]) -> Measured:
+    val = val_of(given["repeats"])
+    if given["output_size"] is not None:
+        raise AssertionError("the number of repeats is known")
+    count, new = _count(func, "repeats", given["repeats"], 0, None)
+    return Measured(fresh(val, (count,)), None, count, new)
+
+
+def _lstsq(func: OpOverload, given: dict[str, Any]) -> Measured:
+    """A residual for each right-hand side where the matrix has full rank, else none."""
+    solution, rank, values = without_residuals(func, given)
+    val = val_of(given["b"])
+    count, new = _count(func, "residuals", given["self"], 0, val.shape[-1])
+    return Measured((solution, fresh(val, (count,), val.dtype.to_real()), rank, values), 1, count, new)
+
+
+def _bincount(func: OpOverload, given: dict[str, Any]) -> Measured:
+    val, weights, least = val_of(given["self"]), given["weights"], given["minlength"]
+    dtype = torch.int64
+    if weights is not None:
+        dtype = torch.float32 if val_of(weights).dtype is torch.float32 else torch.float64
+    if same(val.numel, 0):
+        current(f"{func}")
+        return Measured(fresh(val, (least,), torch.int64), None, least, False)
+    count, new = _count(func, ("bincount", least), given["self"], max(least, 1), None)
+    return Measured(fresh(val, (count,), dtype), None, count, new)
+
+
+MEASURED: dict[OpOverload, Callable[[OpOverload, dict[str, Any]], Measured]] = {
+    aten.nonzero.default: _nonzero,
+    aten._unique2.default: _unique,
+    aten.unique_consecutive.default: _unique,
+    aten.unique_dim.default: _unique,
+    aten.repeat_interleave.Tensor: _repeats,
+    aten._ctc_loss.Tensor: _ctc_loss,
+    aten.bincount.default: _bincount,
+    aten.linalg_lstsq.default: _lstsq,
+}
+"""Operators whose results have as many rows as values tell."""
+
+
+# -- facts ---------------------------------------------------------------------------------------------------------
+
+
+def expect_elements(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """An extremum of nothing is an error in eager, so compiled code checks that there is something."""
+    values = given(func, args, kwargs)
+    val = val_of(values["self"])
+    dim = values.get("dim")
+    dims = range(val.ndim) if dim is None or dim == [] else dim if isinstance(dim, (list, tuple)) else [dim]
+    for size in (val.shape[d] for d in dims if val.ndim):
+        question = compare("<", size, 1, True)
+        if isinstance(question, Question):
+            question.expect(f"{func}: the dimension to reduce has no elements", "IndexError")
+
+
+NEED_ELEMENTS = frozenset(
+    getattr(getattr(aten, name), overload)
+    for name, overloads in {
+        "amax": ["default"],
+        "amin": ["default"],
+        "aminmax": ["default"],
+        "argmax": ["default"],
+        "argmin": ["default"],
+        "max": ["default", "dim"],
+        "min": ["default", "dim"],
+        "median": ["default", "dim"],
+        "mode": ["default"],
+        "kthvalue": ["default"],
+    }.items()
+    for overload in overloads
+)
+"""Operators that raise an error for a dimension without elements."""
+
+
+def require(cond: Any, text: str, error: str = "RuntimeError") -> None:
+    """`torch._check(cond, lambda: text)` as a graph holds it, which may be a symbolic condition.
+
+    Raises:
+        Exception: of the class named `error`; the condition is wrong.
+    """
+    question = cond.node.value if isinstance(cond, torch.SymBool) and isinstance(cond.node, SizeNode) else cond
+    if isinstance(question, Question) and question.expect(text, error):
+        return
+    if not cond:
+        raise getattr(builtins, error)(text)
+
+
+def holds(left: int, sign: str, right: int, text: str, error: str) -> int:
+    """A fact as compiled code checks it.
+
+    Raises:
+        Exception: of the class named `error`; it is wrong.
+    """
+    if not _HOLDS[sign](left, right):
+        raise getattr(builtins, error)(text)
+    return 0
+
+
+_HOLDS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">=": operator.ge,
+}

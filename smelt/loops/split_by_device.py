@@ -1,0 +1,333 @@
+"""Prim graph in; its parts out, where the program reads numbers from tensors, or goes to another device, on its way.
+
+A buffer can be made when its size is known. So the graph is cut by levels: part 0 is all that needs no such number; the
+host program then reads the numbers that part 0 gives, part 1 is all that needs these, and so on. Each part is a graph
+like any other, with the numbers among its inputs. Of graphs with values on the CPU and on a GPU (an optimizer's step
+count, say) even parts compute on the CPU and odd ones on the GPU; the host copies what goes from one to the other.
+Counts that no GPU waits for are the last part: the GPU is at work meanwhile.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense
+from smelt.graph.ir.module import Graph, GraphModule
+from smelt.graph.ir.schema import is_random
+from smelt.graph.trace.unbacked import holds
+from smelt.prims.known_sizes import settled
+from smelt.prims.table import PRIMS, Kind, Prim
+from smelt.shapes.size import Size, Symbol, as_symbol, of_factor, symbols
+
+aten = torch.ops.aten
+
+_READS = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
+_FREE = frozenset({Kind.VIEW, Kind.CREATION})
+"""Computed where they are used rather than handed on in memory."""
+
+_COUNTS: frozenset[Any] = frozenset(
+    {operator.getitem, aten.add.Tensor, aten.add.Scalar, aten._foreach_add.Scalar, aten._foreach_add.List}
+)
+"""What an optimizer counts its steps with: it raises nothing, whatever the values are."""
+
+
+@dataclass
+class Part:
+    """What the host does by itself, then a graph.
+
+    Attributes:
+        host: nodes that the host runs first, in order: reads, their items, checks.
+        module: the graph; None: there is nothing to compute.
+        inputs: nodes of the whole graph that are its tensors.
+        symbols: the numbers that follow them.
+        outputs: nodes of the whole graph that it makes.
+        counts: it does nothing but count.
+    """
+
+    host: list[fx.Node] = field(default_factory=list)
+    module: fx.GraphModule | None = None
+    inputs: list[fx.Node] = field(default_factory=list)
+    symbols: list[Symbol] = field(default_factory=list)
+    outputs: list[fx.Node] = field(default_factory=list)
+    counts: bool = False
+
+
+@dataclass
+class Chain:
+    """The parts of a graph in order. `names` holds the symbols that reads make, by node."""
+
+    inputs: list[fx.Node]
+    parts: list[Part]
+    results: tuple[Any, ...]
+
+    def updates_at_the_end(self, updates: Mapping[int, str]) -> dict[int, dict[int, str]]:
+        """For the last graph, but for counts, those outputs that are new values of inputs which nothing needs any more
+        after it began.
+
+        Earlier graphs write over none: what a later one finds wrong must leave the inputs alone.
+
+        Args:
+            updates: position of a result of the whole graph -> the input whose new value it is.
+
+        Returns:
+            number of the graph -> position of its output -> the input whose new value it is.
+        """
+        graphs = [at for at, part in enumerate(self.parts) if part.module is not None]
+        number = max((i for i, at in enumerate(graphs) if not self.parts[at].counts), default=-1)
+        if number < 0:
+            return {}
+        last, after = self.parts[graphs[number]], self.parts[graphs[number] + 1 :]
+        needed = {r.name for r in self.results if isinstance(r, fx.Node)}
+        for part in after:
+            needed |= {n.name for n in (*part.inputs, *(n for node in part.host for n in node.all_input_nodes))}
+        given = {node.name for node in last.inputs} - needed
+        found = {}
+        for position, old in updates.items():
+            new = self.results[position]
+            if old in given and new in last.outputs and self.results.count(new) == 1:
+                found[last.outputs.index(new)] = old
+        return {number: found} if found else {}
+
+
+def split_at_reads(gm: fx.GraphModule) -> Chain | None:
+    """The parts of a graph; None when it reads no numbers and stays on one device."""
+    used = (n for n in gm.graph.nodes if n.op == "call_function" or n.users)
+    mixed = len({kind for n in used if (kind := device_type(n)) is not None}) > 1
+    if not mixed and not any(map(_is_read, gm.graph.nodes)):
+        return None
+    return _Split(moved(gm) if mixed else gm, mixed).chain()
+
+
+def device_type(node: fx.Node) -> str | None:
+    """The kind of device that a value lies on; None for what is no one tensor, or a seed or a number of Python's."""
+    meta = node.meta.get("val")
+    if isinstance(meta, TensorMeta):
+        return meta.device.type
+    if isinstance(meta, (tuple, list)):
+        return next((m.device.type for m in meta if isinstance(m, TensorMeta)), None)
+    return None
+
+
+def moved(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with a copy wherever a kernel on one device reads a value that lies on another."""
+    graph = Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    copies: dict[tuple[fx.Node, torch.device], fx.Node] = {}
+
+    def on(value: fx.Node, device: torch.device) -> fx.Node:
+        meta = value.meta.get("val")
+        if not isinstance(meta, TensorMeta) or meta.device.type == device.type:
+            return env[value]
+        if (value, device) not in copies:
+            copy = graph.call_function(move, (env[value], device))
+            stride = meta.stride if is_dense(meta.shape, meta.stride) else contiguous_stride(meta.shape)
+            copy.meta["val"] = replace(meta, device=device, stride=stride)
+            copies[value, device] = copy
+        return copies[value, device]
+
+    for node in gm.graph.nodes:
+        device = _place_of(node)
+        if node.target is PRIMS["to_device"]:
+            source, device = node.args
+            copies[source, device] = env[node] = graph.call_function(move, (env[source], device))
+            env[node].meta["val"] = node.meta["val"]
+        elif node.op != "call_function" or device is None or _moves(node):
+            env[node] = graph.node_copy(node, env.__getitem__)
+        else:
+            here = {n: on(n, device) for n in node.all_input_nodes}
+            env[node] = graph.node_copy(node, here.__getitem__)
+        if node.op == "output":
+            env[node].meta["val"] = node.meta["val"]
+    return GraphModule(gm, graph)
+
+
+def _place_of(node: fx.Node) -> torch.device | None:
+    meta = node.meta.get("val")
+    metas = meta if isinstance(meta, (tuple, list)) else [meta]
+    return next((m.device for m in metas if isinstance(m, TensorMeta)), None)
+
+
+def _moves(node: fx.Node) -> bool:
+    """Whether a node by itself takes a value from one device to another: the host runs it."""
+    if node.target is move:
+        return True
+    device = device_type(node)
+    return (
+        device is not None
+        and any(
+            isinstance(n.meta.get("val"), TensorMeta) and n.meta["val"].device.type != device
+            for n in node.all_input_nodes
+        )
+        and node.target in MOVERS
+    )
+
+
+def move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on another device. To a GPU nobody waits; from there the host has to."""
+    return tensor.to(device, non_blocking=device.type != "cpu")
+
+
+MOVERS = frozenset({aten._to_copy.default, aten.copy.default})
+"""Operators that are about devices."""
+
+
+def _is_read(node: fx.Node) -> bool:
+    target = node.target
+    return node.op == "call_function" and isinstance(target, OpOverload) and not _READS.isdisjoint(target.tags)
+
+
+class _Split:
+    def __init__(self, gm: fx.GraphModule, mixed: bool = False) -> None:
+        self.gm, self.mixed = gm, mixed
+        self.nodes: list[fx.Node] = list(gm.graph.nodes)
+        output = self.nodes.pop()
+        self.results: tuple[Any, ...] = tuple(output.args[0])  # type: ignore[arg-type]
+        self.promised: dict[fx.Node, Any] = {}
+        for node, meta in zip(self.results, output.meta["val"], strict=True):
+            if isinstance(node, fx.Node) and isinstance(meta, TensorMeta):
+                self.promised.setdefault(node, meta)
+        self.level: dict[fx.Node, int] = {}
+        self.symbol_level: dict[Symbol, int] = {}
+        self.on_host: dict[fx.Node, int] = {}
+        self.inputs = [n for n in self.nodes if n.op == "placeholder"]
+        self.place()
+
+    # -- levels ---------------------------------------------------------------------------------------------------
+
+    def place(self) -> None:
+        """Which part computes each node, and before which part the host runs what it runs."""
+        drawn = 0
+        for node in self.nodes:
+            if node.op in ("placeholder", "get_attr"):
+                self.level[node] = 0
+                continue
+            level = max((self.level[n] for n in node.all_input_nodes), default=0)
+            level = max([level, *(self.symbol_level.get(s, 0) for s in _symbols_of(node))])
+            moves = self.mixed and _moves(node)
+            if self.mixed and not moves and not _is_read(node):
+                level += level % 2 != (device_type(node) not in (None, "cpu"))
+            if _is_read(node) or moves:
+                level += 1
+            elif is_random(node.target):  # numbers are drawn in the program's order
+                level = drawn = max(level, drawn)
+            number = as_symbol(node.meta["val"])
+            if number is not None:
+                self.symbol_level[number] = level
+            items = node.target is operator.getitem and node.args[0] in self.on_host
+            if _is_read(node) or moves or number is not None or items or node.target is holds:
+                self.on_host[node] = level
+            self.level[node] = level
+        self.late = self.idle_counts() if self.mixed else set()
+        last = max((level for node, level in self.level.items() if device_type(node) != "cpu"), default=0)
+        self.level |= dict.fromkeys(self.late, last + 1)
+
+    def idle_counts(self) -> set[fx.Node]:
+        """What counts on the CPU, and is needed for results alone."""
+        late: set[fx.Node] = set()
+        for node in reversed(self.nodes):
+            counts = node.op == "call_function" and node.target in _COUNTS and node not in self.on_host
+            if counts and device_type(node) == "cpu" and all(n in late or n.op == "output" for n in node.users):
+                late.add(node)
+        # a list is taken apart where it is made: parts hand on tensors
+        return {node for node in late if node.target is not operator.getitem or node.args[0] in late}
+
+    # -- parts ----------------------------------------------------------------------------------------------------
+
+    def chain(self) -> Chain:
+        parts = [Part() for _ in range(max(self.level.values()) + 1)]
+        for node, level in self.on_host.items():
+            parts[level].host.append(node)
+        wanted = [r for r in self.results if isinstance(r, fx.Node)]
+        wanted += [n for node in self.on_host for n in node.all_input_nodes]
+        for level in reversed(range(len(parts))):
+            self.build(parts[level], level, wanted)
+            parts[level].counts = bool(parts[level].outputs) and self.late.issuperset(parts[level].outputs)
+            wanted += parts[level].inputs
+        return Chain(self.inputs, parts, self.results)
+
+    def computed(self, node: fx.Node) -> bool:
+        """Whether a part makes the node's value."""
+        return node.op != "placeholder" and node not in self.on_host
+
+    def build(self, part: Part, level: int, wanted: Iterable[fx.Node]) -> None:
+        """The graph that makes what is wanted of this level."""
+        part.outputs = [n for n in dict.fromkeys(wanted) if self.computed(n) and self.level[n] == level]
+        if not part.outputs:
+            return
+        inside, given = self.needed(part.outputs, level)
+        part.inputs = [n for n in self.nodes if n in given]
+        metas = tuple(self.meta(n) for n in part.outputs)
+        seen = [self.meta(n) for n in part.inputs] + [n.meta["val"] for n in inside] + [n.args for n in inside]
+        known = dict.fromkeys(s for value in (*seen, *metas) for s in _symbols_in(settled(value)))
+        part.symbols = list(known)
+        graph = Graph()
+        env: dict[fx.Node, fx.Node] = {}
+        for node in part.inputs:
+            env[node] = graph.create_node("placeholder", node.name, (), {}, node.name)
+            env[node].meta = {**node.meta, "val": self.meta(node)}
+        for symbol in part.symbols:
+            graph.create_node("placeholder", symbol.name, (), {}, symbol.name).meta["val"] = of_factor(symbol)
+        for node in inside:
+            env[node] = graph.node_copy(node, env.__getitem__)
+        out = graph.output(tuple(env[n] for n in part.outputs))
+        out.meta["val"] = metas
+        part.module = GraphModule(self.gm, graph)
+
+    def needed(self, outputs: Iterable[fx.Node], level: int) -> tuple[list[fx.Node], set[fx.Node]]:
+        """The nodes to compute, in order, and those that are there already."""
+        inside: set[fx.Node] = set()
+        given: set[fx.Node] = set()
+        waiting = list(outputs)
+        while waiting:
+            node = waiting.pop()
+            if node in inside or node in given or isinstance(node.meta["val"], Size):
+                continue
+            if self.computed(node) and (self.level[node] == level or _is_free(node)):
+                inside.add(node)
+                waiting.extend(node.all_input_nodes)
+            else:
+                given.add(node)
+        return [n for n in self.nodes if n in inside], given
+
+    def meta(self, node: fx.Node) -> TensorMeta:
+        """The layout in which a value is handed on."""
+        own = self.promised.get(node, node.meta["val"]) if self.computed(node) else node.meta["val"]
+        if node.op == "placeholder" or node in self.on_host or is_dense(own.shape, own.stride):
+            return own
+        return replace(own, stride=contiguous_stride(own.shape))
+
+
+def _is_free(node: fx.Node) -> bool:
+    return node.op == "get_attr" or (isinstance(node.target, Prim) and node.target.kind in _FREE)
+
+
+def _symbols_of(node: fx.Node) -> Iterator[Symbol]:
+    """The numbers that a node's own numbers and sizes are made of."""
+    given = (node.args, dict(node.kwargs))
+    yield from _symbols_in(given if node.target is holds else settled(given))  # a check is of what it makes known
+    if as_symbol(node.meta["val"]) is None and not _is_read(node):
+        yield from _symbols_in(settled(node.meta["val"]))
+
+
+def _symbols_in(value: Any) -> Iterator[Symbol]:
+    match value:
+        case Size():
+            yield from symbols(value)
+        case TensorMeta(shape=shape, stride=stride):
+            yield from symbols(*shape, *stride)
+        case fx.Node():
+            yield from _symbols_in(value.meta["val"]) if isinstance(value.meta["val"], Size) else ()
+        case tuple() | list():
+            for each in value:
+                yield from _symbols_in(each)
+        case dict():
+            yield from _symbols_in(tuple(value.values()))
+        case slice():
+            yield from _symbols_in((value.start, value.stop, value.step))

@@ -1,0 +1,258 @@
+"""Scaled dot product attention as the engine of CUDA dispatches it: to one of three fused kernels of the library.
+
+The memory-efficient one knows no TF32, and the numbers of its dropout come from the CPU: in its place stands a kernel
+of our own for float32 where products may be rounded to TF32, and wherever weights are dropped by the graph's seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from smelt.base.precision import products_round_to_tf32
+from smelt.graph.ir.meta import TensorMeta, contiguous_stride
+from smelt.prims.dtypes import LOW_PRECISION
+from smelt.prims.ops import PRIMS
+from smelt.prims.registry import LIBRARY, Lowering, any_dtype, aten, decomposition, is_empty, shape_of
+from smelt.prims.rules.kernels import as_eager_lays_out
+from smelt.prims.simplify import constant_of
+from smelt.shapes.size import same, same_all
+
+Optional = Node | None
+
+for _way in ("", "_backward"):  # the seed of flash attention's dropout is unsigned
+    any_dtype(getattr(aten, f"_scaled_dot_product_flash_attention{_way}").default)
+
+LIBRARY |= {
+    getattr(aten, f"_scaled_dot_product_{kind}_attention{way}").default
+    for kind in ("flash", "efficient", "cudnn")
+    for way in ("", "_backward")
+}
+
+
+def _forward(p: Lowering, name: str, *args: Any) -> Any:
+    """The results of a kernel, and for what only dropout needs something that nobody reads."""
+    out, sums = p.emit(PRIMS[name], *args)
+    promised = p.result[1]
+    if promised is not None and is_empty(shape_of(sums)) and not is_empty(promised.shape):
+        sums = p.full(promised.shape, 0, promised.dtype, promised.device)  # no gradient wants it, so nobody reads it
+    values = out, sums
+    kept = [v for v, meta in zip(values, p.result, strict=False) if meta is not None]
+    as_eager_lays_out(tuple(kept), [meta for meta in p.result[:2] if meta is not None])
+    rest = (p.full(m.shape, 0, m.dtype, m.device) if isinstance(m, TensorMeta) else m for m in p.result[2:])
+    return (*(v if meta is not None else None for v, meta in zip(values, p.result, strict=False)), *rest)
+
+
+def _backward(p: Lowering, name: str, *args: Any) -> Any:
+    values = p.emit(PRIMS[name], *args)
+    kept = [(v, meta) for v, meta in zip(values, p.result, strict=True) if v is not None and meta is not None]
+    for value, meta in kept:
+        as_eager_lays_out(value, meta)
+    return values
+
+
+@decomposition(aten._scaled_dot_product_flash_attention.default)
+def flash(
+    p: Lowering,
+    q: Node,
+    k: Node,
+    v: Node,
+    dropout: float = 0.0,
+    causal: bool = False,
+    debug: bool = False,
+    *,
+    scale: float | None = None,
+) -> Any:
+    return NotImplemented if dropout or debug else _forward(p, "attention_flash", q, k, v, causal, scale)
+
+
+@decomposition(aten._scaled_dot_product_flash_attention_backward.default)
+def flash_backward(p: Lowering, g: Node, *args: Any, scale: float | None = None) -> Any:
+    q, k, v, out, sums, first_q, first_k, _, _, dropout, causal, *_ = args
+    if dropout or first_q is not None or first_k is not None:
+        return NotImplemented
+    return _backward(p, "attention_flash_backward", g, q, k, v, out, sums, causal, scale)
+
+
+@decomposition(aten._scaled_dot_product_efficient_attention.default)
+def efficient(
+    p: Lowering,
+    q: Node,
+    k: Node,
+    v: Node,
+    bias: Optional,
+    sums: bool,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> Any:
+    given, bias = bias, _in_rows(p, _without_zeros(bias))
+    precision, seed = _own(p, q, k, v, bias, dropout), p.seeds.get(p.out.device) if dropout else None
+    if precision and not dropout:
+        return _forward(p, "attention_tiled", q, k, v, bias, None, sums, causal, scale, 0.0, 0, precision)
+    if precision and seed is not None and not p.eager_rng:
+        stream = p.next_stream()
+        args = q, k, v, bias, seed, sums, causal, scale, dropout, stream, precision
+        out, found, *_ = _forward(p, "attention_tiled", *args)
+        return out, found, seed, p.full((), stream, torch.int64, p.out.device)
+    if dropout:
+        if given is bias:
+            return NotImplemented
+        target = aten._scaled_dot_product_efficient_attention.default
+        return p.call(target, (q, k, v, bias, sums, dropout, causal), {"scale": scale}, p.result)
+    return _forward(p, "attention_efficient", q, k, v, _unrepeated(p, bias), sums, causal, scale)
+
+
+WORD = 16
+"""Bytes at whose multiples rows of a bias have to begin."""
+
+
+def _without_zeros(bias: Optional) -> Optional:
+    """No bias in the place of zeros: a mask that models build for no other reason than that they are compiled."""
+    return None if bias is not None and constant_of(bias) == 0 else bias
+
+
+def _in_rows(p: Lowering, bias: Optional) -> Optional:
+    """A bias whose last dimension lies in one piece, as the kernels want it and eager has computed it.
+
+    Once a mask of nothing is no longer added to it, it may be a view of a table of positions.
+    """
+    if bias is None:
+        return None
+    if bias.target is PRIMS["broadcast_in_dim"]:
+        source, shape, dims = bias.args
+        last = isinstance(dims, tuple) and dims[-1:] == (3,)
+        rows = _in_rows(p, source) if isinstance(source, Node) and last else source
+        return bias if rows is source else p.broadcast_in_dim(rows, shape, dims)
+    meta: TensorMeta = bias.meta["val"]
+    if same(meta.stride[-1], 1) or same(meta.shape[-1], 1):
+        return bias
+    copy: Node = p.unique(PRIMS["clone"], (bias,))
+    copy.meta["val"] = replace(meta, stride=contiguous_stride(meta.shape))
+    return copy
+
+
+def _unrepeated(p: Lowering, bias: Optional) -> Optional:
+    """A bias without the batches, heads and rows that are all alike: the kernel reads one of them again and again."""
+    if bias is None or bias.target is not PRIMS["broadcast_in_dim"]:
+        return bias
+    source, whole, dims = bias.args
+    assert isinstance(source, Node) and isinstance(whole, tuple) and isinstance(dims, tuple)
+    meta: TensorMeta = source.meta["val"]
+    shape: list[Any] = [1, 1, 1, 1]
+    for dim, size in zip(dims, meta.shape, strict=True):
+        shape[dim] = size
+    row = shape[3]
+    if not (isinstance(row, int) and row == whole[3]) or row * meta.dtype.itemsize % WORD:
+        return bias
+    return source if len(meta.shape) == 4 else p.reshape(source, tuple(shape))
+
+
+WIDEST = 128
+"""Elements of a row of a head for which our own kernel has blocks."""
+
+
+def _least(p: Lowering, bias: Optional) -> Optional:
+    """What the kernel of a library needs of a bias."""
+    return _unrepeated(p, _in_rows(p, _without_zeros(bias)))
+
+
+def _own(p: Lowering, q: Node, k: Node, v: Node, bias: Optional, dropout: float) -> str | None:
+    """The precision of our own kernel's products where it is the better one; None: the library's.
+
+    Forward and backward decide alike: they see the same operands in the same state.
+    """
+    of_q, of_k, of_v = (x.meta["val"] for x in (q, k, v))
+    widths, half = (of_q.shape[3], of_v.shape[3]), of_q.dtype in LOW_PRECISION
+    if dropout >= 1 or not all(isinstance(n, int) and 0 < n <= WIDEST for n in widths):
+        return None
+    if not (same_all(of_q.shape[:2], of_k.shape[:2]) and same_all(of_k.shape[:3], of_v.shape[:3])):
+        return None
+    if bias is not None and not same_all(bias.meta["val"].shape, (*of_q.shape[:3], of_k.shape[2])):
+        return None
+    if half:
+        return "tf32" if dropout else None
+    return "tf32" if of_q.dtype is torch.float32 and products_round_to_tf32() else None
+
+
+def _stream(offset: Node) -> int:
+    """What the forward put in the offset's place."""
+    assert offset.target is PRIMS["full"], offset
+    return int(offset.args[1])  # type: ignore[arg-type]
+
+
+def _tiled_backward(p: Lowering, *args: Any) -> Any:
+    """The gradients in the order in memory that eager gives them; that of the scores is the kernel's."""
+    values = p.emit(PRIMS["attention_tiled_backward"], *args)
+    for value, meta in zip(values[:3], p.result[:3], strict=True):
+        if value is not None and meta is not None:
+            as_eager_lays_out(value, meta)
+    return values
+
+
+@decomposition(aten._scaled_dot_product_efficient_attention_backward.default)
+def efficient_backward(
+    p: Lowering,
+    g: Node,
+    q: Node,
+    k: Node,
+    v: Node,
+    bias: Optional,
+    out: Node,
+    sums: Node,
+    seed: Node,
+    offset: Node,
+    dropout: float,
+    mask: Sequence[bool],
+    causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> Any:
+    wanted = tuple(bool(one) and meta is not None for one, meta in zip(mask, p.result, strict=True))
+    given = bias
+    bias = _in_rows(p, bias if wanted[3] else _without_zeros(bias))
+    if precision := _own(p, q, k, v, bias, dropout):
+        if not dropout:
+            return _tiled_backward(p, g, q, k, v, bias, out, sums, None, wanted, causal, scale, 0.0, 0, precision)
+        if seed in p.seeds.values():  # the forward is ours, too: it has told which stream it drew from
+            args = g, q, k, v, bias, out, sums, seed, wanted, causal, scale, dropout, _stream(offset), precision
+            return _tiled_backward(p, *args)
+    if dropout:
+        if given is bias:
+            return NotImplemented
+        rest = g, q, k, v, bias, out, sums, seed, offset, dropout, list(mask), causal
+        return p.call(aten._scaled_dot_product_efficient_attention_backward.default, rest, {"scale": scale}, p.result)
+    bias = bias if wanted[3] else _unrepeated(p, bias)
+    return _backward(p, "attention_efficient_backward", g, q, k, v, bias, out, sums, wanted, causal, scale)
+
+
+@decomposition(aten._scaled_dot_product_cudnn_attention.default)
+def cudnn(
+    p: Lowering,
+    q: Node,
+    k: Node,
+    v: Node,
+    bias: Optional,
+    sums: bool,
+    dropout: float = 0.0,
+    causal: bool = False,
+    debug: bool = False,
+    *,
+    scale: float | None = None,
+) -> Any:
+    if dropout or debug:
+        return NotImplemented
+    return _forward(p, "attention_cudnn", q, k, v, _least(p, bias), sums, causal, scale)
+
+
+@decomposition(aten._scaled_dot_product_cudnn_attention_backward.default)
+def cudnn_backward(p: Lowering, g: Node, *args: Any, scale: float | None = None) -> Any:
+    q, k, v, out, sums, _, _, bias, first_q, first_k, _, _, dropout, causal = args
+    if dropout or first_q is not None or first_k is not None:
+        return NotImplemented
+    return _backward(p, "attention_cudnn_backward", g, q, k, v, out, sums, _least(p, bias), causal, scale)

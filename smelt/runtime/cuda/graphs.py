@@ -1,0 +1,94 @@
+"""CUDA graphs of a compiled graph: `Recorder` gives programs that are recorded once and replayed from then on.
+
+recorded_program.py decides which call is recorded or replayed, recording.py holds one recording, cuda/device.py asks
+the GPU. docs/cuda-graphs.md tells it for users.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection
+
+import torch
+
+from smelt.base.options import Owner
+from smelt.runtime.cuda.device import NOBODY, Device, Program, device_at
+from smelt.runtime.cuda.recorded_program import RecordedProgram
+from smelt.runtime.memory import RECYCLING
+
+
+class Recorder:
+    """The recordings of one compiled graph: of its forward and its backward program.
+
+    It does not keep the programs: recordings and their memory are freed with the program that `wrap` returned.
+
+    Args:
+        device: where the programs run.
+        limit: recordings that are made of one program.
+        name: of the graph, in reasons and warnings.
+        backend: what records; the GPU itself without one.
+        owner: what all recordings of one owner keep is weighed together.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        limit: int = 8,
+        name: str = "graph",
+        backend: Device | None = None,
+        owner: Owner = NOBODY,
+    ) -> None:
+        self.limit, self.name, self.owner = limit, name, owner
+        self._programs: list[weakref.ref[RecordedProgram]] = []
+        self.refused: str | None = None
+        self.device: Device | None = backend
+        if not RECYCLING:
+            self.refused = "this PyTorch has no exchange table of DLPack"
+        elif backend is None and device.type != "cuda":
+            self.refused = f"{device} is no GPU"
+        elif backend is None:
+            self.device = device_at(device)
+
+    def wrap(
+        self,
+        program: Program,
+        name: str,
+        *,
+        written: Collection[int] | None = None,
+        visible: int | None = None,
+        inputs: Collection[str] = (),
+    ) -> Program:
+        """`program` with recordings; it is called below autograd, as the program itself.
+
+        Args:
+            name: of the program, in reasons.
+            written: positions of inputs that the program writes over. None: perhaps each that is one of its results.
+            visible: the first so many results are for callers, who may keep them; the others are for autograd.
+            inputs: their names, in reasons.
+        """
+        if self.refused is not None or self.device is None:
+            return program
+        wrapped = RecordedProgram(
+            program,
+            self.device,
+            limit=self.limit,
+            name=f"{self.name}, {name}",
+            written=written,
+            visible=visible,
+            inputs=tuple(inputs),
+            owner=self.owner,
+            others=[known for each in self._programs if (known := each()) is not None],
+        )
+        self._programs.append(weakref.ref(wrapped))
+        return wrapped
+
+    @property
+    def programs(self) -> list[RecordedProgram]:
+        """The programs that still exist."""
+        return [program for each in self._programs if (program := each()) is not None]
+
+    def reasons(self) -> list[str]:
+        """What was recorded and why calls ran plain, a line each."""
+        if self.refused is not None:
+            return [f"{self.name}: no CUDA graphs: {self.refused}"]
+        return [line for program in self.programs for line in program.reasons()]

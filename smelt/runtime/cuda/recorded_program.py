@@ -1,0 +1,350 @@
+"""A program that is recorded and replayed: which call does what.
+
+The first call with given sizes and parameters runs plain (kernels are tuned there), the second one is recorded, later
+ones are replayed. Which inputs stay where they are is observed, not declared. A call for which no recording is right,
+or whose recording still has a tensor of an earlier call in use, runs plain: that is always correct.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+import weakref
+from collections import Counter, deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from smelt.abi.device_checks import context_is_lost
+from smelt.base.errors import SmeltWarning
+from smelt.base.options import Owner
+from smelt.base.stats import count, count_named
+from smelt.runtime.cuda.device import Device, Program
+from smelt.runtime.cuda.observation import Observation, bytes_of, kind_of
+from smelt.runtime.cuda.recording import Recording, Unrecordable, check_tensor
+from smelt.runtime.launch import data_ptr
+
+PATIENCE = 2
+"""Calls that run plain because tensors of earlier ones are in use, before there is another recording for that."""
+
+SELDOM = 20
+"""Replays after which such a call no longer counts."""
+
+COPIED_IN = 256 << 20
+"""Bytes of inputs that a call may copy; with more it runs plain."""
+
+COPIED_OUT = 16 << 20
+"""Bytes of results that are handed out as copies where callers keep them while they call again."""
+
+FEW = 8
+"""Number of results that are handed out as copies, where nobody says which of them are for callers."""
+
+KNOWN_KINDS = 64
+"""Kinds of calls of which is remembered what was observed."""
+
+LITTLE = 1 << 20
+"""Bytes of inputs that lie elsewhere than where they were seen before, with which a call is still of a known kind."""
+
+
+@dataclass
+class _Kind:
+    """Calls with the same sizes and parameters: what was observed of them, and their recordings.
+
+    `tuned`: one of them has run plain, which chose kernels and set up libraries.
+    `refused`: why there is no recording of them.
+    """
+
+    observed: Observation
+    tuned: bool = False
+    refused: str | None = None
+    recordings: list[Recording] = field(default_factory=list)
+
+
+class RecordedProgram:
+    """A program that replays recordings of itself where they are right.
+
+    Args:
+        limit: recordings that are made.
+        name: in reasons and warnings.
+        others: programs whose results may be inputs of this one; the rest as for `Recorder.wrap`.
+
+    Attributes:
+        recordings: the newest first.
+        moving: positions of inputs that were seen at different places.
+        copied: positions of results that callers keep.
+        waits: calls that ran plain because tensors of earlier ones were in use, since the last recording.
+        plain: addresses of the results of calls that ran plain since the last replay.
+        room: bytes of the arena that plain calls needed.
+        refused: why there are no recordings (any more).
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        device: Device,
+        *,
+        limit: int,
+        name: str,
+        written: Collection[int] | None,
+        visible: int | None,
+        inputs: tuple[str, ...],
+        owner: Owner,
+        others: Collection[RecordedProgram],
+    ) -> None:
+        self.program, self.device, self.limit, self.name = program, device, limit, name
+        self.written, self.visible, self.inputs, self.owner = written, visible, inputs, owner
+        self._others: list[weakref.ref[RecordedProgram]] = []
+        for other in others:
+            self._others.append(weakref.ref(other))
+            other._others.append(weakref.ref(self))
+        self.recordings: list[Recording] = []
+        self.kinds: dict[tuple[Any, ...], _Kind] = {}
+        self.moving: set[int] = set()
+        self.copied: set[int] = set()
+        self.plain: deque[set[int]] = deque(maxlen=8)
+        self.made = self.waits = self.replays = self.last_wait = self.room = 0
+        self.refused: str | None = None
+        self.full = False
+        self.why: Counter[str] = Counter()
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        if self.refused is not None:
+            count("cuda_graph_plain")
+            return self.program(inputs)
+        why = self.device.enter()
+        if why is not None:
+            return self._run_plain(inputs, why)
+        try:
+            results = self._replayed(inputs)
+        finally:
+            self.device.leave()
+        if isinstance(results, list):
+            count("cuda_graph_replays")
+            return results
+        if isinstance(results, str):
+            return self._run_plain(inputs, results)
+        plain = self._run_plain(inputs, "the first one with its sizes and parameters")
+        if self.refused is None:
+            results.observed.note(plain)
+        results.tuned = True
+        return plain
+
+    def reasons(self) -> list[str]:
+        """What was recorded and why calls ran plain, a line each."""
+        if self.refused is not None:
+            return [f"{self.name}: no CUDA graph: {self.refused}"]
+        lines = [f"{self.name}: {_plural(self.made, 'CUDA graph')}"] if self.made else []
+        return lines + [f"{self.name}: {_plural(n, 'call')} without one: {why}" for why, n in self.why.most_common()]
+
+    def _run_plain(self, inputs: list[Any], why: str) -> list[Any]:
+        self.why[why] += 1
+        count("cuda_graph_plain")
+        count_named("cuda_graph_reasons", {f"{self.name}: a call without CUDA graph: {why}": 1})
+        numbers = any(not isinstance(value, torch.Tensor) for value in inputs)
+        self.device.forget_room()
+        results = self.program(inputs)
+        self.room = max(self.room, self.device.room())
+        if not self.made and self.refused is None:
+            self._look_at(results, numbers)
+        if self.refused is None:
+            self.plain.append({data_ptr(t) for t in results if isinstance(t, torch.Tensor) and t.numel()})
+        return results
+
+    def _look_at(self, results: list[Any], numbers: bool) -> None:
+        """Some programs need not be recorded to know that they cannot be."""
+        for i, result in enumerate(results):
+            if isinstance(result, torch.Tensor):
+                try:
+                    check_tensor(result, self.device.device, f"result {i}")
+                except Unrecordable as reason:
+                    self.refused = str(reason)
+            elif isinstance(result, int | float) and not numbers:
+                self.refused = f"result {i} is a number that is read from a tensor"
+        if self.refused is not None:
+            count_named("cuda_graph_reasons", {f"{self.name}: no CUDA graph: {self.refused}": 1})
+
+    # -- one call, with the device to itself
+
+    def _replayed(self, inputs: list[Any]) -> list[Any] | str | _Kind:
+        """The results, or why this call runs plain; the kind of the call, if it is the first one."""
+        busy: list[Recording] = []
+        for recording in self.recordings:
+            if recording.matches.first(inputs) < 0:
+                if not recording.in_use:
+                    return self._replay(recording, inputs)
+                busy.append(recording)
+        try:
+            for i, tensor in enumerate(inputs):
+                if isinstance(tensor, torch.Tensor):
+                    check_tensor(tensor, self.device.device, self._name(i))
+            return self._missed(inputs, busy)
+        except Unrecordable as reason:
+            self.refused = None if self.recordings else str(reason)
+            return str(reason)
+
+    def _replay(self, recording: Recording, inputs: list[Any]) -> list[Any]:
+        if self.plain:
+            self.plain.clear()
+        self.replays += 1
+        try:
+            return recording.replay(inputs)
+        except RuntimeError as error:
+            context_is_lost(error)  # whose message then says so
+            raise
+
+    def _missed(self, inputs: list[Any], busy: list[Recording]) -> list[Any] | str | _Kind:
+        """No recording may be replayed: make one if that promises anything."""
+        key = kind_of(inputs, self.device.outputs)
+        kind = self.kinds.get(key) or self._known_but_for_outputs(key, inputs)
+        if kind is None or not kind.tuned:
+            return self._begin(key, inputs)
+        if kind.refused is not None:
+            return kind.refused
+        if busy:
+            if self._copy_kept(busy[0]):
+                self._drop(kind, busy)
+            elif self._waits():
+                return "tensors of earlier calls were in use"
+        elif self._from_plain(inputs):
+            return "its inputs come from a call that ran without"
+        moved = kind.observed.moved(inputs, key, self.moving)
+        kind.observed.look(inputs)
+        if moved and self.made < self.limit:  # what expects an input where it does not stay is of no further use
+            self._drop(kind, [r for r in kind.recordings if any(i in r.sources for i in moved)])
+        self.moving |= moved
+        if not kind.recordings:
+            self._mark(*kind.observed.kept(), ())
+        return self._record(kind, inputs, self._cause(inputs, busy))
+
+    def _begin(self, key: tuple[Any, ...], inputs: list[Any]) -> _Kind:
+        """The first call of a kind."""
+        if len(self.kinds) >= KNOWN_KINDS:
+            del self.kinds[next(iter(self.kinds))]
+        self.device.begin_kind(self.owner)
+        kind = self.kinds[key] = _Kind(Observation(inputs))
+        return kind
+
+    def _known_but_for_outputs(self, key: tuple[Any, ...], inputs: list[Any]) -> _Kind | None:
+        """The kind of calls like earlier ones, but with results of a recording as inputs: what forward has saved."""
+        known = self.kinds.get(kind_of(inputs, ()))
+        if known is None or not known.tuned:
+            return None
+        if bytes_of(inputs, known.observed.moved(inputs, key, self.moving)) > LITTLE:
+            return None
+        kind = self.kinds[key] = _Kind(copy.copy(known.observed), tuned=True)
+        return kind
+
+    def _waits(self) -> bool:
+        """Whether it is too early for another recording only because tensors are in use."""
+        if self.replays - self.last_wait > SELDOM:
+            self.waits = 0
+        self.waits, self.last_wait = self.waits + 1, self.replays
+        return self.full or self.waits <= PATIENCE
+
+    def _copy_kept(self, busy: Recording) -> bool:
+        """Whether what callers keep of the last replay is handed out as copies from now on."""
+        kept = set(busy.memory.positions())
+        if not kept or self.made >= self.limit or any(i >= busy.results for i in kept):
+            return False
+        size, places = sum(busy.bytes[i] for i in kept), busy.places_of(kept)
+        return self._mark(kept, size, places)
+
+    def _mark(self, kept: set[int], size: int, places: Collection[int]) -> bool:
+        """Hand out copies of these results, if that is little and no other recording expects them at `places`.
+
+        Such as what forward saves for backward; before that is recorded, nobody knows.
+        """
+        if size > COPIED_OUT or any(place in self.device.fixed for place in places):
+            return False
+        if self.visible is None:
+            others = any(other.refused is None and not other.made for other in self.others())
+            if len(kept) > FEW or others:
+                return False
+        elif any(i >= self.visible for i in kept):
+            return False
+        self.copied |= kept
+        return True
+
+    def others(self) -> list[RecordedProgram]:
+        """The other programs of the graph."""
+        return [other for each in self._others if (other := each()) is not None]
+
+    def _from_plain(self, inputs: list[Any]) -> bool:
+        """Whether inputs are results of the graph's other program, which has recordings but did not use one."""
+        others = [other for other in self.others() if other.refused is None]
+        plain = {place for other in others for places in list(other.plain) for place in places}
+        return any(isinstance(t, torch.Tensor) and t.numel() and data_ptr(t) in plain for t in inputs)
+
+    def _drop(self, kind: _Kind, recordings: Collection[Recording]) -> None:
+        gone = {id(recording) for recording in recordings}
+        self.recordings = [r for r in self.recordings if id(r) not in gone]
+        kind.recordings = [r for r in kind.recordings if id(r) not in gone]
+
+    def _record(self, kind: _Kind, inputs: list[Any], cause: str) -> list[Any] | str:
+        empty = {i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and not t.numel()}
+        size = bytes_of(inputs, self.moving)
+        if size > COPIED_IN:
+            return f"{_plural(len(self.moving), 'input')} of {size >> 20} MiB would be copied at each call"
+        if self.made >= self.limit:
+            return self._give_up(cause)
+        results = kind.observed.results_bytes(self.copied)
+        if spare := self.device.spare(self.owner, results, made=False):
+            return self._refuse(kind, results, spare)
+        self.made += 1
+        try:
+            moving = self.moving | empty
+            recording = Recording(
+                self.device, self.program, inputs, moving, self.written, self.copied, self.owner, self.room
+            )
+        except Unrecordable:
+            raise
+        except Exception as error:
+            return self._fail(error)
+        if spare := self.device.spare(self.owner, sum(recording.bytes.values())):
+            self.made -= 1
+            return self._refuse(kind, recording.kept_bytes, spare)
+        count("cuda_graphs")
+        self.waits = 0
+        self.recordings.insert(0, recording)
+        kind.recordings.append(recording)
+        return self._replay(recording, inputs)
+
+    def _refuse(self, kind: _Kind, size: int, spare: int) -> str:
+        """Calls of this kind run plain: a recording would keep `size` bytes, of which `spare` are too many."""
+        kind.refused = f"it would keep {size >> 20} MiB, {spare >> 20} too many that other calls could use"
+        if not self.recordings:
+            self.refused = kind.refused
+        return kind.refused
+
+    # -- what users are told
+
+    def _name(self, position: int) -> str:
+        known = position < len(self.inputs)
+        return f"input {position} ({self.inputs[position]})" if known else f"input {position}"
+
+    def _cause(self, inputs: list[Any], busy: list[Recording]) -> str:
+        """Why none of the recordings was right."""
+        if busy:
+            return "tensors of earlier calls were in use"
+        if not self.recordings:
+            return "inputs moved"
+        i = self.recordings[0].matches.first(inputs)
+        return f"{self._name(i)} {'has moved' if isinstance(inputs[i], torch.Tensor) else 'has changed'}"
+
+    def _give_up(self, cause: str) -> str:
+        why = f"{cause}, and {_plural(self.made, 'CUDA graph')} had been recorded"
+        if not self.full:
+            self.full = True
+            warnings.warn(SmeltWarning(f"{self.name}: {why}: from now on such calls run without"), stacklevel=2)
+        return why
+
+    def _fail(self, error: Exception) -> str:
+        self.refused = f"recording failed: {error}"
+        warnings.warn(SmeltWarning(f"{self.name}: {self.refused}\n  it runs without CUDA graphs"), stacklevel=2)
+        return self.refused
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

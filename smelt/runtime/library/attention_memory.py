@@ -1,0 +1,78 @@
+"""Memory as kernels need it that read it many times: it begins with a word of 16 bytes.
+
+The libraries' kernels of attention also need rows that do. They are told nothing of where a tensor begins and how far
+its rows are apart: one refuses ("query is not correctly aligned (strideM)"), others fail on the GPU, which ends the
+context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from smelt.abi.arena import extent
+from smelt.abi.kernel_source import ALIGNMENT
+from smelt.runtime import _native
+from smelt.runtime.library.externs import Spec
+
+
+def in_words(call: Callable[..., Any], specs: Sequence[Spec | None]) -> Callable[..., Any]:
+    """`call`, of a query or a gradient and more, for tensors that lie anywhere.
+
+    Those whose heads or rows do not begin with words are copied at each call, others where they begin elsewhere.
+    """
+    (first, *_) = specs
+    scattered = [spec is not None and first is not None and _scattered(spec, first) for spec in specs]
+    run = from_words(call)
+    if not any(scattered):
+        return run
+
+    def in_rows(*tensors: Tensor | None) -> Any:
+        whole = zip(tensors, scattered, strict=False)
+        return run(*(_gathered(t) if t is not None and apart else t for t, apart in whole))
+
+    return in_rows
+
+
+def from_words(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call` for tensors that begin anywhere: it is given copies of those that do not begin with a word."""
+
+    def run(*tensors: Tensor | None) -> Any:
+        return call(*at_words(*tensors))
+
+    return run
+
+
+def at_words(*tensors: Any) -> tuple[Any, ...]:
+    """The tensors (or None), copies in place of those that do not begin with a word."""
+    if _native.aligned(*tensors):
+        return tensors
+    return tuple(None if tensor is None else _moved(tensor) for tensor in tensors)
+
+
+def _scattered(spec: Spec, like: Spec) -> bool:
+    """Whether elements of rows are no neighbours, or rows do not begin with words; not of the logarithms of sums."""
+    if len(spec.shape) != 4 or 0 in spec.shape or spec.dtype is not like.dtype:
+        return False
+    *steps, last = (step for size, step in zip(spec.shape, spec.stride, strict=True))
+    used = (step for size, step in zip(spec.shape, steps, strict=False) if size > 1)
+    return (last != 1 and spec.shape[-1] > 1) or any(step * spec.dtype.itemsize % ALIGNMENT for step in used)
+
+
+def _gathered(tensor: Tensor) -> Tensor:
+    """A copy whose rows begin with words; what is repeated lies there once."""
+    once = tensor[tuple(slice(1) if step == 0 else slice(None) for step in tensor.stride()[:-1])]
+    width = once.shape[-1]
+    memory = once.new_empty((*once.shape[:-1], width + -width % (ALIGNMENT // once.dtype.itemsize)))
+    return memory[..., :width].copy_(once).expand(tensor.shape)
+
+
+def _moved(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy in the same strides that begins with a word."""
+    if _native.aligned(tensor):
+        return tensor
+    shape, stride = tensor.shape, tensor.stride()
+    memory = tensor.as_strided((extent(shape, stride),), (1,)).clone()
+    return memory.as_strided(shape, stride)

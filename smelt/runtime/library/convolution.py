@@ -1,0 +1,161 @@
+"""Convolution and its gradients: ATen as the strides come or through channels-last memory, or a matrix product.
+
+On a GPU it is ATen's, but for depthwise ones in channels-last memory, which have kernels of our own.
+
+Measured on a 2-core AMD processor with AVX-512 (torch 2.13, oneDNN 3.12), GFLOP/s forward, plain | channels-last
+input:
+the 7x7 stem of ResNet-50 29 | 338 (142 with converting both ways), 3x3 402 | 445, 1x1 185 to 358 | 327 to 422, and the
+native product for 1x1 as fast as for other matrices in both orders. Which wins depends on the shape, so it is timed.
+The weight gradient of depthwise ones in channels-last memory, eighteen shapes, microseconds, native | oneDNN: 78 | 93
+(2x1024x14x14, 3x3) to 79 | 9,189 (4x768x7x7, 7x7), and the native one was faster in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from smelt.runtime.library import depthwise, depthwise_cpu, im2col, pointwise_convolution
+from smelt.runtime.library.externs import Candidate, Spec, register
+
+Call = Callable[..., Any]
+
+
+def _geometry(p: Mapping[str, Any]) -> tuple[Any, ...]:
+    names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
+    return tuple(list(p[name]) if isinstance(p[name], tuple) else p[name] for name in names)
+
+
+@register("convolution", on_device=True, measured=True)
+def convolution(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
+    """(x, w, bias or None) -> result; see the prim of the same name."""
+    geometry = _geometry(params)
+
+    def aten(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.convolution(x, w, bias, *geometry)
+
+    x, w = inputs[:2]
+    assert x is not None and w is not None
+    has_bias, on_cpu = len(inputs) > 2 and inputs[2] is not None, params.get("device") is None
+    if not on_cpu and depthwise.fits(params, x, w, outputs[0]):
+        own = depthwise.forward(params, x, w, outputs[0], has_bias)
+        return [own, Candidate("aten", aten)] if params.get("measured") else [own]
+    found: list[Candidate | None] = [Candidate("aten", aten)]
+    last = _channels_last_format(x)
+    if last is not None and not x.channels_last:
+
+        def channels_last(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+            return torch.convolution(x.contiguous(memory_format=last), w, bias, *geometry)
+
+        found.append(Candidate("channels_last", _laid_out(channels_last, outputs[0])))
+    if on_cpu and pointwise_convolution.fits(params, w, x, outputs[0]):
+        found.append(pointwise_convolution.forward(x, w, outputs[0], has_bias))
+    if on_cpu and im2col.fits(params, x, w, outputs[0]):
+        found.append(im2col.forward(x, w, outputs[0], has_bias))
+    return [candidate for candidate in found if candidate is not None]
+
+
+@register("convolution_backward", on_device=True, measured=True)
+def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
+    """(grad, x, w) -> (x gradient, w gradient, bias gradient), None where the mask is False."""
+    geometry, bias_shape, mask = _geometry(params), params["bias_shape"], list(params["mask"])
+    sizes = None if bias_shape is None else list(bias_shape)
+    grad, x, w = inputs[:3]
+    assert grad is not None and x is not None and w is not None
+    overruns, on_cpu = mask[1] and _overruns(params, x, w), params.get("device") is None
+    op = _plain_on_the_cpu if overruns else torch.ops.aten.convolution_backward.default
+
+    def aten(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
+        return _masked(op(grad, x, w, sizes, *geometry, mask), mask)
+
+    if not on_cpu and depthwise.fits(params, x, w, grad):
+        own = depthwise.backward(params, grad, x, w, outputs)
+        return [own, Candidate("aten", aten)] if params.get("measured") else [own]
+    if on_cpu and mask[1] and depthwise_cpu.fits(params, grad, x, w):
+        return [Candidate("aten", aten), *depthwise_cpu.backward(params, grad, x, outputs)]
+    found: list[Candidate | None] = [Candidate("aten", aten)]
+    if mask[0] and mask[1]:
+        found.append(Candidate("split", _split(op, sizes, geometry, mask)))
+    last = _channels_last_format(x)
+    if last is not None and not overruns and not x.channels_last and not grad.channels_last:
+        by_turns = _split(op, sizes, geometry, mask, _relabelled) if mask[0] and mask[1] else aten
+
+        def channels_last(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
+            moved = grad.contiguous(memory_format=last), x.contiguous(memory_format=last)
+            return by_turns(*moved, w)
+
+        found.append(Candidate("channels_last", _each_laid_out(channels_last, outputs)))
+    if on_cpu and pointwise_convolution.fits(params, w, x, grad):
+        found.append(pointwise_convolution.backward(grad, x, w, mask, outputs))
+    if on_cpu and im2col.fits(params, x, w, grad):
+        found.append(im2col.backward(grad, x, w, mask, outputs))
+    return [candidate for candidate in found if candidate is not None]
+
+
+FEW_CHANNELS = 16
+"""Below 8 the kernel of `_overruns` was seen to fail; it works on vectors of up to 16."""
+
+
+def _overruns(params: Mapping[str, Any], x: Spec, w: Spec) -> bool:
+    """Whether oneDNN's weight gradient in channels-last order writes beyond its memory (torch 2.13, 2.15).
+
+    It does for few channels under a window of one element that moves on by more than one and leaves a rest of the
+    image unread: eager crashes then. `torch.convolution(x, w, None, [2, 2], ...)` of 2x3x64x64 with 64x3x1x1 is one.
+    """
+    if params["transposed"] or any(size != 1 for size in w.shape[2:]) or x.shape[1] >= FEW_CHANNELS:
+        return False
+    moves = zip(x.shape[2:], params["stride"], params["padding"], strict=True)
+    return any(stride > 1 and (size + 2 * pad - 1) % stride for size, stride, pad in moves)
+
+
+def _plain_on_the_cpu(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, *how: Any) -> Any:
+    """`convolution_backward` of images and weights that are not in channels-last order."""
+    if x.device.type == "cpu":
+        x, w = x.contiguous(), w.contiguous()
+    return torch.ops.aten.convolution_backward.default(grad, x, w, *how)
+
+
+def _masked(gradients: Any, mask: list[bool]) -> tuple[torch.Tensor | None, ...]:
+    """Only what was asked for: some kernels return the weight gradient whenever they compute that of the bias."""
+    return tuple(gradient if wanted else None for gradient, wanted in zip(gradients, mask, strict=True))
+
+
+def _split(
+    op: Call,
+    sizes: list[int] | None,
+    geometry: tuple[Any, ...],
+    mask: list[bool],
+    stand_in: Callable[[torch.Tensor], torch.Tensor] = lambda w: w,
+) -> Call:
+    """Input gradient and parameter gradients by separate calls; the latter do not read the weight's values."""
+    rest = [False, True, mask[2]]
+
+    def call(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
+        data = op(grad, x, w, sizes, *geometry, [True, False, False])[0]
+        return (data, *_masked(op(grad, x, stand_in(w), sizes, *geometry, rest), rest)[1:])
+
+    return call
+
+
+def _channels_last_format(x: Spec) -> torch.memory_format | None:
+    return {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(x.shape))
+
+
+def _relabelled(w: torch.Tensor) -> torch.Tensor:
+    """A weight whose values nobody reads, as one in the images' order: of another a copy would be made for that."""
+    if not w.is_contiguous():
+        return w
+    return w.as_strided(w.shape, Spec.of_channels_last(tuple(w.shape), w.dtype).stride, w.storage_offset())
+
+
+def _laid_out(call: Call, out: Spec) -> Call:
+    """`call`, its result copied to the strides its consumers expect: timed as part of the candidate."""
+    return call if out.channels_last else lambda *tensors: call(*tensors).contiguous()
+
+
+def _each_laid_out(call: Call, outputs: list[Spec]) -> Call:
+    if any(len(out.shape) > 1 and out.channels_last for out in outputs):
+        return call
+    return lambda *tensors: tuple(None if t is None else t.contiguous() for t in call(*tensors))

@@ -1,0 +1,310 @@
+"""Depthwise convolutions on a GPU and their gradients by kernels of our own: which text, which blocks, which arguments.
+
+cuDNN compiles a kernel for each size of image when a thread first meets it, holding a lock: of the first step of
+MobileNetV3 that was 10 of 15 s. These are built like all others, side by side, and kept in the store.
+
+A thread reads vectors of channels, each element once for all windows that hold it. Tensors that begin between words are
+copied: element by element a thread would ask for each by itself, of lines that others have long asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smelt.abi.kernel_source import Config, KernelSource, ceil_power, floor_power
+from smelt.runtime.launch import Table
+from smelt.runtime.library import depthwise_source as source
+from smelt.runtime.library.attention_memory import at_words
+from smelt.runtime.library.depthwise_source import Window
+from smelt.runtime.library.externs import Candidate, Spec, empty_as
+from smelt.runtime.triton.kernels import Kernels, Segment
+from smelt.runtime.triton.plan import Argument, Launch
+
+Params = Mapping[str, Any]
+
+DTYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
+
+ALIGNED = 16
+"""Bytes at multiples of which wide loads begin."""
+
+MOST_ELEMENTS = 2**31 - 1
+"""Of an image, and items that threads share out: counted in 32 bits."""
+
+MOST_TAPS = 121
+"""Elements of a window for whose sums a thread of the gradient by the weight has registers."""
+
+ALONG = 8
+"""Places in a row of a thread, at most: more would meet the same elements, but fewer threads fit a multiprocessor."""
+
+SMALL = 9
+"""Elements of a window up to which a thread of the gradient by the weight has four places in a row, else two."""
+
+HELD = 110
+"""Float32 numbers that such a thread has at hand, if it can: with more, too few threads fit a multiprocessor."""
+
+THREADS = 128
+BUSY = 132 * 512
+"""Threads that keep a large GPU busy; with fewer, each makes fewer places."""
+
+PROGRAMS = 528
+"""Programs of a gradient by the weight: four for each of 132 multiprocessors."""
+
+LEAST_STEPS = 4
+"""Rows that a thread of the weight gradient walks at least."""
+
+
+def fits(params: Params, x: Spec, w: Spec, out: Spec) -> bool:
+    """Whether there are kernels for it: images in channels-last memory, one channel a group, not transposed."""
+    if params["transposed"] or len(x.shape) != 4 or w.shape[1] != 1 or params["groups"] != x.shape[1]:
+        return False
+    if x.dtype not in DTYPES or not (x.dtype is w.dtype is out.dtype) or math.prod(w.shape[2:]) > MOST_TAPS:
+        return False
+    if any(not spec.channels_last or 0 in spec.shape for spec in (x, out)):
+        return False
+    most = MOST_ELEMENTS * Shape(params, x, w, out).vector
+    return all(max(_reach(s), *s.stride) <= MOST_ELEMENTS and math.prod(s.shape) <= most for s in (x, out))
+
+
+def _reach(image: Spec) -> int:
+    """The last element of an image, from its first."""
+    return sum((size - 1) * step for size, step in zip(image.shape[1:], image.stride[1:], strict=True))
+
+
+class Shape:
+    """What the kernels of a convolution have in common.
+
+    Args:
+        x, out: the images, or their gradients.
+    """
+
+    def __init__(self, params: Params, x: Spec, w: Spec, out: Spec) -> None:
+        self.x, self.out, self.dtype = x, out, x.dtype
+        self.times = w.shape[0] // x.shape[1]
+        self.size: tuple[int, int] = (w.shape[2], w.shape[3])
+        self.params = params
+        lengths = [x.shape[1], *(s for spec in (x, out) for d, s in enumerate(spec.stride) if d != 1)]
+        self.vector = math.gcd(ALIGNED // x.dtype.itemsize, *lengths)
+
+    def operands(self, *names: str) -> dict[str, str]:
+        """The types of pointers to elements."""
+        return dict.fromkeys(names, DTYPES[self.dtype])
+
+    def window(self, along: int) -> Window:
+        stride, padding, dilation = (tuple(self.params[name]) for name in ("stride", "padding", "dilation"))
+        return Window(self.size, stride, padding, dilation, self.times, along)
+
+    def numbers(self, read: Spec, made: Spec, along: int, vector: int) -> dict[str, int]:
+        """The sizes that kernels take. `vector`: neighbouring channels that are one item."""
+        batch, channels, rows, columns = made.shape
+        groups = -(-columns // along)
+        sizes = (batch * rows * groups * (channels // vector), groups, rows, columns, *read.shape[2:])
+        steps = (spec.stride[d] // self.vector for spec in (read, made) for d in (0, 2, 3))
+        return dict(zip(source.NUMBERS, (*sizes, channels // self.vector, *steps), strict=True))
+
+    def along(self, made: Spec, most: int, least: int = 1) -> int:
+        """Places in a row of a thread, a multiple of `least`: fewer where threads are few or rows end early."""
+        batch, channels, rows, columns = made.shape
+        found = max(most, least)
+        while found > least:
+            unused, with_half = -columns % found, -columns % (found // 2)
+            threads = batch * channels * rows * -(-columns // found) // self.vector
+            if threads >= BUSY and unused <= with_half + columns / 8:
+                break
+            found //= 2
+        return -(-found // least) * least
+
+
+class DepthwiseKernel:
+    """One kernel with its arguments: `source()` as it is built, `launch(number, slots)` as it runs.
+
+    Args:
+        operands: name -> element type of each pointer, in the order of the text's parameters.
+        numbers: the other parameters by name.
+        extents: of the grid.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        operands: Mapping[str, str],
+        numbers: Mapping[str, int],
+        config: Config,
+        extents: Sequence[tuple[int, str | None]],
+    ) -> None:
+        self.name, self.text, self.operands, self.numbers = name, text, operands, numbers
+        self.config, self.extents = config, tuple(extents)
+
+    def source(self) -> KernelSource:
+        """The kernel as it is built."""
+        signature = [*self.operands.items(), *((name, "i32") for name in self.numbers)]
+        label = f"depthwise_{self.name}"
+        return KernelSource(self.text, tuple(signature), tuple(self.operands), (self.config,), label, contract=True)
+
+    def launch(self, number: int, slots: Sequence[int]) -> Launch:
+        """Kernel `number` of several, with the tensors at these slots as operands."""
+        pointers: list[Argument] = [(slot, 0) for slot in slots]
+        return (number, self.extents, [*pointers, *self.numbers.values()])
+
+
+def forward_kernel(shape: Shape, bias: bool) -> DepthwiseKernel:
+    """Of x, w and the bias."""
+    stride = shape.params["stride"][1]
+    # the further windows are apart, the less they have in common, and the more a thread would read
+    along = shape.along(shape.out, ALONG if stride == 1 else ALONG // 2 if shape.size[1] >= 2 * stride else ALONG // 4)
+    text = source.forward_source(shape.window(along), bias)
+    operands = shape.operands("read", "w", "bias", "made")
+    return _by_items("forward", text, operands, shape.numbers(shape.x, shape.out, along, shape.vector), shape)
+
+
+def input_kernel(shape: Shape) -> DepthwiseKernel:
+    """Of the gradient by the result and w."""
+    stride = shape.params["stride"][1]
+    along = shape.along(shape.x, ALONG if stride == 1 else ALONG // 2, stride)
+    text = source.input_source(shape.window(along))
+    operands = shape.operands("read", "w", "made")
+    return _by_items("input", text, operands, shape.numbers(shape.out, shape.x, along, shape.vector), shape)
+
+
+def _by_items(
+    name: str, text: str, operands: Mapping[str, str], numbers: Mapping[str, int], shape: Shape
+) -> DepthwiseKernel:
+    config = Config((("V", shape.vector), ("BLOCK", THREADS)), THREADS // 32)
+    return DepthwiseKernel(name, text, operands, numbers, config, [(numbers["items"], "BLOCK")])
+
+
+def weight_kernels(shape: Shape, gradient: Spec) -> tuple[DepthwiseKernel, DepthwiseKernel, Spec]:
+    """Of the gradient by the result and x: the one that makes parts, the one that adds them up, and the parts."""
+    (high, wide), (batch, channels, _, columns) = shape.size, shape.out.shape
+    window = shape.window(min(4 if high * wide <= SMALL else 2, ceil_power(columns)))
+    vector = min(shape.vector, floor_power(HELD // window.held()))
+    block = _channel_block(channels, vector)
+    places, blocks = THREADS * vector // block, -(-channels // block)
+    walk, (begin, steps) = window.walk()[0], _steps(window, shape.x.shape[2], shape.out.shape[2])
+    groups = -(-columns // window.along)
+    segments = max(1, min(PROGRAMS * places // (batch * walk * groups * blocks), steps // LEAST_STEPS))
+    length = -(-steps // segments)
+    segments = -(-steps // length)
+    items = batch * walk * segments * groups
+    turns = max(1, round(-(-items // places) * blocks / PROGRAMS))
+    count, cells = -(-items // (places * turns)), channels * high * wide
+    numbers = shape.numbers(shape.x, shape.out, window.along, channels) | {"items": items}
+    numbers = {"turns": turns, "segments": segments, "length": length, "begin": begin} | numbers
+    config = Config((("V", shape.vector), ("PLACES", places), ("CHANNELS", block)), THREADS // 32)
+    operands = shape.operands("made", "read") | {"parts": "*fp32"}
+    extents = [(channels, "CHANNELS"), (count, None)]
+    parts = DepthwiseKernel("weight", source.weight_source(window), operands, numbers, config, extents)
+    return parts, _sum_kernel(shape, gradient, count), Spec((count, cells), (cells, 1), torch.float32)
+
+
+def _steps(window: Window, height: int, rows: int) -> tuple[int, int]:
+    """The first row of the result that meets a row of x, and steps from there to the last."""
+    walk, meetings = window.walk()
+    stride, padding = window.stride[0], window.padding[0]
+    offsets = [offset for offset, _ in meetings]
+    first = max(0, -(-(padding - max(offsets)) // stride))
+    last = min(rows - 1 + window.oldest * walk, (height - 1 + padding - min(offsets)) // stride)
+    return first, max(1, -(-(last + 1 - first) // walk))
+
+
+def _channel_block(channels: int, vector: int) -> int:
+    """Channels of a program: the widest block that leaves little of its last one unused."""
+    blocks = [b for b in (64, 32, 16) if b >= vector]
+    unused = {b: -channels % b / channels for b in blocks}
+    return next((b for b in blocks if unused[b] <= 1 / 8), blocks[-1])
+
+
+def _sum_kernel(shape: Shape, gradient: Spec, count: int) -> DepthwiseKernel:
+    channels, cells = shape.out.shape[1], shape.out.shape[1] * math.prod(shape.size)
+    step, _, down, right = gradient.stride
+    numbers = {"count": count, "cells": cells, "channels": channels, "step": step, "down": down, "right": right}
+    operands = {"parts": "*fp32"} | shape.operands("out")
+    config = Config((("PARTS", 32), ("CELLS", 32)), 4)
+    return DepthwiseKernel("sum", source.sum_source(shape.size[1]), operands, numbers, config, [(cells, "CELLS")])
+
+
+class Bound:
+    """Kernels that run one after another: `bound(device, tensors)`.
+
+    Args:
+        kernels: with the names of the tensors that their operands are, in order.
+        names: of the tensors that calls give.
+    """
+
+    def __init__(self, kernels: Sequence[tuple[DepthwiseKernel, Sequence[str]]], names: Sequence[str]) -> None:
+        self.kernels, self.names = kernels, names
+        self.segments: dict[torch.device, Segment] = {}
+
+    def segment(self, device: torch.device) -> Segment:
+        known = self.segments.get(device)
+        if known is None:
+            made = Kernels([kernel.source() for kernel, _ in self.kernels], device)
+            slots = {name: slot for slot, name in enumerate(self.names)}
+            launches = [
+                kernel.launch(number, [slots[name] for name in names])
+                for number, (kernel, names) in enumerate(self.kernels)
+            ]
+            known = self.segments[device] = made.segment(launches)
+        return known
+
+    def __call__(self, tensors: Sequence[Tensor]) -> None:
+        table = Table(len(tensors))
+        for slot, tensor in enumerate(tensors):
+            table.bind(slot, tensor)
+        self.segment(tensors[0].device)(table)
+
+    def begin(self, device: torch.device | None) -> None:
+        """Have them built while the program is made."""
+        if device is not None and device.type == "cuda":
+            self.segment(device)
+
+
+def _by_element(w: Tensor) -> Tensor:
+    """The weight with its channels innermost, as `prims/passes/channels_last.py` lays it out."""
+    return w.permute(2, 3, 1, 0).contiguous()
+
+
+def forward(params: Params, x: Spec, w: Spec, out: Spec, bias: bool) -> Candidate:
+    """(x, w[, bias]) -> out."""
+    names = ("read", "w", "bias", "made")
+    bound = Bound([(forward_kernel(Shape(params, x, w, out), bias), names)], names)
+    bound.begin(params.get("device"))
+
+    def into(result: Tensor, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+        x, w, bias = at_words(x, _by_element(w), bias)
+        bound((x, w, x if bias is None else bias, result))
+        return result
+
+    def call(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+        return into(empty_as(out, x.device), x, w, bias)
+
+    return Candidate("depthwise", call, into)
+
+
+def backward(params: Params, grad: Spec, x: Spec, w: Spec, outputs: Sequence[Spec]) -> Candidate:
+    """(grad, x, w) -> the gradients that the mask asks for."""
+    shape, results = Shape(params, x, w, grad), iter(outputs)
+    by_x, by_w, _ = (next(results) if wanted else None for wanted in params["mask"])
+    kernels: list[tuple[DepthwiseKernel, Sequence[str]]] = []
+    scratch = None
+    if by_x is not None:
+        kernels.append((input_kernel(Shape(params, by_x, w, grad)), ("grad", "w", "by_x")))
+    if by_w is not None:
+        parts, total, scratch = weight_kernels(shape, by_w)
+        kernels += [(parts, ("grad", "x", "parts")), (total, ("parts", "by_w"))]
+    bound = Bound(kernels, ("grad", "x", "w", "by_x", "by_w", "parts"))
+    bound.begin(params.get("device"))
+
+    def call(grad: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor | None, ...]:
+        dx, dw, parts = (None if spec is None else empty_as(spec, x.device) for spec in (by_x, by_w, scratch))
+        if kernels:
+            grad, x, w = at_words(grad, x, w if by_x is None else _by_element(w))
+            bound((grad, x, w, *(grad if made is None else made for made in (dx, dw, parts))))
+        return dx, dw, grad.sum((0, 2, 3)) if params["mask"][2] else None
+
+    return Candidate("depthwise", call)

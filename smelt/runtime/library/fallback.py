@@ -1,0 +1,213 @@
+"""External kernels with one implementation: ATen's. Attention, sorts, scans, and any ATen overload by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from smelt.abi.kernels import KERNELS
+from smelt.base.errors import CompileError
+from smelt.base.python_text import arguments
+from smelt.runtime.library.attention_memory import in_words
+from smelt.runtime.library.externs import EXTERNS, Candidate, Spec, register
+from smelt.runtime.memory import empty_strided
+
+aten = torch.ops.aten
+Call = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands for input number `index` inside the `args` and `kwargs` of an ATen overload."""
+
+    index: int
+
+
+def _only(bind: Callable[[Mapping[str, Any]], Call]) -> Callable[..., list[Candidate]]:
+    def candidates(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
+        return [Candidate("aten", bind(params))]
+
+    return candidates
+
+
+def _attention(p: Mapping[str, Any]) -> Call:
+    op, dropout, causal, scale = aten._scaled_dot_product_flash_attention_for_cpu.default, *_attention_params(p)
+    return lambda q, k, v, bias=None: op(q, k, v, dropout, causal, attn_mask=bias, scale=scale)
+
+
+def _attention_backward(p: Mapping[str, Any]) -> Call:
+    op, dropout, causal, scale = (
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+        *_attention_params(p),
+    )
+    return lambda grad, q, k, v, out, logsumexp, bias=None: op(
+        grad, q, k, v, out, logsumexp, dropout, causal, attn_mask=bias, scale=scale
+    )
+
+
+def _attention_params(p: Mapping[str, Any]) -> tuple[float, bool, float | None]:
+    return p["dropout"], p["causal"], p["scale"]
+
+
+def _sort(p: Mapping[str, Any]) -> Call:
+    dim, descending, stable = p["dim"], p["descending"], p["stable"]
+    return lambda x: tuple(torch.sort(x, dim=dim, descending=descending, stable=stable))
+
+
+def _topk(p: Mapping[str, Any]) -> Call:
+    k, dim, largest, ordered = p["k"], p["dim"], p["largest"], p["ordered"]
+    return lambda x: tuple(torch.topk(x, k, dim, largest, ordered))
+
+
+def _scan(function: Call) -> Callable[[Mapping[str, Any]], Call]:
+    def bind(p: Mapping[str, Any]) -> Call:
+        dim = p["dim"]
+        return lambda x: function(x, dim, dtype=x.dtype)
+
+    return bind
+
+
+def _max_pool(p: Mapping[str, Any]) -> Call:
+    kernel, stride, padding, dilation, ceil = (p[n] for n in ("kernel", "stride", "padding", "dilation", "ceil"))
+    op = aten.max_pool2d_with_indices.default
+    return lambda x: op(x, kernel, stride, padding, dilation, ceil)
+
+
+def _avg_pool(p: Mapping[str, Any]) -> Call:
+    names = ("kernel", "stride", "padding", "ceil", "count_padding", "divisor")
+    kernel, stride, padding, ceil, count_padding, divisor = (p[n] for n in names)
+    op = aten.avg_pool2d.default
+    return lambda x: op(x, kernel, stride, padding, ceil, count_padding, divisor)
+
+
+for _name, _bind in {
+    "attention_cpu": _attention,
+    "attention_cpu_backward": _attention_backward,
+    "sort": _sort,
+    "topk": _topk,
+    "cumsum": _scan(torch.cumsum),
+    "cumprod": _scan(torch.cumprod),
+    "max_pool2d": _max_pool,
+    "avg_pool2d": _avg_pool,
+}.items():
+    EXTERNS[_name] = _only(_bind)
+
+
+@register("max_pool2d_backward")
+def max_pool2d_backward(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
+    """(grad, indices) -> the gradient of the pooled tensor, of which the kernel reads only shape and layout."""
+    windows = [params[n] for n in ("kernel", "stride", "padding", "dilation")]
+    (out,), grad = outputs, inputs[0]
+    assert grad is not None
+    op, ceil = aten.max_pool2d_with_indices_backward.default, _rounded_up(out.shape[-2:], grad.shape[-2:], *windows)
+
+    def call(grad: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        return op(grad, empty_strided(out.shape, out.stride, out.dtype, grad.device), *windows, ceil, indices)
+
+    return [Candidate("aten", call)]
+
+
+def _rounded_up(sizes: Any, counts: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> bool:
+    """Whether there are more windows than fit whole (`ceil_mode`), which the kernel wants to be told again."""
+    each = zip(sizes, counts, kernel, stride, padding, dilation, strict=True)
+    return any((n + 2 * p - d * (k - 1) - 1) // s + 1 < count for n, count, k, s, p, d in each)
+
+
+@register("avg_pool2d_backward")
+def avg_pool2d_backward(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
+    """grad -> the gradient of the pooled tensor, of which the kernel reads only shape and layout.
+
+    PyTorch's kernel for channels last on CUDA gives wrong numbers where windows overlap (2.11: relative error 1 for
+    32x512x14x14, windows of 3, steps of 2), so there the other one runs and its result is laid out anew.
+    """
+    names = ("kernel", "stride", "padding", "ceil", "count_padding", "divisor")
+    options, (out,) = [params[n] for n in names], outputs
+    op, last = aten.avg_pool2d_backward.default, out.stride[-1] != 1
+
+    def call(grad: torch.Tensor) -> torch.Tensor:
+        like = empty_strided(out.shape, out.stride, out.dtype, grad.device)
+        if last and grad.is_cuda:
+            return like.copy_(op(grad, grad.new_empty(out.shape), *options))
+        return op(grad, like, *options)
+
+    return [Candidate("aten", call)]
+
+
+@register("aten")
+def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
+    """Any ATen overload, `params["overload"]` = "aten.name.overload", with `args`/`kwargs` that hold Slots."""
+    namespace, name, variant = params["overload"].split(".")
+    try:
+        op = getattr(getattr(getattr(torch.ops, namespace), name), variant)
+    except AttributeError as error:
+        raise CompileError(f"torch has no operator {params['overload']}") from error
+    args, kwargs = params.get("args"), params.get("kwargs", {})
+    if args is None:
+        args = tuple(Slot(i) for i in range(len(inputs)))
+    call = _call_with(KERNELS.get(op, _BOUND.get(op, op)), args, kwargs)
+    if namespace == "aten" and _ATTENTION.match(name):
+        return [Candidate("aten", in_words(call, inputs))]
+    return [Candidate("aten", call if namespace in _SAYS_ALIASES or _shows_arguments(op) else _apart(call))]
+
+
+_BOUND: dict[Any, Call] = {aten.cat.default: torch.cat, aten.stack.default: torch.stack}
+"""Operators whose binding in C reads a long list in half the time."""
+
+_ATTENTION = re.compile(r"_(scaled_dot_product_)?(flash|efficient|cudnn)_attention(_forward|_backward)?$")
+"""Kernels of attention on GPUs."""
+
+_SAYS_ALIASES = frozenset({"aten", "prims", "quantized"})
+"""Namespaces of operators that return views of their arguments only where their schemas say so."""
+
+
+def _shows_arguments(op: Any) -> bool:
+    return any(result.alias_info is not None for result in op._schema.returns)
+
+
+def _apart(call: Call) -> Call:
+    """The same with results in memory of their own: an operator of a user's library may return what it was given."""
+
+    def run(*tensors: Any) -> Any:
+        result = call(*tensors)
+        given = {t.untyped_storage()._cdata for t in tensors if t is not None and t.layout is torch.strided}
+
+        def own(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return tuple(map(own, value))
+            if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+                return value
+            return value.clone() if value.untyped_storage()._cdata in given else value
+
+        return own(result)
+
+    return run
+
+
+def _call_with(op: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+    """A function of the input tensors; written as source once, so that a call does no substitution."""
+    constants: list[Any] = []
+
+    def text(value: Any) -> str:
+        match value:
+            case Slot(index):
+                return f"t[{index}]"
+            case list() | tuple() if len(value) > 1 and all(isinstance(v, Slot) for v in value):
+                first, last = value[0].index, value[-1].index
+                if [v.index for v in value] == list(range(first, last + 1)):  # a thousand lookups take longer than cat
+                    return f"t[{first}:{last + 1}]"
+                return f"({', '.join(f't[{v.index}]' for v in value)})"
+            case list() | tuple():
+                inner = "".join(f"{text(item)}, " for item in value)
+                return f"[{inner}]" if isinstance(value, list) else f"({inner})"
+            case _:
+                constants.append(value)
+                return f"c[{len(constants) - 1}]"
+
+    words = arguments(map(text, args), [(name, text(value)) for name, value in kwargs.items()])
+    scope: dict[str, Any] = {"op": op, "c": constants}
+    exec(f"def call(*t):\n    return op({words})\n", scope)
+    return scope["call"]

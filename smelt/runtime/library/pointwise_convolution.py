@@ -1,0 +1,155 @@
+"""Convolutions with a kernel of one element are matrix products: run them on smelt's own, in whatever memory order.
+
+With N images of C channels and P = height * width places, per image: result[K, P] = w[K, C] x[C, P]. When both sides
+let images and places merge into one dimension (channels last, or N = 1) it is one product over N * P places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from smelt.runtime import _native
+from smelt.runtime.library.externs import Candidate, Spec
+from smelt.runtime.memory import fresh
+
+
+@dataclass(frozen=True)
+class _Images:
+    """An activation as images x channels x places, strides in elements."""
+
+    count: int
+    channels: int
+    places: int
+    image: int
+    channel: int
+    place: int
+
+    @property
+    def merged(self) -> bool:
+        return self.count == 1 or self.image == self.places * self.place
+
+
+def _images(spec: Spec) -> _Images | None:
+    """None when the places of an image are not evenly spaced."""
+    space, steps = spec.shape[2:], spec.stride[2:]
+    place, reach = None, 1
+    for size, step in reversed(list(zip(space, steps, strict=True))):
+        if size == 1:
+            continue
+        place = step if place is None else place
+        if step != place * reach:
+            return None
+        reach *= size
+    return _Images(spec.shape[0], spec.shape[1], math.prod(space), spec.stride[0], spec.stride[1], place or 1)
+
+
+def fits(params: Mapping[str, Any], w: Spec, *others: Spec) -> bool:
+    """True when the convolution is a plain product of float32, of at least one element, that the kernel can address."""
+    plain = not params["transposed"] and params["groups"] == 1 and set(w.shape[2:]) == {1}
+    plain = plain and set(params["stride"]) == {1} and set(params["padding"]) == {0}
+    specs = (w, *others)
+    plain = plain and all(s.dtype is torch.float32 and 0 not in s.shape for s in specs)
+    return plain and all(_images(s) is not None for s in others)
+
+
+def forward(x: Spec, w: Spec, out: Spec, bias: bool) -> Candidate | None:
+    """The product for (x, w[, bias]) -> out; None for a bias that does not run along the product's columns."""
+    run = _product(x, (w.stride[1], w.stride[0]), w.shape[0], out)
+    if run is None or (bias and not run.bias_along_columns):
+        return None
+    kernel, swapped, make = run.kernel, run.swapped, fresh(out.shape, out.stride, out.dtype)
+
+    def into(result: torch.Tensor, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return kernel(result, w, x) if swapped else kernel(result, x, w, bias)
+
+    def call(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return into(make(), x, w, bias)
+
+    return Candidate("own", call, into)
+
+
+def backward(grad: Spec, x: Spec, w: Spec, mask: list[bool], outputs: list[Spec]) -> Candidate | None:
+    """The gradients that `mask` asks for."""
+    results = iter(outputs)
+    steps: list[Callable[..., torch.Tensor] | None] = [None, None, None]
+    if mask[0]:
+        steps[0] = _input_gradient(grad, w, next(results))
+    if mask[1]:
+        steps[1] = _weight_gradient(grad, x, next(results))
+    if mask[2]:
+        dims = [0, *range(2, len(grad.shape))]
+        steps[2] = lambda grad, x, w: grad.sum(dims)
+    if any(wanted and step is None for wanted, step in zip(mask, steps, strict=True)):
+        return None
+
+    def call(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return tuple(None if step is None else step(grad, x, w) for step in steps)
+
+    return Candidate("own", call)
+
+
+@dataclass(frozen=True)
+class _Product:
+    kernel: Any
+    swapped: bool  # the weight comes first
+    bias_along_columns: bool
+
+
+def _product(x: Spec, weight: tuple[int, int], channels: int, out: Spec) -> _Product | None:
+    """x's channels times a weight with strides `weight` over (channels of x, channels of out)."""
+    source, target = _images(x), _images(out)
+    if source is None or target is None:
+        return None
+    inner, columns = source.channels, channels
+    if source.merged and target.merged:
+        shape = (source.count * source.places, inner)
+        kernel = _native.Gemm(
+            shape, (source.place, source.channel), (inner, columns), weight, (target.place, target.channel)
+        )
+        return _Product(kernel, False, True)
+    kernel = _native.Gemm(
+        (source.count, columns, inner),
+        (0, weight[1], weight[0]),
+        (source.count, inner, source.places),
+        (source.image, source.channel, source.place),
+        (target.image, target.channel, target.place),
+    )
+    return _Product(kernel, True, False)
+
+
+def _input_gradient(grad: Spec, w: Spec, out: Spec) -> Callable[..., torch.Tensor] | None:
+    run = _product(grad, (w.stride[0], w.stride[1]), w.shape[1], out)
+    if run is None:
+        return None
+    kernel, swapped, make = run.kernel, run.swapped, fresh(out.shape, out.stride, out.dtype)
+
+    def call(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return kernel(make(), w, grad) if swapped else kernel(make(), grad, w)
+
+    return call
+
+
+def _weight_gradient(grad: Spec, x: Spec, out: Spec) -> Callable[..., torch.Tensor] | None:
+    """Sums over places and images: one product, or one per image added up."""
+    g, source = _images(grad), _images(x)
+    if g is None or source is None:
+        return None
+    whole = g.merged and source.merged
+    places = g.places * g.count if whole else g.places
+    dims = ((g.channels, places), (g.channel, g.place), (places, source.channels), (source.place, source.channel))
+    target = (out.stride[0], out.stride[1])
+    first, more = _native.Gemm(*dims, target), _native.Gemm(*dims, target, accumulate=True)
+    images, make = 1 if whole else g.count, fresh(out.shape, out.stride, out.dtype)
+
+    def call(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        result = first(make(), grad, x)
+        for i in range(1, images):
+            more(result, grad[i], x[i])
+        return result
+
+    return call

@@ -1,0 +1,302 @@
+"""External kernels of attention of our own, for `attention_tiled`: which text, which blocks, which arguments.
+
+The text is in `attention_source`. Sizes and strides are arguments, so one kernel serves all sizes of a kind; built anew
+are alignment, the width of heads, and whether blocks cover the lengths without a rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smelt.abi.kernel_source import Config, KernelSource, ceil_power
+from smelt.abi.random_source import key_step
+from smelt.runtime.launch import Table
+from smelt.runtime.library.attention_memory import from_words
+from smelt.runtime.library.attention_source import attention_source
+from smelt.runtime.library.externs import Candidate, Spec, empty_as, register
+from smelt.runtime.triton.kernels import Kernels, Segment
+from smelt.runtime.triton.plan import Argument, Launch
+
+Params = Mapping[str, Any]
+Specs = list[Spec | None]
+
+ALIGNED = 16
+"""Bytes at multiples of which wide loads begin, and elements of which strides are told to be multiples."""
+
+ROUND = 32
+"""Of whose multiple there are rows in the logsumexp, as in the library's; the last block of the forward fills them."""
+
+SHORTEST = 16
+"""Elements along a side of a product's operand, at least."""
+
+_POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.int64: "*i64"}
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows and columns of scores that a program has at hand, its warps, and loads that are under way."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+BLOCKS: dict[tuple[str, bool, bool], Blocks] = {
+    ("forward", True, False): Blocks(128, 32, 8, 2),
+    ("forward", True, True): Blocks(64, 32, 4, 2),
+    ("forward", False, False): Blocks(64, 64, 4, 3),
+    ("forward", False, True): Blocks(128, 64, 8, 3),
+    ("by_rows", True, False): Blocks(64, 32, 4, 2),
+    ("by_rows", True, True): Blocks(64, 32, 4, 2),
+    ("by_rows", False, False): Blocks(64, 64, 4, 2),
+    ("by_rows", False, True): Blocks(64, 64, 4, 2),
+    ("by_columns", True, False): Blocks(32, 64, 4, 2),
+    ("by_columns", True, True): Blocks(16, 64, 4, 2),
+    ("by_columns", False, False): Blocks(64, 64, 4, 2),
+    ("by_columns", False, True): Blocks(64, 64, 8, 2),
+}
+"""By kernel, whether elements are of 32 bits, and whether heads are wider than 64.
+
+Chosen by what ptxas says of them for Hopper: no register is spilled, and two or three blocks fit a multiprocessor,
+which hides that operands of TF32 products pass through registers where they are transposed.
+"""
+
+
+class Sizes:
+    """What all kernels of a call have in common: lengths, widths, and how the operands lie."""
+
+    def __init__(self, params: Params, q: Spec, k: Spec, v: Spec, bias: Spec | None) -> None:
+        self.batch, self.heads, self.rows, self.width = q.shape
+        self.columns, self.width_v = k.shape[2], v.shape[3]
+        self.params, self.dtype, self.bias = params, q.dtype, bias
+        scale, self.dropout = params["scale"], params["dropout"]
+        self.scale = self.width**-0.5 if scale is None else float(scale)
+        self.pairs = self.batch * self.heads
+        self.padded = padded(self.rows)
+
+    def blocks(self, name: str) -> Blocks:
+        """The blocks of a kernel, none larger than the lengths ask for."""
+        wide = max(self.width, self.width_v) > 64
+        found = BLOCKS[name, self.dtype is torch.float32, wide]
+        least = ROUND if name == "forward" else SHORTEST
+        rows, columns = min(found.rows, _power(self.rows, least)), min(found.columns, _power(self.columns))
+        return Blocks(rows, columns, found.warps if rows * columns >= 2048 else 4, found.stages)
+
+    def constants(self, blocks: Blocks) -> dict[str, int]:
+        rows = 0 if self.bias is None else 1 if self.bias.stride[2] == 0 or self.bias.shape[2] == 1 else 2
+        return {
+            "D": self.width, "DV": self.width_v, "BLOCK_D": _power(self.width), "BLOCK_V": _power(self.width_v),
+            "CAUSAL": int(self.params["causal"]), "BIAS": rows, "DROP": int(self.dropout > 0),
+            "WIDE": int(self.pairs * self.rows * self.columns > 2**32),
+            "WHOLE_M": int(self.rows % blocks.rows == 0), "WHOLE_N": int(self.columns % blocks.columns == 0),
+            "BLOCK_M": blocks.rows, "BLOCK_N": blocks.columns,
+        }  # fmt: skip
+
+    def text(self, name: str) -> str:
+        return attention_source(name, self.scale, 1.0 - self.dropout, self.params["precision"])
+
+    def numbers(self) -> dict[str, int]:
+        """Arguments that every kernel takes: the last is added to the seed."""
+        step = key_step(self.params["stream"]) if self.dropout else 0
+        sizes = {"heads": self.heads, "rows": self.rows, "columns": self.columns, "padded": self.padded}
+        return sizes | {"step": step}
+
+
+def padded(rows: int) -> int:
+    """Rows of the logsumexp."""
+    return -(-rows // ROUND) * ROUND
+
+
+def _power(size: int, least: int = SHORTEST) -> int:
+    """The power of two that holds so many."""
+    return max(least, ceil_power(size))
+
+
+class AttentionKernel:
+    """One kernel with its arguments' layout: `kernel(device, tensors)` launches it on the current stream.
+
+    Args:
+        operands: name -> layout of each pointer, in order; None: not there, another's memory stands in.
+        laid_out: name of an operand -> letter of its strides; those of batch, head and row are arguments.
+        extra: constants of this kernel alone.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sizes: Sizes,
+        operands: Mapping[str, Spec | None],
+        laid_out: Mapping[str, str],
+        extra: Mapping[str, int],
+        blocks: Blocks | None = None,
+    ) -> None:
+        self.name, self.sizes, self.blocks = name, sizes, blocks or sizes.blocks(name)
+        self.operands, self.laid_out = operands, laid_out
+        shared = self.blocks.columns if name == "by_columns" else self.blocks.rows
+        self.programs = -(-(sizes.columns if name == "by_columns" else sizes.rows) // shared) * sizes.pairs
+        self.numbers = sizes.numbers() | self._strides()
+        self.constants = sizes.constants(self.blocks) | dict(extra) | self._steps()
+        self.segments: dict[torch.device, Segment] = {}
+
+    def _strides(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for operand, letter in self.laid_out.items():
+            spec = self.operands[operand]
+            row = "n" if operand in ("k", "v", "dk", "dv") else "m"
+            strides = (0, 0, 0) if spec is None else _still(spec)[:3]
+            found |= dict(zip((letter + "b", letter + "h", letter + row), strides, strict=True))
+        return found
+
+    def _steps(self) -> dict[str, int]:
+        """Strides along the last dimension, which are mostly 1."""
+        found = {}
+        for operand, letter in self.laid_out.items():
+            spec = self.operands[operand]
+            found["BN" if letter == "b" else letter.upper() + "D"] = 1 if spec is None else _still(spec)[3]
+        return found
+
+    def source(self) -> KernelSource:
+        """The kernel as it is built."""
+        pointers = [(name, _POINTERS[self._stand_in(name, spec)]) for name, spec in self.operands.items()]
+        integers = [(name, "i64" if self._is_long(name) else "i32") for name in self.numbers]
+        divisible = [name for name, number in self.numbers.items() if number % ALIGNED == 0 and name != "step"]
+        divisible += self.operands
+        config = Config(tuple(self.constants.items()), self.blocks.warps, self.blocks.stages)
+        label = f"attention_{self.name}"
+        text, signature = self.sizes.text(self.name), (*pointers, *integers)
+        return KernelSource(text, signature, tuple(divisible), (config,), label, contract=True)
+
+    def _stand_in(self, name: str, spec: Spec | None) -> torch.dtype:
+        return spec.dtype if spec is not None else torch.int64 if name == "seed" else self.sizes.dtype
+
+    def _is_long(self, name: str) -> bool:
+        """Whether places inside of one head may need 64 bits; those of heads and batches always have them."""
+        if name == "step" or name[1:] in ("b", "h"):
+            return True
+        length = max(self.sizes.rows, self.sizes.columns)
+        return len(name) == 2 and self.numbers[name] * length >= 2**31
+
+    def segment(self, device: torch.device) -> Segment:
+        known = self.segments.get(device)
+        if known is None:
+            pointers: list[Argument] = [(slot, 0) for slot in range(len(self.operands))]
+            launch: Launch = (0, ((self.programs, None),), [*pointers, *self.numbers.values()])
+            known = self.segments[device] = Kernels([self.source()], device).segment([launch])
+        return known
+
+    def __call__(self, tensors: Sequence[Tensor | None]) -> None:
+        first = tensors[0]
+        assert first is not None
+        given = [first if tensor is None else tensor for tensor in tensors]
+        table = Table(len(given))
+        for slot, tensor in enumerate(given):
+            table.bind(slot, tensor)
+        self.segment(first.device)(table)
+
+
+def _still(spec: Spec) -> tuple[int, ...]:
+    """Strides, 0 where there is one element only: what is nowhere used must not decide what is built."""
+    pairs = enumerate(zip(spec.shape, spec.stride, strict=True))
+    return tuple(0 if size == 1 and d < 3 else step for d, (size, step) in pairs)
+
+
+def forward_kernel(params: Params, inputs: Specs, outputs: Specs, blocks: Blocks | None = None) -> AttentionKernel:
+    """(q, k, v, bias, seed, out, sums)."""
+    q, k, v, bias, seed = inputs
+    assert q is not None and k is not None and v is not None
+    sizes = Sizes(params, q, k, v, bias)
+    operands = dict(zip("q k v bias seed out sums".split(), (q, k, v, bias, seed, *outputs), strict=True))
+    letters = {"q": "q", "k": "k", "v": "v", "out": "o", "bias": "b"}
+    return AttentionKernel("forward", sizes, operands, letters, {"SUMS": int(params["sums"])}, blocks)
+
+
+@register("attention_tiled", on_device=True)
+def tiled(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
+    kernel = forward_kernel(params, inputs, list(outputs))
+    _begin(params, [kernel])
+
+    def call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+        out, sums = (empty_as(spec, q.device) for spec in outputs)
+        kernel((q, k, v, bias, seed, out, sums))
+        return out, sums
+
+    return [Candidate("triton", from_words(call))]  # keys and values are read often: copies are cheap
+
+
+def rows_kernel(params: Params, inputs: Specs, results: Specs, blocks: Blocks | None = None) -> AttentionKernel:
+    """(grad, q, k, v, bias, seed, out, sums, deltas, dq, dbias)."""
+    grad, q, k, v, bias, out, sums, seed = inputs
+    assert q is not None and k is not None and v is not None
+    sizes = Sizes(params, q, k, v, bias)
+    dq, _, _, dbias = results
+    given = (grad, q, k, v, bias, seed, out, sums, _deltas(q), dq, dbias)
+    operands = dict(zip("grad q k v bias seed out sums deltas dq dbias".split(), given, strict=True))
+    letters = {"grad": "g", "q": "q", "k": "k", "v": "v", "out": "o", "bias": "b", "dq": "r"}
+    return AttentionKernel("by_rows", sizes, operands, letters, {"SCORES": int(dbias is not None)}, blocks)
+
+
+def columns_kernel(params: Params, inputs: Specs, results: Specs, blocks: Blocks | None = None) -> AttentionKernel:
+    """(grad, q, k, v, bias, seed, sums, deltas, dk, dv)."""
+    grad, q, k, v, bias, _, sums, seed = inputs
+    assert q is not None and k is not None and v is not None
+    sizes = Sizes(params, q, k, v, bias)
+    given = (grad, q, k, v, bias, seed, sums, _deltas(q), *results[1:3])
+    operands = dict(zip("grad q k v bias seed sums deltas dk dv".split(), given, strict=True))
+    letters = {"grad": "g", "q": "q", "k": "k", "v": "v", "bias": "b", "dk": "r", "dv": "s"}
+    return AttentionKernel("by_columns", sizes, operands, letters, {}, blocks)
+
+
+def _deltas(q: Spec) -> Spec:
+    """Of the sum of out * grad of each row."""
+    return Spec.in_rows(q.shape[:3], torch.float32)
+
+
+def gradient_specs(params: Params, inputs: Specs, outputs: Sequence[Spec]) -> Specs:
+    """Layouts of the gradients by q, k, v and bias: also of the first three that nobody wants."""
+    wanted = iter(outputs)
+    found = [next(wanted) if one else None for one in params["mask"]]
+    for place, spec in enumerate(inputs[1:4]):
+        assert spec is not None
+        found[place] = found[place] or Spec.in_rows(spec.shape, spec.dtype)
+    return found
+
+
+@register("attention_tiled_backward", on_device=True)
+def tiled_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
+    results, mask = gradient_specs(params, inputs, outputs), params["mask"]
+    by_rows, by_columns = rows_kernel(params, inputs, results), columns_kernel(params, inputs, results)
+    _begin(params, [by_rows, by_columns])
+    deltas_like = by_rows.operands["deltas"]
+    assert deltas_like is not None
+
+    def call(
+        grad: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        out: Tensor,
+        sums: Tensor,
+        seed: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
+        deltas = empty_as(deltas_like, q.device)
+        dq, dk, dv, dbias = (None if spec is None else empty_as(spec, q.device) for spec in results)
+        by_rows((grad, q, k, v, bias, seed, out, sums, deltas, dq, dbias))
+        by_columns((grad, q, k, v, bias, seed, sums, deltas, dk, dv))
+        return tuple(one if wanted else None for one, wanted in zip((dq, dk, dv, dbias), mask, strict=True))
+
+    return [Candidate("triton", from_words(call))]
+
+
+def _begin(params: Params, kernels: Sequence[AttentionKernel]) -> None:
+    """Have them built while the program is made."""
+    device = params.get("device")
+    if device is not None and device.type == "cuda":
+        for kernel in kernels:
+            kernel.segment(device)

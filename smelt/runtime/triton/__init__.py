@@ -1,0 +1,1 @@
+"""Triton kernels: compiled by worker processes, tuned, bound to launches; or run by Triton's interpreter."""

@@ -1,0 +1,372 @@
+"""Matrix products with what is around them: the library's call between kernels, or one kernel that does it all.
+
+    product0 = kernels.product(mm_0, [before], [after], [([before], template), ...])
+    product0(table, out, a, b)
+
+The first call times the ways on its own arguments, over copies of what they change, and runs the fastest; the choice
+is remembered in the store. Templates that do not build, or need more than the device has, are no candidates. While a
+stream is recorded, or where something cannot be copied, the library does the work and the choice waits. It also does
+the work of calls in which a pointer is no multiple of 16: a template would read such a factor element by element.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from smelt.abi.kernel_source import KernelSource
+from smelt.base.errors import BuildError, CompileError
+from smelt.base.locks import new_lock
+from smelt.base.stats import count_named
+from smelt.base.store import content_key, store
+from smelt.runtime import _native
+from smelt.runtime.cuda.driver import OutOfResources
+from smelt.runtime.launch import Table
+from smelt.runtime.refusals import is_refused_kernel, tell
+from smelt.runtime.triton.align import Variants, moved_in
+from smelt.runtime.triton.build import Build, triton_identity
+from smelt.runtime.triton.plan import Argument, Launch, PlannedLaunch
+from smelt.runtime.triton.tune import Choice, Target, choose, fastest, race, stand_ins, with_stand_ins
+
+LIBRARY = "library"
+
+GAIN = 1.1
+"""So many times as fast as the library's call a template must be. By itself it looks better than in the program: on an
+H100 the kernels of a step of BERT take 17.4 ms with the 36 templates that win so, and without any."""
+
+Run = Callable[..., None]
+"""`run(table, out, *factors)`."""
+
+_lock = new_lock()
+_known: dict[str, str] = {}
+
+
+class Library(Protocol):
+    """The product as an external kernel; `into(out, *factors)` writes it."""
+
+    operation: str
+    into: Callable[..., Any]
+
+
+class Maker(Protocol):
+    """What makes launches of the program's kernels."""
+
+    def segment(self, launches: Sequence[Launch]) -> Callable[[Table], object]:
+        """What runs these launches."""
+
+    def planned(self, launch: Launch) -> list[PlannedLaunch]:
+        """The launch with each configuration of its kernel that a grid can hold."""
+
+    def choice(self, launch: Launch) -> Choice:
+        """The candidates of a launch."""
+
+    def build(self, kernel: int, config: int) -> Build:
+        """A kernel with one of its configurations, which begins to build."""
+
+    def variant(self, source: KernelSource, launch: PlannedLaunch) -> Build:
+        """Another source of a launch's kernel, which begins to build."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """A kernel that computes the product, and the launches before it."""
+
+    before: Sequence[Launch]
+    launch: Launch
+
+
+@dataclass(frozen=True)
+class Way:
+    """One configuration of a template. `name` says which, for the store."""
+
+    name: str
+    template: Template
+    launch: PlannedLaunch
+    build: Build
+
+
+class Product:
+    """`product(table, out, *factors)`.
+
+    Args:
+        measured: whether the library is a candidate; else the first template that runs is taken.
+    """
+
+    def __init__(
+        self,
+        maker: Maker,
+        target: Target,
+        library: Library,
+        before: Sequence[Launch],
+        after: Sequence[Launch],
+        templates: Sequence[Template],
+        measured: bool,
+    ) -> None:
+        self.maker, self.target, self.library = maker, target, library
+        self.before, self.after, self.templates, self.measured = before, after, templates, measured
+        self.run: Run | None = None
+        self.by_library: Run | None = None
+        planned = [maker.planned(template.launch) for template in templates]
+        self.key = product_key(library, planned, target.clock.name(), measured)
+        known = remembered(self.key)
+        self.ways = self._ways(planned, known)
+
+    def __call__(self, table: Table, out: torch.Tensor, *factors: torch.Tensor) -> None:
+        if self.run is None:
+            self._first_call(table, out, *factors)
+        else:
+            self.run(table, out, *factors)
+
+    def _ways(self, planned: Sequence[Sequence[PlannedLaunch]], known: str | None) -> list[Way]:
+        """The configurations of the templates, which begin to build; one alone, or none, where the best is known."""
+        ways = []
+        for number, (template, launches) in enumerate(zip(self.templates, planned, strict=True)):
+            for launch in launches:
+                name = f"template {number} {launch.config}"
+                if known is None or known == name:
+                    config = launch.source.configs.index(launch.config)
+                    ways.append(Way(name, template, launch, self.maker.build(template.launch[0], config)))
+        return ways
+
+    def _first_call(self, table: Table, out: torch.Tensor, *factors: torch.Tensor) -> None:
+        if self.measured and self._moved(table):
+            self._library()(table, out, *factors)
+            return
+        known = remembered(self.key)
+        if known is None and self.target.clock.recording():
+            self._library()(table, out, *factors)  # nothing can be timed now
+            return
+        chosen = known or self._chosen(table, out, factors)
+        way = next((way for way in self.ways if way.name == chosen), None)
+        self.run = self._library() if way is None else self._template(way, table)
+        count_named("product_choices", {LIBRARY if self.run is self.by_library else "template": 1})
+        try:
+            self.run(table, out, *factors)
+        except _native.CudaError as error:  # a template that is remembered, or that is never measured
+            if self.run is self.by_library or not is_refused_kernel(error):
+                raise
+            tell(f"a template of {self.library.operation}", error, "the library's product runs in its place")
+            self.run = self._library()
+            self.run(table, out, *factors)
+
+    def _chosen(self, table: Table, out: torch.Tensor, factors: Sequence[torch.Tensor]) -> str:
+        """The name of a way; the library where some kernel of the others is refused."""
+        try:
+            return self._measured(table, out, factors) if self.measured else self._first()
+        except Exception as error:
+            if not is_refused_kernel(error):
+                raise
+            tell(f"a template of {self.library.operation}", error, "the library's product runs in its place")
+            return LIBRARY
+
+    def _library(self) -> Run:
+        if self.by_library is None:
+            before, after = self.maker.segment(self.before), self.maker.segment(self.after)
+            library = self.library
+
+            def run(table: Table, out: torch.Tensor, *factors: torch.Tensor) -> None:
+                before(table)
+                library.into(out, *factors)
+                after(table)
+
+            self.by_library = run if self.before or self.after else lambda table, *tensors: library.into(*tensors)
+        return self.by_library
+
+    def _moved(self, table: Table) -> bool:
+        """Whether a pointer of a template is no multiple of 16."""
+        return any(moved_in(table, way.launch) for way in {id(way.template): way for way in self.ways}.values())
+
+    def _template(self, way: Way, table: Table) -> Run:
+        """What launches the template; the library, where one that is remembered does not run any more."""
+        chosen = []
+        try:
+            for choice in map(self.maker.choice, way.template.before):
+                number = fastest(self.target, choice, table)
+                chosen.append((choice.launches[number], choice.builds[number]))
+            chosen.append((way.launch, way.build))
+            for launch, build in chosen:
+                self.target.plan(launch, build)
+        except (OutOfResources, BuildError):
+            return self._library()
+        segment = _OfTemplate(self, chosen).segment()
+
+        def run(table: Table, out: torch.Tensor, *factors: torch.Tensor) -> None:
+            if segment(table) is False:
+                self._library()(table, out, *factors)
+
+        return run
+
+    def _runnable(self) -> tuple[dict[str, _native.LaunchPlan], list[str]]:
+        """Plans of the ways that build and fit the device, and why others do not."""
+        plans: dict[str, _native.LaunchPlan] = {}
+        notes: list[str] = []
+        for way in self.ways:
+            try:
+                plans[way.name] = self.target.plan(way.launch, way.build)
+            except (OutOfResources, BuildError) as error:
+                notes.append(f"{way.name}: {error}")
+        return plans, notes
+
+    def _first(self) -> str:
+        """The first template that runs.
+
+        Raises:
+            CompileError: none does.
+        """
+        plans, notes = self._runnable()
+        if not plans:
+            raise CompileError(
+                f"no template of {self.library.operation} runs on this device",
+                why="\n".join(notes),
+                hint="options={'gemm': 'auto'} leaves such products to the library",
+            )
+        return next(iter(plans))
+
+    def _measured(self, table: Table, out: torch.Tensor, factors: Sequence[torch.Tensor]) -> str:
+        """The name of the fastest way."""
+        plans, notes = self._runnable()
+        copies = self._stand_ins(table)
+        if not plans or copies is None:
+            return LIBRARY
+        replaced, kept = copies
+        ways = {way.name: way for way in self.ways}
+        before, after = self._plans(self.before, table, replaced), self._plans(self.after, table, replaced)
+        makers = {LIBRARY: self._library_runs(table, out, factors, before, after)}
+        for name, plan in plans.items():
+            first = self._plans(ways[name].template.before, table, replaced)
+            makers[name] = self._template_runs(table, (*first, with_stand_ins(plan, replaced)))
+        times = race(self.target.clock, makers)
+        del kept
+        if not times:
+            return LIBRARY  # which says what is wrong
+        best = min(times.values())
+        winner = LIBRARY if times.get(LIBRARY, best) <= GAIN * best else min(times, key=lambda name: times[name])
+        keep(self.key, winner, times, notes, self.library.operation)
+        return winner
+
+    def _plans(
+        self, launches: Sequence[Launch], table: Table, replaced: dict[Argument, int]
+    ) -> tuple[_native.LaunchPlan, ...]:
+        chosen = (choose(self.target, self.maker.choice(launch), table) for launch in launches)
+        return tuple(with_stand_ins(plan, replaced) for plan in chosen)
+
+    def _stand_ins(self, table: Table) -> tuple[dict[Argument, int], list[Any]] | None:
+        """Addresses in place of pointers to memory that some way reads and writes; None: it is too large."""
+        launches = [self.maker.choice(launch).launches[0] for launch in (*self.before, *self.after)]
+        launches += {id(way.template): way.launch for way in self.ways}.values()
+        replaced: dict[Argument, int] = {}
+        kept: list[Any] = []
+        for launch in launches:
+            found = stand_ins(self.target.clock, launch, table)
+            if found is None:
+                return None
+            replaced |= found[0]
+            kept += found[1]
+        return replaced, kept
+
+    def _library_runs(
+        self,
+        table: Table,
+        out: torch.Tensor,
+        factors: Sequence[torch.Tensor],
+        before: tuple[_native.LaunchPlan, ...],
+        after: tuple[_native.LaunchPlan, ...],
+    ) -> Callable[[int], Callable[[], object]]:
+        first, last = self.target.segment(before), self.target.segment(after)
+
+        def runs(count: int) -> Callable[[], object]:
+            def run() -> None:
+                for _ in range(count):
+                    if before:
+                        first(table)
+                    self.library.into(out, *factors)
+                    if after:
+                        last(table)
+
+            return run
+
+        return runs
+
+    def _template_runs(
+        self, table: Table, plan: tuple[_native.LaunchPlan, ...]
+    ) -> Callable[[int], Callable[[], object]]:
+        def runs(count: int) -> Callable[[], object]:
+            segment = self.target.segment(plan * count)
+            return lambda: segment(table)
+
+        return runs
+
+
+class _OfTemplate(Variants):
+    """Where pointers of a template are no multiples of 16 and others were measured, or its kernel is refused then, the
+    library multiplies."""
+
+    def __init__(self, product: Product, chosen: Sequence[tuple[PlannedLaunch, Build]]) -> None:
+        super().__init__(product.target, chosen, product.maker.variant)
+        self.operation, self.measured = product.library.operation, product.measured
+
+    def __call__(self, positions: tuple[int, ...], table: Table) -> _native.Moved | None:
+        if self.measured:
+            return None
+        try:
+            return super().__call__(positions, table)
+        except Exception as error:
+            if not is_refused_kernel(error):
+                raise
+            tell(f"a template of {self.operation}", error, "the library's product runs in its place")
+            return None
+
+
+def product_key(library: Library, planned: Sequence[Sequence[PlannedLaunch]], device: str, measured: bool) -> str:
+    """What the winner depends on: the kernels with their sizes, the library, and the device.
+
+    Sizes that are arguments count by their magnitude: programs whose sizes change share a choice among similar ones.
+    """
+    parts = [library.operation if not planned or not _symbolic(planned) else "", device, str(measured)]
+    for launches in planned:
+        for launch in launches[:1]:
+            sizes = [size.bit_length() for size in launch.sizes()]
+            parts += [launch.source.source, repr(launch.source.signature), repr(sizes)]
+        parts.append(repr([launch.config for launch in launches]))
+    version = f"{torch.__version__} {torch.version.cuda}"
+    return content_key("product", *parts, triton_identity(), version)
+
+
+def _symbolic(planned: Sequence[Sequence[PlannedLaunch]]) -> bool:
+    """Whether sizes are arguments of the kernels."""
+    return any(one.sizes() for launches in planned for one in launches)
+
+
+def remembered(key: str) -> str | None:
+    """The name of the way that won, from memory or the store."""
+    with _lock:
+        if key in _known:
+            return _known[key]
+    text = store().get_text("triton-product", key)
+    if text is None:
+        return None
+    try:
+        winner = str(json.loads(text)["winner"])
+    except (ValueError, KeyError, TypeError):
+        return None  # an older layout of the entry: time again
+    with _lock:
+        _known[key] = winner
+    return winner
+
+
+def keep(key: str, winner: str, times: dict[str, float], notes: list[str], operation: str) -> None:
+    """Remember a choice, with what it was made from."""
+    with _lock:
+        _known[key] = winner
+    record = {"operation": operation, "winner": winner, "seconds": times, "dropped": notes}
+    store().put_text("triton-product", key, json.dumps(record, indent=1) + "\n")
+
+
+def forget() -> None:
+    """Drop what is remembered in memory (the store keeps its entries)."""
+    with _lock:
+        _known.clear()

@@ -1,0 +1,79 @@
+"""What runs where a kernel is refused: the next way to the same result.
+
+Triton may refuse to build a kernel, the driver to load it, the device to launch it. Then simpler configurations are
+tried, and after these what codegen gives along with each kernel: its values by PyTorch's operators, over the same
+memory (codegen/triton/second_way.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from smelt.abi.arena import extent
+from smelt.abi.kernel_source import Config
+from smelt.runtime.launch import Table
+from smelt.runtime.triton.plan import Argument
+
+Memory = Callable[[int, tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
+SecondWay = Callable[[Memory, Sequence[int], Sequence[int]], None]
+"""`second(memory, addresses of buffers, other arguments)`."""
+
+
+def simpler(config: Config) -> Iterator[Config]:
+    """Configurations that need less of a device, of a kernel that is right with any blocks that divide these.
+
+    Rows that a program holds whole stay whole.
+    """
+    flat = sum(name.endswith("BLOCK") for name, _ in config.constants) < 2
+    if config.num_stages > 1:
+        config = replace(config, num_stages=1)
+        yield config
+    for _ in range(2):
+        constants = tuple(
+            (name, max(32 if flat else 1, value // 4) if name in ("XBLOCK", "YBLOCK") and value >= 4 else value)
+            for name, value in config.constants
+        )
+        if constants == config.constants:
+            return
+        config = replace(config, constants=constants)
+        yield config
+
+
+def by_operators(second: SecondWay, arguments: Sequence[Argument], device: torch.device) -> Callable[[Table], None]:
+    """The second way of one launch as a step of its segment."""
+    pointers = [a for a in arguments if isinstance(a, tuple)]
+    numbers = [a for a in arguments if not isinstance(a, tuple)]
+    memory = memory_of(device)
+
+    def run(table: Table) -> None:
+        with torch.no_grad():
+            second(memory, [table.get(slot) + offset for slot, offset in pointers], numbers)
+
+    return run
+
+
+def memory_of(device: torch.device) -> Memory:
+    """What makes tensors of addresses on a device. They do not own what is there."""
+
+    def tensor(address: int, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        size = extent(shape, stride) * dtype.itemsize
+        if 0 in shape or not size:
+            return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+        if device.type == "cpu":
+            raw = torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8)
+        else:
+            raw = torch.as_tensor(_Bytes(address, size), device=device)
+        return raw.view(dtype).as_strided(shape, stride)
+
+    return tensor
+
+
+class _Bytes:
+    """Memory of a GPU as PyTorch takes it from others."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}

@@ -1,0 +1,247 @@
+"""Which configuration of a kernel is fastest: timed on the arguments of its first call, then remembered in the store.
+
+A launch with one configuration is never timed. Candidates run interleaved, many launches between two events. Memory
+that a kernel both reads and writes is stood in for by a copy, so that timing changes nothing that the program sees, and
+so is what begins elsewhere than at a multiple of 16 bytes: candidates are timed as they run where nothing does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from smelt.abi.kernel_source import ALIGNMENT, KernelSource
+from smelt.base.errors import BuildError, CompileError
+from smelt.base.locks import new_lock
+from smelt.base.store import content_key, store
+from smelt.runtime import _native, tune
+from smelt.runtime.cuda.driver import OutOfResources, load
+from smelt.runtime.launch import Table
+from smelt.runtime.triton.build import Build, triton_identity
+from smelt.runtime.triton.effects import kernel_effects
+from smelt.runtime.triton.plan import Argument, PlannedLaunch
+
+ROUNDS = 3
+"""Times that each candidate is measured."""
+CLOSE = 1.25
+"""A candidate is out once its best time is this many times the best of all."""
+TIE = 1.02
+"""Candidates this close are equal: the one listed first is taken."""
+ENOUGH_S = 5e-4
+"""Launches between two events take about this long together."""
+MOST_LAUNCHES = 50
+MOST_COPIED = 1 << 30
+"""Bytes of memory that stand in for what a kernel changes; a launch that would need more is not timed."""
+
+_TELLS = re.compile(r"\bm_refuse\((\w+),")
+"""Through which parameter a kernel tells of a check that fails, before it traps."""
+
+K = TypeVar("K")
+
+_lock = new_lock()
+_known: dict[str, int] = {}
+
+
+class Clock(tune.Clock, Protocol):
+    """What timing asks of a device."""
+
+    def bytes_from(self, address: int) -> int | None:
+        """Bytes from an address to the end of the memory that holds it; None where that is not known."""
+
+    def copy(self, address: int, size: int) -> tuple[int, Any]:
+        """(address of a copy, what keeps it alive)."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where kernels run."""
+
+    driver: _native.Driver
+    ordinal: int
+    stream: Callable[[int], int]
+    clock: Clock
+
+    def segment(self, plan: tuple[_native.LaunchPlan, ...]) -> _native.Segment:
+        """What launches this plan."""
+        return _native.Segment(self.driver, self.ordinal, self.stream, lambda _: (plan, False))
+
+    def plan(self, launch: PlannedLaunch, build: Build) -> _native.LaunchPlan:
+        """A launch as C takes it, its kernel loaded."""
+        cubin = build.result()
+        address = load(self.driver, self.ordinal, cubin).address
+        grid, arguments = launch.grid, launch.arguments
+        return (launch.source.name, address, grid, cubin.threads, cubin.shared, arguments, cubin.appended)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A launch and the configurations that are candidates for it."""
+
+    launches: tuple[PlannedLaunch, ...]
+    builds: tuple[Build, ...]
+    key: str
+
+
+def choice_key(launches: Sequence[PlannedLaunch], clock: Clock) -> str:
+    """What the winner depends on: the kernel, its candidates, sizes, and the device."""
+    source = launches[0].source
+    sizes = launches[0].sizes()
+    grids = [launch.grid for launch in launches]
+    parts = (repr(source.signature), repr(source.divisible), repr(source.configs), repr(sizes), repr(grids))
+    return content_key(source.source, *parts, triton_identity(), clock.name())
+
+
+def remembered(key: str, source: KernelSource) -> int | None:
+    """The number of the configuration that won, from memory or the store."""
+    with _lock:
+        if key in _known:
+            return _known[key]
+    text = store().get_text("triton-tune", key)
+    if text is None:
+        return None
+    winner = json.loads(text)["winner"]
+    return winner if 0 <= winner < len(source.configs) else None
+
+
+def forget() -> None:
+    """Drop what is remembered in memory (the store keeps its entries)."""
+    with _lock:
+        _known.clear()
+
+
+def choose(target: Target, choice: Choice, table: Table) -> _native.LaunchPlan:
+    """The fastest candidate, as C takes it."""
+    number = fastest(target, choice, table)
+    return target.plan(choice.launches[number], choice.builds[number])
+
+
+def fastest(target: Target, choice: Choice, table: Table) -> int:
+    """The number of the fastest candidate, with this table's pointers.
+
+    Raises:
+        CompileError: none can run on this device.
+    """
+    if len(choice.launches) == 1:  # the only one there is, or the one that won before
+        return 0
+    known = remembered(choice.key, choice.launches[0].source)
+    if known is not None:
+        return known
+    plans = _runnable(target, choice)
+    if len(plans) == 1 or target.clock.recording():
+        return next(iter(plans))
+    copies = stand_ins(target.clock, choice.launches[0], table)
+    if copies is None:
+        return next(iter(plans))
+    replaced, kept = copies
+    times = _measure(target, {number: with_stand_ins(plan, replaced) for number, plan in plans.items()}, table)
+    del kept
+    if not times:
+        raise CompileError(f"no configuration of kernel {choice.launches[0].source.name!r} could be launched")
+    best = min(times.values())
+    winner = next(number for number, seconds in times.items() if seconds <= TIE * best)
+    with _lock:
+        _known[choice.key] = winner
+    record = {"kernel": choice.launches[0].source.name, "winner": winner, "seconds": times}
+    store().put_text("triton-tune", choice.key, json.dumps(record, indent=1) + "\n")
+    return winner
+
+
+def _runnable(target: Target, choice: Choice) -> dict[int, _native.LaunchPlan]:
+    """Candidates that build and fit the device, by number."""
+    plans: dict[int, _native.LaunchPlan] = {}
+    reasons: list[str] = []
+    for number, (launch, build) in enumerate(zip(choice.launches, choice.builds, strict=True)):
+        try:
+            plans[number] = target.plan(launch, build)
+        except (OutOfResources, BuildError) as error:
+            reasons.append(f"{launch.config}: {error}")
+    if not plans:
+        raise CompileError(
+            f"no configuration of kernel {choice.launches[0].source.name!r} runs on this device", why="\n".join(reasons)
+        )
+    return plans
+
+
+def stand_ins(clock: Clock, launch: PlannedLaunch, table: Table) -> tuple[dict[Argument, int], list[Any]] | None:
+    """Addresses to use in place of pointers to memory that the launch reads and writes, or that begins between two
+    words; None: it is too large. A kernel that checks values has nobody to tell: what it reads while it is timed may be
+    none of the program's values.
+    """
+    tells = set(_TELLS.findall(launch.source.source))
+    effects = kernel_effects(launch.source.source)
+    at: dict[int, list[tuple[str, Argument]]] = {}
+    for (name, _), argument in zip(launch.source.signature, launch.arguments, strict=True):
+        if isinstance(argument, tuple):
+            at.setdefault(table.get(argument[0]) + argument[1], []).append((name, argument))
+    replaced: dict[Argument, int] = {}
+    kept: list[Any] = []
+    left = MOST_COPIED
+    for address, users in at.items():
+        names = {name for name, _ in users}
+        if names & tells:
+            replaced |= dict.fromkeys((argument for _, argument in users), 0)
+            continue
+        if not (names & effects.reads and names & effects.writes) and address % ALIGNMENT == 0:
+            continue
+        size = clock.bytes_from(address)
+        if size is None or size > left:
+            return None
+        left -= size
+        copy, memory = clock.copy(address, size)
+        kept.append(memory)
+        replaced |= {argument: copy for _, argument in users}
+    return replaced, kept
+
+
+def with_stand_ins(plan: _native.LaunchPlan, replaced: dict[Argument, int]) -> _native.LaunchPlan:
+    """The launch with these addresses in place of its pointers."""
+    name, function, grid, threads, shared, arguments, appended = plan
+    return name, function, grid, threads, shared, tuple(_replace(a, replaced) for a in arguments), appended
+
+
+def _replace(argument: Argument, replaced: dict[Argument, int]) -> Argument:
+    return replaced.get(argument, argument) if isinstance(argument, tuple) else argument
+
+
+def _measure(target: Target, plans: dict[int, _native.LaunchPlan], table: Table) -> dict[int, float]:
+    """Seconds of one launch of each candidate that the driver does not refuse."""
+
+    def maker(plan: _native.LaunchPlan) -> Maker:
+        def launches(count: int) -> Callable[[], object]:
+            segment = target.segment((plan,) * count)
+            return lambda: segment(table)
+
+        return launches
+
+    return race(target.clock, {number: maker(plan) for number, plan in plans.items()})
+
+
+Maker = Callable[[int], Callable[[], object]]
+"""How often a candidate is to run, one after another -> what does that."""
+
+
+def race(clock: Clock, makers: Mapping[K, Maker]) -> dict[K, float]:
+    """Seconds of each candidate that the driver does not refuse, measured in turns until it is far behind."""
+    times: dict[K, float] = {}
+    runs: dict[K, tuple[Callable[[], object], int]] = {}
+    for name, make in makers.items():
+        once = make(1)
+        try:
+            once()
+            seconds = clock.time(once)
+        except _native.CudaError as error:
+            if error.code not in (1, 2, 701):  # more than the device has: another candidate may fit
+                raise
+            continue
+        count = max(1, min(MOST_LAUNCHES, int(ENOUGH_S / max(seconds, 1e-9))))
+        runs[name] = make(count), count
+    for _ in range(ROUNDS):
+        for name, (run, count) in runs.items():
+            if times and times.get(name, 0.0) > CLOSE * min(times.values()):
+                continue
+            seconds = clock.time(run) / count
+            times[name] = min(seconds, times.get(name, seconds))
+    return times

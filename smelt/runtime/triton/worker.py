@@ -1,0 +1,280 @@
+"""Compiles Triton kernels in processes of their own: the script that `triton/build.py` runs.
+
+It imports neither smelt nor torch. Started with the number of a socket, it imports Triton once and then forks a worker
+for each pair of descriptors (a connection, a log) that arrives on that socket: a fork answers within 0.03 s where
+importing Triton takes 0.4 s. A worker answers requests until its connection closes, which is also how everything here
+ends when the process that started it dies.
+
+Messages are a header of two lengths, JSON and bytes. Kernels are driven through Triton's stages directly: `compile`
+would first hash all of Triton, half a second or more in each process, for a cache that is not ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import io
+import json
+import linecache
+import os
+import re
+import select
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+_HEADER = struct.Struct("!II")
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(([^)]*)\)", re.S)
+_PACKED = re.compile(r"^(\s*)(add|min|max)\.([su])16x2\s+(%\w+), (%\w+), (%\w+);", re.M)
+_LOG_BYTES = 4000
+
+Reply = tuple[dict[str, Any], bytes]
+Stages = tuple[dict[str, Any], dict[str, Any]]
+
+
+def send(connection: socket.socket, head: dict[str, Any], body: bytes = b"") -> None:
+    """Write one message."""
+    text = json.dumps(head).encode()
+    connection.sendall(_HEADER.pack(len(text), len(body)) + text + body)
+
+
+def receive(connection: socket.socket) -> Reply:
+    """Read one message.
+
+    Raises:
+        EOFError: the other side is gone.
+    """
+    text, body = _HEADER.unpack(_exactly(connection, _HEADER.size))
+    return json.loads(_exactly(connection, text)), _exactly(connection, body)
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        part = connection.recv(count - len(data))
+        if not part:
+            raise EOFError("the other process is gone")
+        data += part
+    return bytes(data)
+
+
+def triton_module(name: str) -> Any:
+    """A module of Triton, an optional package that takes 0.4 s to import."""
+    return importlib.import_module(f"triton.{name}")
+
+
+def compile_kernel(request: dict[str, Any]) -> Reply:
+    """Build one kernel.
+
+    Args:
+        request: `source`, `signature` (pairs), `divisible`, `constants` (pairs), `num_warps`, `num_stages`, `name`,
+            `contract`, `flushes` and `arch` (90 for compute capability 9.0).
+
+    Returns:
+        What a launch must know, and the cubin; {"error": text} where Triton refused.
+    """
+    output = io.StringIO()
+    try:
+        # Triton prints the whole text of what ptxas refuses
+        with contextlib.redirect_stdout(output), _subnormals(request["flushes"]):
+            metadata, assembly = _stages(request)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        return {"error": f"{type(error).__name__}: {error}".strip()}, b""
+    return _facts(request, metadata, assembly), assembly["cubin"]
+
+
+def _stages(request: dict[str, Any]) -> Stages:
+    """Metadata and the text (bytes for the cubin) after each of Triton's stages."""
+    compiler = triton_module("compiler.compiler")
+    source = _ast_source(request)
+    target = triton_module("backends.compiler").GPUTarget("cuda", request["arch"], 32)
+    wanted = {"num_warps": request["num_warps"], "num_stages": request["num_stages"]}
+    wanted["enable_fp_fusion"] = request["contract"]  # whether a * b + c may be one instruction
+    wanted["enable_reflect_ftz"] = request["flushes"]  # whether the device library takes subnormal numbers for 0
+    try:
+        context, backend = compiler.ir.context(), compiler.make_backend(target)
+        options = backend.parse_options(wanted)
+        for dialects in (compiler.ir, backend):
+            dialects.load_dialects(context)
+        stages: dict[str, Any] = {}
+        backend.add_stages(stages, options, source.language)
+        code, modules = backend.get_codegen_implementation(options), backend.get_module_map()
+        make_ir = source.make_ir
+    except (AttributeError, TypeError):
+        return _compiled(compiler, source, target, wanted)  # a Triton that is organised in another way
+    metadata: dict[str, Any] = {"hash": "", "target": target, **options.__dict__}
+    module = make_ir(target, options, code, modules, context)
+    results: dict[str, Any] = {}
+    for name, stage in stages.items():
+        module = stage(module, metadata)
+        if name == "ptx":
+            module = unpacked(module)
+        results[name] = module if isinstance(module, (str, bytes)) else None
+    return metadata, results
+
+
+def unpacked(ptx: str) -> str:
+    """The same text with two instructions in place of one that takes two 16 bit numbers at once.
+
+    LLVM joins additions of small indices so. ptxas 12.8 forgets the constant of such an addition where nobody reads the
+    other half: a kernel that pads then reads the element before its row, without an error.
+    """
+
+    def apart(found: re.Match[str]) -> str:
+        space, op, sign, to, a, b = found.groups()
+        halves = [f"{op}.{sign}16 %packed{i}, %packed{i}, %packed{i + 2};" for i in (0, 1)]
+        lines = ["{", ".reg .b16 %packed<4>;", f"mov.b32 {{%packed0, %packed1}}, {a};"]
+        lines += [f"mov.b32 {{%packed2, %packed3}}, {b};", *halves, f"mov.b32 {to}, {{%packed0, %packed1}};", "}"]
+        return space + f"\n{space}".join(lines)
+
+    return _PACKED.sub(apart, ptx)
+
+
+@contextlib.contextmanager
+def _subnormals(flushes: bool) -> Iterator[None]:
+    """Tritons without the option `enable_reflect_ftz` always call a function that sets it: here it does not."""
+    backend = triton_module("backends.nvidia.compiler")
+    if flushes or hasattr(backend.CUDAOptions, "enable_reflect_ftz"):
+        yield
+        return
+    sets = backend.nvidia.set_nvvm_reflect_ftz
+    backend.nvidia.set_nvvm_reflect_ftz = lambda module: None
+    try:
+        yield
+    finally:
+        backend.nvidia.set_nvvm_reflect_ftz = sets
+
+
+def _compiled(compiler: Any, source: Any, target: Any, options: dict[str, Any]) -> Stages:
+    """The same through Triton's public entry, with its cache in a folder that goes away."""
+    before = os.environ.get("TRITON_CACHE_DIR")
+    with tempfile.TemporaryDirectory(prefix="smelt-triton-") as folder:
+        os.environ["TRITON_CACHE_DIR"] = folder
+        try:
+            built = compiler.compile(source, target=target, options=options)
+            if _PACKED.search(built.asm["ptx"]):
+                raise RuntimeError("ptxas may assemble additions of two 16 bit numbers at once wrongly")
+            return built.metadata._asdict(), {name: built.asm[name] for name in ("ptx", "cubin")}
+        finally:
+            if before is None:
+                del os.environ["TRITON_CACHE_DIR"]
+            else:
+                os.environ["TRITON_CACHE_DIR"] = before
+
+
+def load_module(source: str) -> dict[str, Any]:
+    """Execute the text of a kernel's module where `inspect` finds its lines, as Triton reads functions as text."""
+    filename = f"<smelt kernel {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    scope: dict[str, Any] = {"__name__": filename}
+    exec(compile(source, filename, "exec"), scope)
+    return scope
+
+
+def _ast_source(request: dict[str, Any]) -> Any:
+    function = load_module(request["source"])["kernel"]
+    names, types, constants = function.arg_names, dict(request["signature"]), dict(request["constants"])
+    if list(types) != names[: len(types)] or set(names[len(types) :]) != set(constants):
+        raise ValueError(f"parameters {names} do not fit signature {list(types)} and constants {list(constants)}")
+    if "name" in request:  # what profilers show
+        function._repr = lambda _: request["name"]
+    return triton_module("compiler").ASTSource(
+        fn=function,
+        signature={name: types.get(name, "constexpr") for name in names},
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in request["divisible"]},
+    )
+
+
+def _facts(request: dict[str, Any], metadata: dict[str, Any], assembly: dict[str, Any]) -> dict[str, Any]:
+    found = {name: parameters for name, parameters in _ENTRY.findall(assembly["ptx"])}
+    name = metadata["name"]
+    scratch = [metadata.get(f"{kind}_scratch_size") or 0 for kind in ("global", "profile")]
+    return {
+        "entry": name,
+        "shared": metadata["shared"],
+        "threads": metadata["num_warps"] * 32,
+        # versions differ in what they append: pointers to scratch memory of the grid and of a profiler
+        "appended": found[name].count(".param") - len(request["signature"]),
+        "scratch": sum(scratch),
+        "plain": metadata.get("num_ctas", 1) == 1
+        and not metadata.get("launch_cooperative_grid")
+        and not metadata.get("launch_pdl"),
+    }
+
+
+def _work(connection: socket.socket, log: int) -> None:
+    """Answer requests until the connection closes."""
+    os.setpgid(0, 0)
+    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+    os.dup2(log, 1)
+    os.dup2(log, 2)  # MLIR and ptxas write here; whoever started us reads it when this process dies
+    while True:
+        try:
+            request, _ = receive(connection)
+        except (EOFError, OSError):
+            return
+        os.ftruncate(log, 0)
+        os.lseek(log, 0, os.SEEK_SET)
+        head, body = compile_kernel(request)
+        if "error" in head:
+            head["log"] = log_tail(log)
+        try:
+            send(connection, head, body)
+        except OSError:
+            return
+
+
+def _end_with(connection: socket.socket) -> None:
+    """End this worker and the assembler that it runs as soon as nobody waits: also in the middle of a kernel."""
+    closed = select.poll()
+    closed.register(connection, 0)  # the other end's closing alone
+    closed.poll()
+    os.killpg(0, signal.SIGKILL)
+
+
+def log_tail(log: int) -> str:
+    """The end of what was written to a log."""
+    size = os.fstat(log).st_size
+    return os.pread(log, _LOG_BYTES, max(0, size - _LOG_BYTES)).decode(errors="replace").strip()
+
+
+def _serve(control: socket.socket) -> None:
+    """Import Triton, say whether that worked, then fork a worker for each connection that arrives."""
+    try:
+        triton_module("compiler")
+    except BaseException as error:
+        send(control, {"error": f"{type(error).__name__}: {error}"})
+        return
+    send(control, {})
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, 1, 2)
+        if not message:
+            return
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # Triton waits for ptxas
+            control.close()
+            for descriptor in descriptors:
+                os.set_inheritable(descriptor, False)
+            code = 1
+            try:
+                _work(socket.socket(fileno=descriptors[0]), descriptors[1])
+                code = 0
+            finally:
+                os._exit(code)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; we end when it does
+    _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,90 @@
+"""Results that are another shape of a matrix product, or its transpose: the product writes them, no kernel copies them.
+
+Logits are made so: rows of all sequences in one product, which the caller gets as batch x length x vocabulary. So are
+gradients of weights that an `einsum` has turned.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Sequence
+from dataclasses import replace
+
+from smelt.loops.ir import Extern, Index, LoopProgram, Output, Pointwise
+from smelt.schedule.buffer_assignment import writes_into
+from smelt.schedule.realize import behind_views, metas_of
+from smelt.shapes.expr import Var, flat_index, variable
+from smelt.shapes.size import IntLike, is_symbolic, same, same_all
+
+
+def show_products(program: LoopProgram, updated: Container[int]) -> LoopProgram:
+    """The program whose outputs name the products that they lie in, in the output's shape.
+
+    Args:
+        updated: positions of outputs that are the new values of inputs; these stay what they are.
+    """
+    count = Counter(o.name for o in program.outputs)
+    users = program.users()
+    nodes = dict(program.nodes)
+    outputs: list[Output] = []
+    taken: dict[str, str] = {}
+    for position, output in enumerate(program.outputs):
+        base = None if position in updated else _product(program, output, users)
+        if base is None or count[base.name] or taken.setdefault(base.name, output.name or "") != output.name:
+            outputs.append(output)
+        else:
+            outputs.append(replace(output, name=base.name))
+            nodes[base.name] = base
+    return replace(program, outputs=outputs, nodes=nodes)
+
+
+def _product(program: LoopProgram, output: Output, users: dict[str, list[str]]) -> Extern | None:
+    """The product whose elements are the output's, with the strides that it has in the output's memory."""
+    node = program.nodes.get(output.name or "")
+    if not isinstance(node, Pointwise) or not node.view or output.meta is None:
+        return None
+    base, index, own = behind_views(program, node.name)
+    source = program.nodes[base]
+    if not isinstance(source, Extern) or not writes_into(source):
+        return None
+    inside = metas_of(source)
+    if not same(inside.numel, output.meta.numel):
+        return None
+    stride = _strides(index, own, output.meta.stride, inside.stride)
+    if stride is None:
+        return None
+    if same_all(stride, inside.stride):
+        return source
+    if is_symbolic([*stride, *inside.shape]) or not _alone(base, node.name, users):
+        return None
+    return replace(source, meta=replace(inside, stride=tuple(map(int, stride))))
+
+
+def _strides(
+    index: Index, own: Sequence[Var], outer: Sequence[IntLike], inner: Sequence[IntLike]
+) -> tuple[IntLike, ...] | None:
+    """The strides with which element `index` lies where the element `own` of a tensor of strides `outer` does.
+
+    Args:
+        inner: strides of the dimensions that have one element.
+    """
+    place = flat_index([variable(v) for v in own], outer)
+    if flat_index(index, inner) == place:
+        return tuple(inner)
+    step = dict(zip(own, outer, strict=True))
+    stride: list[IntLike] = []
+    for part, known in zip(index, inner, strict=True):
+        unit = next((atom for atom, c in part.terms if isinstance(atom, Var) and atom in step and same(c, 1)), None)
+        if unit is None and part.terms:
+            return None
+        stride.append(known if unit is None else step[unit])
+    return tuple(stride) if flat_index(index, stride) == place else None
+
+
+def _alone(base: str, last: str, users: dict[str, list[str]]) -> bool:
+    """Whether nothing reads a value but the views that end at `last`: others would read it across its rows."""
+    while base != last:
+        if len(users[base]) != 1:
+            return False
+        (base,) = users[base]
+    return not users[last]

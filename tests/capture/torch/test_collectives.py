@@ -1,0 +1,61 @@
+"""smelt/capture/torch/collectives.py: collectives inside a compiled function, in a group of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import smelt
+from tests.capture.harness import check, same
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+@pytest.fixture(autouse=True)
+def group() -> Iterator[None]:
+    made = not dist.is_initialized()  # a model of another test may have made it
+    if made:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    if made:
+        dist.destroy_process_group()
+
+
+def gathered(x: Any) -> Any:
+    found = [torch.ones_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, x, async_op=False)
+    return torch.cat(found) + 1
+
+
+def broadcast(x: Any) -> Any:
+    order = torch.arange(x.shape[0]).flip(0)
+    dist.broadcast(order, src=0)
+    return x[order]
+
+
+def reduced(x: Any) -> Any:
+    total = x * 2
+    dist.all_reduce(total, dist.ReduceOp.MAX)
+    dist.all_reduce(total)
+    return total
+
+
+@pytest.mark.parametrize("fn", [gathered, broadcast, reduced], ids=lambda fn: fn.__name__)
+def test_one_graph(fn: Any) -> None:
+    check(fn, X, graphs=1)
+    assert same(smelt.compile(fn, fullgraph=True)(X), fn(X))
+
+
+def test_an_asynchronous_collective_is_a_break() -> None:
+    def fn(x: Any) -> Any:
+        y = x + 1
+        work = dist.all_reduce(y, async_op=True)
+        work.wait()
+        return y
+
+    found = check(fn, X, breaks=2)
+    assert found.break_reasons[0].title == "an asynchronous collective"

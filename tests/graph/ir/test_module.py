@@ -1,0 +1,122 @@
+"""The lazily compiled graph module."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+
+from smelt.graph.ir.module import Graph, GraphModule, remove_dead
+
+
+def double() -> GraphModule:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.output((graph.call_function(torch.mul, (x, 2)),))
+    return GraphModule(nn.Module(), graph)
+
+
+def test_code_is_written_at_the_first_call() -> None:
+    gm = double()
+    assert "_code" not in gm.__dict__
+    assert gm(torch.ones(1))[0].item() == 2
+    assert "_code" in gm.__dict__
+
+
+def test_code_and_text_can_be_read() -> None:
+    assert "torch.mul" in double().code
+    assert "torch.mul" in str(double())
+
+
+def test_two_modules_do_not_share_code() -> None:
+    a, b = double(), double()
+    next(n for n in b.graph.nodes if n.op == "call_function").args = (b.graph.find_nodes(op="placeholder")[0], 3)
+    b.recompile()
+    assert a(torch.ones(1))[0].item() == 2 and b(torch.ones(1))[0].item() == 3
+
+
+def test_recompile_forgets() -> None:
+    gm = double()
+    gm(torch.ones(1))
+    next(n for n in gm.graph.nodes if n.op == "call_function").target = torch.add
+    gm.recompile()
+    assert gm(torch.ones(1))[0].item() == 3
+
+
+def test_deepcopy() -> None:
+    assert copy.deepcopy(double())(torch.ones(1))[0].item() == 2
+
+
+def test_remove_dead() -> None:
+    gm = double()
+    x = gm.graph.find_nodes(op="placeholder")[0]
+    with gm.graph.inserting_before(gm.graph.output_node()):
+        gm.graph.call_function(torch.exp, (gm.graph.call_function(torch.sin, (x,)),))
+    gm.graph.lint()
+    remove_dead(gm.graph)
+    assert [n.op for n in gm.graph.nodes] == ["placeholder", "call_function", "output"]
+
+
+def calls_in(graph: fx.Graph) -> fx.Graph:
+    """A program with nested arguments, names that are given and names that are taken."""
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    both = graph.call_function(torch.cat, ([x, y], 1))
+    split = graph.create_node("call_function", torch.split, (both, 2), {"dim": 1}, "parts")
+    first = graph.call_function(operator.getitem, (split, 0))
+    with graph.inserting_before(first):
+        graph.call_method("neg", (x,), type_expr=torch.Tensor)
+    graph.create_node("call_function", torch.add, (first, x), {"alpha": y}, "parts")
+    graph.output((first, {"x": x, "cut": slice(None, 2)}))
+    return graph
+
+
+def described(graph: fx.Graph) -> list[Any]:
+    return [
+        (n.name, n.op, n.target, n.type, str(n.args), str(n.kwargs), type(n.args), [u.name for u in n.users], n.meta)
+        + ([i.name for i in n.all_input_nodes],)
+        for n in graph.nodes
+    ]
+
+
+def test_nodes_are_those_of_fx() -> None:
+    graph, theirs = calls_in(Graph()), calls_in(fx.Graph())
+    assert described(graph) == described(theirs)
+    graph.lint()
+    assert graph.python_code("self").src == theirs.python_code("self").src
+    assert described(copy.deepcopy(graph)) == described(theirs)
+
+
+def test_copied_nodes_are_those_of_fx() -> None:
+    source = calls_in(fx.Graph())
+    for node in source.nodes:
+        node.meta["place"] = [node.name]
+    copies = []
+    for graph in (Graph(), fx.Graph()):
+        made: dict[fx.Node, fx.Node] = {}
+        for node in source.nodes:
+            made[node] = graph.node_copy(node, made.__getitem__)
+        copies.append(described(graph))
+        assert all(new.meta is not old.meta and new.meta["place"] is old.meta["place"] for old, new in made.items())
+    assert copies[0] == copies[1]
+
+
+def test_code_is_written_once_for_whoever_holds_the_first_method() -> None:
+    graph = Graph()
+    graph.output(graph.call_function(torch.sin, (graph.placeholder("x"),)))
+    module = GraphModule({}, graph)
+    held, written = module.forward, []
+    original = fx.GraphModule.recompile
+
+    def counted(self: fx.GraphModule) -> object:
+        written.append(self)
+        return original(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fx.GraphModule, "recompile", counted)
+        for _ in range(3):
+            torch.testing.assert_close(held(torch.ones(2)), torch.ones(2).sin())
+    assert len(written) == 1
