@@ -93,6 +93,35 @@ static Py_NO_INLINE void remember_lines(Lines *lines, const Node *node, const Ch
     }
 }
 
+/* Asks early for a tensor that will be looked at: first for the object, then for what it points to. */
+static inline void ask_for_items(PyObject *const *items, Py_ssize_t i, Py_ssize_t end, const PyTypeObject *type) {
+    if (i + 2 * LOOK_AHEAD < end) __builtin_prefetch(items[i + 2 * LOOK_AHEAD]);
+    PyObject *later = i + LOOK_AHEAD < end ? items[i + LOOK_AHEAD] : NULL;
+    if (!later || Py_TYPE(later) != type) return;
+    const char *impl = impl_of(later);
+    __builtin_prefetch(impl);
+    __builtin_prefetch(impl + LINE);
+    __builtin_prefetch(impl + 2 * LINE);
+}
+
+/* The nodes of a run, whose parent is `parent`: how many hold, the values of these are set. */
+static int32_t run_items(const Program *program, const Node *first, PyObject *parent, PyObject **values, int owned) {
+    int listed = first->step.kind == F_LIST_ITEM;
+    if (listed ? !PyList_Check(parent) : !PyTuple_Check(parent)) return 0;
+    PyObject **items = listed ? ((PyListObject *)parent)->ob_item : ((PyTupleObject *)parent)->ob_item;
+    if (first->step.index + first->run > Py_SIZE(parent)) return 0;
+    const TensorSpec *spec = (const TensorSpec *)program->checks[first->first].operand;
+    items += first->step.index;
+    values += first->at;
+    for (int32_t i = 0; i < first->run; i++) {
+        PyObject *value = items[i];
+        ask_for_items(items, i, first->run, spec->type);
+        if (!value || Py_TYPE(value) != spec->type || !raw_matches(spec, value)) return i;
+        values[i] = owned ? Py_NewRef(value) : value;
+    }
+    return first->run;
+}
+
 static uint64_t stretches; /* of evaluations in which nothing but guards ran, counted */
 
 static enum Outcome run_program(Guards *guards, const Scope *scope, PyObject **values, int32_t *reached) {
@@ -106,6 +135,13 @@ static enum Outcome run_program(Guards *guards, const Scope *scope, PyObject **v
         Node *node = &program->nodes[i];
         PyObject *parent = node->step.parent >= 0 ? values[node->step.parent] : NULL, *value = NULL;
         int made = 0, known = 0;
+        if (node->run) {
+            int32_t done = run_items(program, node, parent, values, i < program->owned_count);
+            *reached = i + done;
+            if (done < node->run) return fail(NULL, 1, 0, NULL, 0);
+            i += done - 1;
+            continue;
+        }
         ASK_EARLY(program, i);
         if (node->item >= 0) value = recall(program, node, parent, now, &known);
         if (!known) value = fetch(&node->step, parent, values, scope, &made);

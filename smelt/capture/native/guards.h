@@ -91,6 +91,7 @@ typedef struct {
     int32_t first, count; /* checks to make every time */
     int32_t item, of;     /* the item that it is, and its parent's memo; -1 */
     int32_t memo;         /* of its value; -1 */
+    int32_t run;          /* so many nodes from this one on are items in a row, all with the same check of a tensor; or 0 */
     uint8_t foreign;      /* its fetch or a check may run Python code, which may write anywhere */
 } Node;
 

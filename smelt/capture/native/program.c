@@ -325,6 +325,27 @@ static void lay_out_checks(Builder *b, Program *p) {
     }
 }
 
+/* Whether node i reads the item behind that of the node before it, from the same list or tuple, and nothing but the same
+ * spec is asked of both: a thousand parts of one `torch.cat`, the layers' caches. */
+static int continues_run(const Program *p, int32_t i) {
+    const Node *before = &p->nodes[i - 1], *node = &p->nodes[i];
+    if (node->step.kind != F_LIST_ITEM && node->step.kind != F_TUPLE_ITEM) return 0;
+    if (before->step.kind != node->step.kind || before->step.parent != node->step.parent) return 0;
+    if (before->step.index < 0 || node->step.index != before->step.index + 1 || node->at != before->at + 1) return 0;
+    if (before->count != 1 || node->count != 1 || before->memo >= 0 || node->memo >= 0 || i == p->owned_count) return 0;
+    const CheckStep *check = &p->checks[node->first], *other = &p->checks[before->first];
+    return check->kind == C_TENSOR && other->kind == C_TENSOR && check->operand == other->operand &&
+           tensor_spec_is_raw(check->operand);
+}
+
+static void find_runs(Program *p) {
+    int32_t first = 0;
+    for (int32_t i = 1; i < p->node_count; i++) {
+        if (!continues_run(p, i)) first = i;
+        else p->nodes[first].run = i - first + 1;
+    }
+}
+
 static int allocate_program(const Builder *b, Program *p) {
     p->nodes = PyMem_Calloc((size_t)b->node_count + LOOK_AHEAD, sizeof(Node));
     p->lines = PyMem_Calloc((size_t)b->node_count + 2 * LOOK_AHEAD, sizeof(Lines));
@@ -378,6 +399,7 @@ int build_program(Guards *guards) {
         lay_out_items(b, &guards->program);
         lay_out_nodes(b, &guards->program);
         lay_out_checks(b, &guards->program);
+        find_runs(&guards->program);
     } else PyErr_NoMemory();
     PyMem_Free(b->drafts);
     PyMem_Free(b->items);
