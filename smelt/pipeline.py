@@ -39,7 +39,7 @@ from smelt.base.process_state import preserving
 from smelt.base.report import Report
 from smelt.base.stats import count, count_named, spend
 from smelt.capture.core.signals import raise_if_signalled
-from smelt.capture.kinds import variants_by_kind
+from smelt.capture.guards.kinds import variants_by_kind
 from smelt.capture.tensors.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
 from smelt.checked import backward_boundary, boundary
 from smelt.codegen.cpp.host import render_cpp

@@ -3,7 +3,14 @@
 try:
     # they fill externs.EXTERNS
     from smelt.runtime import launch  # noqa: F401
-    from smelt.runtime.library import convolution, fallback, fused_attention, gemm, tiled_attention  # noqa: F401
+    from smelt.runtime.library import (  # noqa: F401
+        concatenation,
+        convolution,
+        fallback,
+        fused_attention,
+        gemm,
+        tiled_attention,
+    )
 except ImportError as error:
     if "_native" not in str(error):  # without the C extension `build` still works: `smelt verify` reports the rest
         raise

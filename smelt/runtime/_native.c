@@ -3,6 +3,7 @@
  *
  * A kernel is `void f(char **P)`: P holds the base pointers of inputs, outputs, arena and external results. The table
  * borrows: the host program keeps the tensors alive while it launches. No part of this file links torch. */
+#include "native/concatenate.h"
 #include "native/cuda.h"
 #include "native/depthwise.h"
 #include "native/fresh.h"
@@ -201,6 +202,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         PyModule_AddFunctions(module, smelt_fresh_methods) < 0 ||
         PyModule_AddFunctions(module, smelt_tensor_methods) < 0 ||
         PyModule_AddFunctions(module, smelt_gemm_methods) < 0 ||
+        PyModule_AddFunctions(module, smelt_concatenate_methods) < 0 ||
         PyModule_AddFunctions(module, smelt_depthwise_methods) < 0) {
         Py_DECREF(module);
         return NULL;

@@ -9,7 +9,7 @@ import torch
 
 import smelt
 from smelt.capture import _native as native
-from smelt.capture.kinds import kind_of, variants_by_kind
+from smelt.capture.guards.kinds import kind_of, variants_by_kind
 
 
 class Subclass(torch.Tensor):

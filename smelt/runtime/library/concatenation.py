@@ -1,0 +1,56 @@
+"""Concatenations of many small tensors on a CPU: rows are copied by native/concatenate.c.
+
+ATen's looks at each tensor several times, 0.1 us in all, before 16 bytes of it are copied.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from smelt.runtime import _native
+from smelt.runtime.library.externs import Candidate, Spec, register
+from smelt.runtime.library.fallback import Slot, overload
+from smelt.runtime.memory import fresh
+
+SMALL = 1 << 18
+"""Bytes of a result up to which one thread copies them as fast as several."""
+
+
+@register("aten.cat.default")
+def cat(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
+    """(*tensors) -> the tensors one behind the other in a dimension, `params["args"]` = (slots, dimension)."""
+    ways = overload({**params, "overload": "aten.cat.default"}, inputs, outputs)
+    (out,), (slots, dim) = outputs, params["args"]
+    parts = [each for each in inputs if each is not None]
+    if [*slots] != [Slot(i) for i in range(len(parts))] or len(parts) != len(inputs):
+        return ways
+    if not all(_lies_in_rows(each) and each.dtype is out.dtype for each in (*parts, out)):
+        return ways
+    if math.prod(out.shape) * out.dtype.itemsize > SMALL:
+        return ways
+    return [_copies(dim, parts, out), *ways]
+
+
+def _lies_in_rows(spec: Spec) -> bool:
+    steps = Spec.in_rows(spec.shape, spec.dtype).stride
+    return 0 in spec.shape or all(n == 1 or a == b for n, a, b in zip(spec.shape, spec.stride, steps, strict=True))
+
+
+def _copies(dim: int, parts: list[Spec], out: Spec) -> Candidate:
+    rows = math.prod(out.shape[:dim])
+    widths = [math.prod(part.shape[dim:]) * part.dtype.itemsize for part in parts]
+    sizes, make = struct.pack(f"{len(parts) + 1}q", rows, *widths), fresh(out.shape, out.stride, out.dtype)
+    copy = _native.concatenate
+
+    def call(*tensors: torch.Tensor) -> torch.Tensor:
+        return copy(sizes, make(), tensors)
+
+    def into(result: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        return copy(sizes, result, tensors)
+
+    return Candidate("copies", call, into, certain=True)
